@@ -91,7 +91,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "OpenAiError": record({"error": record({"message": TEXT_VALUE, "type": TEXT_VALUE})}),
     "Completion": record({"id": TEXT_VALUE, "object": TEXT_VALUE, "created": NUMBER, "choices": listing(ANY_OBJECT)}),
     "Texts": {"oneOf": [TEXT_VALUE, listing(TEXT_VALUE, minItems=1)]},
-    "OpenAiModel": record({"id": TEXT_VALUE, "object": TEXT_VALUE, "created": NUMBER, "owned_by": TEXT_VALUE}),
+    "OpenAiModel": record(
+        {"id": TEXT_VALUE, "object": TEXT_VALUE, "created": NUMBER, "owned_by": TEXT_VALUE, "name": TEXT_VALUE}
+    ),
     "ServerMetadata": record({"name": TEXT_VALUE, "version": TEXT_VALUE, "extensions": listing(TEXT_VALUE)}),
     "ModelMetadata": record(
         {
@@ -290,9 +292,21 @@ OPERATIONS: Final[dict[str, Operation]] = {
         error=OPENAI_ERROR,
     ),
     "v1_models": Operation(
-        "The models that are ready, or one of them, as OpenAI has it",
+        "The models that are ready, or one of them, as OpenAI and KServe have it",
         {JSON: {"anyOf": [record({"object": TEXT_VALUE, "data": listing(ref("OpenAiModel"))}), ref("OpenAiModel")]}},
         error=OPENAI_ERROR,
+    ),
+    "v1_predict": Operation(
+        "Run the model on instances, as KServe's v1 protocol and TensorFlow Serving have it",
+        {JSON: {"anyOf": [record({"predictions": listing({})}), record({"outputs": {}})]}},
+        {
+            JSON: {
+                "anyOf": [
+                    record({"instances": listing({})}, {"parameters": ANY_OBJECT}),
+                    record({"inputs": {}}, {"parameters": ANY_OBJECT}),
+                ]
+            }
+        },
     ),
     "v1_rerank": Operation(
         "Documents in the order of their relevance for a query",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trident.core.http import admin, completions, text_routes
+from trident.core.http import admin, completions, text_routes, v1_protocol
 from trident.core.http.dataplane import infer
 from trident.core.http.generate import generate, generate_stream
 from trident.core.http.openapi import model_openapi, openapi
@@ -76,6 +76,13 @@ ROUTES: tuple[Route, ...] = (
     Route("completions", ("/v1/completions",), "inference", POST, completions.completions),
     Route("chat_completions", ("/v1/chat/completions",), "inference", POST, completions.chat_completions),
     Route("v1_models", ("/v1/models", "/v1/models/<plain:model>"), "metadata", GET, text_routes.models),
+    Route(
+        "v1_predict",
+        ("/v1/models/<plain:model>:predict", "/v1/models/<plain:model>/versions/<digits:version>:predict"),
+        "inference",
+        POST,
+        v1_protocol.predict,
+    ),
     Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents),
     Route("text_embed", ("/embed",), "inference", POST, text_routes.embed),
     Route("text_rerank", ("/rerank",), "inference", POST, text_routes.rerank),

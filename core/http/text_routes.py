@@ -59,14 +59,15 @@ def embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
-    """OpenAI's `GET /v1/models` and `GET /v1/models/NAME`: the models that are ready."""
+    """The models that are ready, `GET /v1/models`, or one of them, `/v1/models/NAME`, as OpenAI and KServe have it."""
     try:
         if model:
             front_end.engine.model(model)
             return json_reply(_model_object(model))
     except ServerError as error:
         return openai_error(front_end, environ, error)
-    return json_reply({"object": "list", "data": [_model_object(name) for name in _ready(front_end)]})
+    ready = _ready(front_end)
+    return json_reply({"object": "list", "data": [_model_object(name) for name in ready], "models": ready})
 
 
 def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -333,7 +334,7 @@ def _ready(front_end: HttpFrontEnd) -> list[str]:
 
 
 def _model_object(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "trident"}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "trident", "name": name, "ready": True}
 
 
 def _model_with(front_end: HttpFrontEnd, name: str, output: str) -> ServedModel:

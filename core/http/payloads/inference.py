@@ -14,8 +14,8 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest
 from trident.core.frontend.classification import classified
 from trident.core.frontend.request import read_parameters
-from trident.core.http.application import V2Application
 from trident.core.http.dataplane import complete, decode_v2, finish, off_hub, run, run_many, slicing_of
+from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.payloads.formats import JSON, BodyKind, encoder_of, format_for
 from trident.core.http.payloads.json import encode_json
 from trident.core.http.payloads.payload import (
@@ -50,7 +50,7 @@ class PayloadResult:
 
 
 def decode_payload(
-    application: V2Application,
+    front_end: HttpFrontEnd,
     environ: Environ,
     body: Buffer,
     spec: ModelSpec,
@@ -61,19 +61,19 @@ def decode_payload(
 
     `ignored_fields` are members of instances that are not inputs.
     """
-    check_size(application, len(body))
+    check_size(front_end, len(body))
     size = len(body) * _INFLATES_BY if kind is BodyKind.NPZ else len(body) // _READS_BY
     rules = DecodeRules(
-        max_input_size=application.options.max_input_size,
+        max_input_size=front_end.options.max_input_size,
         ignored_fields=ignored_fields,
         slicing=slicing_of(environ, len(body), spec),
     )
-    return off_hub(application, size, kind.decode, body, spec, rules)
+    return off_hub(front_end, size, kind.decode, body, spec, rules)
 
 
-def check_size(application: V2Application, size: int) -> None:
+def check_size(front_end: HttpFrontEnd, size: int) -> None:
     """Raises InvalidRequest for a body over the limit on input size."""
-    limit = application.options.max_input_size
+    limit = front_end.options.max_input_size
     if size > limit:
         raise InvalidRequest(
             f"the body of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
@@ -82,7 +82,7 @@ def check_size(application: V2Application, size: int) -> None:
 
 
 def infer_payload(
-    application: V2Application,
+    front_end: HttpFrontEnd,
     environ: Environ,
     model: ServedModel,
     payload: DecodedPayload,
@@ -95,14 +95,14 @@ def infer_payload(
     Every request is a copy of `pattern`, which has no inputs.
     """
     pattern = pattern or InferenceRequest(model.spec.name, [])
-    if payload_request(application, environ, model.spec, payload, pattern):
-        response = run(application, environ, model, pattern)
-        return off_hub(application, _unpacked_size(response), result_of, [response], payload)
-    return application.bridge.run_long(_infer_parts, application, environ, model.spec, payload, pattern)
+    if payload_request(front_end, environ, model.spec, payload, pattern):
+        response = run(front_end, environ, model, pattern)
+        return off_hub(front_end, _unpacked_size(response), result_of, [response], payload)
+    return front_end.bridge.run_long(_infer_parts, front_end, environ, model.spec, payload, pattern)
 
 
 def payload_request(
-    application: V2Application, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
+    front_end: HttpFrontEnd, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
 ) -> bool:
     """Complete `pattern` with the parameters and headers, and with the inputs of `payload` if they fit into one batch.
 
@@ -110,7 +110,7 @@ def payload_request(
     """
     if payload.parameters:
         read_parameters(payload.parameters, pattern)
-    complete(application, environ, pattern)
+    complete(front_end, environ, pattern)
     if not _is_one_request(payload, spec):
         return False
     (pattern.inputs,) = split_instances(payload, spec)
@@ -118,15 +118,15 @@ def payload_request(
 
 
 def infer_converted(
-    application: V2Application, environ: Environ, model: ServedModel, body: Buffer, version: int, media_type: str
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int, media_type: str
 ) -> PayloadResult:
     """Run a v2 JSON request whose response is to be in another `media_type`. Raises ServerError."""
     spec = model.spec
-    request, plan = decode_v2(application, environ, body, None, version, spec)
+    request, plan = decode_v2(front_end, environ, body, None, version, spec)
     check_convertible(request, spec, media_type)
-    complete(application, environ, request)
-    response = run(application, environ, model, request)
-    return off_hub(application, _unpacked_size(response), converted, request, response, plan, spec)
+    complete(front_end, environ, request)
+    response = run(front_end, environ, model, request)
+    return off_hub(front_end, _unpacked_size(response), converted, request, response, plan, spec)
 
 
 def _unpacked_size(response: InferenceResponse) -> int:
@@ -153,7 +153,7 @@ def converted(
 
 
 def payload_reply(
-    application: V2Application,
+    front_end: HttpFrontEnd,
     environ: Environ,
     result: PayloadResult,
     media_type: str,
@@ -161,9 +161,9 @@ def payload_reply(
 ) -> Reply:
     """The reply with the outputs as `media_type`; `form` is the form of the request if that was JSON."""
     size = sum(part.nbytes for column in result.columns for part in column.parts)
-    content: list[Buffer] = [*off_hub(application, size, content_of, result.columns, media_type, form)]
+    content: list[Buffer] = [*off_hub(front_end, size, content_of, result.columns, media_type, form)]
     headers = [("Content-Type", media_type)]
-    return finish(application, environ, content, headers, result.parameters, result.times)
+    return finish(front_end, environ, content, headers, result.parameters, result.times)
 
 
 def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> list[bytes]:
@@ -179,10 +179,10 @@ def _is_one_request(payload: DecodedPayload, spec: ModelSpec) -> bool:
 
 
 def _infer_parts(
-    application: V2Application, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
+    front_end: HttpFrontEnd, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
 ) -> PayloadResult:
     requests = requests_of(payload, spec, pattern)
-    return result_of(run_many(application, environ, requests), payload)
+    return result_of(run_many(front_end, environ, requests), payload)
 
 
 def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:

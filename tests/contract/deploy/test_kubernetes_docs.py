@@ -81,6 +81,7 @@ def test_table_has_every_folder() -> None:
         *(f"parts/{name}" for name in PARTS),
         *(f"overlays/{name}" for name in OVERLAYS),
         "kserve",
+        "kserve-gpu",
     }
     assert set(TABLE_ROW.findall(DOCUMENT)) == built
     assert all((KUBERNETES / folder / "kustomization.yaml").is_file() for folder in built)

@@ -10,6 +10,7 @@ import yaml
 from tests.contract.deploy.kubernetes_manifests import Object, manifests, validate
 from tests.project import ROOT
 from trident.app.docs.metrics_page import metric_rows
+from trident.app.settings.reading import read_settings
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +75,29 @@ def test_sample_service_is_autoscaled() -> None:
     assert metric["backend"] == "prometheus"
     assert set(re.findall(r"\bnv_\w+", metric["query"])) <= {row.name for row in metric_rows()}
     assert f'pod=~"{service["metadata"]["name"]}-predictor-' in metric["query"]
+
+
+def test_transformer_calls_the_server_in_its_pod() -> None:
+    service, _ = _sample("transformer")
+    server, transformer = service["spec"]["predictor"]["containers"]
+    validate(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [server, transformer]}}
+    )
+    settings = read_settings(server["args"][1:], {})
+    assert f"--predictor_host=localhost:{settings.http_port}" in transformer["args"]
+    assert settings.single_model == service["metadata"]["name"]
+    assert server["readinessProbe"]["httpGet"]["port"] == settings.http_port
+    assert settings.shutdown_grace_secs + settings.exit_timeout_secs < GRACE_S
+
+
+def test_model_cache_is_for_the_models_of_the_sample() -> None:
+    path = ROOT / "deploy" / "kubernetes" / "kserve" / "samples" / "model-cache.yaml"
+    group, cache = yaml.safe_load_all(path.read_text())
+    assert cache["spec"]["sourceModelUri"] == _sample("s3")[0]["spec"]["predictor"]["model"]["storageUri"]
+    assert cache["spec"]["nodeGroups"] == [group["metadata"]["name"]]
+    claim, volume = group["spec"]["persistentVolumeClaimSpec"], group["spec"]["persistentVolumeSpec"]
+    validate({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"}, "spec": claim})
+    validate({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": volume})
 
 
 def _sample(name: str) -> tuple[Object, Object]:

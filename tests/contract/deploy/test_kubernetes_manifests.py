@@ -25,8 +25,8 @@ from tests.project import ROOT
 pytestmark = pytest.mark.slow
 
 WHOLE = tuple(f"overlays/{name}" for name in OVERLAYS)
-EVERYTHING = (*SERVERS, *(f"parts/{name}" for name in PARTS), *WHOLE, "kserve")
-STARTED = (*WHOLE, "kserve")
+EVERYTHING = (*SERVERS, *(f"parts/{name}" for name in PARTS), *WHOLE, "kserve", "kserve-gpu")
+STARTED = (*WHOLE, "kserve", "kserve-gpu")
 CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule", "ClusterServingRuntime"}
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 # From Kubernetes' Pod Security Standard "restricted".

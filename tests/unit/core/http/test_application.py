@@ -137,7 +137,7 @@ def test_other_paths_do_not_reach_the_view(application: Recording, path: str) ->
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
-        ("/v1/models/m:predict", "this server speaks the v2 protocol: POST /v2/models/m/infer"),
+        ("/v1/models/m:explain", "this server speaks the v2 protocol: POST /v2/models/m/infer"),
         ("/v1/x", "this server speaks the v2 protocol: POST /v2/models/MODEL/infer"),
         (f"{INFER}/", "leave out the slash at the end of the path"),
         ("/nope/", None),
