@@ -12,6 +12,7 @@
     python -m bench python          models in Python beside ONNX models of the same function
     python -m bench repository      the model repository: cold starts, the start of a tiny server, loads under load
     python -m bench sagemaker       SageMaker's container
+    python -m bench scale           scaling rules under bursts, in a simulation
     python -m bench scaling         what a request costs each process, and what follows for more cores
     python -m bench sequences       sequences beside dynamic batching
     python -m bench shared_memory   tensors in shared memory beside binary ones
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import compare, generation, guard, plain, scaling, tails, text
+from bench import compare, generation, guard, plain, scale, scaling, tails, text
 from bench.comparisons import COMPARISONS
 from bench.frameworks import FRAMEWORKS
 from bench.repository import REPOSITORY
@@ -39,6 +40,7 @@ PROGRAMS = {
     "compare": compare.main,
     "generation": generation.main,
     "guard": guard.main,
+    "scale": scale.main,
     "scaling": scaling.main,
     "tails": tails.main,
     "text": text.main,

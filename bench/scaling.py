@@ -2,7 +2,7 @@
 
     python -m bench scaling                                  about 4 minutes
     python -m bench scaling --only d-binary --front-ends 1,2,4 --rounds 5
-    python -m bench scaling --rounds 5 --seconds 4 --page    also writes the figures into docs/scaling.md
+    python -m bench scaling --rounds 5 --seconds 4 --page    also writes the figures into docs/scale.md
 
 Each server has its engines on cores of their own, its front ends on the next ones, and the client on those that are
 left; where there are too few, front ends and client share them. The cost of a request is the CPU time of a process
@@ -285,7 +285,7 @@ def limited(processes: dict[int, float]) -> Iterator[bool]:
                 folder.rmdir()
 
 
-PAGE = ROOT / "docs" / "scaling.md"
+PAGE = ROOT / "docs" / "scale.md"
 # The measured parts of the page: <!-- measured: costs --> ... <!-- end -->
 _BEGIN, _END = "<!-- measured: {} -->\n", "<!-- end -->"
 

@@ -5,7 +5,7 @@
         and a front end answers health requests whatever the engine does
 
 Several engines share the requests of all HTTP workers. The measurements behind `auto` are in bench/README.md and
-docs/scaling.md.
+docs/scale.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def gpus_of_engine(place: EnginePlace, uuids: Sequence[str]) -> str | None:
 AUTO = "auto"
 _MIN_CORES = 4
 _MAX_WORKERS = 4
-# The cores that one engine and its HTTP workers keep busy with small models: three to four (docs/scaling.md).
+# The cores that one engine and its HTTP workers keep busy with small models: three to four (docs/scale.md).
 CORES_PER_ENGINE = 4
 # Of the cores of a server with several engines. A request costs the front end about twice what it costs the engine; the
 # rest of the cores is for the system's part of the network.
