@@ -220,17 +220,21 @@ class V2Application(HttpFrontEnd):
         return found
 
     def named(self, arguments: dict[str, str]) -> dict[str, str]:
-        """The arguments of a route, with percent-encoding taken off the model's name unless a model is named so."""
+        """The arguments of a route. Percent-encoding is taken off the model's name if only then a model is named so."""
         name = arguments.get("model", "")
-        if "%" not in name:
-            return arguments
+        if "%" in name and not self._knows(name) and self._knows(decoded := unquote(name)):
+            return {**arguments, "model": decoded}
+        return arguments
+
+    def _knows(self, name: str) -> bool:
+        """Whether there is a model of that name, also one that does not serve."""
         try:
             self.engine.model_spec(name, -1)
         except ModelNotFound:
-            return {**arguments, "model": unquote(name)}
+            return False
         except ServerError:
-            pass  # it is there, and does not serve
-        return arguments
+            pass
+        return True
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, ("method", "route", "status"), registry=self.request_metrics)
