@@ -69,29 +69,14 @@ def servers_of(options: argparse.Namespace) -> list[Server]:
         # infinity-emb takes a local folder only if it finds more than one graph in it.
         twice = Path(shutil.copytree(folder, FOLDER / "twice"))
         shutil.copy(twice / "onnx" / "model.onnx", twice)
-        command = f"{options.others}/bin/infinity_emb v2 --engine optimum --device cpu --pooling-method mean"
-        options_of_infinity = [
-            "--served-model-name",
-            "model",
-            "--model-id",
-            str(twice),
-            "--host",
-            HOST,
-            "--port",
-            "{http}",
+        infinity = f"{options.others}/bin/infinity_emb v2 --engine optimum --device cpu --pooling-method mean "
+        infinity += f"--no-model-warmup --served-model-name model --model-id {twice} --host {HOST} --port {{http}}"
+        flask = f"{options.others}/bin/python -m gunicorn --workers {os.cpu_count()} --threads 4 "
+        flask += f"--bind {HOST}:{{http}} bench.servers.sentence_server:app"
+        found += [
+            Server(INFINITY, infinity.split(), FOLDER / "infinity.log", environment, ready_path="/health"),
+            Server(FLASK, flask.split(), FOLDER / "flask.log", environment, ready_path="/"),
         ]
-        found.append(
-            Server(
-                INFINITY,
-                [*command.split(), *options_of_infinity],
-                FOLDER / "infinity.log",
-                environment,
-                ready_path="/health",
-            )
-        )
-        command = f"{options.others}/bin/python -m gunicorn --workers {os.cpu_count()} --threads 4"
-        application = ["--bind", f"{HOST}:{{http}}", "bench.servers.sentence_server:app"]
-        found.append(Server(FLASK, [*command.split(), *application], FOLDER / "flask.log", environment, ready_path="/"))
     return [server for server in found if server.name in options.servers]
 
 
@@ -151,7 +136,7 @@ class Rounds:
                 tails.setdefault(server.name, []).append(found.p99_ms)
                 errors += found.errors
             if BARE in self.options.servers:
-                turn[BARE] = bare_loop(self.options.folder, requests, seconds)
+                turn[BARE] = bare_loop(self.options.folder, requests, self.options.seconds)
             turns.append({name: turn[name] for name in (OURS, INFINITY, FLASK, BARE) if name in turn})
         cell = f"{title}, {connections} connection{'' if connections == 1 else 's'}"
         comparison = Comparison(title, connections, turns, errors)
@@ -198,7 +183,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--servers", type=names_among(names), default=list(names), help=", ".join(names))
     parser.add_argument("--only", type=names_among(tuple(CASES)), default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--connections", type=numbers, default="1,16,64", help="numbers, separated by commas")
-    parser.add_argument("--rounds", type=positive, default=4, help="turns of each server in a cell")
+    parser.add_argument("--rounds", type=positive, default=3, help="turns of each server in a cell")
     parser.add_argument("--seconds", type=positive, default=2, help="seconds of a turn; cells with queues take more")
     parser.add_argument("--options", type=shlex.split, default=[], help="options for our server, in one text")
     add_publication_arguments(parser)
