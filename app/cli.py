@@ -6,6 +6,7 @@ Heavy modules are imported when they are needed, so that `--version` and `--help
 from __future__ import annotations
 
 import difflib
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -82,6 +83,8 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
     except BadOption as error:
         print(error, file=sys.stderr)
         return _FAILED
+    except KeyboardInterrupt:
+        return _FAILED
     except ServerError as error:
         return _report(error.message, error.hint)
 
@@ -137,6 +140,9 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
         from trident.app.commands.openapi import openapi
 
         return openapi(arguments)
+    if command in ("bench", "tune") and is_whole_process:
+        # Both start servers, which must end with them.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if command == "bench":
         from trident.app.commands.bench import bench
 
