@@ -25,6 +25,7 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
 from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX, boolean
 from trident.core.http.application import V2Application
+from trident.core.http.completions import invocation
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.payloads.formats import (
     CSV,
@@ -204,8 +205,10 @@ def _is_visible(text: str) -> bool:
 
 def invoke(application: V2Application, environ: Environ, model: ServedModel, response_types: ResponseTypes) -> Reply:
     """Run the request in `environ` on `model`. Raises ServerError."""
-    spec = one_response(model).spec
     body = read_body(application, environ)
+    if model.spec.decoupled and (generated := invocation(application, environ, model, body)) is not None:
+        return generated
+    spec = one_response(model).spec
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send the model's inputs, in a format that Content-Type names")
     if SESSION_KEY in environ and len(body) <= _LONGEST_CONTROL and _CONTROL in bytes(body):

@@ -23,14 +23,14 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.frontend.response_stream import ResponseStream
-from trident.core.http.dataplane import complete, open_stream, run
+from trident.core.http.dataplane import complete, off_hub, open_stream, run
 from trident.core.http.errors import EVENT_STREAM, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
 from trident.core.http.text_routes import openai_error, openai_error_object, read_object
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.tensors import BYTES, bytes_array
+from trident.core.inference.tensors import BYTES, Buffer, bytes_array
 
 _TEXT_INPUTS = ("text_input", "prompt", "text")
 _TEXT_OUTPUTS = ("text_output", "text")
@@ -41,6 +41,8 @@ _OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "n"
 # What TensorRT-LLM's models call them.
 _OTHER_NAMES = {"stop_words": "stop", "random_seed": "seed", "return_log_probs": "logprobs"}
 _USAGE = {"prompt_tokens": "num_input_tokens", "completion_tokens": "num_output_tokens"}
+# The names that text-generation-inference has for OpenAI's options.
+_GENERATION_NAMES = {"max_new_tokens": "max_tokens", "adapter_id": "adapter"}
 # Without a template of the model's own.
 _PLAIN_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
@@ -74,39 +76,76 @@ def chat_completions(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     return _answer(front_end, environ, _CHAT)
 
 
+def invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
+    """The answer to what containers for generation take on a platform's one route; None for another body.
+
+    That is OpenAI's `{"messages": …}` or `{"prompt": …}`, or `{"inputs": "…", "parameters": {…}}` of text-generation-
+    inference. Raises ServerError.
+    """
+    try:
+        asked = off_hub(front_end, len(body), orjson.loads, body)
+    except ValueError:
+        return None
+    if not isinstance(asked, dict):
+        return None
+    if isinstance(asked.get("inputs"), str):
+        return _generated(front_end, environ, model, asked)
+    form = next((form for member, form in (("messages", _CHAT), ("prompt", _COMPLETION)) if member in asked), None)
+    return None if form is None else _completed(front_end, environ, form, model, asked)
+
+
+def _generated(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, asked: Mapping[str, Any]) -> Reply:
+    if asked.get("stream"):
+        raise InvalidRequest("'inputs' is not answered as a stream", hint="send 'prompt' or 'messages' with 'stream'")
+    options = asked.get("parameters") or {}
+    if not isinstance(options, dict):
+        raise InvalidRequest("'parameters' must be an object")
+    options = {_GENERATION_NAMES.get(name, name): value for name, value in options.items()}
+    is_full = options.pop("return_full_text", False) is True
+    if options.pop("do_sample", None) is False:
+        options["temperature"] = 0
+    prompt: str = asked["inputs"]
+    request = _request(model.spec, prompt, options)
+    complete(front_end, environ, request)
+    text, _ = _whole(front_end, environ, model, request, _text_output(model.spec))
+    return json_reply([{"generated_text": prompt + text if is_full else text}])
+
+
 def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form) -> Reply:
     try:
         body = read_object(front_end, environ)
         name = body.get("model")
         if not isinstance(name, str) or not name:
             raise InvalidRequest("'model' must be the name of a model")
-        if body.get("n", 1) != 1:
-            raise InvalidRequest("'n' may only be 1", hint="send the request several times")
-        model = front_end.engine.model(name)
-        output = _text_output(model.spec)
-        prompt = _prompt_of_chat(front_end, name, body) if form.is_chat else _prompt(body)
-        request = _request(model.spec, prompt, body)
-        complete(front_end, environ, request)
-        head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
-        if body.get("stream") is True:
-            stream = _responses(front_end, environ, model, request)
-            chunks = _Chunks(front_end, environ, stream, form, head, output, body.get("stream_options"))
-            chunks.begin()
-            return Reply(200, [("Content-Type", EVENT_STREAM), ("X-Accel-Buffering", "no")], chunks)
-        return _whole(front_end, environ, model, request, form, head, output)
+        return _completed(front_end, environ, form, front_end.engine.model(name), body)
     except ServerError as error:
         return openai_error(front_end, environ, error)
 
 
-def _whole(
-    front_end: HttpFrontEnd,
-    environ: Environ,
-    model: ServedModel,
-    request: InferenceRequest,
-    form: _Form,
-    head: Mapping[str, Any],
-    output: str,
+def _completed(
+    front_end: HttpFrontEnd, environ: Environ, form: _Form, model: ServedModel, body: Mapping[str, Any]
 ) -> Reply:
+    if body.get("n", 1) != 1:
+        raise InvalidRequest("'n' may only be 1", hint="send the request several times")
+    name, output = model.spec.name, _text_output(model.spec)
+    prompt = _prompt_of_chat(front_end, name, body) if form.is_chat else _prompt(body)
+    request = _request(model.spec, prompt, body)
+    complete(front_end, environ, request)
+    head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
+    if body.get("stream") is True:
+        stream = _responses(front_end, environ, model, request)
+        chunks = _Chunks(front_end, environ, stream, form, head, output, body.get("stream_options"))
+        chunks.begin()
+        return Reply(200, [("Content-Type", EVENT_STREAM), ("X-Accel-Buffering", "no")], chunks)
+    text, last = _whole(front_end, environ, model, request, output)
+    choice = form.choice(text, _finish_reason(last), is_chunk=False)
+    return json_reply({**head, "object": form.whole, "choices": [choice], "usage": _usage(last)})
+
+
+def _whole(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest, output: str
+) -> tuple[str, InferenceResponse]:
+    """The text of all responses, and the last one of them. Raises ServerError."""
     text, last = "", None
     stream = _responses(front_end, environ, model, request)
     try:
@@ -121,8 +160,7 @@ def _whole(
             stream.cancel()
     if last is None:
         raise BackendFailed("the model has sent no text", model=model.spec.name)
-    choice = form.choice(text, _finish_reason(last), is_chunk=False)
-    return json_reply({**head, "object": form.whole, "choices": [choice], "usage": _usage(last)})
+    return text, last
 
 
 class _Chunks:

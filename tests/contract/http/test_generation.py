@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -13,6 +14,7 @@ import pytest
 import requests
 from tritonclient.grpc import InferenceServerClient, InferInput
 
+from tests.contract.servers.ports import free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.genai_folders import WORDS, write_adapter, write_counter
 from tests.waiting import until
@@ -27,7 +29,12 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_adapter(write_counter(folder / "models" / "counter"))
     write_counter(folder / "models" / "endless" / "1", context=4096, is_endless=True)
     (folder / "models" / "endless" / "config.pbtxt").write_text(ONE)
-    with ServerProcess(folder / "models", folder / "log", "--shutdown-grace-secs=0") as made:
+    (port,) = free_ports(1)
+    sagemaker = ("--platform=plain", "--allow-sagemaker=true", f"--sagemaker-port={port}")
+    environment = {**os.environ, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "counter"}
+    options = ("--shutdown-grace-secs=0", *sagemaker)
+    with ServerProcess(folder / "models", folder / "log", *options, environment=environment) as made:
+        made.sagemaker = f"http://127.0.0.1:{port}/invocations"  # type: ignore[attr-defined]
         yield made
 
 
@@ -139,3 +146,15 @@ def test_triton_clients_generate(server: ServerProcess) -> None:
         outputs = [results.get(timeout=20).as_numpy("text_output")[0] for _ in range(3)]
         grpc.stop_stream()
     assert outputs == [b" eleven", b" twelve", b""]
+
+
+def test_sagemakers_route_takes_what_containers_for_generation_take(server: ServerProcess) -> None:
+    url = server.sagemaker  # type: ignore[attr-defined]
+    asked = {"inputs": " one", "parameters": {"max_new_tokens": 2, "do_sample": False, "return_full_text": True}}
+    assert requests.post(url, json=asked).json() == [{"generated_text": " one two three"}]
+    chat = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 2}
+    assert requests.post(url, json=chat).json()["choices"][0]["message"]["content"] == " two three"
+    events = requests.post(url, json={**chat, "stream": True}).text
+    assert (events.count('"content":" t'), events.endswith("data: [DONE]\n\n")) == (2, True)
+    refused = requests.post(url, json={"inputs": " one" * 64})
+    assert (refused.status_code, "the model takes 63" in refused.json()["error"]) == (400, True)
