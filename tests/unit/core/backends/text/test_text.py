@@ -70,7 +70,7 @@ def test_a_folder_completes_its_configuration(tmp_path: Path) -> None:
     _, config = completed(write_folder(tmp_path, pooling={"pooling_mode_mean_tokens": True}))
     assert [(each.name, list(each.dims)) for each in config.input] == [("text", [1])]
     assert [(each.name, list(each.dims)) for each in config.output] == [("embedding", [SIZE]), ("tokens", [1])]
-    assert (config.max_batch_size, list(config.dynamic_batching.preferred_batch_size)) == (1024, [64])
+    assert (config.max_batch_size, list(config.dynamic_batching.preferred_batch_size)) == (1024, [8])
     assert config.default_model_filename == "onnx/model.onnx"
 
 
