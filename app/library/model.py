@@ -209,23 +209,37 @@ class _Answer:
             self._future.set_result(outputs)
 
 
+class _Arrivals:
+    """The responses that nobody has taken yet. The engine refers to it, and not to the Stream that its caller drops."""
+
+    def __init__(self) -> None:
+        self.responses: SimpleQueue[InferenceResponse] = SimpleQueue()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.wake = asyncio.Event()
+
+    def respond(self, response: InferenceResponse) -> None:
+        """Bring a response. Any thread."""
+        self.responses.put(response)
+        if self.loop is not None:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits
+                self.loop.call_soon_threadsafe(self.wake.set)
+
+
 class Stream:
     """The responses to one request, as they arrive: iterate with `for` on a thread, or with `async for` in one event
     loop; not both. Made by `Model.stream`.
 
     The model sends no more than the window of the server's options ahead of what was taken. An error ends the stream
-    by being raised. Leave a stream early with `cancel`, or use it in a `with`.
+    by being raised. A stream that is left early ends with its `with`, with `cancel`, or when nothing refers to it.
     """
 
     def __init__(self, served: ServedModel, request: InferenceRequest, classes: int) -> None:
         self._spec = served.spec
         self._classes = classes
-        self._arrived: SimpleQueue[InferenceResponse] = SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._wake = asyncio.Event()
+        self._arrivals = _Arrivals()
         self._is_over = False
         self._has_taken = False
-        self._pending = StreamedRequest(request, self._respond)
+        self._pending = StreamedRequest(request, self._arrivals.respond)
         served.submit(self._pending)
 
     def __iter__(self) -> Stream:
@@ -234,7 +248,7 @@ class Stream:
     def __next__(self) -> Outputs:
         while not self._is_over:
             self._acknowledge()
-            found = self._take(self._arrived.get())
+            found = self._take(self._arrivals.responses.get())
             if found is not None:
                 return found
         raise StopIteration
@@ -243,14 +257,15 @@ class Stream:
         return self
 
     async def __anext__(self) -> Outputs:
-        self._loop = asyncio.get_running_loop()  # before the look at what has arrived: from now on a response wakes it
+        arrivals = self._arrivals
+        arrivals.loop = asyncio.get_running_loop()  # before the look at what has arrived: then a response wakes it
         while not self._is_over:
             self._acknowledge()
-            self._wake.clear()
+            arrivals.wake.clear()
             try:
-                response = self._arrived.get_nowait()
+                response = arrivals.responses.get_nowait()
             except Empty:
-                await self._wake.wait()
+                await arrivals.wake.wait()
                 continue
             found = self._take(response)
             if found is not None:
@@ -264,7 +279,7 @@ class Stream:
             self._pending.cancel(CancelCause.CLIENT)
             # For a thread that waits.
             error = RequestCancelled("the stream was cancelled", model=self._spec.name)
-            self._respond(InferenceResponse.failed(self._pending.request, error))
+            self._arrivals.respond(InferenceResponse.failed(self._pending.request, error))
 
     def __enter__(self) -> Stream:
         return self
@@ -272,11 +287,8 @@ class Stream:
     def __exit__(self, *exc_info: object) -> None:
         self.cancel()
 
-    def _respond(self, response: InferenceResponse) -> None:
-        self._arrived.put(response)
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits
-                self._loop.call_soon_threadsafe(self._wake.set)
+    def __del__(self) -> None:
+        self.cancel()
 
     def _acknowledge(self) -> None:
         """The caller has done with the last response when it asks for the next."""

@@ -306,6 +306,9 @@ def test_leaving_a_stream_ends_its_generator(server: trident.Server) -> None:
             assert not ended.is_set()
         assert ended.wait(30)
         assert list(stream) == []
+        ended.clear()
+        assert next(own.model("endless").stream(N=[4]))["I"].item() == 4  # and nothing refers to it any more
+        assert ended.wait(30)
 
 
 def test_a_sequence_keeps_its_state(server: trident.Server) -> None:
