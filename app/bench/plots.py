@@ -1,4 +1,4 @@
-"""Plots as SVG, for pages and README files: lines and stacked bars, light and dark as the reader's system is.
+"""Plots as SVG, for pages: lines and stacked bars, light and dark as the reader's system is.
 
 A file needs nothing else, and no script. Points and bars tell their figures when a pointer rests on them.
 """
@@ -112,11 +112,6 @@ def bars(title: str, series: Sequence[str], columns: Sequence[tuple[str, Sequenc
         if at % every == 0:
             parts.append(_text(left + width * 0.35, _HEIGHT - _BOTTOM + 16, name, "middle", "faint"))
     return _svg(title, [*parts, _legend(series)])
-
-
-def file_of(plot: str) -> str:
-    """The plot as a file of its own."""
-    return plot.replace(">", f' xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>', 1)
 
 
 def short(value: float) -> str:
