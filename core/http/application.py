@@ -88,6 +88,7 @@ class V2Application(HttpFrontEnd):
     * `has_hint_field`: whether the body of an error may have its hint in a field.
     * `answers_options`: whether OPTIONS is answered with the methods of a route; otherwise it is a wrong method.
     * `documented_routes()`: what the OpenAPI document says of the routes.
+    * `named(arguments)`: the model that a route means, where a name may be percent-encoded.
     * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
     `routes` is the route table. `request_metrics` has the counts of the responses of all routes, and those that Flask's
