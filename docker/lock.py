@@ -31,9 +31,9 @@ STAGES = ("cpu", "gpu", "gpu12")
 # What these stages install stays in them: the build tools, and what compiles the project.
 BUILD_STAGES = ("build", "compile")
 # Not `tensorrt`, whose lock files are written by hand: docker/extras/gpu-tensorrt.lock.
-EXTRAS = ("azure", "openvino", "tensorflow", "text", "torch", "trees")
-# PyTorch for GPUs has a CUDA of its own, which is 13.
-OF_A_STAGE = ("cpu-torch", "gpu-torch")
+EXTRAS = ("azure", "genai", "openvino", "tensorflow", "text", "torch", "trees")
+# PyTorch for GPUs has a CUDA of its own, which is 13. ONNX Runtime GenAI for GPUs is another package.
+OF_A_STAGE = ("cpu-genai", "cpu-torch", "gpu-torch")
 # Small, and in every image.
 ALWAYS = ("otel", "redis")
 # These are locked for one architecture: tensorflow-cpu has no wheels for others, PyTorch for CPUs and the last ONNX
