@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trident.core.config.problem import Problem
-from trident.core.config.schema import ModelConfig
+
+if TYPE_CHECKING:  # it brings protobuf, and front ends take names from this module
+    from trident.core.config.schema import ModelConfig
 
 ENSEMBLE = "ensemble"
 TENSORRT = "tensorrt_plan"
