@@ -23,6 +23,8 @@ from trident.app.worker.limits import ConnectionLimits, StopTimes
 from trident.app.worker.listening_sockets import PortDispatcher, open_listener
 from trident.app.worker.worker import TridentWorker
 from trident.core.engine.in_process import InferenceEngine
+from trident.core.frontend.bridge import Bridge
+from trident.core.frontend.gevent_bridge import GeventBridge
 
 _CONNECTIONS = 1000
 
@@ -94,10 +96,20 @@ class _ThreadSite(PlainSite):
     """The applications in front of an engine that ends later than they do. Made on the thread of the hub."""
 
     def __init__(self, settings: ServerSettings, engine: InferenceEngine, credentials: Credentials) -> None:
-        applications = Applications(settings, engine, make_hub_bridge, tokens=credentials.tokens)
+        self._bridges: list[GeventBridge] = []
+        applications = Applications(settings, engine, self._make_bridge, tokens=credentials.tokens)
         self.applications = applications.by_port()
         self.tls = http_tls(settings, credentials)
-        self.http2_ports = grpc_ports(settings, engine, make_hub_bridge, credentials, show=applications.show)
+        self.http2_ports = grpc_ports(settings, engine, self._make_bridge, credentials, show=applications.show)
+
+    def _make_bridge(self, threads: int) -> Bridge:
+        self._bridges.append(make_hub_bridge(threads))
+        return self._bridges[-1]
+
+    def end_threads(self) -> None:
+        """End the threads of the bridges. Blocks."""
+        for bridge in self._bridges:
+            bridge.close()
 
 
 class _ThreadWorker(TridentWorker):
@@ -123,16 +135,17 @@ class _ThreadWorker(TridentWorker):
         """Serve on this thread until `handle_exit`."""
         self._stop = Event()
         self._stop_asked = gevent.get_hub().loop.async_()
-        self.site = _ThreadSite(settings, engine, credentials)
-        self.wsgi = PortDispatcher(self.site.applications)
-        gevent.spawn(is_ready.set)
-        credentials.watch()
         try:
+            site = self.site = _ThreadSite(settings, engine, credentials)
+            self.wsgi = PortDispatcher(site.applications)
+            gevent.spawn(is_ready.set)
+            credentials.watch()
             self.run()
+            site.end_threads()
         except SystemExit:  # how a worker's process ends
-            pass
+            site.end_threads()
         finally:
-            is_ready.set()
+            is_ready.set()  # also after an error, which the thread prints: the caller must not wait for ever
             credentials.close()
             self.tmp.close()
             gevent.get_hub().destroy()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MakeBridge = Callable[[int], Bridge]
 
 
-def make_hub_bridge(threads: int) -> Bridge:
+def make_hub_bridge(threads: int) -> GeventBridge:
     """For this project's worker: requests wait on the hub."""
     return GeventBridge(gevent.get_hub(), threads)
 

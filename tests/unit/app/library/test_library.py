@@ -382,6 +382,9 @@ def test_the_ports_answer_beside_the_caller(server: trident.Server) -> None:
         assert server.model("upper").infer(TEXT=[["b"]])["UPPER"].item() == b"B"
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", ports.http), 5)
+    assert not [
+        each.name for each in threading.enumerate() if each.name.startswith(("trident-ports", "trident-blocking"))
+    ]
     assert server.is_ready()
 
 
