@@ -219,18 +219,14 @@ class Bench:
             while len(self._live) >= self._most_live:
                 self.stop(next(iter(self._live)))
             self._tell(f"starting {candidate.text}")
-            stack = ExitStack()
-            try:
+            with ExitStack() as stack:
                 root = stack.enter_context(tempfile.TemporaryDirectory(prefix="trident-tune-"))
                 copy_model(self.folder, Path(root, self.model), candidate.apply(self.config))
                 server = stack.enter_context(started(root, self.model, protocols=(self._way.protocol,)))
                 spec = server.spec(self.model, "")
                 target = make_target(spec, self._inputs(spec), server.targets[self._way.protocol], self._way)
                 client = stack.enter_context(LoadClient(target))
-            except BaseException:
-                stack.close()
-                raise
-            self._live[candidate] = (stack, server, client)
+                self._live[candidate] = (stack.pop_all(), server, client)
         _, server, client = self._live[candidate]
         return server, client
 

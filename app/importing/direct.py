@@ -1,4 +1,4 @@
-"""`trident serve FILE`: a repository for as long as the server runs, made around what is no repository.
+"""`trident serve FILE`: a repository for as long as the server runs, made around files that are not in one.
 
 The model is made by a process of its own, as `trident import --link --no-run` makes it: the main process of a server
 imports nothing that serves, and has no thread, before it forks.

@@ -162,7 +162,7 @@ def tensors(path: str, asked: Any) -> dict[str, Any]:
         try:
             one, two = (_shapes(module, inputs, rows) for rows in (2, 3))
         except Exception as error:
-            failure = str(error).strip().splitlines()[-1]
+            failure = (str(error).strip() or type(error).__name__).splitlines()[-1]
             continue
         outputs = [
             (datatype, [size if size == other else -1 for size, other in zip(dims, dims_of_two, strict=True)])

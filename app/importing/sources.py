@@ -314,7 +314,7 @@ _CLASSES = (b"binary:", b"multi:")
 
 
 def _type_of_trees(path: Path) -> str:
-    """The `model_type`, "" for what is no trees."""
+    """The `model_type`, or "" if the file has no trees."""
     origin = (origin_of(path) or "") if path.is_file() else ""
     if origin.startswith("XGBoost"):
         return "xgboost_json" if b'"version"' in (end_of(path, _READ) or b"") else "xgboost_ubj"

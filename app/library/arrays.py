@@ -53,7 +53,7 @@ def outputs_of(response: InferenceResponse, spec: ModelSpec, classes: int) -> Ou
 
 
 def inputs_of(spec: ModelSpec, given: Mapping[str, npt.ArrayLike]) -> list[InputTensor]:
-    """The inputs with the values in `given`. Raises InvalidRequest for a value that is no tensor of the datatype."""
+    """The inputs with the values in `given`. Raises InvalidRequest if a value does not fit the datatype."""
     tensors = []
     for name, value in given.items():
         expected = spec.inputs.get(name)

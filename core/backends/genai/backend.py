@@ -59,7 +59,7 @@ class GenaiBackend:
         self.supports_gpus = _is_installed(_GPU_PACKAGE)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        """The tensors of every such model. Raises a ServerError for a folder that is none."""
+        """The tensors of every such model. Raises a ServerError if the folder has no such model."""
         read_generation_folder(path, config.name)
         return _SIGNATURE
 
