@@ -40,3 +40,16 @@ def integer(text: str, field: str = "") -> int:
     except ValueError:
         message = f"failed to convert '{text}' to integral number"
         raise ConfigInvalid(message, hint="a whole number", field=field) from None
+
+
+def at_least_one(text: str, name: str, model: str) -> int:
+    """The value of the parameter `name` of a model. Raises ConfigInvalid if it is no integer, or less than 1."""
+    value = integer(text, field_of(name))
+    if value < 1:
+        raise ConfigInvalid(
+            f"parameter '{name}' of model '{model}' is {value}",
+            hint="a number of at least 1",
+            model=model,
+            field=field_of(name),
+        )
+    return value

@@ -14,13 +14,13 @@ from pathlib import Path
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.genai import EXTRA
 from trident.core.backends.genai.folder import GenerationFolder, read_generation_folder
-from trident.core.backends.parameters import field_of, integer, parameters_of
+from trident.core.backends.parameters import at_least_one, parameters_of
 from trident.core.backends.python.backend import make_backend as make_python_backend
 from trident.core.backends.registry import check_installed
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.problem import ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig, copy_of
-from trident.core.errors import ConfigInvalid, OutOfMemory
+from trident.core.errors import OutOfMemory
 from trident.core.observability.hardware import host_memory
 
 _STUB = Path(__file__).parent / "stub" / "generation_model.py"
@@ -118,17 +118,7 @@ def _cache_tokens(config: ModelConfig, folder: GenerationFolder, context: LoadCo
 def _limit(config: ModelConfig, name: str) -> int:
     """The value of a parameter, 0 if it is not set. Raises ConfigInvalid."""
     text = parameters_of(config).get(name)
-    if text is None:
-        return 0
-    value = integer(text, field_of(name))
-    if value < 1:
-        raise ConfigInvalid(
-            f"parameter '{name}' of model '{config.name}' is {value}",
-            hint="a number of at least 1",
-            model=config.name,
-            field=field_of(name),
-        )
-    return value
+    return 0 if text is None else at_least_one(text, name, config.name)
 
 
 def _is_installed(distribution: str) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
+from trident.core.backends.parameters import at_least_one, boolean, field_of, parameters_of
 from trident.core.config.problem import is_plain
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
@@ -185,15 +185,7 @@ class _Parameters:
     def number(self, name: str, default: int) -> int:
         if name not in self._values:
             return default
-        value = integer(self._values[name], field_of(name))
-        if value < 1:
-            raise ConfigInvalid(
-                f"parameter '{name}' of model '{self._model}' is {value}",
-                hint="a number of at least 1",
-                model=self._model,
-                field=field_of(name),
-            )
-        return value
+        return at_least_one(self._values[name], name, self._model)
 
     def text(self, name: str, default: str) -> str:
         return self._values.get(name, default)
