@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from trident.app.process.heap import use_one_heap
+from trident.app.process.heap import keep_freed_memory, use_one_heap
 from trident.app.settings.server import ServerSettings
 from trident.app.version import VERSION
 from trident.core.backends.python.environment import CACHE_DIRECTORY
@@ -110,6 +110,7 @@ class EngineStart:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.failure: str | None = None
+        keep_freed_memory()  # before the first model: weights in a thread's heap would not return to the system
         if settings.response_cache_bytes:
             use_one_heap()
         self.engine: InferenceEngine = make_engine(engine_options(settings), on_fatal=self.fail)
