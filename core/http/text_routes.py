@@ -41,6 +41,8 @@ EMBEDDING, TOKENS, SCORE, SCORES, ANSWER = "embedding", "tokens", "score", "scor
 _IDS = b"\xffids"
 # A request with more would keep the model from others for minutes.
 _MOST_TEXTS = 1 << 16
+# What clients of other servers may send, and its value here unless the configuration says otherwise.
+_USUAL = {"truncate": "true", "truncation_direction": "right", "prompt_name": "", "raw_scores": "false"}
 # A text for each row, or several; bytes are token ids.
 Texts = Sequence[str | bytes] | Sequence[list[str]]
 # An error's `type` in OpenAI's form, by its status; all others are `server_error`.
@@ -92,17 +94,19 @@ def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 def embed(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """`POST /embed`: a list of vectors."""
     body = read_object(front_end, environ)
-    inputs = body.get("inputs")
-    texts = _strings([inputs] if isinstance(inputs, str) else _list(body, "inputs"), "inputs")
-    model, name, output = _embedding_model(front_end, _name(body))
+    texts = _texts_or_ids(body, "inputs")
+    model, name, output = _embedding_model(front_end, _name(body), texts)
+    _refuse_options(front_end, model, body)
     vectors = _run(front_end, environ, model, {name: texts}, (output,))[output]
-    return json_reply(vectors.tolist())
+    return json_reply(_as_asked(vectors, body).tolist())
 
 
 def rerank(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """`POST /rerank`: the indices of texts with their scores, the best first."""
     body = read_object(front_end, environ)
-    return json_reply(_ranked(front_end, environ, _model_with(front_end, _name(body), SCORE), body))
+    model = _model_with(front_end, _name(body), SCORE)
+    _refuse_options(front_end, model, body)
+    return json_reply(_ranked(front_end, environ, model, body))
 
 
 def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -113,6 +117,7 @@ def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     listed = [inputs] if isinstance(inputs, str) else _list(body, "inputs")
     flat = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in listed]
     model = _model_with(front_end, _name(body), SCORES)
+    _refuse_options(front_end, model, body)
     scores = _run(front_end, environ, model, {TEXT: _strings(flat, "inputs")}, (SCORES,))[SCORES]
     found = [_labelled(model.spec, row) for row in scores]
     return json_reply(found[0] if isinstance(inputs, str) else found)
@@ -174,6 +179,7 @@ def _pipeline_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedMod
     spec, inputs = model.spec, body["inputs"]
     options = body.get("parameters")
     options = options if isinstance(options, dict) else {}
+    _refuse_options(front_end, model, options)
     if isinstance(inputs, dict):
         return _pipeline_answer_of_object(front_end, environ, model, inputs)
     texts = _strings([inputs] if isinstance(inputs, str) else inputs, "inputs")
@@ -189,7 +195,7 @@ def _pipeline_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedMod
         )
     found = _run(front_end, environ, model, tensors, (output,))[output]
     if output == EMBEDDING:
-        return found.tolist()
+        return _as_asked(found, options).tolist()
     if output == ANSWER:
         answers = [orjson.loads(each) for each in found.ravel()]
         return answers[0] if isinstance(inputs, str) else answers
@@ -236,25 +242,14 @@ def _labelled(spec: ModelSpec, row: Array) -> list[dict[str, Any]]:
 
 def _embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     body = read_object(front_end, environ)
-    given = body.get("input")
-    listed = [given] if isinstance(given, str) else _list(body, "input")
-    # One list of numbers is one text.
-    listed = [listed] if type(listed[0]) is int else listed
-    texts = [_ids(each, at) if isinstance(each, list) else each for at, each in enumerate(listed)]
-    _strings([each for each in texts if not isinstance(each, bytes)], "input")
-    if "" in texts:
-        raise InvalidRequest("'input' cannot be an empty string")
+    texts = _texts_or_ids(body, "input")
     form = body.get("encoding_format", "float")
     if form not in ("float", "base64"):
         raise InvalidRequest(f"'encoding_format' is {form!r}, expected 'float' or 'base64'")
-    model, name, output = _embedding_model(front_end, _name(body))
-    if model.spec.backend != TEXT_BACKEND and any(isinstance(each, bytes) for each in texts):
-        raise InvalidRequest(f"model '{model.spec.name}' takes texts, not token ids")
+    model, name, output = _embedding_model(front_end, _name(body), texts)
     wanted = (output, TOKENS) if TOKENS in model.spec.outputs else (output,)
     found = _run(front_end, environ, model, {name: texts}, wanted)
-    vectors = found[output]
-    if body.get("dimensions") is not None:
-        vectors = _shortened(vectors, _count(body, "dimensions", vectors.shape[1]))
+    vectors = _as_asked(found[output], {"dimensions": body.get("dimensions")})
     document = {
         "object": "list",
         "data": off_hub(front_end, vectors.nbytes, _data, vectors, form),
@@ -264,11 +259,25 @@ def _embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     return off_hub(front_end, vectors.nbytes, json_reply, document)
 
 
-def _ids(given: list[Any], at: int) -> bytes:
-    """Token ids as an element for the backend `text`, which knows its vocabulary."""
-    if not given or not all(type(each) is int and 0 <= each < 1 << 31 for each in given):
-        raise InvalidRequest(f"item {at} of 'input' must be a text, or a list with at least one token id")
-    return _IDS + np.array(given, "<i4").tobytes()
+def _texts_or_ids(body: Mapping[str, Any], member: str) -> list[str | bytes]:
+    """The texts in `member`: one, or a list; token ids are bytes for the backend `text`, which knows its vocabulary."""
+    given = body.get(member)
+    listed = [given] if isinstance(given, str) else _list(body, member)
+    # One list of numbers is one text.
+    listed = [listed] if type(listed[0]) is int else listed
+    texts: list[str | bytes] = []
+    for at, each in enumerate(listed):
+        if not isinstance(each, list):
+            texts.append(each)
+        elif each and all(type(token) is int and 0 <= token < 1 << 31 for token in each):
+            texts.append(_IDS + np.array(each, "<i4").tobytes())
+        else:
+            raise InvalidRequest(f"item {at} of '{member}' must be a text, or a list with at least one token id")
+    _strings([each for each in texts if not isinstance(each, bytes)], member)
+    if "" in texts:
+        where = "" if isinstance(given, str) else f"item {texts.index('')} of "
+        raise InvalidRequest(f"{where}'{member}' cannot be an empty string")
+    return texts
 
 
 def _data(vectors: Array, form: str) -> list[dict[str, Any]]:
@@ -280,16 +289,42 @@ def _data(vectors: Array, form: str) -> list[dict[str, Any]]:
     return [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)]
 
 
-def _shortened(vectors: Array, size: int) -> Array:
-    """The first elements of each vector, of length 1 again, as models of the Matryoshka kind are meant to be used."""
-    if size > vectors.shape[1]:
-        raise InvalidRequest(f"'dimensions' is {size}, the model's vectors have {vectors.shape[1]}")
+def _as_asked(vectors: Array, options: Mapping[str, Any]) -> Array:
+    """The vectors with `dimensions` elements, of length 1 if `normalize` is true. Raises InvalidRequest.
+
+    Shortened ones have length 1 in any case, as models of the Matryoshka kind are meant to be used.
+    """
+    most = vectors.shape[1]
+    size = _count(options, "dimensions", most)
+    if size > most:
+        raise InvalidRequest(f"'dimensions' is {size}, the model's vectors have {most}")
     cut = vectors[:, :size]
-    return np.asarray(cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12))
+    lengths = np.linalg.norm(cut, axis=1, keepdims=True)
+    if options.get("normalize") is False and size == most and np.allclose(lengths, 1, atol=1e-3):
+        raise InvalidRequest(
+            "'normalize' is false, and the model gives vectors of length 1",
+            hint='for others set its parameter: parameters { key: "normalize" value { string_value: "false" } }',
+        )
+    return np.asarray(cut / np.maximum(lengths, 1e-12)) if size < most or options.get("normalize") is True else cut
 
 
-def _embedding_model(front_end: HttpFrontEnd, name: str) -> tuple[ServedModel, str, str]:
-    """The model, its input and its output. Raises InvalidRequest for a model that takes no text or gives no vector."""
+def _refuse_options(front_end: HttpFrontEnd, model: ServedModel, options: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for an option that would change the answer, and that only the model's configuration has."""
+    for option, usual in _USUAL.items():
+        value = options.get(option)
+        if value is None or str(value).lower() == usual:
+            continue
+        config = front_end.engine.model_config(model.spec.name, model.spec.version)
+        parameters = front_end.bridge.run(config.parse).parameters
+        if option not in parameters or parameters[option].string_value != str(value).lower():
+            raise InvalidRequest(
+                f"'{option}' is {value!r} in the request, which model '{model.spec.name}' does not do",
+                hint="leave it out; the parameters in config.pbtxt say how a model treats texts",
+            )
+
+
+def _embedding_model(front_end: HttpFrontEnd, name: str, texts: Sequence[str | bytes]) -> tuple[ServedModel, str, str]:
+    """The model, its input and its output. Raises InvalidRequest if it does not take `texts`, or has no vectors."""
     model = _model_with(front_end, name, EMBEDDING) if not name else one_response(front_end.engine.model(name))
     spec = model.spec
     inputs = [each.name for each in spec.inputs.values() if each.datatype is BYTES]
@@ -300,6 +335,8 @@ def _embedding_model(front_end: HttpFrontEnd, name: str) -> tuple[ServedModel, s
             f"model '{spec.name}' gives no embeddings of texts",
             hint=f"it needs one BYTES input, and an output called {EMBEDDING} or only one of floating-point numbers",
         )
+    if spec.backend != TEXT_BACKEND and any(isinstance(each, bytes) for each in texts):
+        raise InvalidRequest(f"model '{spec.name}' takes texts, not token ids")
     return model, inputs[0], output
 
 

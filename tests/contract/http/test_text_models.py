@@ -142,6 +142,33 @@ def test_clients_of_text_embeddings_inference_are_answered(server: ServerProcess
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inputs": ["cat", ""]}, "item 1 of 'inputs' cannot be an empty string"),
+        ({"truncate": False}, "'truncate' is False in the request, which model 'embedder' does not do"),
+        ({"truncation_direction": "Left"}, "'truncation_direction' is 'Left' in the request"),
+        ({"prompt_name": "query"}, "'prompt_name' is 'query' in the request"),
+        ({"dimensions": 9}, "the model's vectors have 4"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    server: ServerProcess, options: dict[str, Any], message: str
+) -> None:
+    status, _, body = server.request("POST", "/embed", json.dumps({"inputs": "cat", **options}).encode())
+    assert status == 400
+    assert message in json.loads(body)["error"]
+
+
+def test_vectors_get_length_one_where_asked(server: ServerProcess) -> None:
+    usual = {"truncate": True, "truncation_direction": "Right", "prompt_name": None}
+    found = server.json("POST", "/embed", {"inputs": [ids_of("cat")], "normalize": True, **usual})
+    np.testing.assert_allclose(found, [mean_of("cat") / np.linalg.norm(mean_of("cat"))], rtol=1e-5)
+    status, _, body = server.request("POST", "/embed", b'{"inputs": "x", "normalize": false, "dimensions": 2}')
+    assert status == 200
+    assert np.linalg.norm(json.loads(body)) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"[" * 100_000, b'{"inputs": 5}', b'{"inputs": ["\\ud800"]}'])
 def test_bodies_that_are_no_texts_are_refused(server: ServerProcess, body: bytes) -> None:
     for path in ("/embed", "/predict", "/rerank", "/v1/embeddings", "/v1/rerank"):
