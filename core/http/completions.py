@@ -343,22 +343,27 @@ def _prompt_of_chat(front_end: HttpFrontEnd, name: str, body: Mapping[str, Any])
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise InvalidRequest("'messages' must be a list of objects with 'role' and 'content'")
-    config = front_end.bridge.run(front_end.engine.model_config, name).parse()
+    plain = [_plain(message, at) for at, message in enumerate(messages)]
+    config = front_end.bridge.run(front_end.engine.model_config(name).parse)
     said = {name: value.string_value for name, value in config.parameters.items()}
     source = said.get(_CHAT_TEMPLATE, "")
     values: dict[str, Any] = {name: said.get(name, "") for name in _TEMPLATE_TOKENS}
-    values |= {"messages": [_plain(message) for message in messages], "tools": body.get("tools")}
+    values |= {"messages": plain, "tools": body.get("tools")}
     try:
         return str(front_end.bridge.run(_rendered, source or _PLAIN_TEMPLATE, values))
     except Exception as error:  # whatever a template raises
         raise InvalidRequest(f"the chat template of model '{name}' refuses the messages: {error}") from error
 
 
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with its parts of text as one text."""
+def _plain(message: Mapping[str, Any], at: int) -> dict[str, Any]:
+    """The message with its parts of text as one text. Raises InvalidRequest for other parts, such as images."""
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+            raise InvalidRequest(f"'content' of message {at} has a part that is not text, which no model takes here")
+        content = "".join(part["text"] for part in content)
+    elif not isinstance(content, str | None):
+        raise InvalidRequest(f"'content' of message {at} must be a text or a list of parts")
     return {**message, "role": str(message.get("role", "user")), "content": "" if content is None else content}
 
 

@@ -143,6 +143,12 @@ def test_what_cannot_be_completed_is_refused(client: Any, arguments: dict[str, A
 
 
 def test_messages_that_the_template_refuses_are_refused(client: Any) -> None:
-    for messages in ([{"role": "tool", "content": "x", "tool_call_id": "1"}], []):
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    for messages in (
+        [{"role": "tool", "content": "x", "tool_call_id": "1"}],
+        [],
+        [{"role": "user", "content": [image]}],
+        [{"role": "user", "content": 5}],
+    ):
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(model="writer", messages=messages)

@@ -113,6 +113,7 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
         ({"prompt": " one", "temperature": -1}, "'temperature' is -1"),
         ({"prompt": " one", "max_tokens": 0}, "'max_tokens' is 0"),
         ({"prompt": " one", "frequency_penalty": 1}, "'frequency_penalty' is not supported"),
+        ({"prompt": " one", "echo": True}, "'echo' is not supported"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(client: Any, arguments: dict[str, Any], message: str) -> None:

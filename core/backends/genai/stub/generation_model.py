@@ -19,7 +19,16 @@ from generation import Decoder, Options, Sequence, Text
 
 _MOST_STOPS = 16
 # What the library cannot do, with the values that ask for nothing.
-_UNSUPPORTED = {"frequency_penalty": 0, "presence_penalty": 0, "min_p": 0, "best_of": 1, "logit_bias": {}}
+_UNSUPPORTED = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "min_p": 0,
+    "best_of": 1,
+    "logit_bias": {},
+    "echo": False,
+    "suffix": "",
+    "response_format": {"type": "text"},
+}
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
