@@ -213,7 +213,7 @@ _LOG = """\
 
 `--metrics-log=emf` writes the metrics of each minute (`--metrics-log-interval-secs`) to stdout in CloudWatch's embedded
 metric format, `--metrics-log=gcp` as structured entries for Cloud Logging. The guides to
-[SageMaker](deploy-sagemaker.md#metrics-of-the-server) and [Vertex AI](deploy-vertex.md#metrics-of-the-server) say when
+[SageMaker](sagemaker.md#metrics-of-the-server) and [Vertex AI](vertex.md#metrics-of-the-server) say when
 you need it, and show how to set alarms. An interval costs as much as one scrape.
 
 Each interval has a line for the server and one for each model that serves, the sum of its versions. Counts are those of

@@ -33,8 +33,8 @@ _READ_TIMEOUT_S = 90
 _EMULATED_REGION = "us-east-1"
 _EMULATED_KEYS = ("any", "any")
 _HINTS = {
-    "AccessDeniedException": "docs/deploy-sagemaker.md lists the rights that each action needs",
-    "AccessDenied": "docs/deploy-sagemaker.md lists the rights that each action needs",
+    "AccessDeniedException": "docs/sagemaker.md lists the rights that each action needs",
+    "AccessDenied": "docs/sagemaker.md lists the rights that each action needs",
     "ExpiredTokenException": "sign in again",
     "ExpiredToken": "sign in again",
     "UnrecognizedClientException": "the credentials do not belong to this account or region",

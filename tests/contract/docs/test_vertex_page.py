@@ -22,12 +22,11 @@ COMMAND = "trident emulate vertex deploy/models --port=8199 -- --vertex-ai-defau
 def test_the_calls_of_the_emulated_platform_are_answered(shipped_models: Path, tmp_path: Path) -> None:
     blocks = [text for language, text in BLOCK.findall(PAGE) if language == "python"]
     examples = [text for address in (ADDRESS, GRPC_ADDRESS) for text in blocks if address in text]
-    assert (COMMAND in PAGE, len(examples)) == (True, 3)
+    assert (COMMAND in PAGE, len(examples)) == (True, 2)
     (port,) = free_ports(1)
     arguments = ("--vertex-ai-default-model=simple", "--allow-grpc=true", f"--grpc-port={port}")
     with VertexEmulator(tmp_path, shipped_models, f"--grpc-port={port}", "--", *arguments) as emulator:
         until(lambda: "gRPC calls are" in emulator.log_text())
-        names: dict[str, object] = {}
-        for text in examples:  # the second goes on with the names of the first
-            exec(text.replace(ADDRESS, emulator.url).replace(GRPC_ADDRESS, emulator.grpc_address), names)
+        for text in examples:
+            exec(text.replace(ADDRESS, emulator.url).replace(GRPC_ADDRESS, emulator.grpc_address), {})
         assert emulator.stop() == 0, emulator.log_text()

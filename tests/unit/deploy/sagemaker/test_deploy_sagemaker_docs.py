@@ -1,4 +1,4 @@
-"""docs/deploy-sagemaker.md: its commands are valid, and it lists every permission and parameter."""
+"""docs/sagemaker.md: its commands are valid, and it lists every permission and parameter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deploy.sagemaker.plan import calls_of
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import IMAGE, ROLE, dry_run
 
-DOCUMENT = (ROOT / "docs" / "deploy-sagemaker.md").read_text()
+DOCUMENT = (ROOT / "docs" / "sagemaker.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
 LINES = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines()]
 PREFIX = "python -m deploy.sagemaker "

@@ -182,7 +182,7 @@ def test_refusal_ends_the_plan_and_names_the_permissions(aws: Stubbed) -> None:
     aws.refuse("create_model", "AccessDeniedException", "User is not authorized to perform: iam:PassRole")
     with pytest.raises(CallFailed, match=r"^sagemaker\.CreateModel: AccessDeniedException: .*PassRole") as raised:
         aws.run(CREATE)
-    assert "deploy-sagemaker.md" in raised.value.hint
+    assert "sagemaker.md" in raised.value.hint
 
 
 def test_update_creates_everything_before_it_shifts(aws: Stubbed) -> None:

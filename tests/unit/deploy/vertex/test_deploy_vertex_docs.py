@@ -1,4 +1,4 @@
-"""The commands of docs/deploy-vertex.md: the real parser reads each, and a dry run prints its calls."""
+"""The commands of docs/vertex.md section "Deploy": the real parser reads each, and a dry run prints its calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deploy.vertex.__main__ import ACTIONS
 from tests.project import ROOT
 from tests.unit.deploy.vertex.vertex_command import WHERE, command
 
-DOCUMENT = (ROOT / "docs" / "deploy-vertex.md").read_text()
+DOCUMENT = (ROOT / "docs" / "vertex.md").read_text().partition("\n## Deploy\n")[2].partition("\n## ")[0]
 _BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _VARIABLE = re.compile(r'^([A-Z]+)="?([^"\n]*)"?$', re.MULTILINE)
 _REFERENCE = re.compile(r"\$([A-Z]+)")
