@@ -399,11 +399,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--page", action="store_true", help=f"write the figures into {PAGE.relative_to(ROOT)}")
     options = parser.parse_args(arguments)
     text, outcomes = comparison()
-    parts = {"rules": text}
     print(text)
     if options.check:
-        parts["check"] = check()
-        print(parts["check"])
+        print(check())
     if options.page:
-        write_page(parts, PAGE)
+        write_page({"rules": text}, PAGE)
         PICTURE.write_text(picture(outcomes))

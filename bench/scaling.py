@@ -286,7 +286,8 @@ def limited(processes: dict[int, float]) -> Iterator[bool]:
 
 
 PAGE = ROOT / "docs" / "scale.md"
-# The measured parts of the page: <!-- measured: costs --> ... <!-- end -->
+# The measured parts of the page: <!-- measured: costs --> ... <!-- end -->. The others are in bench/results only.
+ON_PAGE = ("costs", "bounds", "heavy")
 _BEGIN, _END = "<!-- measured: {} -->\n", "<!-- end -->"
 
 
@@ -317,6 +318,10 @@ def page_parts(
     if heavy:
         parts["heavy"] = _heavy(heavy, machine.cores(), load)
     return parts
+
+
+def on_page(parts: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in parts.items() if name in ON_PAGE}
 
 
 def write_page(parts: dict[str, str], page: Path = PAGE) -> None:
@@ -355,7 +360,7 @@ def _bounds(cases: Sequence[Measured], cores: Sequence[int]) -> str:
         f"{number(case.costs.one_engine_cores)} cores"
         for case in cases
     )
-    return f"{table(header, rows)}\n\n**One engine ends** ({ends})."
+    return f"{table(header, rows)}\n\nThe limit of one engine: {ends}."
 
 
 def _limited(cases: Sequence[Measured], share: float) -> str:
@@ -558,4 +563,4 @@ def main(arguments: Sequence[str]) -> None:
     if options.page:
         if not publication.is_public(load):
             raise SystemExit(f"{PAGE.name} is unchanged: the machine was crowded. --crowded writes it all the same.")
-        write_page(parts)
+        write_page(on_page(parts))
