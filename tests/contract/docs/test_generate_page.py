@@ -1,4 +1,4 @@
-"""docs/generate.md: its model is served, and its examples answer as written."""
+"""docs/streams.md, generate: its model is served, and its examples answer as written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.docs.documented_examples import ADDRESS, Example, assert_ans
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 
-PAGE = (ROOT / "docs" / "generate.md").read_text()
+PAGE = (ROOT / "docs" / "streams.md").read_text().partition("## WebSocket")[0]
 EXAMPLES = [example for example in examples(PAGE) if ADDRESS in example.text]
 
 
@@ -30,7 +30,7 @@ def test_example_answers_as_written(example: Example, server: ServerProcess) -> 
 
 def test_page_shows_every_kind_of_call() -> None:
     texts = [example.text for example in EXAMPLES]
-    assert len(texts) == 6
+    assert len(texts) == 4
     assert any("curl -sN" in text for text in texts)
     assert any("requests.post" in text for text in texts)
     assert any("words/generate " in text for text in texts)

@@ -1,4 +1,4 @@
-"""The requests of docs/streams.md, sent to a server of deploy/examples, and the end of a sequence on a real server.
+"""The WebSockets of docs/streams.md, to a server of deploy/examples, and the end of a sequence on a real server.
 
 Source: docs/spec/streams.md section 3.
 """
@@ -23,7 +23,7 @@ from tests.contract.docs.documented_examples import Example, assert_answers, exa
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 
-EXAMPLES = examples((ROOT / "docs" / "streams.md").read_text())
+EXAMPLES = examples((ROOT / "docs" / "streams.md").read_text().partition("## WebSocket")[2])
 LIMIT_S = 60
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]

@@ -110,12 +110,11 @@ NOTES = {
     "rate-limit-resource": "default: the largest amount that one instance requests",
     "pinned-memory-pool-byte-size": "no such pool",
     "cuda-memory-pool-byte-size": "ONNX Runtime's arena: `gpu_mem_limit` of a model",
-    "cuda-virtual-address-size": "no implicit state",
+    "cuda-virtual-address-size": "nothing is reserved for states that grow",
     "buffer-manager-thread-count": "no such threads",
     "host-policy": "the container's CPU set",
     "log-file": "[opened again](processes.md#the-log-file) at SIGUSR1, or when it was removed",
 }
-SECTION_NOTES: dict[str, str] = {}
 
 # Texts in backticks in tuning.md that name something else than options and settings: protocol, client, value.
 OTHER_NAMES = names_of(
@@ -128,13 +127,17 @@ OTHER_NAMES = names_of(
 
 
 def options_table() -> str:
-    lines = ["| option | here | note |", "|---|---|---|"]
+    """A list of the options that do the same here, and a table of those that need a word."""
+    same, lines = [], ["| option | here | note |", "|---|---|---|"]
     for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS):
         if each.flag and not each.own:
-            note = NOTES.get(each.flag, SECTION_NOTES.get(each.section, ""))
+            note = NOTES.get(each.flag, "")
             names = ", ".join(f"`--{name}`" for name in each.names)
-            lines.append(f"| {names} | {UNUSED if each in UNUSED_OPTIONS else SAME} | {note} |")
-    return "\n".join(lines) + "\n"
+            if note or each in UNUSED_OPTIONS:
+                lines.append(f"| {names} | {UNUSED if each in UNUSED_OPTIONS else SAME} | {note} |")
+            else:
+                same.append(names)
+    return f"{SAME[0].upper()}{SAME[1:]}: {', '.join(same)}.\n\n" + "\n".join(lines) + "\n"
 
 
 def code(page: str) -> list[str]:
@@ -153,7 +156,7 @@ def commands(page: str) -> list[list[str]]:
         if line.startswith("docker run") and " trident " in line
     ]
     return [
-        shlex.split(line)[1:] for line in [*lines, *in_container] if line.startswith("trident ") and "…" not in line
+        shlex.split(line, comments=True)[1:] for line in [*lines, *in_container] if line.startswith("trident ") and "…" not in line
     ]
 
 
@@ -296,9 +299,11 @@ def known(text: str) -> bool:
         return set(re.findall(r"\b(?:nv|trident|flask)_\w+", text)) <= metrics
     if text.startswith("--"):
         measuring = {each.flag for each in (*bench_command.ACCEPTED, *tune_command.ACCEPTED)}
-        return text.removeprefix("--") in measuring or is_option(text)
+        return text.removeprefix("--").partition("=")[0] in measuring or is_option(text)
     if text.startswith("thread plan: "):
         return text == f"thread plan: {plan_threads(8, 2)}"
+    if re.match("-[a-zA-Z]", text):
+        return all(long_options([word]) != [word] for word in text.split() if word.startswith("-"))
     if text.startswith("trt_"):
         return text == "trt_cuda_graph_enable" or bool(tensorrt_options({text: "1"}))
     if text.startswith("/") or text.split()[0] in {"GET", "make", "python", "trident"}:
@@ -339,7 +344,7 @@ def strange_figures(page: str) -> list[str]:
 
 def test_the_named_file_contains_every_figure() -> None:
     assert len(figures(TUNING)) == TUNING.count("Figures from")
-    assert len(figures(TUNING)) > 5
+    assert len(figures(TUNING)) > 1
     assert strange_figures(TUNING) == []
 
 
