@@ -1,6 +1,6 @@
 """Requests that are given up: each way to do so, at each place where the request may be, over both protocols.
 
-Source: docs/requests-given-up.md.
+Source: docs/http.md, "Requests that are given up".
 """
 
 from __future__ import annotations

@@ -156,7 +156,9 @@ def commands(page: str) -> list[list[str]]:
         if line.startswith("docker run") and " trident " in line
     ]
     return [
-        shlex.split(line, comments=True)[1:] for line in [*lines, *in_container] if line.startswith("trident ") and "…" not in line
+        shlex.split(line, comments=True)[1:]
+        for line in [*lines, *in_container]
+        if line.startswith("trident ") and "…" not in line
     ]
 
 
