@@ -27,7 +27,7 @@ _CONFIGURATION = "config.pbtxt"
 class AzureMLOptions:
     """The options of the server that only Azure ML has."""
 
-    allow_azureml: bool = option(False, BOOLEAN, "Whether Azure ML's port is opened.", own=True)
+    allow_azureml: bool = option(False, BOOLEAN, "Open Azure ML's port.", own=True)
     azureml_port: int = option(5001, PORT, "Azure ML's port, at the address of --http-address.", own=True)
     azureml_default_model: str = option("", TEXT,
         "The model of requests to Azure ML's scoring route.", shown_default="the only model", own=True)

@@ -56,7 +56,7 @@ _PORT_RANGE = checked("<low>-<high>", _check_port_range)
 class SageMakerOptions:
     """The options of the server that only SageMaker has; its variables are in `SageMakerSettings`."""
 
-    allow_sagemaker: bool = option(False, BOOLEAN, "Whether SageMaker's port is opened.")
+    allow_sagemaker: bool = option(False, BOOLEAN, "Open SageMaker's port.")
     sagemaker_port: int = option(8080, PORT, "SageMaker's port, at the address of --http-address.")
     sagemaker_safe_port_range: str = option("", _PORT_RANGE, "Range in which all other ports must lie.")
     sagemaker_thread_count: int = option(8, integer(1), "As --http-thread-count, for SageMaker's port.")
@@ -65,8 +65,8 @@ class SageMakerOptions:
     sagemaker_models_root: str = option("/opt/ml/models", FOLDER,
         "Directory into which SageMaker unpacks the models of a multi-model endpoint.", own=True)
     sagemaker_memory_limit_mb: int = option(0, integer(0),
-        "Memory limit, in megabytes, of the server with the models of a multi-model endpoint, if it is lower than the "
-        "container's; 0: the container's limit.", own=True)
+        "Memory limit in megabytes of a multi-model endpoint's server, if lower than the "
+        "container's; 0: the container's.", own=True)
 # fmt: on
 
 

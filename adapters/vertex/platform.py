@@ -64,29 +64,28 @@ def split_groups(public_routes: str) -> tuple[str, ...]:
 class VertexOptions:
     """The options of the server that only Vertex AI has; its variables are in `VertexSettings`."""
 
-    allow_vertex_ai: bool = option(False, BOOLEAN, "Whether Vertex AI's port is opened.")
+    allow_vertex_ai: bool = option(False, BOOLEAN, "Open Vertex AI's port.")
     vertex_ai_port: int = option(8080, PORT, "Vertex AI's port, at the address of --http-address.")
     vertex_ai_thread_count: int = option(8, integer(1), "As --http-thread-count, for Vertex AI's port.")
     vertex_ai_default_model: str = option("", TEXT,
         "The model of requests to Vertex AI's predict route.", shown_default="the only model")
     vertex_ai_payload: str = option("auto", choice("vertex-ai-payload", *PayloadKind),
-        "Form of a JSON body on the predict route: instances, a request of the v2 protocol, an object for generate, or "
-        "with auto the one that it looks like.", own=True)
+        "Meaning of a JSON body on the predict route: instances, v2, generate, or what it looks "
+        "like (auto).", own=True)
     vertex_ai_key_field: str = option(KEY_FIELD, TEXT,
-        "Member of object instances that is not an input of the model but the key by which a batch job identifies "
-        "them.", own=True)
+        "Member of instances that is a batch job's key and no input.", own=True)
     vertex_ai_max_request_size: int = option(0, integer(0),
-        "Maximum size of a request body on the predict route, in bytes; 0: only --http-max-input-size applies.",
+        "Largest request body on the predict route, in bytes; 0: only --http-max-input-size.",
         own=True)
     vertex_ai_max_response_size: int = option(0, integer(0),
-        "Maximum size of a response body of the predict route, in bytes; 0: no limit.", own=True)
+        "Largest response body of the predict route, in bytes; 0: no limit.", own=True)
     vertex_ai_timeout_secs: float = option(0.0, number(0),
-        "Seconds after which a request to the predict route is answered with 503, and does not run if it is still "
-        "queued; 0: no timeout.", own=True)
+        "Seconds until a request to the predict route gets a 503 and leaves the queue; 0: no "
+        "timeout.", own=True)
     public_routes: str = option(_PUBLIC, checked("<group>[,<group>...]", _check_routes),
-        "Groups of the v2 protocol's routes, named as for --http-restricted-api, and metrics, that Vertex AI's port "
-        "serves besides the platform's own, or none. With an invoke route prefix everyone who may call the endpoint "
-        "may call them.", own=True)
+        "Groups of routes, named as for --http-restricted-api, and metrics, that Vertex AI's port "
+        "serves beside the platform's own; or none. With an invoke route prefix all callers reach "
+        "them.", own=True)
 # fmt: on
 
 

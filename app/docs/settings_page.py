@@ -12,34 +12,30 @@ _HEAD = """\
 # Settings
 
 Generated from `app/settings/groups.py` and the platforms' rows in `adapters`; do not edit it. `trident serve
---help=all` prints the same, `--help` the common options, and `--help=GROUP` those of one section, such as
-`--help=http`.
+--help=all` prints the same, `--help` the common options, `--help=http` those of a section.
 
-`trident serve` takes tritonserver's option names, as `--name=value` or `--name value`, or a variable for each. The
-command line overrides the environment, which overrides the platform ([sagemaker.md](sagemaker.md)), which overrides the
-default. At startup the server prints every setting that is not at its default, with its source.
+`trident serve` takes tritonserver's options as `--name=value` or `--name value`, or a variable for each. The command
+line overrides the environment, which overrides the platform, which overrides the default. The server prints every
+setting that is not at its default, with its source.
 
-* The variable of a repeatable option takes several values, separated by semicolons or line breaks. Values on the
-  command line replace those of the variable.
+* Variables of repeatable options take values separated by semicolons or line breaks; the command line replaces them.
 * An empty variable counts as not set, except `CUDA_VISIBLE_DEVICES`.
 * A misspelled option or `TRIDENT_` variable prevents the start; the message names the closest known one.
-* Booleans are `true`, `on`, `1` and `false`, `off`, `0`, in upper or lower case.
+* Booleans are `true`, `on`, `1` and `false`, `off`, `0`, in any case.
 
 ## Completion in a shell
 
-`trident completion SHELL` prints a script that completes commands, options, their values, and paths. Print it again
-after an update.
+Print the script again after an update.
 
-* bash: `trident completion bash > ~/.local/share/bash-completion/completions/trident`. Without the package
-  bash-completion let `~/.bashrc` source the file.
-* zsh: `trident completion zsh > ~/.zfunc/_trident`, with `fpath+=~/.zfunc` before `compinit` in `~/.zshrc`.
+* bash: `trident completion bash > ~/.local/share/bash-completion/completions/trident`, or source it in `~/.bashrc`
+* zsh: `trident completion zsh > ~/.zfunc/_trident`, with `fpath+=~/.zfunc` before `compinit` in `~/.zshrc`
 * fish: `trident completion fish > ~/.config/fish/completions/trident.fish`
 """
 _UNUSED_HEAD = """\
 ## Without effect
 
-These options of tritonserver are accepted and their values are checked, so that a tritonserver command line works; the
-log names the given ones. Their variables are `TRIDENT_<OPTION>` too.
+Accepted and checked, as options and as `TRIDENT_<OPTION>`, so that a tritonserver command line works; the log
+names the given ones.
 """
 
 
@@ -48,15 +44,15 @@ def settings_page() -> str:
     parts = [_HEAD]
     for section, options in groupby(SERVER_OPTIONS.values(), key=lambda each: each.section):
         rows = "".join(_row(each) for each in options)
-        parts.append(f"## {section}\n\n| option | variable | default | meaning |\n|---|---|---|---|\n{rows}")
+        parts.append(f"## {section}\n\n| option or variable | default | meaning |\n|---|---|---|\n{rows}")
     names = "".join(f"* {section}: {', '.join(flags)}\n" for section, flags in _unused().items())
     return "\n".join([*parts, f"{_UNUSED_HEAD}\n{names}"])
 
 
 def _row(option: Option) -> str:
-    name = f"`{_cell(option.spelling)}`" if option.flag else ""
+    names = [f"`{_cell(option.spelling)}`"] if option.flag else []
     default = "repeatable" if option.repeatable else _cell(option.default_text)
-    return f"| {name} | `{option.variable}` | {default} | {_prose(option.help)} |\n"
+    return f"| {'<br>'.join([*names, f'`{option.variable}`'])} | {default} | {_prose(option.help)} |\n"
 
 
 def _cell(text: str) -> str:

@@ -218,29 +218,28 @@ class RepositorySettings:
     """Part of ServerSettings."""
 
     model_repository: tuple[str, ...] = repeated(REPOSITORY,
-        "Model repository with one directory per model: a local directory, s3://bucket/prefix, "
+        "Model repository with a directory for each model: local, s3://bucket/prefix, "
         "s3://host:port/bucket/prefix, gs://bucket/prefix or as://account/container/prefix.", aliases=("model-store",))
     model_control_mode: str = option("none", choice("model-control-mode", "none", "poll", "explicit"),
-        "Which models are loaded: all at startup (none), all at startup and again when their repository changes "
-        "(poll), or those of --load-model at startup and others on request (explicit).")
+        "Models that are loaded: all at startup (none), also after changes of their repository "
+        "(poll), or those of --load-model and those that clients request (explicit).")
     load_model: tuple[str, ...] = repeated(TEXT,
         "Model to load at startup, * for all; only with --model-control-mode=explicit.")
     repository_poll_secs: int = option(15, at_least(0),
-        "Seconds between two polls of the repositories; only with --model-control-mode=poll.")
+        "Seconds between two polls; only with --model-control-mode=poll.")
     reload: bool = option(False, SWITCH,
-        "Load a model again within a second after a file of it has changed, for its author; the old version serves "
-        "until the new one can, also if that fails. Stands for --model-control-mode=poll with a short interval.",
+        "Load a changed model within a second, for its author; the old version serves until the new "
+        "one can. This is --model-control-mode=poll with a short interval.",
         own=True)
     model_namespacing: bool = option(False, BOOLEAN,
-        "Whether several repositories may contain models of the same name; such a model cannot be requested by its "
-        "name alone.")
+        "Allow models of the same name in several repositories; requests must then say which.")
     model_cache_directory: str = option("", FOLDER,
-        "Directory in which models from cloud storage are cached, also for later starts and other servers.",
+        "Cache of models from cloud storage, kept for later starts and other servers.",
         shown_default="$TRITON_AWS_MOUNT_DIRECTORY, $TRITON_GCS_MOUNT_DIRECTORY, $TRITON_AZURE_MOUNT_DIRECTORY or "
         "~/.cache/trident", own=True)
     model_cache_bytes: int = option(68719476736, integer(0, INT64_MAX),
-        "Size in bytes of that directory above which unused models are removed from it, the least recently used first; "
-        "0: no limit.", own=True)
+        "Size of that cache in bytes, above which the least recently used models are removed; 0: no "
+        "limit.", own=True)
     aws_mount_directory: str = option("", FOLDER,
         "Directory for models from cloud storage if --model-cache-directory is not given.",
         variable="TRITON_AWS_MOUNT_DIRECTORY")
@@ -249,23 +248,23 @@ class RepositorySettings:
     azure_mount_directory: str = option("", FOLDER,
         "The same if both are not set.", variable="TRITON_AZURE_MOUNT_DIRECTORY")
     cloud_credential_path: str = option("", FILE,
-        "File with credentials for cloud storage, by path; without it the credentials of each platform's own tools are "
-        "used.", variable="TRITON_CLOUD_CREDENTIAL_PATH")
+        "Credentials for cloud storage by path; default: those of each platform's tools.",
+        variable="TRITON_CLOUD_CREDENTIAL_PATH")
     disable_auto_complete_config: bool = option(False, SWITCH,
         "Take each model configuration as written, instead of completing it from the model file.")
     strict_model_config: bool = option(False, BOOLEAN, "Deprecated: true means --disable-auto-complete-config.")
     model_config_name: str = option("", TEXT,
         "Use configs/<name>.pbtxt of a model if it exists, otherwise config.pbtxt.")
     single_model: str = option("", TEXT,
-        "The repository may also be a single model, as its folder or as a folder that contains model.onnx: serve it "
-        "under this name.", own=True)
+        "Name under which to serve a repository that is a single model: its folder, or a folder "
+        "with model.onnx.", own=True)
     model_load_thread_count: int = option(4, at_least(1),
-        "Number of models that are loaded at the same time. A value below 1 counts as 1.")
+        "Models that are loaded at the same time; at least 1.")
     model_load_retry_count: int = option(0, at_least(0),
-        "Number of further attempts to load a model after a failure. A negative value counts as 0.")
+        "Further attempts after a failed load.")
     model_unload_timeout_secs: float = option(300.0, number(0),
-        "Seconds that requests in flight have to finish when a model is unloaded or replaced. Then those that wait are "
-        "refused, and the processes of a Python model that still execute are ended. 0: no limit.", own=True)
+        "Seconds for requests in flight when a model is unloaded or replaced. Then waiting requests "
+        "are refused and busy Python processes ended. 0: no limit.", own=True)
 
 
 @group("Platform")
@@ -284,135 +283,128 @@ class GeneralSettings:
 
     server_id: str = option("triton", TEXT, "Name of the server in its metadata.", flag="id")
     exit_on_error: bool = option(True, BOOLEAN,
-        "Whether the server exits with status 1 when a model fails to load at startup; otherwise it serves the other "
-        "models.")
+        "Exit with status 1 when a model fails to load at startup; otherwise serve the others.")
     exit_timeout_secs: int = option(30, at_least(0),
-        "Seconds that requests in flight have to finish when the server stops. A negative value counts as 0.")
+        "Seconds for requests in flight when the server stops.")
     shutdown_grace_secs: float = option(2.0, number(0),
-        "Seconds for which the server continues to answer after SIGTERM while it reports that it is not ready, so that "
-        "load balancers notice before its ports close.", own=True)
+        "Seconds after SIGTERM in which the server answers while unready, so that load balancers "
+        "notice.", own=True)
     engines: str = option("1", _ENGINES,
-        "Number of processes that run the models, behind the same HTTP workers, each with its own sessions and "
-        "instances; auto: chosen by the number of cores.", own=True)
+        "Processes that run the models behind the same HTTP workers, each with its own sessions; "
+        "auto: by the number of cores.", own=True)
     pin_engines: bool = option(False, BOOLEAN,
-        "Whether each of several engines is kept on its share of the processors.", own=True)
+        "Keep each of several engines on its share of the processors.", own=True)
     error_hints: str = option("", choice("error-hints", "text", "field", "off"),
-        "How clients receive the hint that says how to cure an error, if there is one. text: at the end of the error's "
-        "text, which is all that tritonclient shows. field: only beside it, in the body of the HTTP port, the header "
-        "Trident-Hint and the metadata trident-hint, so that the text is Triton's. off: not at all.",
+        "How clients get the hint that cures an error. text: at the end of the error's text, which "
+        "is all that tritonclient shows. field: beside it, in the HTTP body and the header or "
+        "metadata Trident-Hint. off: not at all.",
         own=True, shown_default="text if stdout is a terminal, otherwise field")
     response_timing: bool = option(False, BOOLEAN,
-        "Whether every answer carries its queue and compute times and its batch size: in the header Server-Timing, in "
-        "the custom attributes of a platform that has them, and as response parameters if a request has the parameter "
-        "'timing': true.", own=True)
+        "Add queue and compute times and the batch size to every answer: in the header "
+        "Server-Timing, in a platform's custom attributes, and as response parameters if a request "
+        "asks with 'timing': true.", own=True)
     allow_client_shm: bool = option(False, BOOLEAN,
-        "Whether clients may register regions of shared memory, in which inputs and outputs of their requests lie.")
+        "Let clients register shared memory for inputs and outputs.")
     client_shm_map_bytes: int = option(0, integer(0, INT64_MAX),
-        "Tensors of at least this many bytes in the shared memory of clients are read and written through a map of it, "
-        "which saves copies, but a client that shrinks the memory while a model reads it then crashes the engine. 0: "
-        "never.", own=True)
+        "Map tensors of at least this size in clients' shared memory instead of copying them. A "
+        "client that shrinks the memory during an execution then crashes the engine. 0: never.", own=True)
     strict_readiness: str = option("auto", _STRICTNESS,
-        "When the server is ready. auto: when every model that is loaded at startup serves; a later load that fails "
-        "changes nothing. true: when every version of every model is ready. false: as soon as it has started.")
+        "Ready when: every model of the start serves, whatever later loads do (auto); every version "
+        "of every model is ready (true); as soon as the server has started (false).")
 
 
 @group("HTTP")
 class HttpSettings:
     """Part of ServerSettings."""
 
-    allow_http: bool = option(True, BOOLEAN, "Whether the HTTP port is opened.")
+    allow_http: bool = option(True, BOOLEAN, "Open the HTTP port.")
     http_address: str = option("0.0.0.0", ADDRESS, "Address of the HTTP port.")
     http_port: int = option(8000, PORT, "The HTTP port.")
-    reuse_http_port: bool = option(False, BOOLEAN, "Whether other servers may listen on the same port.")
+    reuse_http_port: bool = option(False, BOOLEAN, "Let other servers listen on the same port.")
     http_thread_count: int = option(8, integer(1),
-        "Threads for work that would delay all other requests: compression and decompression of large bodies, "
-        "repository control.")
+        "Threads for work that would delay other requests: compression of large bodies, repository "
+        "control.")
     http_max_input_size: int = option(67108864, INTEGER64,
-        "Maximum size of a request body in bytes, as sent and when decompressed.")
+        "Largest request body in bytes, sent and decompressed.")
     console: bool = option(False, BOOLEAN,
-        "Whether the HTTP port has a page for people, /console: the models and their load, a form to try them, the log "
-        "and traces. It is behind the tokens, if there are any.", own=True)
+        "Serve the page /console: models and their load, a form to try them, the log and traces. "
+        "Tokens protect it, if there are any.", own=True)
     health_body: str = option("empty", choice("health-body", "empty", "json"),
-        'Body of a 200 of the health routes: empty, as in Triton, or JSON such as {"ready":true}, which clients of '
-        "KServe read.", own=True)
+        "Body of healthy answers: empty, as in Triton, or JSON such as {\"ready\":true}, for clients "
+        "of KServe.", own=True)
     http_header_forward_pattern: str = option("", TEXT,
-        "Regular expression in RE2's syntax, ignoring case, for the names of headers that are forwarded as parameters "
-        "of the request.")
+        "RE2 expression, ignoring case, for headers that become parameters of the request.")
     http_restricted_api: tuple[str, ...] = repeated(TEXT,
         "Groups of routes, and the header that a request to them must have: <group>[,<group>...]:<header>=<value>.",
         secret=True)
     http_use_ssl: bool = option(False, BOOLEAN,
-        "Whether clients of the HTTP port must use TLS, which needs a certificate and a key.", own=True)
+        "Require TLS, with a certificate and a key.", own=True)
     http_use_ssl_mutual: bool = option(False, BOOLEAN,
-        "Whether clients of the HTTP port must use TLS and have a certificate that one of the root certificates has "
-        "signed.", own=True)
+        "Require TLS and a client certificate that a root certificate has signed.", own=True)
     http_server_cert: str = option("", FILE,
-        "File with the server's certificate in PEM, followed by those of its issuers; it is read again when it "
-        "changes.", own=True)
-    http_server_key: str = option("", FILE, "File with the certificate's key in PEM, without a password.", own=True)
-    http_root_cert: str = option("", FILE, "File with the root certificates of the clients in PEM.", own=True)
+        "The server's certificate and those of its issuers in PEM; read again when it changes.", own=True)
+    http_server_key: str = option("", FILE, "The certificate's key in PEM, without a password.", own=True)
+    http_root_cert: str = option("", FILE, "Root certificates of the clients in PEM.", own=True)
     http_request_timeout_secs: float = option(60.0, number(0.001),
-        "Seconds without a byte after which a client that is sending a request or reading a response is disconnected.",
+        "Seconds without a byte until a sending or reading client is disconnected.",
         own=True)
-    http_keepalive_secs: float = option(600.0, number(0), "Seconds after which an idle connection is closed.", own=True)
+    http_keepalive_secs: float = option(600.0, number(0), "Seconds until an idle connection is closed.", own=True)
     http_workers: str = option("auto", _WORKERS,
-        "Number of HTTP processes in front of the engine process; 0: one process does both; auto: chosen by the number "
-        "of cores.", own=True)
+        "HTTP processes in front of the engine; 0: one process does both; auto: by the number of "
+        "cores.", own=True)
     http_worker_memory_bytes: int = option(256 << 20, integer(1 << 20, INT64_MAX),
-        "Memory in bytes that each HTTP worker shares with the engine for large tensors: half of it for requests, half "
-        "for responses. Only the used part is allocated.", own=True)
+        "Memory that each HTTP worker shares with the engine for large tensors, half for requests, "
+        "half for responses. Only the used part is allocated.", own=True)
 
 
 @group("gRPC")
 class GrpcSettings:
     """Part of ServerSettings. Times are in milliseconds, as tritonserver's."""
 
-    allow_grpc: bool = option(True, BOOLEAN, "Whether the gRPC port is opened.")
+    allow_grpc: bool = option(True, BOOLEAN, "Open the gRPC port.")
     grpc_address: str = option("0.0.0.0", ADDRESS,
         "Address of the gRPC port; unix:<path> is a Unix socket, without a port.")
     grpc_port: int = option(8001, PORT, "The gRPC port.")
-    reuse_grpc_port: bool = option(False, BOOLEAN, "Whether other servers may listen on the same port.")
+    reuse_grpc_port: bool = option(False, BOOLEAN, "Let other servers listen on the same port.")
     grpc_header_forward_pattern: str = option("", TEXT,
-        "Regular expression in RE2's syntax, ignoring case, for the names of metadata that is forwarded as parameters "
-        "of the request.")
+        "RE2 expression, ignoring case, for metadata that becomes parameters of the request.")
     grpc_restricted_protocol: tuple[str, ...] = repeated(TEXT,
         "Groups of calls, and the metadata that a call of them must have: <group>[,<group>...]:<key>=<value>, sent as "
         "triton-grpc-protocol-<key>.", secret=True)
     grpc_reflection: bool = option(True, BOOLEAN,
-        "Whether clients such as grpcurl may ask for the services and their messages.", own=True)
+        "Let clients such as grpcurl ask for services and messages.", own=True)
     grpc_max_message_size: int = option(2147483647, integer(1, 2147483647),
-        "Largest message that is received, in bytes, also after decompression.", own=True)
+        "Largest received message in bytes, also decompressed.", own=True)
     grpc_max_unfinished_size: int = option(536870912, integer(1, 2**40),
-        "Largest total size, in bytes and in each process, of the messages that are being received, not counting the "
-        "largest of them. Above it, silent clients and then the largest messages are refused.", own=True)
+        "Total bytes of messages being received in a process, without the largest. Above it silent "
+        "clients, then the largest messages, are refused.", own=True)
     grpc_infer_thread_count: int = option(2, _THREADS,
-        "Threads for work that would delay all other calls: compression and decompression of large messages, "
-        "repository control. Requests need none.")
+        "Threads for work that would delay other calls: compression of large messages, repository "
+        "control.")
     grpc_infer_response_compression_level: str = option("none", _COMPRESSION,
         "Compression of the responses to inference calls, for clients that accept it.")
-    grpc_use_ssl: bool = option(False, BOOLEAN, "Whether clients must use TLS, which needs a certificate and a key.")
+    grpc_use_ssl: bool = option(False, BOOLEAN, "Require TLS, with a certificate and a key.")
     grpc_use_ssl_mutual: bool = option(False, BOOLEAN,
-        "Whether clients must use TLS and have a certificate that one of the root certificates has signed.")
+        "Require TLS and a client certificate that a root certificate has signed.")
     grpc_server_cert: str = option("", FILE,
-        "File with the server's certificate in PEM, followed by those of its issuers; it is read again when it "
-        "changes.")
-    grpc_server_key: str = option("", FILE, "File with the certificate's key in PEM, without a password.")
-    grpc_root_cert: str = option("", FILE, "File with the root certificates of the clients in PEM.")
+        "The server's certificate and those of its issuers in PEM; read again when it changes.")
+    grpc_server_key: str = option("", FILE, "The certificate's key in PEM, without a password.")
+    grpc_root_cert: str = option("", FILE, "Root certificates of the clients in PEM.")
     grpc_keepalive_time: int = option(7200000, integer(1),
-        "Milliseconds without data after which a client with an open call is sent a keepalive ping.")
+        "Milliseconds without data until a client with an open call is pinged.")
     grpc_keepalive_timeout: int = option(20000, integer(1),
-        "Milliseconds that the client has to answer the ping before its connection is closed.")
+        "Milliseconds to answer a ping before the connection is closed.")
     grpc_keepalive_permit_without_calls: bool = option(False, BOOLEAN,
-        "Whether both sides may send keepalive pings while there is no call.")
+        "Allow pings while there is no call.")
     grpc_http2_max_ping_strikes: int = option(2, integer(0),
-        "Number of pings that a client may send too early before its connection is closed; 0: any number.")
+        "Early pings of a client before its connection is closed; 0: any number.")
     grpc_http2_min_recv_ping_interval_without_data: int = option(300000, integer(0),
-        "Shortest time, in milliseconds, between two pings of a client to which nothing is sent in between.")
+        "Shortest time in milliseconds between two pings of a client to which nothing is sent.")
     grpc_max_connection_age: int = option(0, integer(0),
-        "Milliseconds, plus or minus 10 %, after which a connection accepts no more calls, so that clients connect "
-        "again and spread over the servers; 0: never.")
+        "Milliseconds, plus or minus 10 %, after which a connection accepts no more calls, so that "
+        "clients reconnect and spread; 0: never.")
     grpc_max_connection_age_grace: int = option(0, integer(0),
-        "Milliseconds that the calls of such a connection then have to finish; 0: no limit.")
+        "Milliseconds for its calls to finish; 0: no limit.")
 
 
 @group("Access")
@@ -420,36 +412,35 @@ class AccessSettings:
     """Part of ServerSettings."""
 
     auth_token_file: str = option("", FILE,
-        "File with the bearer tokens that clients of the HTTP and gRPC ports must send, one per line; it is read again "
+        "Bearer tokens that clients of the HTTP and gRPC ports must send, one a line; read again "
         "when it changes.", own=True)
     auth_token_scope: str = option("all", choice("auth-token-scope", "admin", "all"),
-        "Requests that need a token: all but health checks (all), or only those that change the server (admin: "
-        "shared-memory, model-repository, trace, logging).", own=True)
+        "What needs a token: all but health checks (all), or only shared-memory, model-repository, "
+        "trace and logging (admin).", own=True)
 
 
 @group("Metrics")
 class MetricsSettings:
     """Part of ServerSettings."""
 
-    allow_metrics: bool = option(True, BOOLEAN, "Whether the metrics port is opened.")
-    allow_gpu_metrics: bool = option(True, BOOLEAN, "Whether the metrics include the GPUs.")
-    allow_cpu_metrics: bool = option(True, BOOLEAN, "Whether the metrics include CPU and memory.")
+    allow_metrics: bool = option(True, BOOLEAN, "Open the metrics port.")
+    allow_gpu_metrics: bool = option(True, BOOLEAN, "Include the GPUs.")
+    allow_cpu_metrics: bool = option(True, BOOLEAN, "Include CPU and memory.")
     metrics_address: str = option("", ADDRESS, "Address of the metrics port.", shown_default="that of --http-address")
     metrics_port: int = option(8002, PORT, "The metrics port.")
     metrics_interval_ms: float = option(2000.0, number(1),
-        "Milliseconds for which the metrics page shows the same hardware values before they are read again.")
+        "Milliseconds between two readings of the hardware.")
     metrics_config: tuple[str, ...] = repeated(setting("metrics-config", ""),
-        "counter_latencies=false leaves out the request durations and keeps all model counters at 0; "
-        "histogram_latencies=true adds histograms of the durations, summary_latencies=true their quantiles in the last "
-        "minute; summary_quantiles names them, as in 0.5:0.05,0.99:0.001.")
+        "counter_latencies=false leaves out durations and keeps model counters at 0; "
+        "histogram_latencies=true adds histograms, summary_latencies=true quantiles of the last "
+        "minute, which summary_quantiles names, as in 0.5:0.05,0.99:0.001.")
     metrics_log: str = option("none", choice("metrics-log", "none", "emf", "gcp"),
-        "Write metrics to stdout, for platforms that scrape no page. emf is the embedded metric format of CloudWatch, "
-        "gcp the structure of Google Cloud Logging.", own=True)
+        "Write metrics to stdout, for platforms that scrape nothing: emf for CloudWatch, gcp for "
+        "Cloud Logging.", own=True)
     metrics_log_interval_secs: float = option(60.0, number(1), "Seconds that a line of --metrics-log covers.", own=True)
     metrics_log_namespace: str = option("Trident", TEXT, "Namespace of the metrics in CloudWatch.", own=True)
     metrics_log_dimension: tuple[str, ...] = repeated(setting("metrics-log-dimension", ""),
-        "A dimension of all metrics in CloudWatch, or a label of the entries in Cloud Logging, such as "
-        "endpoint=my-endpoint.", own=True)
+        "A dimension in CloudWatch, or a label in Cloud Logging, such as endpoint=my-endpoint.", own=True)
 
     @property
     def metrics_log_dimensions(self) -> dict[str, str]:
@@ -471,19 +462,19 @@ class BackendSettings:
     backend_directory: str = option("/opt/tritonserver/backends", FOLDER,
         "Folder of the backends that are written in Python, NAME/model.py each.")
     strict_python_outputs: bool = option(False, SWITCH,
-        "Fail a request to a Python model whose outputs have a name, datatype, shape or number of rows that the "
-        "configuration does not have; without it, the log warns once.", own=True)
+        "Fail a request to a Python model whose outputs differ in name, datatype, shape or rows "
+        "from the configuration; otherwise the log warns once.", own=True)
     min_supported_compute_capability: float = option(6.0, number(0),
         "Minimum CUDA compute capability of the GPUs that are used.")
     gpu_missing: str = option("error", choice("gpu-missing", "error", "cpu"),
-        "What happens to a model whose configuration asks for a GPU (KIND_GPU) on a machine without one: it fails to "
-        "load (error), or it runs on the CPU, with a warning in the log (cpu).", own=True)
+        "A model that asks for a GPU (KIND_GPU) on a machine without one fails to load (error) or "
+        "runs on the CPU with a warning (cpu).", own=True)
     gpu_memory_per_model: str = option("auto", Kind("auto|none|<bytes>", _gpu_memory, ("auto", "none")),
-        "Bytes that a model may take on each GPU, or auto: what is free when it is loaded, without what other models "
-        "may still take (an eighth of what they took at load and warm-up). A load that needs more than is left is "
-        "refused before it begins; with none, nothing is limited, kept or refused.", own=True)
+        "Bytes that a model may take on each GPU. auto: what is free at its load, less an eighth of "
+        "what the other models took; larger loads are refused. none: nothing is limited, kept or "
+        "refused.", own=True)
     gpu_memory_idle_secs: float = option(300.0, number(0),
-        "Seconds without requests after which a model on a GPU gives back the memory that only its executions needed; "
+        "Seconds without requests after which a model returns memory that only executions needed; "
         "0: only when a load needs it.", own=True)
     visible_gpus: str | None = option(None, TEXT,
         "GPUs to use, by number or UUID; an empty value hides all GPUs.",
@@ -507,14 +498,15 @@ class ResponseCacheSettings:
     """Part of ServerSettings."""
 
     cache_config: tuple[str, ...] = repeated(_CACHE,
-        "local,size=<bytes> keeps responses in that much memory, redis,host=<host>,port=<port> in a Redis server that "
-        "several servers share, for models with response_cache { enable: true }.", secret=True)
+        "local,size=<bytes> keeps responses in memory, redis,host=<host>,port=<port> in a shared "
+        "Redis, for models with response_cache { enable: true }.", secret=True)
     response_cache_byte_size: int = option(0, integer(0, INT64_MAX),
-        "The same as --cache-config=local,size=<bytes>, which is the newer form; 0 is no cache.")
+        "Older form of --cache-config=local,size=<bytes>; 0: no cache.")
     redis_username: str = option("", TEXT,
         "User of Redis, if --cache-config has no user.", variable="TRITONCACHE_REDIS_USERNAME")
     redis_password: str = option("", TEXT,
-        "Password for Redis, if --cache-config has none. Others can read a command line, but not a variable.",
+        "Password for Redis, if --cache-config has none. A command line is not secret, a variable "
+        "is.",
         variable="TRITONCACHE_REDIS_PASSWORD", secret=True)
 
     def cache_settings(self) -> dict[str, dict[str, Any]]:
@@ -546,10 +538,11 @@ class RateLimiterSettings:
     """Part of ServerSettings."""
 
     rate_limit: str = option("off", choice("rate-limit", "execution_count", "off"),
-        "execution_count lets instances take turns at the resources of instance_group.rate_limiter; off ignores them.")
+        "Whether instances take turns at the resources of instance_group.rate_limiter "
+        "(execution_count) or not (off).")
     rate_limit_resource: tuple[str, ...] = repeated(_RESOURCE,
-        "Number of copies of a resource, on one device or on each. Without it, as many as the instance that needs the "
-        "most.")
+        "Copies of a resource, on one device or on each; default: the largest amount that one "
+        "instance requests.")
 
     @property
     def resource_limits(self) -> tuple[ResourceLimit, ...] | None:
@@ -564,20 +557,20 @@ class LoggingSettings:
     """Part of ServerSettings."""
 
     log_verbose: int = option(0, LEVEL, "Show verbose messages up to this level; 0 shows none.")
-    log_info: bool = option(True, BOOLEAN, "Whether informational messages are shown.")
-    log_warning: bool = option(True, BOOLEAN, "Whether warnings are shown.")
-    log_error: bool = option(True, BOOLEAN, "Whether errors are shown.")
+    log_info: bool = option(True, BOOLEAN, "Show informational messages.")
+    log_warning: bool = option(True, BOOLEAN, "Show warnings.")
+    log_error: bool = option(True, BOOLEAN, "Show errors.")
     log_format: str = option("default", choice("log-format", "default", "ISO8601", "json"),
-        "Format of a log line; json is one object per line.")
+        "Format of a line; json is an object a line.")
     log_file: str = option("", FILE,
-        "File to which the log is appended; SIGUSR1 has it opened again.",
+        "File to which the log is appended; SIGUSR1 opens it again.",
         shown_default="the console: warnings and errors on stderr, other messages on stdout")
     log_access: str = option("false", _ACCESS,
-        "Whether requests are logged after their responses, with status, duration, request id, model and batch size: "
-        "true logs all but health probes and scrapes of metrics, all logs those as well.", own=True)
+        "Log requests after their responses, with status, duration, id, model and batch size: all "
+        "but health probes and scrapes (true), or those as well (all).", own=True)
     log_escape: bool = option(True, NOT_ZERO,
-        "Whether messages are quoted as JSON strings, so that no message can look like another log line; only 0 turns "
-        "the quoting off.", variable="TRITON_SERVER_ESCAPE_LOG_MESSAGES")
+        "Quote messages as JSON strings, so that none can look like another line; only 0 turns it "
+        "off.", variable="TRITON_SERVER_ESCAPE_LOG_MESSAGES")
 
     @property
     def log_options(self) -> LogOptions:
@@ -600,24 +593,23 @@ class TracingSettings:
     """Part of ServerSettings."""
 
     trace_config: tuple[str, ...] = repeated(TEXT,
-        "<setting>=<value>: mode is triton or opentelemetry, level is OFF, TIMESTAMPS or TENSORS, rate=N traces one of "
-        "N requests, count=N at most N requests. triton,file=FILE is where traces are written, triton,log-frequency=N "
-        "puts N into each file. opentelemetry,url=URL is the collector, opentelemetry,resource=KEY=VALUE describes "
-        "this server; opentelemetry,bsp_max_queue_size, bsp_schedule_delay and bsp_max_export_batch_size are those of "
-        "the exporter.")
+        "<setting>=<value>: mode=triton|opentelemetry, level=OFF|TIMESTAMPS|TENSORS, rate=N (one of "
+        "N requests), count=N (at most N); triton,file=FILE, triton,log-frequency=N (traces in a "
+        "file); opentelemetry,url=URL, opentelemetry,resource=KEY=VALUE, and "
+        "opentelemetry,bsp_max_queue_size, bsp_schedule_delay, bsp_max_export_batch_size.")
     trace_file: str = option("", FILE, "Deprecated: --trace-config triton,file=FILE.")
     trace_level: tuple[str, ...] = repeated(TEXT, "Deprecated: --trace-config level=LEVEL.")
     trace_rate: int = option(1000, at_least(0), "Deprecated: --trace-config rate=N.")
     trace_count: int = option(-1, INTEGER, "Deprecated: --trace-config count=N.")
     trace_log_frequency: int = option(0, at_least(0), "Deprecated: --trace-config triton,log-frequency=N.")
     otel_queue_size: str = option("", TEXT,
-        "Spans that may wait for the collector, unless --trace-config opentelemetry,bsp_max_queue_size says so.",
+        "Spans that may wait, unless --trace-config has bsp_max_queue_size.",
         variable="OTEL_BSP_MAX_QUEUE_SIZE", shown_default="2048")
     otel_schedule_delay: str = option("", TEXT,
-        "Milliseconds after which spans are sent, unless --trace-config opentelemetry,bsp_schedule_delay says so.",
+        "Milliseconds until spans are sent, unless --trace-config has bsp_schedule_delay.",
         variable="OTEL_BSP_SCHEDULE_DELAY", shown_default="5000")
     otel_batch_size: str = option("", TEXT,
-        "Spans that are sent together, unless --trace-config opentelemetry,bsp_max_export_batch_size says so.",
+        "Spans sent together, unless --trace-config has bsp_max_export_batch_size.",
         variable="OTEL_BSP_MAX_EXPORT_BATCH_SIZE", shown_default="512")
 
     @property
@@ -633,9 +625,9 @@ class StreamSettings:
     """Part of ServerSettings."""
 
     response_window_count: int = option(DEFAULT_WINDOW.responses, integer(1, INT64_MAX),
-        "Responses to a request that its model may send before the client has taken them.", own=True)
+        "Responses that a model may send before the client has taken them.", own=True)
     response_window_bytes: int = option(DEFAULT_WINDOW.nbytes, integer(1, INT64_MAX),
-        "Bytes of responses to a request after which its model waits until the client has taken some.", own=True)
+        "Bytes of responses after which a model waits for the client.", own=True)
 
 
 @group("For test suites")
@@ -643,11 +635,12 @@ class SuiteSettings:
     """Part of ServerSettings."""
 
     delay_scheduler: int = option(0, integer(0, INT64_MAX),
-        "Hold the first batch of every model with dynamic or sequence batching until this many requests are queued.",
+        "Hold the first batch of each model with dynamic or sequence batching until so many "
+        "requests wait.",
         variable="TRITONSERVER_DELAY_SCHEDULER")
     backlog_delay_scheduler: int = option(0, integer(0, INT64_MAX),
-        "As TRITONSERVER_DELAY_SCHEDULER, for models with direct sequence batching: this many requests must also wait "
-        "in the backlog.", variable="TRITONSERVER_BACKLOG_DELAY_SCHEDULER")
+        "The same for direct sequence batching: so many must also wait in the backlog.",
+        variable="TRITONSERVER_BACKLOG_DELAY_SCHEDULER")
 
 
 def _unused(section: str, *rows: Option) -> tuple[Option, ...]:

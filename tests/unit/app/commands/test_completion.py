@@ -21,7 +21,7 @@ def test_every_option_of_a_server_is_one_of_serve() -> None:
 
 def test_the_outline_of_an_option_is_its_first_sentence() -> None:
     outline = completion.outline
-    assert outline(SERVER_OPTIONS["repository_poll_secs"]) == "Seconds between two polls of the repositories"
+    assert outline(SERVER_OPTIONS["repository_poll_secs"]) == "Seconds between two polls"
     assert all(outline(each) for each in UNUSED_OPTIONS)
 
 
