@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from trident.core.inference.pending_request import CancelCause
@@ -48,11 +47,11 @@ Generated from `core/observability/metrics/families.py`; do not edit it.
 curl localhost:8002/metrics
 ```
 
-The page is on the metrics port (`--metrics-port`), on SageMaker's port and, if `--public-routes` includes `metrics`, on
-Vertex AI's port, in Prometheus' text format with Triton's names. A *request* is a call, an *inference* is one item of
-its batch, and an *execution* is one run of the model over a batch.
+The page is on the metrics port, on SageMaker's port and, if `--public-routes` has `metrics`, on Vertex AI's, in
+Prometheus' format with Triton's names. A *request* is a call, an *inference* an item of its batch, an *execution* one
+run of the model.
 
-`deploy/monitoring` has a dashboard and alert rules. Durations are sums: the mean over five minutes is
+`deploy/monitoring` has a dashboard and alert rules. Durations are sums: the mean of five minutes is
 `rate(nv_inference_request_duration_us[5m]) / rate(nv_inference_request_success[5m])`. For the slowest requests switch
 the [distributions](#distributions-of-durations) on.
 """
@@ -60,32 +59,27 @@ _SECTIONS = {
     "nv_inference_": """\
 ## Models
 
-Each ready model version has these. Besides the labels below they have
+For each ready model version. Further labels are
 
-* `gpu_uuid` if the version runs on a GPU. A second series without this label counts what happens before an execution,
-  so add the two up.
+* `gpu_uuid` on a GPU. A second series without it counts what happens before an execution: add the two up.
 * `namespace` with `--model-namespacing=true`.
-* the `metric_tags` of the model configuration, with an underscore before their names.
+* the `metric_tags` of the configuration, with an underscore before their names.
 
-`--metrics-config=counter_latencies=false` leaves the durations out and, as in Triton, keeps the counters at 0.
-Counters restart at 0 when a version is loaded again. A request that a full queue refuses is a failure with the reason
-REJECTED. One that is refused before it reaches the queue is counted only in `trident_http_errors_total`.
+`--metrics-config=counter_latencies=false` leaves durations out and, as in Triton, keeps counters at 0. Counters restart
+when a version is loaded again. A request refused before it reaches the queue is only in `trident_http_errors_total`.
 """,
     "latencies": """\
 ## Distributions of durations
 
-`--metrics-config=histogram_latencies=true` adds the histograms, `--metrics-config=summary_latencies=true` the
-summaries. `curl HOST:8000/v2/logging -d '{"histogram_latencies": true}'` switches the histograms of a running server.
-On, each request costs about 0.7 µs for the histograms (0.4 µs in batches of eight) and 1.1 µs (0.4 µs) for the
-summaries. Every ready model version has one series of each, without `gpu_uuid`.
-
-Histograms can be added up over servers, so alerts use them: the 99th percentile of a model over five minutes is
+`--metrics-config=histogram_latencies=true` adds histograms (0.7 µs a request, 0.4 in batches of eight),
+`summary_latencies=true` summaries (1.1 µs, 0.4). `curl HOST:8000/v2/logging -d '{"histogram_latencies": true}'`
+switches the histograms of a running server. The 99th percentile over all servers:
 
 ```text
 histogram_quantile(0.99, sum by (le, model) (rate(trident_inference_request_duration_seconds_bucket[5m])))
 ```
 
-A model chooses its own buckets in its configuration, in the unit of the name:
+A model chooses its buckets in its configuration:
 
 ```text
 model_metrics {
@@ -96,28 +90,23 @@ model_metrics {
 }
 ```
 
-The quantiles of a summary are those of the last 48 to 60 seconds, within one percent, and `Nan` if there was no
-request. They cannot be added up over servers or versions. `--metrics-config=summary_quantiles=0.5:0.05,0.99:0.001`
-chooses them; the number after the colon, Triton's permitted error, has no effect.
+Quantiles of a summary are those of the last 48 to 60 seconds, within one percent, `Nan` without requests, and cannot be
+added up. `--metrics-config=summary_quantiles=0.5:0.05,0.99:0.001` chooses them; the permitted errors have no effect.
 
-Triton's histogram counts every request that got a response, also an error; all others count the successful ones.
-
-**Exemplars.** With the histograms on, a scraper that asks for OpenMetrics (`Accept: application/openmetrics-text`, as
-Prometheus does) gets the id of the latest request in each bucket, as the label `request_id`: search the log for it.
-Prometheus stores exemplars with `--enable-feature=exemplar-storage`. Ids of more than 118 characters are left out.
+**Exemplars.** A scraper that asks for OpenMetrics, as Prometheus does with `--enable-feature=exemplar-storage`, gets
+the latest request id of each bucket, up to 118 characters, as `request_id`.
 """,
     "trident_oldest_": """\
 ## Executions that run
 
-A model that hangs is `READY` and has no errors: alert on this gauge. The log names the instance, the process and the
-request ids of an execution that has run for 10 s, 20 s, 40 s and so on.
+A model that hangs is `READY` without errors: alert on this gauge. The log names instance, process and requests after
+10 s, 20 s, 40 s and so on.
 """,
     "trident_bucket_": """\
 ## Batch buckets
 
-Of the models that pad their batches to [buckets](ragged-batching.md#batch-buckets). `batch_size` is the rows of the
-bucket, `length` its length; a label is missing where the model does not pad to it. The share of a model's work that is
-padding, over five minutes:
+For models that pad to [buckets](ragged-batching.md#batch-buckets). `batch_size` is the bucket's rows, `length` its
+length. The share of padding:
 
 ```text
 sum by (model) (rate(trident_bucket_padding_elements_total[5m]))
@@ -127,50 +116,45 @@ sum by (model) (rate(trident_bucket_padding_elements_total[5m]))
     "trident_model_process_": """\
 ## Processes of models
 
-Of the models whose instances have processes of their own: those in Python. Memory that a process shares with the server
-for requests and responses is not counted.
+For Python models.
 """,
     "trident_model_memory_": """\
 ## Memory of GPUs
 
-What each model holds of each GPU, as the [ledger](gpu.md#memory) has it. `device` is the number of the GPU, such as
-`gpu:0`, as the process with the models sees it.
+As the [ledger](gpu.md#memory) has it. `device` is such as `gpu:0`, as the models' process sees it.
 """,
     "trident_model_": """\
 ## Loads
 
-Also of models that do not serve. A version that failed to load is `UNAVAILABLE` until it loads or is no longer wanted;
-a version that was unloaded has no series. A model of which no version could be found has an empty `version`.
+A version that failed is `UNAVAILABLE` until it loads or is no longer wanted; an unloaded one has no series. A model
+without versions has an empty `version`.
 """,
     "trident_response_cache_": """\
 ## Response cache
 
-Where the server has a [response cache](response-cache.md): size, memory, entries and evictions of one in memory, `up`
-and faults of one in Redis. The metrics by model have the labels of [models](#models). A request that waits for the
-answer to an equal one is a hit.
+For a [response cache](response-cache.md) in memory size, memory, entries and evictions; for one in Redis `up` and
+faults. A request that waits for the answer to an equal one is a hit.
 """,
     "trident_trace_": """\
 ## Tracing
 
-Where requests can be [traced](tracing.md): a server with a trace file, or in the mode `opentelemetry`.
+For servers that can [trace](tracing.md).
 """,
     "trident_log_": """\
 ## Log
 
-Nothing that serves waits for the log: if its reader is stuck, lines are dropped and counted. The log says how many
-when its reader goes on.
+Nothing that serves waits for the log: lines are dropped and counted instead.
 """,
     "trident_resource_": """\
 ## Resources
 
-Where the server has a [rate limiter](rate-limiter.md) (`--rate-limit=execution_count`), for each resource that an
-instance needs. `device` is the number of the device, 0 for the CPU, and empty for a global resource. Requests that wait
-for their turn are in `nv_inference_pending_request_count`.
+For a [rate limiter](rate-limiter.md). `device` is 0 for the CPU and empty for a global resource. Waiting requests are
+in `nv_inference_pending_request_count`.
 """,
     "trident_repository_": """\
 ## Model repositories
 
-Downloads from model repositories in cloud storage, from the first one on.
+Downloads from cloud storage.
 """,
     "nv_": """\
 ## Machine
@@ -180,49 +164,39 @@ Read every `--metrics-interval-ms`; `--allow-cpu-metrics=false` and `--allow-gpu
     "flask_": """\
 ## HTTP requests
 
-`trident_http_responses_total` counts the responses of all routes, and `trident_http_errors_total` the errors among
-them; refusals of what is not HTTP (408, 413, 431 …) are only in the log. The others count the routes that go through
-Flask: metadata, a model's health, repository control, `/models`. They appear with the first such request.
+The `trident_http_` counters cover all routes; what is not HTTP (408, 413, 431 …) is only in the log. The others cover
+the routes of Flask: metadata, a model's health, repository control, `/models`.
 
-`route` is the pattern of the route, without the version of a model, and empty for a path without a route; Vertex AI's
-own routes are `health` and `predict`. A readiness probe that is answered 400 or 503 is a response, not an error.
-
-In one process (`--http-workers=0`) a page shows the requests of one port, and each series has a `_created` gauge with
-the time of its first request. With front ends every page shows those of all front ends and ports.
+`route` is the pattern without the version, empty without a route, on Vertex AI `health` or `predict`. A readiness probe
+that is answered 400 or 503 is no error. In one process a page shows one port and has `_created` gauges; front ends show
+all.
 """,
     "trident_grpc_": """\
 ## gRPC calls
 
-All calls that have ended. `method` is the name of the method, such as `ModelInfer`, and empty for an unknown one.
-`status` is the name of gRPC's status; a client that went away is CANCELLED. A stream counts once: requests in it that
-failed are counted by `nv_inference_request_failure` if they reached the queue.
+`method` is such as `ModelInfer`, empty for an unknown one; `status` is gRPC's, CANCELLED if the client left. A stream
+counts once; its failed requests are in `nv_inference_request_failure`.
 """,
 }
 _CUSTOM = """\
 ## Metrics of models
 
-A Python model may make metrics of its own, as in Triton (`pb_utils.MetricFamily`). Metrics of the same name and labels
-are one series, whichever instances or models made them. A series leaves the page with the last of its `Metric` objects,
-or when the processes that made it end.
-
-A name must be one that Prometheus accepts, not one of the tables here, and without the prefixes `trident_` and
-`flask_`. `--metrics-log` leaves these metrics out.
+A Python model may make its own metrics (`pb_utils.MetricFamily`). Same name and labels are one series; it leaves the
+page with its last `Metric` object or process. Names are Prometheus', not those above, and without the prefixes
+`trident_` and `flask_`. `--metrics-log` leaves them out.
 """
 _LOG = """\
 ## Metrics in the log
 
-`--metrics-log=emf` writes the metrics of each minute (`--metrics-log-interval-secs`) to stdout in CloudWatch's embedded
-metric format, `--metrics-log=gcp` as structured entries for Cloud Logging. The guides to
-[SageMaker](sagemaker.md#metrics-of-the-server) and [Vertex AI](vertex.md#metrics-of-the-server) say when
-you need it, and show how to set alarms. An interval costs as much as one scrape.
+`--metrics-log=emf` writes metrics to stdout every `--metrics-log-interval-secs` (60) in CloudWatch's embedded metric
+format, `--metrics-log=gcp` as entries for Cloud Logging. See [SageMaker](sagemaker.md#metrics-of-the-server) and
+[Vertex AI](vertex.md#metrics-of-the-server). A line costs a scrape.
 
-Each interval has a line for the server and one for each model that serves, the sum of its versions. Counts are those of
-the interval. Lines are written also if nothing happened, so missing data means that the server is gone. Durations are
-left out if no request was answered. In the last line before a stop, `ready` is 0.
-
-`--metrics-log-namespace` is the namespace in CloudWatch. `--metrics-log-dimension=endpoint=my-endpoint`, which may be
-given more than once, adds a dimension, in Cloud Logging a label. Lines of models have the dimension `model`, too.
-CloudWatch bills each metric of each model.
+There is a line for the server and one for each serving model, the sum of its versions, also if nothing happened.
+Counts are those of the interval. Durations are milliseconds and missing without requests; percentiles need
+`--metrics-config=histogram_latencies=true`. In the last line before a stop `ready` is 0. `--metrics-log-namespace` is
+CloudWatch's namespace. `--metrics-log-dimension=endpoint=my-endpoint` (repeatable) adds a dimension or label beside
+`model`. CloudWatch bills each metric of each model.
 """
 _PREFIXES = {
     "nv_cache_": "trident_response_cache_",
@@ -247,16 +221,14 @@ NOTES = {
     "[what they mean](http.md#requests-that-are-given-up)",
     "trident_model_version_state": "`state` is one of LOADING, READY, UNLOADING, UNAVAILABLE",
     "trident_model_loads_total": "`cause` is one of start, poll, request, `result` one of success, failure, "
-    "out_of_memory; a model counts once, however many versions it has",
+    "out_of_memory; a model counts once",
     FIRST_RESPONSE: "whole milliseconds, also of failed requests; by default 100, 500, 2000 and 5000",
     REQUEST: "by default 16 bounds from 0.0001 to 10; the queue and the execution have the same",
     "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
-    "trident_trace_lost_total": "`reason` is one of queue_full (a disk or a collector is slow), not_written (a "
-    "disk is full, a collector is gone)",
+    "trident_trace_lost_total": "`reason` is one of queue_full (a slow disk or collector), not_written",
     "trident_log_lines_dropped_total": "more than 256 KiB waited for the reader, or the disk is full",
-    "trident_response_cache_faults_total": "`kind` is one of late (no answer within the budget), left_out (not asked, "
-    "being gone or slow), lost (the connection broke), damaged (what was found is no answer of this server) and "
-    "unwritten (an answer that was not kept)",
+    "trident_response_cache_faults_total": "`kind` is one of late (no answer within the budget), left_out (gone or "
+    "slow, not asked), lost (the connection broke), damaged (no answer of this server) and unwritten",
     "nv_pinned_memory_pool_total_bytes": "always 0: this server has no such pool",
     "nv_pinned_memory_pool_used_bytes": "always 0",
     "nv_gpu_utilization": "GPU metrics are read from the driver, for the GPUs that the server may use",
@@ -266,13 +238,13 @@ _HTTP = (
         "trident_http_errors_total",
         "counter",
         ("method", "route", "status"),
-        "Responses with an error, of all routes including the infer routes; a series appears with its first error",
+        "Responses with an error, of all routes; a series appears with its first",
     ),
     Row(
         "trident_http_responses_total",
         "counter",
         ("method", "route", "status"),
-        "Responses of all routes including the infer routes; a series appears with its first response",
+        "Responses of all routes; a series appears with its first",
     ),
     Row(
         "flask_http_request_duration_seconds",
@@ -325,10 +297,10 @@ def metrics_page() -> str:
         sections[_section(row)].append(row)
     for prefix, rows in sections.items():
         lines = "".join(_line(row) for row in rows)
-        parts.append(f"{_SECTIONS[prefix]}\n| name | type | labels | meaning |\n|---|---|---|---|\n{lines}")
+        parts.append(f"{_SECTIONS[prefix]}\n| name and labels | type | meaning |\n|---|---|---|\n{lines}")
     parts.append(_CUSTOM)
-    figures = "".join(f"| `{name}` | {each.unit.value} | {each.text} |\n" for name, each in FIGURES.items())
-    parts.append(f"{_LOG}\n| figure | unit | meaning |\n|---|---|---|\n{figures}")
+    figures = "".join(f"| `{name}` | {each.text} |\n" for name, each in FIGURES.items())
+    parts.append(f"{_LOG}\n| figure | meaning |\n|---|---|\n{figures}")
     return "\n".join(parts)
 
 
@@ -374,11 +346,8 @@ def _section(row: Row) -> str:
 
 
 def _line(row: Row) -> str:
-    return f"| `{row.name}` | {row.type} | {_code(row.labels)} | {row.meaning} |\n"
-
-
-def _code(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+    labels = f"{{{','.join(row.labels)}}}" if row.labels else ""
+    return f"| `{row.name}{labels}` | {row.type} | {row.meaning} |\n"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ class Meaning(NamedTuple):
     text: str
 
 
-_NEEDS_HISTOGRAMS = "only with `--metrics-config=histogram_latencies=true`"
 FIGURES: dict[str, Meaning] = {
     "ready": Meaning(Unit.COUNT, "1 if the server is ready, otherwise 0"),
     "request_success": Meaning(Unit.COUNT, "requests that were answered"),
@@ -43,16 +42,16 @@ FIGURES: dict[str, Meaning] = {
             ("compute", "from the start to the end of its execution"),
         )
         for kind, text in (
-            ("mean", f"milliseconds {what}, the mean; only if requests were answered"),
-            ("p50", f"the median, {_NEEDS_HISTOGRAMS}"),
-            ("p99", f"the 99th percentile, {_NEEDS_HISTOGRAMS}"),
+            ("mean", f"{what}, the mean"),
+            ("p50", "the median"),
+            ("p99", "the 99th percentile"),
         )
     },
-    "cpu_utilization": Meaning(Unit.PERCENT, "of all processors of the machine"),
+    "cpu_utilization": Meaning(Unit.PERCENT, "of all processors, in percent"),
     "cpu_memory_used_bytes": Meaning(Unit.BYTES, "of the machine"),
-    "cpu_memory_utilization": Meaning(Unit.PERCENT, "of the machine"),
-    "gpu_utilization": Meaning(Unit.PERCENT, "of the busiest GPU"),
-    "gpu_memory_utilization": Meaning(Unit.PERCENT, "of the fullest GPU"),
+    "cpu_memory_utilization": Meaning(Unit.PERCENT, "of the machine, in percent"),
+    "gpu_utilization": Meaning(Unit.PERCENT, "of the busiest GPU, in percent"),
+    "gpu_memory_utilization": Meaning(Unit.PERCENT, "of the fullest GPU, in percent"),
 }
 """Every figure that a report may have, in its order."""
 
