@@ -1,4 +1,4 @@
-"""docs/vertex.md: its tables of variables, options, parameters and redirect targets agree with the code."""
+"""docs/vertex.md: its tables of variables, parameters and redirect targets agree with the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ DOCUMENT = (ROOT / "docs" / "vertex.md").read_text()
 # The commands that deploy and emulate have other options than the server.
 SERVER = re.sub(r"^## (?:Deploy|On a laptop)\n.*?(?=^## )", "", DOCUMENT, flags=re.MULTILINE | re.DOTALL)
 SERVER = SERVER[SERVER.index("\n## ") :]
-VERTEX_OPTIONS = [each for each in SERVER_OPTIONS.values() if each.flag.startswith("vertex-ai-")]
 
 
 def rows(first_column: str) -> list[list[str]]:
@@ -62,19 +61,6 @@ def test_the_page_gives_the_defaults_on_the_platform() -> None:
     assert {row[0]: row[1] for row in rows("setting")} == given
 
 
-def test_the_page_documents_exactly_the_options_with_their_defaults() -> None:
-    documented = {row[0]: row[1] for row in rows("option")}
-    expected = {
-        f"--{each.flag}": each.shown_default or f"{each.default:g}"
-        if isinstance(each.default, float)
-        else str(each.default)
-        for each in VERTEX_OPTIONS
-    }
-    expected["--vertex-ai-default-model"] = "the only model"
-    expected["--public-routes"] = str(SERVER_OPTIONS["public_routes"].default)
-    assert documented == expected
-
-
 def test_every_flag_on_the_page_exists() -> None:
     flags = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)}
     assert {name for name in re.findall(r"--([a-z][a-z-]+)", SERVER) if name not in flags} == set()
@@ -90,7 +76,7 @@ def test_the_page_reserves_no_other_parameter() -> None:
 
 
 def test_the_page_names_the_public_and_the_hidden_groups_of_routes() -> None:
-    section = DOCUMENT[DOCUMENT.index("## Invoke mode") : DOCUMENT.index("## Limits")]
+    section = DOCUMENT[DOCUMENT.index("## Invoke mode") : DOCUMENT.index("## On a laptop")]
     public = split_groups(SERVER_OPTIONS["public_routes"].default)
     assert all(f"`{group}`" in section for group in (*public, *GROUPS))
     hidden = re.findall(r"\(`(.+?)`\) answers only if", section)
