@@ -19,6 +19,7 @@
     python -m bench tails           the slowest requests, beside scrapes, probes, reloads and idle connections
     python -m bench text            embeddings of texts beside other servers and the bare loop
     python -m bench tracing         what tracing costs, off and on
+    python -m bench tuning          the search of trident tune beside an exhaustive grid
     python -m bench vertex          Vertex AI's container
     python -m bench workers         front-end processes before one engine process
 
@@ -28,23 +29,17 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
-from bench import compare, generation, guard, plain, scale, scaling, tails, text
+from bench import plain
 from bench.comparisons import COMPARISONS
 from bench.frameworks import FRAMEWORKS
 from bench.repository import REPOSITORY
 from bench.runner import NothingMeasured, run
 
 BENCHMARKS = COMPARISONS | {"frameworks": FRAMEWORKS, "repository": REPOSITORY}
-PROGRAMS = {
-    "compare": compare.main,
-    "generation": generation.main,
-    "guard": guard.main,
-    "scale": scale.main,
-    "scaling": scaling.main,
-    "tails": tails.main,
-    "text": text.main,
-}
+# Imported when asked for: what some of them measure beside is not installed everywhere.
+PROGRAMS = ("compare", "generation", "guard", "scale", "scaling", "tails", "text", "tuning")
 
 
 def main() -> None:
@@ -53,7 +48,7 @@ def main() -> None:
         if name in BENCHMARKS:
             run(name, BENCHMARKS[name], arguments)
         elif name in PROGRAMS:
-            PROGRAMS[name](arguments)
+            import_module(f"bench.{name}").main(arguments)
         else:
             plain.main(sys.argv[1:])
     except NothingMeasured as error:

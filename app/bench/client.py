@@ -592,7 +592,7 @@ class LoadClient:
     """Client processes before one target. A context manager; `processes` share the load evenly."""
 
     def __init__(self, target: Target, processes: int = 1) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         self._pipes: list[Pipe] = []
         self._processes = []
         for number in range(processes):

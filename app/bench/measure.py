@@ -210,13 +210,13 @@ def server_times(before: Mapping[str, Any], after: Mapping[str, Any]) -> ServerT
 # --- what the levels say
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Of the mean of `values`; of fewer than two it is not known and has no ends."""
+def interval(values: Sequence[float], middle: Callable[..., Any] = np.mean) -> tuple[float, float]:
+    """Of the mean of `values`, or of another `middle`; of fewer than two it is not known and has no ends."""
     if len(values) < 2:
         return (-math.inf, math.inf)
     given = np.asarray(values)
     picks = np.random.default_rng(_SEED).integers(0, len(given), (_RESAMPLES, len(given)))
-    low, high = np.percentile(given[picks].mean(axis=1), (2.5, 97.5))
+    low, high = np.percentile(middle(given[picks], axis=1), (2.5, 97.5))
     return float(low), float(high)
 
 
@@ -284,7 +284,7 @@ def differences(first: Sequence[Level], second: Sequence[Level], *, paired: bool
 
 
 def pooled(turns: Sequence[Level]) -> Level:
-    """Turns of one level as one: means of their figures, weighted alike, and their rates as slices."""
+    """Turns of one level as one: medians of their figures, since a turn may have been disturbed; rates as slices."""
     first = turns[0]
     document = asdict(first)
     rates = [each.rate for each in turns]
@@ -294,10 +294,12 @@ def pooled(turns: Sequence[Level]) -> Level:
         slices.append((at, each.rate, each.percentiles["50"], each.percentiles["90"], each.percentiles["99"]))
     document |= {
         "seconds": at,
-        "rate": float(np.mean(rates)),
-        "rate_interval": interval(rates),
-        "mean": float(np.mean([each.mean for each in turns])),
-        "percentiles": {name: float(np.mean([each.percentiles[name] for each in turns])) for name in first.percentiles},
+        "rate": float(np.median(rates)),
+        "rate_interval": interval(rates, np.median),
+        "mean": float(np.median([each.mean for each in turns])),
+        "percentiles": {
+            name: float(np.median([each.percentiles[name] for each in turns])) for name in first.percentiles
+        },
         "slices": slices,
         "error": next((each.error for each in turns if each.error), ""),
         "client_cpu": max(each.client_cpu for each in turns),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 from google.protobuf.json_format import MessageToDict, Parse, ParseError
@@ -21,7 +21,7 @@ from google.protobuf.json_format import MessageToDict, Parse, ParseError
 from trident.adapters.platforms import BUILT_IN
 from trident.app.commands.server_answers import NoAnswer, ask
 from trident.app.emulators.container import HOST, free_port, inherited_environment
-from trident.app.process.environment import process_environment
+from trident.app.process.environment import process_environment, replace_process_environment
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
@@ -100,13 +100,15 @@ class Server:
             raise ModelNotReady(f"{method} at {self.url}: {error.details()}") from None
 
     def memory_mb(self) -> float:
-        """Proportional memory of the processes that were started here."""
-        total = 0
+        """Memory of the processes that were started here. What they share with others counts once, and wholly."""
+        own, shared = 0, 0
         for pid in _tree(self.pid):
             with contextlib.suppress(OSError):
-                rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-                total += sum(int(row.split()[1]) for row in rows if row.startswith("Pss:"))
-        return total / 1024
+                rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+                kilobytes = {name: int(text.split()[0]) for name, _, text in (row.partition(":") for row in rows)}
+                private = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
+                own, shared = own + private, max(shared, kilobytes["Rss"] - private)
+        return (own + shared) / 1024
 
 
 def _tree(pid: int) -> Iterator[int]:
@@ -123,9 +125,12 @@ def started(
     model: str,
     options: Sequence[str] = (),
     protocols: Sequence[str] = ("http",),
+    *,
+    forked: bool = False,
 ) -> Iterator[Server]:
     """A server of this installation with one model, ready, on free ports of this machine. `options` are those of serve.
 
+    One of many may be `forked` from a process that has imported its modules, which is most of the time of a start.
     Raises RepositoryUnavailable with the end of its log if it does not become ready.
     """
     ports = {name: free_port() for name in ("http", "metrics", *protocols)}
@@ -149,35 +154,36 @@ def started(
         words += ["--platform=plain", *(f"--{name.replace('_', '-')}={text}" for name, text in given.items())]
         variables |= platform.infer_variables
     targets = {name: f"{'' if name == 'grpc' else 'http://'}{HOST}:{port}" for name, port in ports.items()}
-    with tempfile.TemporaryFile() as log:
-        # In its own session, so that an interrupt from the terminal ends the measurement and not the server.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trident.app", "serve", *words, *options],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=inherited_environment(process_environment()) | variables,
-            start_new_session=True,
-        )
+    environment = inherited_environment(process_environment()) | variables
+    with tempfile.NamedTemporaryFile() as log:
+        context: Any = multiprocessing.get_context("forkserver" if forked else "spawn")
+        process = context.Process(target=_serve, args=([*words, *options], log.name, environment))
+        process.start()
         try:
             began = time.monotonic()
             while not _is_ready(targets["http"]):
-                if process.poll() is not None or time.monotonic() - began > _START_S:
-                    log.seek(0)
-                    lines = log.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+                if not process.is_alive() or time.monotonic() - began > _START_S:
+                    lines = Path(log.name).read_text(errors="replace").splitlines()[-_LOG_LINES:]
                     raise RepositoryUnavailable("\n".join(["the server did not become ready; its log:", *lines]))
                 time.sleep(0.02)
-            yield Server(targets["http"], False, targets, process.pid, time.monotonic() - began)
+            yield Server(targets["http"], False, targets, process.pid or 0, time.monotonic() - began)
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.terminate()
+            process.join(_STOP_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid or 0, signal.SIGKILL)
+            process.join()
+
+
+def _serve(words: Sequence[str], log: str, environment: Mapping[str, str]) -> NoReturn:
+    """The process of a server, in its own session: an interrupt from the terminal ends the measurement, not this."""
+    from trident.app.cli import main
+
+    os.setsid()
+    for descriptor, file in enumerate((os.devnull, log, log)):
+        os.dup2(os.open(file, os.O_RDWR | os.O_APPEND), descriptor)
+    replace_process_environment(environment)
+    sys.exit(main(["serve", *words]))
 
 
 def _is_ready(url: str) -> bool:

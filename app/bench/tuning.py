@@ -1,19 +1,23 @@
 """The search of `trident tune`: the space that a model and a few measurements leave, and its successive halving.
 
 A candidate is a way to run the model. Its figure is the most requests/s with which the percentile stays within the
-target, found by doubling the requests under way. First each engine (backend, instances, threads) is measured with the
-batching that the model has, then the best of them with other batching, each time longer and for fewer.
+target. A sweep finds it roughly, by doubling the requests under way; races between the best of the sweeps decide: their
+servers run at the same time and are asked in turns, so that what else the machine does hits all alike, and the worse
+half leaves again and again. First come engines (backend, instances, threads) with the batching that the model has, then
+batching with the best of them.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
+import multiprocessing
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -22,7 +26,7 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from trident.app.bench.client import LoadClient
-from trident.app.bench.measure import Level, ServerTimes, measure
+from trident.app.bench.measure import Level, ServerTimes, measure, pooled
 from trident.app.bench.measure import number as figure
 from trident.app.bench.requests import Inputs, Way, make_target
 from trident.app.bench.server import Server, started
@@ -41,7 +45,12 @@ _MOST_CONCURRENCY = 256
 _GAIN = 1.03
 _REQUESTS = 30
 _MOST_LIVE = 6
-_SHORTEST_S, _LONGEST_S = 0.15, 1.5
+_SHORTEST_S, _LONGEST_S = 0.12, 1.5
+# Shares of the time at which the engines have been swept and raced, and the batchings. The last race has the rest.
+_ENGINES, _ENGINE_RACE, _BATCHINGS, _BATCHING_RACE = 0.4, 0.5, 0.7, 0.8
+# A sweep has about so many levels, and the start of a server takes about so long.
+_LEVELS, _START_S = 4, 0.5
+_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +96,28 @@ class Candidate:
         return made
 
 
+AS_IT_IS = Candidate()
+
+
 @dataclass(slots=True)
 class Trial:
-    """What was measured of a candidate. `levels` are those of its last measurement, `memory_mb` of its processes."""
+    """What was measured of a candidate: the levels of its sweep, and those of its turns in races, which count more.
+    `memory_mb` is that of its processes."""
 
     candidate: Candidate
     levels: list[Level] = field(default_factory=list)
+    raced: list[Level] = field(default_factory=list)
     memory_mb: float = 0.0
     error: str = ""
 
     def best(self, target_ms: float, percentile: int) -> Level | None:
         """The level with the most requests/s within the target."""
-        kept = [each for each in self.levels if each.requests and each.percentiles[str(percentile)] <= target_ms]
+        kept = [each for each in self.counted if each.requests and each.percentiles[str(percentile)] <= target_ms]
         return max(kept, key=lambda level: level.rate, default=None)
+
+    @property
+    def counted(self) -> list[Level]:
+        return self.raced or self.levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +135,11 @@ class Objective:
 
         What cannot meet the target is compared by how far it is off; what has enough, by how little it takes.
         """
-        if trial.error or not trial.levels or trial.memory_mb > self.memory_mb:
+        if trial.error or not trial.counted or trial.memory_mb > self.memory_mb:
             return (-math.inf, 0, 0)
         level = trial.best(self.target_ms, self.percentile)
         if level is None:
-            return (-min(each.percentiles[str(self.percentile)] for each in trial.levels), 0, 0)
+            return (-min(each.percentiles[str(self.percentile)] for each in trial.counted), 0, 0)
         used = -float(max(1, trial.candidate.instances) * max(1, trial.candidate.threads))
         # A fifth in reserve: traffic is not even.
         if self.rate and level.rate >= 1.2 * self.rate:
@@ -132,8 +150,9 @@ class Objective:
 # --- the space
 
 
-def engines(config: ModelConfig, folder: Path, cores: int, mean_ms: float) -> list[Candidate]:
-    """Backend, instances and threads, on CPUs. A model whose execution takes `mean_ms` may be too short for threads."""
+def engines(config: ModelConfig, folder: Path, cores: int, times: ServerTimes | None = None) -> list[Candidate]:
+    """Backend, instances and threads, on CPUs. `times` are of single requests; without them threads are tried too."""
+    mean_ms = times.compute_infer if times is not None else math.inf
     own = config.backend or (_ONNX if config.platform in ("", "onnxruntime_onnx") else "")
     backends = [own]
     if own == _ONNX and importlib.util.find_spec(_OPENVINO) and any(folder.glob("*/model.onnx")):
@@ -156,11 +175,11 @@ def _powers(highest: int) -> list[int]:
 
 
 def batchings(config: ModelConfig, times: ServerTimes | None, target_ms: float) -> list[tuple[int, int]]:
-    """Batch sizes with their delays in microseconds, other than none. `times` are of a load that made batches."""
+    """Batch sizes with their delays in microseconds, in this order. `times` are of a load that made batches."""
     if config.max_batch_size <= 0 or config.HasField("sequence_batching"):
         return []
     item_ms, large_ms = _item_costs(times)
-    if item_ms and large_ms > _BATCH_GAIN * item_ms:
+    if large_ms > _BATCH_GAIN * item_ms:
         return [(size, 0) for size in _BATCHES[:2]]
     # A batch must be done in the half of the target: a request may have to wait for another batch before.
     sizes = [size for size in _BATCHES if not large_ms or size * large_ms <= target_ms / 2] or [1]
@@ -169,11 +188,13 @@ def batchings(config: ModelConfig, times: ServerTimes | None, target_ms: float) 
 
 
 def _item_costs(times: ServerTimes | None) -> tuple[float, float]:
-    """The cost of an item in the smallest and in the largest batch that was common; zeros if there were none."""
+    """The cost of an item in the smallest and in the largest batch that was common; zeros if there were no batches."""
     if times is None or not times.costs:
         return 0.0, 0.0
     enough = 0.02 * sum(times.batches.values())
     sizes = sorted((size for size, count in times.batches.items() if count >= enough), key=int)
+    if int(sizes[-1]) == 1:
+        return 0.0, 0.0
     return times.costs[sizes[0]] / int(sizes[0]), times.costs[sizes[-1]] / int(sizes[-1])
 
 
@@ -200,29 +221,34 @@ class Bench:
         self.objective, self._inputs, self._way, self._tell = objective, inputs, way, tell
         self.trials: dict[Candidate, Trial] = {}
         self._live: dict[Candidate, tuple[ExitStack, Server, LoadClient]] = {}
+        self._turns: dict[tuple[Candidate, int], list[Level]] = {}
+        self._ending = ThreadPoolExecutor(1)
         self._most_live = _MOST_LIVE
 
     def __enter__(self) -> Bench:
+        multiprocessing.set_forkserver_preload(["trident.app.bench.preload"])
         return self
 
     def __exit__(self, *_: object) -> None:
         for candidate in list(self._live):
             self.stop(candidate)
+        self._ending.shutdown()
 
     def stop(self, candidate: Candidate) -> None:
+        """Have its server end, without waiting for it."""
         if candidate in self._live:
-            self._live.pop(candidate)[0].close()
+            self._ending.submit(self._live.pop(candidate)[0].close)
 
     def server(self, candidate: Candidate) -> tuple[Server, LoadClient]:
         """The candidate's, started if it does not run. Raises ServerError if the model cannot be loaded so."""
         if candidate not in self._live:
             while len(self._live) >= self._most_live:
-                self.stop(next(iter(self._live)))
+                self.stop(self.ranked(self._live)[-1].candidate)
             self._tell(f"starting {candidate.text}")
             with ExitStack() as stack:
                 root = stack.enter_context(tempfile.TemporaryDirectory(prefix="trident-tune-"))
                 copy_model(self.folder, Path(root, self.model), candidate.apply(self.config))
-                server = stack.enter_context(started(root, self.model, protocols=(self._way.protocol,)))
+                server = stack.enter_context(started(root, self.model, protocols=(self._way.protocol,), forked=True))
                 spec = server.spec(self.model, "")
                 target = make_target(spec, self._inputs(spec), server.targets[self._way.protocol], self._way)
                 client = stack.enter_context(LoadClient(target))
@@ -230,28 +256,34 @@ class Bench:
         _, server, client = self._live[candidate]
         return server, client
 
-    def measure(self, candidate: Candidate, seconds: float) -> Trial:
-        """Double the requests under way while that gains and the target holds. KeyboardInterrupt after Ctrl-C."""
+    def sweep(self, candidate: Candidate, seconds: float, start: int = 0) -> Trial:
+        """Double the requests under way while that gains and the target holds. KeyboardInterrupt after Ctrl-C.
+
+        From `start`, a load that suits a similar way, one level without a gain is enough; if the first is too slow, the
+        load is halved until it is not.
+        """
         trial = self.trials.setdefault(candidate, Trial(candidate))
         try:
-            server, client = self.server(candidate)
+            server, _ = self.server(candidate)
+            rate = self.run(candidate, start or 1, _SHORTEST_S).rate
         except ServerError as error:
-            trial.error = error.message.splitlines()[-1][:200]
+            trial.error = error.message.splitlines()[-1].rpartition('] "')[2][:200]
             return trial
-        target, percentile = self.objective.target_ms, self.objective.percentile
-        before = trial.best(target, percentile)
-        concurrency = max(1, before.concurrency // 2) if before is not None else 1
+        target, name = self.objective.target_ms, str(self.objective.percentile)
         levels: list[Level] = []
+        concurrency, patience = start or 1, 1 if start else 2
         while concurrency <= _MOST_CONCURRENCY:
-            level = self.level(server, client, concurrency, seconds, candidate.text, warm_up=not levels)
-            levels.append(level)
-            rates = [each.rate for each in levels[-3:]]
-            stopped_gaining = len(rates) == 3 and max(rates[1:]) < rates[0] * _GAIN
-            # One level above the target may be noise, two are not.
-            too_slow = [each.percentiles[str(percentile)] > target for each in levels[-2:]]
-            if not level.requests or too_slow == [True, True] or stopped_gaining:
+            levels.append(self.run(candidate, concurrency, _long_enough(seconds, concurrency, rate)))
+            rate = levels[-1].rate
+            last = levels[-patience:]
+            earlier = max((each.rate for each in levels[:-patience]), default=0.0)
+            is_over = all(each.percentiles[name] > target or each.rate < _GAIN * earlier for each in last)
+            if len(last) == patience and is_over:
                 break
             concurrency *= 2
+        while start > 1 and all(each.percentiles[name] > target for each in levels):
+            start //= 2
+            levels.insert(0, self.run(candidate, start, _long_enough(seconds, start, rate)))
         trial.levels = levels
         trial.memory_mb = server.memory_mb()
         self._most_live = max(
@@ -259,16 +291,9 @@ class Bench:
         )
         return trial
 
-    def level(
-        self, server: Server, client: LoadClient, concurrency: int, seconds: float, name: str, *, warm_up: bool = False
-    ) -> Level:
-        """One level, long enough for a percentile of a slow model."""
-        if warm_up:
-            first = self._run(server, client, concurrency, _SHORTEST_S, name)
-            seconds = max(seconds, min(10 * seconds, _REQUESTS * first.mean / 1e3 / concurrency))
-        return self._run(server, client, concurrency, seconds, name)
-
-    def _run(self, server: Server, client: LoadClient, concurrency: int, seconds: float, name: str) -> Level:
+    def run(self, candidate: Candidate, concurrency: int, seconds: float) -> Level:
+        """One level."""
+        server, client = self.server(candidate)
         level = measure(
             client,
             server,
@@ -276,7 +301,7 @@ class Bench:
             seconds=seconds,
             concurrency=concurrency,
             percentile=self.objective.percentile,
-            tick=lambda: self._tell(f"{name}: {concurrency} under way"),
+            tick=lambda: self._tell(f"{candidate.text}: {concurrency} under way"),
         )
         if client.interrupted:
             raise KeyboardInterrupt
@@ -288,52 +313,102 @@ class Bench:
         found = [trial for candidate, trial in self.trials.items() if candidate in among]
         return sorted(found, key=self.objective.value, reverse=True)
 
-    def halve(self, candidates: Sequence[Candidate], seconds: float, keep: int, deadline: float) -> list[Candidate]:
-        """Measure each, and keep the best; the servers of the others end."""
-        for candidate in candidates:
-            if time.monotonic() < deadline:
-                self.measure(candidate, seconds)
-        ranked = [trial.candidate for trial in self.ranked(candidates) if not trial.error]
-        for candidate in list(self._live):
-            if candidate not in ranked[:keep]:
-                self.stop(candidate)
-        return ranked[:keep]
+    def race(self, candidates: Iterable[Candidate], until: float, keep: int) -> list[Candidate]:
+        """Ask the candidates in turns, and let the worse half go, until `keep` are left, the best first."""
+        left = [trial.candidate for trial in self.ranked(candidates) if not trial.error]
+        began = time.monotonic()
+        stages = max(1, math.ceil(math.log2(max(keep, len(left)) / keep)))
+        turn_s = max(_SHORTEST_S, min(_LONGEST_S, (until - began) / stages / _ROUNDS / max(1, len(left))))
+        for stage in range(1, stages + 1):
+            end, took = began + (until - began) * stage / stages, 0.0
+            loads = [(candidate, *load) for candidate in left for load in self._close_loads(self.trials[candidate])]
+            while loads and (not took or time.monotonic() + took / 2 < end):
+                at = time.monotonic()
+                for candidate, load, rate in loads:
+                    level = self.run(candidate, load, _long_enough(turn_s, load, rate))
+                    self._turns.setdefault((candidate, load), []).append(level)
+                loads.reverse()
+                took = time.monotonic() - at
+            for candidate in left:
+                turns = [turns for (each, _), turns in self._turns.items() if each == candidate]
+                self.trials[candidate].raced = [pooled(each) for each in turns]
+            left = [trial.candidate for trial in self.ranked(left)][: max(keep, math.ceil(len(left) / 2))]
+        return left
+
+    def _close_loads(self, trial: Trial) -> list[tuple[int, float]]:
+        """The loads among which a candidate's best may be, and their rates: noise may have put one above the target."""
+        target, name = self.objective.target_ms, str(self.objective.percentile)
+        best = trial.best(target, self.objective.percentile)
+        if best is None:
+            best = min(trial.counted, key=lambda level: level.percentiles[name])
+        found = [(best.concurrency, best.rate)]
+        if best.concurrency > 1 and best.percentiles[name] > 0.7 * target:
+            found.append((best.concurrency // 2, best.rate))
+        for level in trial.levels:
+            is_next = level.concurrency == 2 * best.concurrency and level.rate > best.rate
+            if is_next and level.percentiles[name] < 1.5 * target:
+                found.append((level.concurrency, level.rate))
+        return found
+
+
+def _long_enough(seconds: float, concurrency: int, rate: float) -> float:
+    """For a percentile of a slow model, and for the requests under way to be exchanged some times."""
+    return max(seconds, min(4 * _LONGEST_S, (_REQUESTS + 3 * concurrency) / max(1.0, rate)))
 
 
 def search(bench: Bench, cores: int, seconds: float) -> None:
     """Measure what `seconds` allow; the trials are in `bench`, also after KeyboardInterrupt."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     # The model as it is comes first, with what the space follows from.
-    before = bench.measure(Candidate(), _SHORTEST_S * 2)
+    before = bench.sweep(AS_IT_IS, _SHORTEST_S)
     if before.error:
         return
-    config = bench.config
-    busiest = max(
-        (level.server for level in before.levels if level.server), key=lambda times: times.batch, default=None
-    )
-    first = before.levels[0].server
-    space = engines(config, bench.folder, cores, first.compute_infer if first is not None else math.inf)
-    options = batchings(config, busiest, bench.objective.target_ms)
-    # About how many levels the rounds have, at five for a first measurement and three for another one.
-    levels = 5 * len(space) + 3 * 5 * len(options) + 9
-    left = deadline - time.monotonic() - 1.5 * (len(space) + 3 * len(options))
-    unit = min(_LONGEST_S, max(_SHORTEST_S, left / levels))
-    kept = bench.halve(space, unit, 3, deadline)
-    if options:
-        kept = _with_batching(bench, kept, options, unit, deadline)
-    bench.halve(kept, 2 * unit, 2, deadline)
+    config, objective = bench.config, bench.objective
+    space = engines(config, bench.folder, cores, before.levels[0].server)
+    busiest = max((each.server for each in before.levels if each.server), key=lambda times: times.batch, default=None)
+    options = batchings(config, busiest, objective.target_ms)
+    best = before.best(objective.target_ms, objective.percentile)
+    start = best.concurrency if best is not None else 1
+    sweeps = len(space) + len(options) + 2
+    unit = ((_ENGINES + _BATCHINGS - _ENGINE_RACE) * seconds / sweeps - _START_S) / _LEVELS
+    unit = max(_SHORTEST_S, min(_LONGEST_S, unit))
+
+    def sweep(candidates: Iterable[Candidate], share: float) -> list[Candidate]:
+        done = []
+        for candidate in candidates:
+            if time.monotonic() < began + share * seconds:
+                bench.sweep(candidate, unit, start)
+                done.append(candidate)
+        return done
+
+    def race(candidates: Iterable[Candidate], entrants: int, share: float, keep: int) -> list[Candidate]:
+        best = [trial.candidate for trial in bench.ranked(candidates)[:entrants]]
+        return bench.race(best, began + share * seconds, keep)
+
+    own = [each for each in space if each.backend == space[0].backend]
+    done = sweep(own, _ENGINES)
+    # The instances and threads that suit one backend are tried with the other.
+    shapes = [(trial.candidate.instances, trial.candidate.threads) for trial in bench.ranked(done)[:2]]
+    others = [each for each in space if each not in own and (each.instances, each.threads) in shapes]
+    kept = race([*done, *sweep(others, _ENGINE_RACE)], 3, _ENGINE_RACE, 2) or [AS_IT_IS]
+    batched: list[Candidate] = []
+    for size, delay_us in sorted(options, key=lambda each: each[0] == 1):
+        largest = max((_most_kept(bench.trials[each], objective) for each in batched), default=math.inf)
+        # Fewer requests under way than the last size had room for: a larger one, or a delay, changes nothing.
+        if not batched or size == 1 or largest > batched[-1].batch:
+            batched += sweep([replace(kept[0], batch=size, delay_us=delay_us)], _BATCHINGS)
+    best_batch = race([*batched, kept[0]], 3, _BATCHING_RACE, 1)[0]
+    if best_batch.batch:
+        sweep(
+            (replace(each, batch=best_batch.batch, delay_us=best_batch.delay_us) for each in kept[1:]), _BATCHING_RACE
+        )
+    bench.race({AS_IT_IS, *(trial.candidate for trial in bench.ranked()[:3])}, began + seconds, 1)
 
 
-def _with_batching(
-    bench: Bench, kept: Sequence[Candidate], options: Sequence[tuple[int, int]], unit: float, deadline: float
-) -> list[Candidate]:
-    """All batchings with the best engine, then the best of them with the others."""
-    if not kept:
-        return []
-    tried = [replace(kept[0], batch=size, delay_us=delay) for size, delay in options]
-    best = bench.halve([*tried, kept[0]], unit, 2, deadline)
-    others = [replace(engine, batch=each.batch, delay_us=each.delay_us) for engine in kept[1:] for each in best[:1]]
-    return bench.halve([*best, *others], 1.5 * unit, 3, deadline)
+def _most_kept(trial: Trial, objective: Objective) -> int:
+    """The most requests under way with which the target was kept."""
+    name = str(objective.percentile)
+    return max((each.concurrency for each in trial.levels if each.percentiles[name] <= objective.target_ms), default=0)
 
 
 def copy_model(folder: Path, to: Path, config: ModelConfig) -> None:
@@ -386,6 +461,6 @@ def outcome(trial: Trial, objective: Objective) -> str:
     level = trial.best(objective.target_ms, objective.percentile)
     name = f"p{objective.percentile}"
     if level is None:
-        lowest = min((each.percentiles[str(objective.percentile)] for each in trial.levels), default=math.nan)
+        lowest = min((each.percentiles[str(objective.percentile)] for each in trial.counted), default=math.nan)
         return f"{name} {figure(lowest)} ms at best"
     return f"{figure(level.rate)}/s, {name} {figure(level.percentiles[str(objective.percentile)])} ms"

@@ -33,7 +33,7 @@ from trident.app.bench.page import differences_table, grid, html_table, page
 from trident.app.bench.plots import Point, lines
 from trident.app.bench.requests import Way, make_inputs
 from trident.app.bench.server import started
-from trident.app.bench.tuning import Bench, Candidate, Objective, Trial, outcome, reasons, search
+from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, outcome, reasons, search
 from trident.app.settings.sources import read_values
 from trident.app.terminal.report import table
 from trident.app.terminal.status_line import StatusLine
@@ -89,7 +89,7 @@ def tune(arguments: Sequence[str]) -> int:
     folder = Path(values["repository"], model)
     if not folder.is_dir():
         raise BadOption(f"{folder} is no folder of a model; a model in an object store must be copied first")
-    config = _config(folder, values["repository"], model)
+    config = read_config(folder, values["repository"], model)
     if config.HasField("ensemble_scheduling"):
         raise BadOption(f"'{model}' is an ensemble: tune the models of its steps")
     objective = Objective(
@@ -119,14 +119,15 @@ def tune(arguments: Sequence[str]) -> int:
         try:
             search(bench, int(available_cores()), _SEARCH_SHARE * values["budget"])
             left = values["budget"] - (time.monotonic() - began)
-            found = compare(bench, bench.ranked()[0], max(0.1, left / 2 / _ROUNDS / 1.5))
+            # A turn takes a little more than its time, and one of each side does not count.
+            found = compare(bench, bench.ranked()[0], max(0.1, left / 2 / (_ROUNDS + 1) - 0.1))
             if objective.rate:
                 note = _at_rate(bench, bench.ranked()[0], values["budget"] * (1 - _SEARCH_SHARE))
         except KeyboardInterrupt:
             note = "Interrupted: what was measured until then."
         finally:
             status.clear()
-    before = bench.trials.get(Candidate())
+    before = bench.trials.get(AS_IT_IS)
     if before is None or before.error:
         print(f"the model cannot be measured as it is: {before.error if before else 'interrupted'}")
         return 1
@@ -137,7 +138,7 @@ def tune(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _config(folder: Path, repository: str, model: str) -> ModelConfig:
+def read_config(folder: Path, repository: str, model: str) -> ModelConfig:
     """The configuration as it is written, or as a server completes it if there is none."""
     file = folder / "config.pbtxt"
     if file.exists():
@@ -149,23 +150,22 @@ def _config(folder: Path, repository: str, model: str) -> ModelConfig:
     return config
 
 
-def compare(bench: Bench, chosen: Trial, seconds: float) -> list[Difference]:
-    """The chosen way after the one as it is, each at its best level, in turns."""
-    objective, before = bench.objective, bench.trials[Candidate()]
+def compare(bench: Bench, chosen: Trial, seconds: float, before: Trial | None = None) -> list[Difference]:
+    """The chosen way after another one, by default the model as it is, each at its best level, in turns."""
+    objective, before = bench.objective, before or bench.trials[AS_IT_IS]
     if chosen is before or chosen.error or before.error:
         return []
     sides = []
     for trial in (before, chosen):
-        level = trial.best(objective.target_ms, objective.percentile) or trial.levels[0]
+        level = trial.best(objective.target_ms, objective.percentile) or trial.counted[0]
         sides.append((trial, level.concurrency))
     turns: tuple[list[Level], list[Level]] = ([], [])
     for turn in range(_ROUNDS):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
             trial, concurrency = sides[side]
-            server, client = bench.server(trial.candidate)
             if not turn:
-                bench.level(server, client, concurrency, seconds, "comparing")
-            turns[side].append(bench.level(server, client, concurrency, seconds, "comparing"))
+                bench.run(trial.candidate, concurrency, seconds)
+            turns[side].append(bench.run(trial.candidate, concurrency, seconds))
     if not all(level.requests for side in turns for level in side):
         return []
     return differences(*turns, paired=True)
@@ -192,14 +192,14 @@ def _at_rate(bench: Bench, chosen: Trial, most_s: float) -> str:
 
 def _report(bench: Bench, found: Sequence[Difference], about: Sequence[str], output: str) -> None:
     objective = bench.objective
-    before = bench.trials[Candidate()]
+    before = bench.trials[AS_IT_IS]
     chosen = bench.ranked()[0]
     gained = {each.what: each for each in found}
-    # Where it was too slow at any load, what counts is that it is faster now.
-    decisive = "requests/s" if before.best(objective.target_ms, objective.percentile) else "p99"
-    # What noise covers is no reason to change a configuration, unless fewer resources are the aim.
-    if gained and gained[decisive].verdict != "better" and not objective.rate:
-        chosen = before
+    kept, keeps = (trial.best(objective.target_ms, objective.percentile) for trial in (before, chosen))
+    # What noise covers is no reason to change a configuration, unless fewer resources are the aim. Where the target was
+    # not kept at any load, what counts is that it is now, or else that it is nearer.
+    if gained and not objective.rate and (kept or not keeps):
+        chosen = chosen if gained["requests/s" if kept else "p99"].verdict == "better" else before
     target = f"p{objective.percentile} within {objective.target_ms:g} ms"
     target += f" at {objective.rate:g} requests/s" if objective.rate else ""
     level = chosen.best(objective.target_ms, objective.percentile)
@@ -268,7 +268,7 @@ def _frontier(bench: Bench, chosen: Trial) -> str:
             if level.requests and level.percentiles[name] < 3 * objective.target_ms
         ]
 
-    before = bench.trials[Candidate()]
+    before = bench.trials[AS_IT_IS]
     others = [point for trial in bench.trials.values() if trial not in (before, chosen) for point in points(trial)]
     series = [("chosen", points(chosen)), ("other ways", others)]
     if before is not chosen:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 
 def process_environment() -> dict[str, str]:
     """A copy of the variables of this process."""
     return dict(os.environ)
+
+
+def replace_process_environment(variables: Mapping[str, str]) -> None:
+    """Give this process other variables. What has been imported before may have read the old ones."""
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 def has_colours() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -135,8 +136,8 @@ class _Resnet:
         return self.add("Relu", [self.add("Mul", [total, "scale"], f"{name}.scaled")], f"{name}.relu")
 
 
-def resnet() -> onnx.ModelProto:
-    """The layers of a 50-layer bottleneck ResNet (version 1.5), about 4.1e9 multiply-adds an image.
+def resnet(stages: Sequence[tuple[int, int, int]] = STAGES, image: Sequence[int] = IMAGE) -> onnx.ModelProto:
+    """By default the layers of a 50-layer bottleneck ResNet (version 1.5), about 4.1e9 multiply-adds an image.
 
     Source of the layer sizes: He et al., "Deep Residual Learning for Image Recognition", table 1; the stride is on the
     3x3 convolution.
@@ -145,7 +146,7 @@ def resnet() -> onnx.ModelProto:
     stem = made.add("Relu", [made.convolution("stem", "INPUT", (3, 64), 7, 2)], "stem.relu")
     layer = made.add("MaxPool", [stem], "stem.pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     incoming = 64
-    for number, (blocks, inside, stride) in enumerate(STAGES, start=1):
+    for number, (blocks, inside, stride) in enumerate(stages, start=1):
         for block in range(blocks):
             name = f"stage{number}.block{block + 1}"
             layer = made.bottleneck(name, layer, (incoming, inside), stride if block == 0 else 1)
@@ -154,7 +155,7 @@ def resnet() -> onnx.ModelProto:
     made.weights["head.weight"] = made.random.standard_normal((incoming, RESNET_CLASSES)) * incoming**-0.5
     made.weights["head.bias"] = np.zeros(RESNET_CLASSES)
     made.add("Softmax", [made.add("Gemm", [flat, "head.weight", "head.bias"], "logits")], "OUTPUT", axis=1)
-    return graph_of(made.nodes, [*IMAGE], [RESNET_CLASSES], made.weights)
+    return graph_of(made.nodes, [*image], [RESNET_CLASSES], made.weights)
 
 
 def transformer(columns: int = 64, layers: int = 4, tokens: int = 1000, classes: int = 8) -> onnx.ModelProto:
@@ -198,6 +199,32 @@ def transformer(columns: int = 64, layers: int = 4, tokens: int = 1000, classes:
     output = helper.make_tensor_value_info("CLASSES", TensorProto.FLOAT, [*shape, classes])
     graph = helper.make_graph(nodes, "transformer", inputs, [output], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def trees(count: int = 100, depth: int = 6, features: int = 30) -> onnx.ModelProto:
+    """INPUT FP32 [N, features] -> OUTPUT FP32 [N, 1]: the sum of full binary trees, as of a boosted regressor."""
+    random = np.random.default_rng(0)
+    inner, size = 2**depth - 1, 2 ** (depth + 1) - 1
+    nodes = np.arange(size)
+    is_leaf = nodes >= inner
+    ids = {"treeids": np.repeat(np.arange(count), size), "nodeids": np.tile(nodes, count)}
+    attributes: dict[str, Any] = {
+        "nodes_featureids": random.integers(0, features, count * size),
+        "nodes_values": random.random(count * size),
+        "nodes_modes": np.tile(np.where(is_leaf, "LEAF", "BRANCH_LEQ"), count),
+        "nodes_truenodeids": np.tile(np.where(is_leaf, 0, 2 * nodes + 1), count),
+        "nodes_falsenodeids": np.tile(np.where(is_leaf, 0, 2 * nodes + 2), count),
+        "target_ids": np.zeros(count * (inner + 1), int),
+        "target_weights": random.standard_normal(count * (inner + 1)),
+    }
+    leaves = np.tile(is_leaf, count)
+    for name, values in ids.items():
+        attributes |= {f"nodes_{name}": values, f"target_{name}": values[leaves]}
+    lists = {name: values.tolist() for name, values in attributes.items()}
+    node = helper.make_node("TreeEnsembleRegressor", ["INPUT"], ["OUTPUT"], domain="ai.onnx.ml", n_targets=1, **lists)
+    model = graph_of([node], [features], [1])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return model
 
 
 def bert(columns: int = 768, layers: int = 12, heads: int = 12) -> onnx.ModelProto:

@@ -74,6 +74,7 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
         "core/backends/text/",
         "core/config/platforms.py",
         IMPORTED,
+        "app/bench/preload.py",
         "app/bench/tuning.py",
     ),
 }

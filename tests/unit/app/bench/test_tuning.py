@@ -42,7 +42,7 @@ def times(costs: dict[str, float]) -> ServerTimes:
         requests=1,
         queue=0,
         compute_input=0,
-        compute_infer=1,
+        compute_infer=costs["1"],
         compute_output=0,
         total=1,
         batch=1,
@@ -52,24 +52,25 @@ def times(costs: dict[str, float]) -> ServerTimes:
 
 
 def test_threads_are_for_models_that_take_long(tmp_path: Path) -> None:
-    assert {(each.instances, each.threads) for each in engines(config(), tmp_path, 2, 10)} == {
+    assert {(each.instances, each.threads) for each in engines(config(), tmp_path, 2)} == {
         (1, 1),
         (1, 2),
         (2, 1),
         (2, 2),
     }
-    assert {each.threads for each in engines(config(), tmp_path, 2, 0.05)} == {1}
-    assert {each.threads for each in engines(config('backend: "python"'), tmp_path, 4, 10)} == {0}
+    assert {each.threads for each in engines(config(), tmp_path, 2, times({"1": 0.05}))} == {1}
+    assert {each.threads for each in engines(config('backend: "python"'), tmp_path, 4)} == {0}
 
 
 def test_batches_are_for_models_that_gain_by_them_within_the_target() -> None:
     assert [size for size, _ in batchings(config(), times({"1": 1.0, "8": 8.0}), 100)] == [1, 4]
     assert batchings(config(), times({"1": 1.0, "8": 2.0}), 10) == [(1, 0), (4, 0), (16, 0), (16, 1000)]
+    assert batchings(config(), times({"1": 9.0}), 10) == batchings(config(), None, 10)
     assert batchings(config('backend: "python"'), None, 10) == []
 
 
 def trial(*levels: Level, instances: int = 1, memory_mb: float = 100) -> Trial:
-    return Trial(Candidate(instances=instances), list(levels), memory_mb)
+    return Trial(Candidate(instances=instances), list(levels), memory_mb=memory_mb)
 
 
 @pytest.mark.parametrize(

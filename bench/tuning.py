@@ -1,0 +1,118 @@
+"""`trident tune` beside an exhaustive grid: how near the search comes to the best of the grid, and in what time.
+
+The grid measures every backend, number of instances and of threads with every batching, one after the other, as a
+script would. Then the search has a tenth of the time that the grid took. The choices of both are asked in turns, and so
+are the search's choice and the model as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto
+
+from bench.models import networks
+from bench.models.repositories import SHIPPED, write
+from bench.results import Figures, Publication, add_publication_arguments, names_among
+from trident.app.bench.requests import Way, make_inputs
+from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, batchings, engines, outcome, search
+from trident.app.commands.tune import compare, read_config
+from trident.core.backends.cpu_budget import available_cores
+
+# Small enough to answer several times within the target on two cores. People start with one instance, no batching.
+_STAGES, _IMAGE = ((2, 16, 1), (2, 32, 2), (2, 64, 2)), (3, 96, 96)
+_PLAIN = 'backend: "onnxruntime" max_batch_size: 64 instance_group {{ count: 1 kind: KIND_CPU }}\n{tensors}\n'
+_MODELS = {
+    "digits": None,
+    "resnet": lambda: networks.resnet(_STAGES, _IMAGE),
+    "bert": lambda: networks.bert(columns=128, layers=2, heads=2),
+    "trees": networks.trees,
+}
+_SHARE = 0.1
+_TURN_S = 0.3
+
+
+def measure(name: str, repository: Path, target_ms: float, seconds: float, figures: Figures) -> None:
+    make = _MODELS[name]
+    if make is not None:
+        graph = make()
+        write(repository / name, _PLAIN.format(tensors=_tensors(graph)), graph)
+    folder = (repository if make is not None else SHIPPED) / name
+    config = read_config(folder, str(folder.parent), name)
+    objective = Objective(target_ms=target_ms)
+
+    def bench() -> Bench:
+        return Bench(
+            name, folder, config, objective, lambda spec: make_inputs(spec, "random", 1, {}), Way(), lambda _: None
+        )
+
+    with bench() as grid, bench() as searched:
+        cores = int(available_cores())
+        sizes = batchings(config, None, target_ms)
+        ways = [replace(way, batch=size, delay_us=us) for way in engines(config, folder, cores) for size, us in sizes]
+        began = time.monotonic()
+        for way in [AS_IT_IS, *ways]:
+            found = grid.sweep(way, seconds)
+            print(f"{name}, {way.text}: {outcome(found, objective)}", file=sys.stderr, flush=True)
+            grid.stop(way)
+        grid_s = time.monotonic() - began
+        began = time.monotonic()
+        search(searched, cores, _SHARE * grid_s)
+        search_s = time.monotonic() - began
+        best, chosen = grid.ranked()[0], searched.ranked()[0]
+        figures.note(name, f"grid of {len(ways) + 1} ways", "s", [grid_s])
+        figures.note(name, f"search, {len(searched.trials)} ways", "s", [search_s])
+        for who, trial in (("the grid's best", best), ("the search's choice", chosen)):
+            figures.remarks.append(f"{name}, {who}: {trial.candidate.text}: {outcome(trial, objective)} when measured.")
+        figures.at_most(name, "time of the search over the grid's", _SHARE + 0.01, search_s / grid_s)
+        ratio = _compare(name, "the grid's best", searched, chosen, best, figures)
+        figures.at_least(name, "requests/s of the search's choice over the grid's best", 0.95, ratio)
+        _compare(name, "the model as it was", searched, chosen, searched.trials[AS_IT_IS], figures)
+
+
+def _tensors(graph: onnx.ModelProto) -> str:
+    """Inputs and outputs, without which the configuration is completed, and then has dynamic batching."""
+    parts = []
+    for side, values in (("input", graph.graph.input), ("output", graph.graph.output)):
+        for each in values:
+            tensor = each.type.tensor_type
+            datatype = "TYPE_FP32" if tensor.elem_type == TensorProto.FLOAT else "TYPE_INT32"
+            dims = ", ".join(str(dim.dim_value) for dim in tensor.shape.dim[1:])
+            parts.append(f'{side} {{ name: "{each.name}" data_type: {datatype} dims: [ {dims} ] }}')
+    return "\n".join(parts)
+
+
+def _compare(name: str, what: str, bench: Bench, chosen: Trial, other: Trial, figures: Figures) -> float:
+    """Note the ratios over another trial, and return that of the requests/s."""
+    if chosen.candidate == other.candidate:
+        figures.remarks.append(f"{name}: the search's choice is {what}.")
+        return 1.0
+    found = compare(bench, chosen, _TURN_S, other)
+    for each in found:
+        figures.remarks.append(
+            f"{name}, {each.what} of the search's choice over {what}, in turns: {each.text}: {each.verdict}."
+        )
+    return found[0].ratio
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench tuning", description=__doc__)
+    parser.add_argument("--only", type=names_among(list(_MODELS)), default=list(_MODELS), help=", ".join(_MODELS))
+    parser.add_argument("--p99", type=float, default=20.0, help="milliseconds; default 20")
+    parser.add_argument("--seconds", type=float, default=0.4, help="of each level of the grid; default 0.4")
+    add_publication_arguments(parser)
+    options = parser.parse_args(arguments)
+    publication = Publication(options)
+    figures = Figures(shlex.join(["python", "-m", "bench", "tuning", *arguments]))
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only:
+            measure(name, Path(folder), options.p99, options.seconds, figures)
+    figures.publish(publication, "-tuning")
