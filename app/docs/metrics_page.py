@@ -297,10 +297,10 @@ def metrics_page() -> str:
         sections[_section(row)].append(row)
     for prefix, rows in sections.items():
         lines = "".join(_line(row) for row in rows)
-        parts.append(f"{_SECTIONS[prefix]}\n| name and labels | type | meaning |\n|---|---|---|\n{lines}")
+        parts.append(f"{_SECTIONS[prefix]}\n{lines}")
     parts.append(_CUSTOM)
-    figures = "".join(f"| `{name}` | {each.text} |\n" for name, each in FIGURES.items())
-    parts.append(f"{_LOG}\n| figure | meaning |\n|---|---|\n{figures}")
+    figures = "".join(f"* `{name}`: {each.text}\n" for name, each in FIGURES.items())
+    parts.append(f"{_LOG}\n{figures}")
     return "\n".join(parts)
 
 
@@ -347,7 +347,7 @@ def _section(row: Row) -> str:
 
 def _line(row: Row) -> str:
     labels = f"{{{','.join(row.labels)}}}" if row.labels else ""
-    return f"| `{row.name}{labels}` | {row.type} | {row.meaning} |\n"
+    return f"* `{row.name}{labels}`, {row.type}: {row.meaning}.\n"
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ Generated from `app/settings/groups.py` and the platforms' rows in `adapters`; d
 --help=all` prints the same, `--help` the common options, `--help=http` those of a section.
 
 `trident serve` takes tritonserver's options as `--name=value` or `--name value`, or a variable for each. The command
-line overrides the environment, which overrides the platform, which overrides the default. The server prints every
-setting that is not at its default, with its source.
+line overrides the environment, which overrides the platform, which overrides the default (in parentheses). The server
+prints every setting that is not at its default, with its source.
 
 * Variables of repeatable options take values separated by semicolons or line breaks; the command line replaces them.
 * An empty variable counts as not set, except `CUDA_VISIBLE_DEVICES`.
@@ -44,23 +44,15 @@ def settings_page() -> str:
     parts = [_HEAD]
     for section, options in groupby(SERVER_OPTIONS.values(), key=lambda each: each.section):
         rows = "".join(_row(each) for each in options)
-        parts.append(f"## {section}\n\n| option or variable | default | meaning |\n|---|---|---|\n{rows}")
+        parts.append(f"## {section}\n\n{rows}")
     names = "".join(f"* {section}: {', '.join(flags)}\n" for section, flags in _unused().items())
     return "\n".join([*parts, f"{_UNUSED_HEAD}\n{names}"])
 
 
 def _row(option: Option) -> str:
-    names = [f"`{_cell(option.spelling)}`"] if option.flag else []
-    default = "repeatable" if option.repeatable else _cell(option.default_text)
-    return f"| {'<br>'.join([*names, f'`{option.variable}`'])} | {default} | {_prose(option.help)} |\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _prose(text: str) -> str:
-    return _cell(text).replace("<", "&lt;")
+    names = [f"`{name}`" for name in (option.spelling if option.flag else "", option.variable) if name]
+    default = "repeatable" if option.repeatable else option.default_text
+    return f"* {', '.join(names)}{f' ({default})' if default else ''}: {option.help.replace('<', '&lt;')}\n"
 
 
 def _unused() -> dict[str, list[str]]:
