@@ -32,7 +32,6 @@ from pathlib import Path
 
 from bench import machine
 from bench.results import number, table
-from bench.scaling import write_page
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
@@ -403,5 +402,6 @@ def main(arguments: list[str]) -> None:
     if options.check:
         print(check())
     if options.page:
-        write_page({"rules": text}, PAGE)
+        before, begin, rest = PAGE.read_text().partition("<!-- measured: rules -->\n")
+        PAGE.write_text("".join((before, begin, text, "\n", *rest.partition("<!-- end -->")[1:])))
         PICTURE.write_text(picture(outcomes))

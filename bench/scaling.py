@@ -2,7 +2,6 @@
 
     python -m bench scaling                                  about 4 minutes
     python -m bench scaling --only d-binary --front-ends 1,2,4 --rounds 5
-    python -m bench scaling --rounds 5 --seconds 4 --page    also writes the figures into docs/scale.md
 
 Each server has its engines on cores of their own, its front ends on the next ones, and the client on those that are
 left; where there are too few, front ends and client share them. The cost of a request is the CPU time of a process
@@ -46,7 +45,6 @@ from bench.results import (
 )
 from bench.servers.server import Server, trident
 from tests.contract.servers.processes import engines_of, front_ends_of
-from tests.project import ROOT
 
 _MICRO = 1e6
 
@@ -285,12 +283,6 @@ def limited(processes: dict[int, float]) -> Iterator[bool]:
                 folder.rmdir()
 
 
-PAGE = ROOT / "docs" / "scale.md"
-# The measured parts of the page: <!-- measured: costs --> ... <!-- end -->. The others are in bench/results only.
-ON_PAGE = ("costs", "bounds", "heavy")
-_BEGIN, _END = "<!-- measured: {} -->\n", "<!-- end -->"
-
-
 @dataclass(slots=True)
 class Measured:
     """The figures of one case. `limited` and `unlimited` are servers of one engine and of several, if measured."""
@@ -302,10 +294,10 @@ class Measured:
     unlimited: dict[Shape, Samples] = field(default_factory=dict)
 
 
-def page_parts(
+def figures(
     cases: Sequence[Measured], heavy: dict[Shape, Samples], cores: Sequence[int], share: float, load: MachineLoad | None
 ) -> dict[str, str]:
-    """The measured parts of the page, by their markers. `load` is the machine during the run."""
+    """The tables and sentences of a run, by what they show. `load` is the machine during the run."""
     parts = {}
     if cases:
         parts = {
@@ -318,22 +310,6 @@ def page_parts(
     if heavy:
         parts["heavy"] = _heavy(heavy, machine.cores(), load)
     return parts
-
-
-def on_page(parts: dict[str, str]) -> dict[str, str]:
-    return {name: text for name, text in parts.items() if name in ON_PAGE}
-
-
-def write_page(parts: dict[str, str], page: Path = PAGE) -> None:
-    """Replace the measured parts of `page`; what was not measured stays. ValueError if the page lacks a marker."""
-    text = page.read_text()
-    for name, content in parts.items():
-        before, begin, rest = text.partition(_BEGIN.format(name))
-        _, end, after = rest.partition(_END)
-        if not end:
-            raise ValueError(f"{page} has no part '{_BEGIN.format(name).strip()}' that ends with '{_END}'")
-        text = "".join((before, begin, content, "\n", end, after))
-    page.write_text(text)
 
 
 def _costs(cases: Sequence[Measured], seen: MachineLoad | None) -> str:
@@ -506,7 +482,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--engines", type=_numbers, default=[1, 2], help="behind two front ends, compared")
     parser.add_argument("--cores", type=_numbers, default=[4, 8, 16, 64], help="of the projected servers")
     parser.add_argument("--engine-share", type=float, default=0.1, help="of a core, for each compared engine")
-    parser.add_argument("--page", action="store_true", help=f"write the figures into {PAGE.relative_to(ROOT)}, too")
     parser.add_argument("--rounds", type=positive, default=3, help="turns of each server; the median counts")
     parser.add_argument("--seconds", type=positive, default=4, help="of each turn")
     add_publication_arguments(parser)
@@ -553,14 +528,10 @@ def main(arguments: Sequence[str]) -> None:
         if HEAVY.key in options.only:
             heavy = bench.measure(several, HEAVY, pinned=True)
     load = publication.load()
-    parts = page_parts(measured, heavy, options.cores, options.engine_share, load)
+    parts = figures(measured, heavy, options.cores, options.engine_share, load)
     command = shlex.join(["python", "-m", "bench", "scaling", *arguments])
     text = "\n\n".join([CONDITIONS, f"Run again with `{command}`.", *parts.values()]) + "\n"
     rows = [[asdict(row) for row in each.one.values()] for each in measured]
     document = {"date": machine.today(), "machine": machine.describe(), "command": command, "one_engine": rows}
     publication.write("-scaling", json.dumps(document, indent=1) + "\n", text, load)
     print(text)
-    if options.page:
-        if not publication.is_public(load):
-            raise SystemExit(f"{PAGE.name} is unchanged: the machine was crowded. --crowded writes it all the same.")
-        write_page(on_page(parts))

@@ -1,13 +1,10 @@
-"""What follows from the costs of a request, and the measured parts of the page about scaling."""
+"""What follows from the costs of a request, and the figures of a run."""
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 
-from bench.scaling import PAGE, Ceiling, Costs, Measured, Samples, Shape, on_page, page_parts, write_page
+from bench.scaling import Ceiling, Costs, Measured, Samples, Shape, figures
 
 
 def samples(*rates: float, engine_us: float = 20.0) -> Samples:
@@ -28,15 +25,11 @@ def digits(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines() if line.startswith("| digits")]
 
 
-def test_the_measured_parts_of_the_page_are_replaced(tmp_path: Path) -> None:
-    page = Path(shutil.copy(PAGE, tmp_path))
-    write_page(on_page(page_parts([measured((7000, 7000))], {}, [4, 16], 0.1, None)), page)
+def test_figures_of_a_run() -> None:
     heavy = {Shape(2, 1): samples(400, engine_us=2500.0), Shape(2, 2): samples(700, engine_us=2600.0)}
-    parts = page_parts([measured((1800, 3800))], heavy, [4, 64], 0.1, None)
-    write_page(on_page(parts), page)
-    text = page.read_text()
-    assert digits(text) == [
-        "| digits | 1 | 20.0 | 40.0 |",
+    parts = figures([measured((1800, 3800))], heavy, [4, 64], 0.1, None)
+    assert digits(parts["costs"]) == ["| digits | 1 | 20.0 | 40.0 |"]
+    assert digits(parts["bounds"]) == [
         "| digits | 4 | 50,000 | engines | 2 + 3 | 66,667 |",
         "| digits | 64 | 50,000 | engines | 22 + 43 | 1,066,667 |",
     ]
@@ -47,18 +40,8 @@ def test_the_measured_parts_of_the_page_are_replaced(tmp_path: Path) -> None:
     ]
     assert "(20.0 + 40.0 + 12.0 µs)" in parts["ceiling"]
     assert "as many as one; measured were 1.85." in parts["ceiling"]
-    (row,) = (" ".join(line.split()) for line in text.splitlines() if line.startswith("| 2 "))
+    (row,) = (" ".join(line.split()) for line in parts["heavy"].splitlines() if line.startswith("| 2 "))
     assert row.startswith("| 2 | 700 | 2,600 | 40.0 | 12.0 | 1.75 | 1.75 to 1.75 |")
-    headings = [line for line in PAGE.read_text().splitlines() if line.startswith("#")]
-    assert [line for line in text.splitlines() if line.startswith("#")] == headings
-
-
-def test_a_page_without_a_marker_is_not_touched(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("<!-- measured: costs -->\nno end\n")
-    with pytest.raises(ValueError, match="measured: costs"):
-        write_page({"costs": "new"}, page)
-    assert page.read_text() == "<!-- measured: costs -->\nno end\n"
 
 
 @pytest.mark.parametrize(
