@@ -39,7 +39,6 @@ from bench.results import (
     number,
     positive,
     table,
-    update_page,
 )
 from bench.servers import server as servers
 from bench.servers.server import Server
@@ -141,7 +140,6 @@ class Results:
 
 
 TITLES = {case.key: case.title for case in CASES} | {"empty": "empty GET"}
-MARKS = ("<!-- bench: begin -->", "<!-- bench: end -->")
 
 
 def markdown(results: Results) -> str:
@@ -149,23 +147,6 @@ def markdown(results: Results) -> str:
     parts = [machine_text(results), cells_table(results), bare_text(results)]
     parts.append(table(TARGET_HEADER, [target.row() for target in targets(results)]))
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def brief(results: Results, full: str) -> str:
-    """The text for docs/speed.md: a row for each case and server. `full` is the path of the page with all figures."""
-    servers = list(dict.fromkeys((cell.case, cell.server) for cell in results.cells))
-    counts = sorted({cell.connections for cell in results.cells})
-    header = ["case", "server", *(f"requests/s, {count} conn." for count in counts)]
-    header += [f"p99 ms, {counts[-1]} conn.", f"CPU µs/request, {counts[-1]} conn."]
-    rows = []
-    for case, server in servers:
-        cells = {cell.connections: cell for cell in results.cells if (cell.case, cell.server) == (case, server)}
-        last = cells.get(counts[-1])
-        figures = [cells[count].requests_per_second if count in cells else None for count in counts]
-        figures += [last.p99_ms, last.cpu_us] if last else [None, None]
-        rows.append([TITLES[case], server, *("" if figure is None else number(figure) for figure in figures)])
-    more = f"All figures of this run, and its targets: [{full}]({full})."
-    return "\n\n".join([machine_text(results), table(header, rows), bare_text(results), more]) + "\n"
 
 
 def machine_text(results: Results) -> str:
@@ -484,12 +465,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="another v2 server, with {repo}, {http}, {grpc} and {metrics} for the repository and the ports",
     )
     parser.add_argument("--growth-requests", type=positive, default=100_000, help="requests of the memory test")
-    parser.add_argument("--update-docs", action="store_true", help="put the table into docs/speed.md too")
     parser.add_argument("--show", type=Path, help="measure nothing: print the tables of this JSON file")
     add_publication_arguments(parser)
     options = parser.parse_args(arguments)
-    if options.beside and options.update_docs:
-        parser.error("docs/speed.md has the run beside the Flask server: --update-docs does not go with --beside")
     options.only = options.only or (BESIDE_KEYS if options.beside else KEYS)
     options.servers = options.servers or (["trident"] if options.beside else list(FACTORIES))
     return options
@@ -531,19 +509,13 @@ def page(results: Results) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
-    file: Path = options.show
-    if file:
-        results = Results.read(file)
+    if options.show:
+        results = Results.read(options.show)
     else:
         require_wrk()
         publication = Publication(options)
         results = run(options)
         results.seen = publication.load()
         name = "-beside" if options.beside else ""
-        file = publication.write(name, results.to_json(), page(results), results.seen)
-        if not publication.is_public(results.seen):
-            options.update_docs = False
+        publication.write(name, results.to_json(), page(results), results.seen)
     print(page(results))
-    if options.update_docs:
-        full = file.with_suffix(".md").resolve().relative_to(ROOT)
-        update_page(ROOT / "docs" / "speed.md", brief(results, f"../{full}"), MARKS)

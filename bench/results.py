@@ -289,15 +289,6 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(logarithms)) if logarithms else math.nan
 
 
-def update_page(page: Path, text: str, marks: tuple[str, str]) -> None:
-    """Put `text` between the two marks. ValueError if they are missing."""
-    before, _, rest = page.read_text().partition(marks[0])
-    _, mark, after = rest.partition(marks[1])
-    if not mark:
-        raise ValueError(f"{page} lacks the marks {marks[0]} and {marks[1]}")
-    page.write_text(f"{before}{marks[0]}\n{text}{marks[1]}{after}")
-
-
 def names_among(known: Sequence[str]) -> type[list[str]]:
     """An argument type: some of `known`, separated by commas."""
 

@@ -58,7 +58,8 @@ def server(
 ) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("console")
     shutil.copytree(shipped_models, folder / "models")
-    shutil.copytree(ROOT / "deploy/examples/stream_words", folder / "models/stream_words")
+    for name in ("stream_words", "classify_text", "preprocess", "text_classifier"):
+        shutil.copytree(ROOT / "deploy/examples" / name, folder / "models" / name)
     write_half(folder / "models" / HALF)
     (folder / "models" / HOSTILE / "1").mkdir(parents=True)
     (folder / "models" / HOSTILE / "1" / "model.onnx").write_text("no model")
@@ -310,9 +311,12 @@ def test_requests_are_traced(open_page: Callable[..., Page], server: ServerProce
     give_token(page)
     page.get_by_role("button", name="Trace the next 20").click()
     expect(page.get_by_role("button", name="Stop tracing")).to_be_visible()
+    text = {"name": "raw_text", "datatype": "BYTES", "shape": [1, 1], "data": ["the engine of my car"]}
     for _ in range(3):
         ask(server, "simple", good_document())
+        ask(server, "classify_text", {"inputs": [text]})
     expect(page.get_by_role("img", name="compute").first).to_be_visible()
+    expect(page.get_by_text("text_classifier").first).to_be_visible()
     picture(page, "traces-light")
     page.get_by_role("button", name="Stop tracing").click()
     expect(page.get_by_role("button", name="Trace the next 20")).to_be_visible()

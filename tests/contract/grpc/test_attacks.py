@@ -1,6 +1,6 @@
 """Attacks on the gRPC port: each ends in a GOAWAY, other clients are served meanwhile, and the log has no traceback.
 
-Source: docs/grpc.md "Attacks on HTTP/2"; tests/unit/app/worker/http2/test_attacks.py has all of them.
+Source: docs/spec/attacks.md section 1; tests/unit/app/worker/http2/test_attacks.py has all of them.
 """
 
 from __future__ import annotations

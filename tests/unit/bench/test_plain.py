@@ -1,13 +1,11 @@
-"""Plain HTTP: the options, the page of a run beside another server, and the table that docs/speed.md has."""
+"""Plain HTTP: the options, and the page of a run beside another server."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from bench import plain
 from bench.plain import BESIDE_KEYS, KEYS, Cell, Results, beside_markdown, parse
 from tests.project import ROOT
 
@@ -29,7 +27,6 @@ def test_a_run_beside_another_server_leaves_flask_out() -> None:
     [
         (["--beside", "tritonserver --http-port={http}"], "lacks {repo}"),
         (["--beside", "tritonserver"], "lacks {repo} and {http}"),
-        (["--beside", OTHER, "--update-docs"], "does not go with --beside"),
         (["--only", "a,z"], "unknown z; expected some of a"),
         (["--servers", "triton"], "unknown triton; expected some of trident"),
     ],
@@ -68,16 +65,6 @@ def test_a_row_holds_both_servers_and_their_ratios() -> None:
 
 def test_a_case_without_the_other_server_has_no_row() -> None:
     assert "| add/sub" not in beside_markdown(results(cell("trident", 3000, 50)))
-
-
-PAGE = (ROOT / "docs" / "speed.md").read_text()
-
-
-def test_the_page_has_the_table_of_the_run_that_it_names() -> None:
-    block = PAGE.partition(plain.MARKS[0])[2].partition(plain.MARKS[1])[0]
-    full = re.findall(r"\((\.\./bench/results/[^)]+\.md)\)", block)[-1]
-    results = Results.read((ROOT / "docs" / full).with_suffix(".json"))
-    assert block.strip() == plain.brief(results, full).strip()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "bench/results").glob("*.md")), ids=lambda path: path.name)

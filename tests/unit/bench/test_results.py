@@ -20,10 +20,8 @@ from bench.results import (
     add_publication_arguments,
     geometric_mean,
     machine_sentence,
-    update_page,
 )
 
-MARKS = ("<!-- begin -->", "<!-- end -->")
 QUIET = MachineLoad(others=0.02, stolen=0.0, load_average=0.3)
 BUSY = MachineLoad(others=0.4, stolen=0.0, load_average=3.0)
 
@@ -81,20 +79,6 @@ def test_the_override_publishes_a_crowded_run_with_a_mark(tmp_path: Path) -> Non
 def test_the_override_leaves_a_quiet_run_unmarked(tmp_path: Path) -> None:
     assert "crowded" not in written(tmp_path, QUIET, QUIET, "--crowded").name
     assert CROWDED not in machine_sentence(QUIET)
-
-
-def test_update_page_replaces_the_text_between_the_marks(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
-    update_page(readme, "new\n", MARKS)
-    assert readme.read_text() == f"before\n{MARKS[0]}\nnew\n{MARKS[1]}\nafter\n"
-
-
-def test_update_page_refuses_a_page_without_marks(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("no marks")
-    with pytest.raises(ValueError, match="lacks the marks"):
-        update_page(readme, "new", MARKS)
 
 
 def test_the_ratio_is_the_median_of_the_pairs_ratios() -> None:

@@ -1,4 +1,4 @@
-"""docs/coming-from-triton.md and docs/tuning.md agree with the product: options, commands, names, figures, texts.
+"""The pages on Triton, tuning and speed agree with the product: options, commands, names, figures, texts.
 
 The table of options is generated: `python -m tests.unit.docs.test_guides` prints it.
 Source of Triton's options: docs/spec/server-options.md section 2.
@@ -48,6 +48,7 @@ from trident.core.http.front_end import HttpOptions
 
 TRITON = (ROOT / "docs" / "coming-from-triton.md").read_text()
 TUNING = (ROOT / "docs" / "tuning.md").read_text()
+SPEED = (ROOT / "docs" / "speed.md").read_text()
 TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text()
 GUIDES = (TRITON, TUNING, TROUBLE)
 LIMIT_S = 30
@@ -127,17 +128,15 @@ OTHER_NAMES = names_of(
 
 
 def options_table() -> str:
-    """A list of the options that do the same here, and a table of those that need a word."""
-    same, lines = [], ["| option | here | note |", "|---|---|---|"]
+    """The options that are not simply as in Triton."""
+    lines = ["| option | here | note |", "|---|---|---|"]
     for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS):
         if each.flag and not each.own:
             note = NOTES.get(each.flag, "")
             names = ", ".join(f"`--{name}`" for name in each.names)
             if note or each in UNUSED_OPTIONS:
                 lines.append(f"| {names} | {UNUSED if each in UNUSED_OPTIONS else SAME} | {note} |")
-            else:
-                same.append(names)
-    return f"{SAME[0].upper()}{SAME[1:]}: {', '.join(same)}.\n\n" + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def code(page: str) -> list[str]:
@@ -171,8 +170,9 @@ def test_the_table_of_options_is_up_to_date() -> None:
     assert written[1] == options_table(), "run: python -m tests.unit.docs.test_guides"
 
 
-def test_the_table_lists_exactly_the_options_of_triton() -> None:
-    assert set(re.findall(r"`--([\w-]+)`", options_table())) == TRITONS
+def test_every_option_of_triton_is_known() -> None:
+    options = [each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag and not each.own]
+    assert {name for each in options for name in each.names} == TRITONS
 
 
 def test_every_note_belongs_to_an_option_of_the_table() -> None:
@@ -344,10 +344,10 @@ def strange_figures(page: str) -> list[str]:
     return strange
 
 
-def test_the_named_file_contains_every_figure() -> None:
-    assert len(figures(TUNING)) == TUNING.count("Figures from")
-    assert len(figures(TUNING)) > 1
-    assert strange_figures(TUNING) == []
+@pytest.mark.parametrize("page", [TUNING, SPEED], ids=["tuning", "speed"])
+def test_the_named_file_contains_every_figure(page: str) -> None:
+    assert len(figures(page)) == page.count("Figures from") > 0
+    assert strange_figures(page) == []
 
 
 def test_an_invented_figure_is_found() -> None:

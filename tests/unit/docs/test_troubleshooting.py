@@ -1,4 +1,5 @@
-"""docs/troubleshooting.md is complete and correct: every error class with its statuses, and the server's real texts.
+"""docs/troubleshooting.md and docs/spec/errors.md are complete and correct: the server's real texts, and every error
+class with its statuses.
 
 The tests provoke faults in real parts of the server and look for every quoted text in the output. Texts that need a
 crash, a GPU or a cloud are in ONLY_IN_SOURCE; the tests look for them in the source.
@@ -24,6 +25,7 @@ from trident.core.errors import ServerError
 from trident.core.http.application import V2Application
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+ERRORS = (ROOT / "docs" / "spec" / "errors.md").read_text()
 ANY = "…"
 CELLS = re.compile(r"(?<!\\)\|")
 QUOTE = re.compile(r"`([^`]+)`")
@@ -188,13 +190,13 @@ def documented_class(kind: type[ServerError]) -> list[str]:
 
 @pure_python_only
 def test_the_page_lists_every_error_class_with_its_statuses() -> None:
-    documented = [(name, *cells[1:]) for cells in rows(PAGE, "class") for name in cells[0].split(", ")]
+    documented = [(name, *cells[1:]) for cells in rows(ERRORS, "class") for name in cells[0].split(", ")]
     expected = {tuple(documented_class(kind)) for kind in error_classes()}
     assert sorted(documented) == sorted(expected)
 
 
 def test_the_page_lists_the_statuses_that_the_server_answers() -> None:
-    answered = {int(status) for cells in rows(PAGE, "class") for status in cells[2:5] if status.isdigit()}
+    answered = {int(status) for cells in rows(ERRORS, "class") for status in cells[2:5] if status.isdigit()}
     answered |= set(refusal._REASONS)
     documented = {int(cells[0]): cells[1] for cells in rows(PAGE, "status")}
     assert {status for status, answer in documented.items() if answer == "yes"} == answered

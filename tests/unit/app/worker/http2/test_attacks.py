@@ -1,6 +1,6 @@
 """Known attacks on servers of HTTP/2. Each ends in a GOAWAY or a refusal, with bounded memory.
 
-docs/grpc.md has the table of them, with the names of these tests.
+docs/spec/attacks.md has the table of them, with the names of these tests.
 """
 
 from __future__ import annotations

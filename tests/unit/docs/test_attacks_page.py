@@ -1,4 +1,4 @@
-"""docs/grpc.md names the tests of the attacks, and leaves out none."""
+"""docs/spec/attacks.md names the tests of the attacks, and leaves out none."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from tests.project import ROOT
 from trident.app.worker.http2.frames import Http2Limits
 
-PAGE = (ROOT / "docs" / "grpc.md").read_text()
+PAGE = (ROOT / "docs" / "spec" / "attacks.md").read_text()
 TESTS = (ROOT / "tests" / "unit" / "app" / "worker" / "http2" / "test_attacks.py").read_text()
 # It shows that a client is served which looks like one that attacks.
 SERVED = {"test_rapid_reset_within_the_limits_goes_on"}
 
 
-ON_HTTP2, ON_MESSAGES = PAGE.split("## Attacks on messages")
+ON_HTTP2, ON_MESSAGES = PAGE.split("## 2. On messages")
 
 
 def existing_tests() -> set[str]:
