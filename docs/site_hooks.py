@@ -21,12 +21,17 @@ def on_config(config: Any) -> Any:
     parts = HEADING.split((DOCS / "index.md").read_text())
     nav: list[dict[str, Any]] = [{"Home": "index.md"}]
     for title, text in zip(parts[1::2], parts[2::2], strict=True):
-        pages: list[dict[str, Any]] = [{name[0].upper() + name[1:]: path} for name, path in PAGE.findall(text)]
+        pages: list[dict[str, Any]] = [{titled(name): path} for name, path in PAGE.findall(text)]
         if title == "Reference":
             pages += [f"spec/{path.name}" for path in sorted((DOCS / "spec").glob("*.md")) if path.name != "README.md"]
         nav.append({title: pages})
     config["nav"] = nav
     return config
+
+
+def titled(name: str) -> str:
+    """The name with a capital letter, except for one that has its own, such as gRPC."""
+    return name[0].upper() + name[1:] if name.islower() else name
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
