@@ -6,8 +6,9 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from tests.contract.deploy.external_tool import external_tool
 from tests.project import ROOT
 from tests.waiting import until
 
+# What a shell offers for the end of a line.
+Matches = Callable[[str], set[str]]
 _LIMIT_S = 60
+_CONTROL_U = b"\x15"  # empties zsh's line
 # Splits the line as bash's own line editor does, by COMP_WORDBREAKS.
 _BASH = """\
 source "$1"
@@ -38,8 +42,10 @@ compadd() {
     (( $#matches )) && print -rl -- "${(@)matches}" >> "$MATCHES"
     builtin compadd "$@"
 }
-note-end() { : > "$ENDED" }
+# It is called once, and asks for the next time itself.
+note-end() { : > "$ENDED"; comppostfuncs=(note-end) }
 comppostfuncs=(note-end)
+LISTMAX=10000
 zstyle ':completion:*' menu no
 bindkey '^I' complete-word
 : > "$STARTED"
@@ -89,36 +95,65 @@ def fish_matches(line: str, folder: Path) -> set[str]:
     return {each.partition("\t")[0] for each in run.stdout.splitlines()}
 
 
-def zsh_matches(line: str, folder: Path) -> set[str]:
-    """The same for zsh, at a terminal of its own."""
+@contextmanager
+def _zsh(folder: Path) -> Iterator[Matches]:
+    """The same for one zsh at a terminal of its own, which takes long to start."""
     around = folder.parent
-    names = {name: str(around / name.lower()) for name in ("MATCHES", "ENDED", "STARTED")}
+    files = {name: around / name.lower() for name in ("MATCHES", "ENDED", "STARTED")}
     (around / "_trident").write_text(_script("zsh"))
-    for name in ("MATCHES", "ENDED", "STARTED"):
-        Path(names[name]).unlink(missing_ok=True)
     (around / ".zshrc").write_text(_ZSH)
     leader, follower = pty.openpty()
     shell = subprocess.Popen(
         [external_tool("zsh", "zsh"), "-i"],
         cwd=folder,
-        env={**os.environ, **names, "ZDOTDIR": str(around), "HOME": str(around), "TERM": "dumb"},
+        env={
+            **os.environ,
+            **{name: str(path) for name, path in files.items()},
+            "ZDOTDIR": str(around),
+            "HOME": str(around),
+            "TERM": "dumb",
+        },
         stdin=follower,
         stdout=follower,
         stderr=follower,
         start_new_session=True,
     )
     os.close(follower)
+    reader = threading.Thread(target=_read_all, args=(leader,))
+    reader.start()
+
+    def matches(line: str) -> set[str]:
+        for name in ("MATCHES", "ENDED"):
+            files[name].unlink(missing_ok=True)
+        os.write(leader, _CONTROL_U + line.encode() + b"\t")
+        until(files["ENDED"].exists, "zsh did not complete")
+        return set(files["MATCHES"].read_text().splitlines()) if files["MATCHES"].exists() else set()
+
     try:
-        until(Path(names["STARTED"]).exists, "zsh did not complete")
-        os.write(leader, line.encode() + b"\t")
-        until(Path(names["ENDED"]).exists, "zsh did not complete")
+        until(files["STARTED"].exists, "zsh did not start")
+        yield matches
     finally:
         shell.kill()
         shell.wait()
+        reader.join()
         os.close(leader)
-    with suppress(FileNotFoundError):
-        return set(Path(names["MATCHES"]).read_text().splitlines())
-    return set()
+
+
+def _read_all(leader: int) -> None:
+    """Take away what a terminal shows, so that it never fills up, until nobody has it open."""
+    with suppress(OSError):
+        while os.read(leader, 1 << 16):
+            pass
+
+
+@contextmanager
+def _bash(folder: Path) -> Iterator[Matches]:
+    yield lambda line: bash_matches(line, folder)
+
+
+@contextmanager
+def _fish(folder: Path) -> Iterator[Matches]:
+    yield lambda line: fish_matches(line, folder)
 
 
 def _words_of(line: str) -> list[str]:
@@ -130,4 +165,4 @@ def _words_of(line: str) -> list[str]:
     return words
 
 
-SHELLS: dict[str, Callable[[str, Path], set[str]]] = {"bash": bash_matches, "zsh": zsh_matches, "fish": fish_matches}
+SHELLS: dict[str, Callable[[Path], AbstractContextManager[Matches]]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract.completion.shells import SHELLS, bash_matches
+from tests.contract.completion.shells import SHELLS, Matches, bash_matches
 from trident.app.commands.completion import COMMANDS, Command
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory with a repository and a file."""
-    made = tmp_path / "here"
+    made = tmp_path_factory.mktemp("shells") / "here"
     (made / "models").mkdir(parents=True)
     (made / "notes.txt").touch()
     return made
 
 
-@pytest.fixture(params=SHELLS)
-def shell(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def matches(shell: str, line: str, folder: Path) -> set[str]:
+@pytest.fixture(scope="module", params=SHELLS)
+def matches(request: pytest.FixtureRequest, folder: Path) -> Iterator[Matches]:
     """What the shell offers. Only some add the option before a value, an = or a final slash."""
-    offered = SHELLS[shell](line, folder)
-    plain = {each.partition("=")[2] or each.removesuffix("=") for each in offered}
-    return {each if each.endswith("://") else each.removesuffix("/") for each in plain}
+    with SHELLS[request.param](folder) as offered:
+
+        def plain(line: str) -> set[str]:
+            found = {each.partition("=")[2] or each.removesuffix("=") for each in offered(line)}
+            return {each if each.endswith("://") else each.removesuffix("/") for each in found}
+
+        yield plain
 
 
 @pytest.mark.parametrize(
@@ -66,17 +67,17 @@ def matches(shell: str, line: str, folder: Path) -> set[str]:
         ("trident emulate vertex ", {"models", "gs://"}),
     ],
 )
-def test_the_end_of_a_line_is_completed(shell: str, line: str, expected: set[str], folder: Path) -> None:
-    assert matches(shell, line, folder) == expected
+def test_the_end_of_a_line_is_completed(matches: Matches, line: str, expected: set[str]) -> None:
+    assert matches(line) == expected
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.options], ids=lambda each: each.name)
-def test_every_option_of_a_command_is_offered(shell: str, command: Command, folder: Path) -> None:
+def test_every_option_of_a_command_is_offered(matches: Matches, command: Command) -> None:
     expected = {f"--{name}" for option in command.options for name in option.names}
-    assert matches(shell, " ".join(["trident", *command.name.split(), "--"]), folder) == expected
+    assert matches(" ".join(["trident", *command.name.split(), "--"])) == expected
 
 
 def test_bash_completes_a_value_where_the_equals_sign_does_not_split_words(folder: Path) -> None:
-    assert SHELLS["bash"]("trident serve --log-format=j", folder) == {"json"}
+    assert bash_matches("trident serve --log-format=j", folder) == {"json"}
     unsplit = bash_matches("trident serve --log-format=j", folder, words=["trident", "serve", "--log-format=j"])
     assert unsplit == {"--log-format=json"}
