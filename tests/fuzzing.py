@@ -1,7 +1,7 @@
 """How many examples the fuzzers make.
 
-The examples are the same in every run. In CI there are more of them. With FUZZ_EXAMPLES=n in the environment each test
-makes n new ones, and a failure prints how to repeat it.
+The examples are the same in every run. With FUZZ_EXAMPLES=n in the environment each test makes n new ones, and a
+failure prints how to repeat it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import os
 from hypothesis import HealthCheck, settings
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
-IN_CI = bool(os.environ.get("CI"))
 
 
-def examples(few: int, in_ci: int | None = None) -> int:
+def examples(few: int) -> int:
     """The number for one test."""
-    return EXAMPLES or (in_ci if in_ci and IN_CI else few)
+    return EXAMPLES or few
 
 
-def bounded(few: int, in_ci: int | None = None) -> settings:
+def bounded(few: int) -> settings:
     """The settings of a test of Hypothesis."""
     return settings(
-        max_examples=examples(few, in_ci),
+        max_examples=examples(few),
         derandomize=not EXAMPLES,
         database=None,
         deadline=None,

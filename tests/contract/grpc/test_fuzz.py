@@ -51,7 +51,7 @@ from trident.app.worker.http2.frames import (
 from trident.app.worker.http2.headers import encode_fields
 from trident.core.grpc.status import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 30.0
 # The kinds of frames that a server sends.
@@ -164,7 +164,7 @@ def damage_recorded(server: ServerProcess, random: random.Random, times: int) ->
 
 @pytest.mark.parametrize("seed", range(4))
 def test_recorded_connections_with_damaged_bytes(server: ServerProcess, log: Callable[[], str], seed: int) -> None:
-    damage_recorded(server, random.Random(seed), examples(150, 2000))
+    damage_recorded(server, random.Random(seed), examples(300))
     assert "Traceback" not in log()
 
 
@@ -215,7 +215,7 @@ def edited(found: list[Frame], edits: list[tuple[Any, ...]]) -> bytes:
     return frames.PREFACE + b"".join([frame(kind, flags, stream, content) for kind, flags, stream, content in parts])
 
 
-@bounded(300, 2000)
+@bounded(500)
 @given(recorded=st.sampled_from(RECORDED), edits=EDITS)
 def test_recorded_connections_with_changed_frames(
     server: ServerProcess, log: Callable[[], str], recorded: Path, edits: list[tuple[Any, ...]]
@@ -308,7 +308,7 @@ ANY_FRAMES = st.one_of(
 )
 
 
-@bounded(300, 2000)
+@bounded(500)
 @given(parts=st.lists(ANY_FRAMES, max_size=10))
 def test_any_frames(server: ServerProcess, log: Callable[[], str], parts: list[bytes]) -> None:
     check(converse(server, frames.PREFACE + frames.settings({}) + b"".join(parts)))

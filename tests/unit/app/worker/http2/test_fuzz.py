@@ -291,7 +291,7 @@ class Walk:
         assert self.protocol.outbox.unsent == 0
 
 
-@pytest.mark.parametrize("seed", range(examples(60, 600)))
+@pytest.mark.parametrize("seed", range(examples(120)))
 def test_any_walk(seed: int):
     Walk(seed).run(400)
 
@@ -336,7 +336,7 @@ def changed(content: bytes, random: Random) -> bytes:
     return bytes(out)
 
 
-@pytest.mark.parametrize("seed", range(examples(40, 400)))
+@pytest.mark.parametrize("seed", range(examples(80)))
 def test_recorded_connections_with_faults(seed: int):
     random = Random(seed)
     for _ in range(30):
