@@ -19,7 +19,7 @@ from tests.contract.servers.server import ServerProcess
 from trident.core.frontend.access import GROUPS
 from trident.core.http.routes import ROUTES
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 # A request to each route of each group.
 HTTP = {

@@ -21,7 +21,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.unit import onnx_models
 from tests.unit.onnx_models import write_version
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 # The number of queued requests at which a model runs its first batch.
 HELD = 3

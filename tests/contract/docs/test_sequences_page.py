@@ -12,7 +12,7 @@ from tests.project import ROOT
 
 EXAMPLES = examples((ROOT / "docs" / "sequences.md").read_text())
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

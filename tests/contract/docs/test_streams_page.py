@@ -26,7 +26,7 @@ from tests.project import ROOT
 EXAMPLES = examples((ROOT / "docs" / "streams.md").read_text().partition("## WebSocket")[2])
 LIMIT_S = 60
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 
 def loudness() -> onnx.ModelProto:

@@ -14,7 +14,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 BLOCKS = BLOCK.findall((ROOT / "docs" / "tracing.md").read_text())
 COMMANDS = [text for language, text in BLOCKS if language == "bash"]

@@ -32,7 +32,7 @@ from tests.contract.servers.processes import engine_of
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 RELOADS = 12
 

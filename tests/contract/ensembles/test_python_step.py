@@ -18,7 +18,7 @@ from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.unit.onnx_models import build, constant, tensor, write_version
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 PREPROCESS = """
 input [ { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] } ]

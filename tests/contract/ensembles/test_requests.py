@@ -1,4 +1,4 @@
-"""Requests for ensembles of ONNX models: HTTP and gRPC, in one process and with front ends.
+"""Requests for ensembles of ONNX models, over HTTP and gRPC.
 
 Source: docs/spec/schedulers.md section 3.5.
 """
@@ -23,7 +23,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import good_document, link_models
 from tests.unit.onnx_models import add_sub, identity, string_to_number, strings, write_version
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 WIDTH = 16
 PAIR = [(f"INPUT{n}", "TYPE_INT32", [WIDTH]) for n in range(2)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,13 @@ def _pytorch() -> list[FrameworkModel]:
     ]
 
 
+# Those of PyTorch only where it is installed.
+NAMES = ("trees", "vino", "graph", *(("script", "package", "module") if find_spec("torch") else ()))
+
+
+@cache
 def framework_models() -> dict[str, FrameworkModel]:
-    """By name; those of PyTorch only where it is installed."""
-    models = [_trees(), _openvino(), _tensorflow(), *(_pytorch() if find_spec("torch") else [])]
+    """By name. The frameworks take seconds to import, and more to write the models."""
+    models = [_trees(), _openvino(), _tensorflow(), *(_pytorch() if "module" in NAMES else [])]
+    assert tuple(model.name for model in models) == NAMES
     return {model.name: model for model in models}

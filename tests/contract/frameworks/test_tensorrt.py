@@ -19,7 +19,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.unit.core.backends.tensorrt.plans import add_sub, fill, write_plan
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 # That of the first allocation.
 HANDLE = b"\x01" + bytes(62) + b"\xff"

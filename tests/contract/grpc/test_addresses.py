@@ -20,7 +20,7 @@ from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 
 @pytest.fixture(scope="module")

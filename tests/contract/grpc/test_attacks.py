@@ -22,7 +22,7 @@ from tests.unit.app.worker.http2.raw_client import REQUEST_BLOCK, headers_frame
 from trident.app.worker.http2 import frames
 from trident.app.worker.http2.frames import CONTINUATION, DATA, GOAWAY, HEADERS, PING, SETTINGS, ErrorCode, frame
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 FRAMES = 20_000
 IDS = range(1, 2 * FRAMES, 2)

@@ -24,7 +24,7 @@ from tests.waiting import until
 from trident.app.worker.http2 import frames
 from trident.app.worker.http2.frames import ErrorCode
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 LARGE = 16 << 20
 UNFINISHED = 16 << 20

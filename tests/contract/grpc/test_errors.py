@@ -17,7 +17,7 @@ from tests.contract.grpc.grpc_requests import LIMIT_S, address_of, rpc_refusal, 
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 INVALID, NOT_FOUND, UNIMPLEMENTED, INTERNAL = "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "INTERNAL"
 NO_ID = "[request id: <id_unknown>] "

@@ -13,7 +13,7 @@ import pytest
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 LIMIT_S = 120
 TESTS = 146

@@ -38,7 +38,7 @@ from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
 from trident.app.worker.http2 import frames
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 KEY = {"triton-grpc-protocol-admin": "secret"}
 # A model that answers with the parameters of its request.

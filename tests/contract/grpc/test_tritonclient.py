@@ -1,4 +1,4 @@
-"""NVIDIA's client, `tritonclient.grpc` and its asyncio form: all calls, in both shapes of the server.
+"""NVIDIA's client, `tritonclient.grpc` and its asyncio form: all calls, with front ends before the engine.
 
 Source: docs/spec/grpc.md sections 1 to 5.
 """
@@ -33,7 +33,7 @@ from tests.unit.onnx_models import classifier, identity, write_version
 from tests.waiting import until
 from trident.core.inference.tensors import Array
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 TYPES: dict[str, Any] = {
     "BOOL": np.bool_,

@@ -14,7 +14,7 @@ from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import GOLDEN_MODELS, good_document
 
-pytestmark = pytest.mark.shapes("one-process", "front-ends")
+pytestmark = pytest.mark.shapes("front-ends")
 
 # The models by the reason for which their first batch is closed, and how many requests that takes.
 MODELS = {

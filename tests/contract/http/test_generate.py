@@ -1,4 +1,4 @@
-"""generate and generate_stream on a real server, in both of its shapes."""
+"""generate and generate_stream on a real server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import pytest
 import requests
 
 from tests.contract.servers.server import ServerProcess
-
-pytestmark = pytest.mark.shapes("one-process", "front-ends")
-
 
 EVENTS = "text/event-stream; charset=utf-8"
 ONES = [1] * 16

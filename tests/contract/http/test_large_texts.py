@@ -1,4 +1,4 @@
-"""Health is answered while a large text is read, on every port and in both shapes of the server."""
+"""Health is answered while a large text is read, on every port of one process, where all share a loop."""
 
 from __future__ import annotations
 
@@ -19,15 +19,11 @@ from tests.contract.servers.server import ServerProcess
 from tests.unit.onnx_models import identity, write_version
 from tests.unit.onnx_serving import identity_config
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.shapes("one-process", "front-ends"),
-    pytest.mark.usefixtures("http_workers"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 ROWS = 1 << 17
 WIDTH = 8
-# Connections that ask for health. With front ends some of them belong to the process that reads the large text.
+# Connections that ask for health.
 PROBES = 6
 # A text that is parsed in one step gives time for one or two answers: before the step, and after it.
 ANSWERS = 6

@@ -1,4 +1,4 @@
-"""The times of answers and the access log, on the ports of all platforms and in both shapes."""
+"""The times of answers and the access log, on the ports of all platforms, with front ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import PATH, good_body, link_models
 from tests.waiting import until
 
-pytestmark = pytest.mark.shapes("one-process", "front-ends")
+pytestmark = pytest.mark.shapes("front-ends")
 
 LIMIT_S = 60.0
 TIMES = {

@@ -23,7 +23,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 SPANS = """
 def execute(self, requests):

@@ -1,4 +1,4 @@
-"""The response cache of a real server, over both protocols and in both of its shapes.
+"""The response cache of a real server, over both protocols.
 
 Source: docs/spec/schedulers.md section 3.7.
 """
@@ -18,8 +18,6 @@ import tritonclient.http as triton
 
 from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, factor_of, load, replace_weights
 from tests.contract.servers.server import ServerProcess
-
-pytestmark = pytest.mark.shapes("one-process", "front-ends")
 
 CACHED = BATCHED + " response_cache { enable: true }"
 

@@ -26,7 +26,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 CYCLES = 20
 # A response in a file says when the execution may end.

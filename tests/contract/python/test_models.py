@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 MODELS = Path(__file__).with_name("models")
 FAILED = "Failed to process the request(s) for model 'cases_0_0', message: "

@@ -18,7 +18,7 @@ from tests.contract.python.python_models import write_model
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 CONFIG = """
 model_transaction_policy { decoupled: true }

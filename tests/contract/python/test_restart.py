@@ -28,7 +28,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 # What a first number does to the process.
 DYING = """
@@ -162,7 +162,6 @@ def test_a_model_that_exits_has_failed_a_request(server: ServerProcess, dying: s
     assert stubs_of(server)["dying_0_0"] == stub
 
 
-@pytest.mark.shapes("front-ends")
 def test_the_pauses_grow_while_a_model_dies_at_its_start(http_workers: str, tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     model = write_model(repository, "dies", DIES_AT_START)

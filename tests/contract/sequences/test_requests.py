@@ -1,4 +1,4 @@
-"""Sequences of ONNX and Python models: HTTP, gRPC and gRPC streams, in one process and with front ends.
+"""Sequences of ONNX and Python models: HTTP, gRPC and gRPC streams.
 
 Source: docs/spec/schedulers.md section 3.4.
 """
@@ -18,7 +18,7 @@ from tests.contract.sequences.sequence_models import FIRST_STATE, write_models
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = pytest.mark.slow
 
 LIMIT_S = 30.0
 

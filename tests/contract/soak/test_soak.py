@@ -25,7 +25,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
-SECONDS = float(os.environ.get("SOAK_SECONDS", "4"))
+SECONDS = float(os.environ.get("SOAK_SECONDS", "2"))
 CLIENTS = 6
 
 

@@ -24,6 +24,7 @@ PAIR = {"INPUT0": [1, 2, 3, 4], "INPUT1": [1, 2, 3, 4]}
 def module_container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
     with serving(tmp_path_factory) as made:
         yield made
+        assert "Traceback" not in made.log_text()
 
 
 @pytest.fixture
@@ -34,7 +35,6 @@ def container(module_container: VertexContainer) -> Iterator[VertexContainer]:
     assert module_container.health_status() == 200
     assert module_container.predictions([ROW, ROW]) == [ROW, ROW]
     assert module_container.process.pid == pid
-    assert "Traceback" not in module_container.log_text()
 
 
 def assert_refused(answer: Answer, text: str = "", status: int = 400) -> None:
