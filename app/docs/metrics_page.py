@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from trident.core.inference.pending_request import CancelCause
@@ -65,8 +66,9 @@ For each ready model version. Further labels are
 * `namespace` with `--model-namespacing=true`.
 * the `metric_tags` of the configuration, with an underscore before their names.
 
-`--metrics-config=counter_latencies=false` leaves durations out and, as in Triton, keeps counters at 0. Counters restart
-when a version is loaded again. A request refused before it reaches the queue is only in `trident_http_errors_total`.
+Durations of requests and of the queue include requests answered by the cache; the others and `nv_inference_count` do
+not. `--metrics-config=counter_latencies=false` leaves durations out and, as in Triton, keeps counters at 0. Counters
+restart when a version is loaded again. A request refused before the queue is only in `trident_http_errors_total`.
 """,
     "latencies": """\
 ## Distributions of durations
@@ -208,14 +210,14 @@ _PREFIXES = {
 # Additions to the help texts, which are Triton's.
 NOTES = {
     "nv_inference_request_failure": f"`reason` is one of {', '.join(reason.value for reason in FailureReason)}",
-    "nv_inference_count": "divided by `nv_inference_exec_count`: the mean batch size",
-    "nv_inference_request_duration_us": "from the request to its response; like all durations, of successful requests",
+    "nv_inference_count": "over `nv_inference_exec_count`: the mean batch size",
+    "nv_inference_request_duration_us": "like all durations, of successful ones",
     "nv_inference_compute_input_duration_us": "gathering the inputs of a batch",
     "nv_inference_compute_infer_duration_us": "running the model",
     "nv_inference_compute_output_duration_us": "splitting the outputs of a batch",
     "nv_inference_pending_request_count": "use it for autoscaling",
-    "nv_model_load_duration_secs": "one series for each ready version; its value changes with each load",
-    "trident_batch_target_p99_seconds": "only with [a target](tuning.md#a-target-instead-of-a-delay), as the two below",
+    "nv_model_load_duration_secs": "of each ready version",
+    "trident_batch_target_p99_seconds": "only with [a target](tuning.md#a-target-instead-of-a-delay), as the next two",
     "trident_batch_close_total": "[what the reasons mean](tuning.md#why-was-this-batch-closed)",
     "trident_inference_cancellations_total": f"`cause` is one of {', '.join(cause.value for cause in CancelCause)}: "
     "[what they mean](http.md#requests-that-are-given-up)",
@@ -223,7 +225,7 @@ NOTES = {
     "trident_model_loads_total": "`cause` is one of start, poll, request, `result` one of success, failure, "
     "out_of_memory; a model counts once",
     FIRST_RESPONSE: "whole milliseconds, also of failed requests; by default 100, 500, 2000 and 5000",
-    REQUEST: "by default 16 bounds from 0.0001 to 10; the queue and the execution have the same",
+    REQUEST: "by default 16 bounds from 0.0001 to 10, as the next two",
     "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
     "trident_trace_lost_total": "`reason` is one of queue_full (a slow disk or collector), not_written",
     "trident_log_lines_dropped_total": "more than 256 KiB waited for the reader, or the disk is full",
@@ -327,7 +329,8 @@ def families_of(model: ModelMetrics) -> list[MetricFamily]:
 
 def _row(family: MetricFamily) -> Row:
     note = NOTES.get(family.name)
-    meaning = f"{family.help.rstrip('.')}; {note}" if note else family.help.rstrip(".")
+    text = re.sub(r" \((?:includes|does not include) cached requests\)", "", family.help).rstrip(".")
+    meaning = f"{text}; {note}" if note else text
     return Row(family.name, family.type, label_names(family), meaning)
 
 

@@ -345,12 +345,15 @@ def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Pa
     expect(page.get_by_role("img", name="compute").first).to_be_visible()
     if PICTURES:
         with busy(server):
-            for view, name in (("/models/digits/load", "model"), ("/", "overview")):
-                for theme in ("light", "dark"):
-                    page = open_page(view, theme=theme)
-                    page.wait_for_selector("main .card")
-                    page.wait_for_timeout(2000)
-                    picture(page, f"{name}-{theme}")
+            for view, name in (
+                ("/models/digits/load", "model-light"),
+                ("/models/digits/load", "model-dark"),
+                ("/", "overview-light"),
+            ):
+                page = open_page(view, theme=name.rpartition("-")[2])
+                page.wait_for_selector("main .card")
+                page.wait_for_timeout(2000)
+                picture(page, name)
 
 
 def test_every_view_is_as_wide_as_a_telephone(open_page: Callable[..., Page]) -> None:
@@ -365,10 +368,6 @@ def test_every_view_is_as_wide_as_a_telephone(open_page: Callable[..., Page]) ->
         page.goto(page.url.partition("#")[0] + f"#{view}")
         page.wait_for_selector("main .tiles, main .card")
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, view
-    if PICTURES:
-        page = open_page(width=400)
-        page.wait_for_timeout(1500)
-        picture(page, "telephone-light")
 
 
 class Prefixed(BaseHTTPRequestHandler):
