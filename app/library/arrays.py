@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from trident.core.inference.tensors import BYTES, DATATYPES, Array, Datatype, by
 # The kinds of numbers of which a list becomes a tensor of another kind without a loss that nobody expects.
 _FROM: Final = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
 _NAMES: Final = {row.dtype: row.name for row in reversed(DATATYPES) if row is not BYTES and row.name != "BF16"}
+
+
+_CAPSULE: Final = type(datetime.datetime_CAPI)
 
 
 class Outputs(dict[str, Array]):
@@ -44,8 +48,11 @@ def outputs_of(response: InferenceResponse, spec: ModelSpec, classes: int) -> Ou
     found = Outputs()
     for output in tensors:
         array = output.array
-        # Bytes that arrived, and answers that a cache keeps, may not be written.
-        found[output.name] = array if array.flags.writeable and array.base is None else array.copy()
+        base: object = array.base
+        # Views share the batch, bytes that arrived may not be written, and a framework may use its memory again. A
+        # capsule is memory that it gave to this array.
+        is_own = array.flags.writeable and (base is None or type(base) is _CAPSULE)
+        found[output.name] = array if is_own else array.copy()
     found.model_version = response.model_version
     found.id = response.id
     found.parameters = response.parameters or {}

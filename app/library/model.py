@@ -155,8 +155,9 @@ class Model:
         self, inputs: Mapping[str, npt.ArrayLike] | None, named: Mapping[str, npt.ArrayLike]
     ) -> tuple[ServedModel, InferenceRequest]:
         served = self._engine().model(self.name, self.version)
-        given = named if inputs is None else {**inputs, **named}
+        given = named if inputs is None else {**inputs, **named} if named else inputs
         request = InferenceRequest(self.name, inputs_of(served.spec, given), model_version=self.version)
+        request.wants_arrays = True
         options = self._options
         if options is not _DEFAULTS:
             request.outputs = tuple(options.outputs)

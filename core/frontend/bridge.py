@@ -18,7 +18,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ServerError
 from trident.core.frontend.response_stream import ResponseStream
-from trident.core.inference.pending_request import Deferred, PendingRequest
+from trident.core.inference.pending_request import Deferred, LoneRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import StreamedRequest
@@ -126,7 +126,7 @@ class ThreadBridge:
     ) -> InferenceResponse:
         waiting = _WaitingForResponse()
         here = Deferred()
-        pending = PendingRequest(request, waiting.respond, defer=here.add)
+        pending = LoneRequest(request, waiting.respond, defer=here.add)
         model.submit(pending)
         here.run()  # a short execution
         try:

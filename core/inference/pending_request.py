@@ -46,11 +46,13 @@ class PendingRequest:
     `on_response` may be called on any thread and as often as the model answers, the last time with `final` set.
     `defer` takes calls that the submitting thread makes after it has submitted all that it has; None: it makes none.
     `flush` sends the responses that the caller has collected; called after those of a whole batch were delivered.
+    `is_alone`: its thread submits nothing else before it has the answer, and holds no lock.
     `is_nested`: a model makes the request while it executes another one, so it is accepted while the server stops, too.
     `wants_times`: its responses carry their times, whatever the options of the server say.
     """
 
     is_nested = False
+    is_alone = False
 
     __slots__ = (
         "batch_key",
@@ -105,6 +107,14 @@ class PendingRequest:
         on_cancel = self.on_cancel  # read once: the engine sets it to None when the request is done
         if on_cancel is not None:
             on_cancel(self)
+
+
+class LoneRequest(PendingRequest):
+    """The request of a thread that waits for its answer: it may be executed in `submit`."""
+
+    is_alone = True
+
+    __slots__ = ()
 
 
 Call = Callable[[], None]

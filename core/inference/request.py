@@ -197,10 +197,14 @@ class InputTensor:
     def array(self, array: Array) -> None:
         self._array = array
 
+    def forget_array(self) -> None:
+        """Let the array be made of `data` when it is next needed."""
+        self._array = None
+
     @property
     def nbytes(self) -> int:
         """The size of `data` in bytes."""
-        return self.data.nbytes
+        return self._data.nbytes
 
 
 class PackedInputs(PackedTensors[InputTensor]):
@@ -229,10 +233,12 @@ class InferenceRequest:
     before it has the answer, known in the process of its connection alone; otherwise None.
     `trace` is None unless the request is traced, or its client traces it. `output_memory` is None unless large outputs
     can be written where they are sent from; it belongs to the process that executes the request. `needs_regions`: the
-    engine has to find regions of shared memory for it (`RegionRequest`).
+    engine has to find regions of shared memory for it (`RegionRequest`). `wants_arrays`: its outputs are read as arrays
+    in this process, so that packing them for a connection is in vain.
     """
 
     __slots__ = (
+        "_nbytes",
         "arrived_ns",
         "caller",
         "correlation_id",
@@ -249,6 +255,7 @@ class InferenceRequest:
         "sequence_start",
         "timeout_us",
         "trace",
+        "wants_arrays",
     )
 
     def __init__(
@@ -282,6 +289,8 @@ class InferenceRequest:
         self.trace: RequestTrace | None = None
         self.output_memory: OutputMemory | None = None
         self.needs_regions = False
+        self.wants_arrays = False
+        self._nbytes = -1
 
     def with_inputs(self, inputs: Inputs, *, model_version: int, id: str) -> InferenceRequest:
         """The same request for other inputs, under another id."""
@@ -302,9 +311,13 @@ class InferenceRequest:
 
     @property
     def nbytes(self) -> int:
-        """Total size of the inputs in bytes; strings that arrived as JSON count as references."""
-        inputs = self.inputs
-        return inputs.layout.size if type(inputs) is PackedInputs else sum([tensor.nbytes for tensor in inputs])
+        """Total size of the inputs in bytes, as first asked; strings that arrived as JSON count as references."""
+        size = self._nbytes
+        if size < 0:
+            inputs = self.inputs
+            size = inputs.layout.size if type(inputs) is PackedInputs else sum([tensor.nbytes for tensor in inputs])
+            self._nbytes = size
+        return size
 
     @property
     def has_many_strings(self) -> bool:

@@ -204,10 +204,13 @@ class RegionInput(InputTensor):
     def array(self) -> Array:
         array = self._array
         if array is None:
-            assert self._make is not None
             if self._content is None and self.in_place is not None:
                 self._content = self.in_place()
-            array = self._array = self._make(self)
+            if self._make is None:
+                array = array_of(self.data, BY_NAME[self.datatype].dtype, self.shape)
+            else:
+                array = self._make(self)
+            self._array = array
         return array
 
     @array.setter
@@ -217,6 +220,9 @@ class RegionInput(InputTensor):
     def defer(self, make: Callable[[InputTensor], Array]) -> None:
         """Let `make` make the array when it is first needed. It gets this input, to which it must not refer."""
         self._array, self._make = None, make
+
+    def forget_array(self) -> None:
+        self._array = self._make = None
 
 
 class PlacedOutput(OutputTensor):

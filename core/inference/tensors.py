@@ -171,7 +171,7 @@ def wire_bytes(array: Array) -> Buffer:
 def array_of(data: memoryview | Array, dtype: np.dtype[Any], shape: Shape) -> Array:
     """Raw bytes, or a flat array, as an aligned array of `shape`."""
     if type(data) is np.ndarray:
-        return data.reshape(shape)
+        return data if data.shape == shape else data.reshape(shape)
     array: Array = np.ndarray(shape, dtype, data)
     # A view into a body starts where the JSON ended. Backends may rely on element alignment, so unaligned data is
     # copied; the worker receives large bodies such that their tensors are aligned.

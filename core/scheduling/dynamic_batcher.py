@@ -104,6 +104,8 @@ class DynamicBatcher:
         answers_later = any(instance.answers_later for instance in instances)
         self._dropped = DroppedSenders(spec.name) if answers_later else None
         self._short = ShortExecutions(spec)
+        # The sequence batcher submits under its lock.
+        self._runs_alone = self._order is None and spec.sequence is None
         self._lock = threading.Lock()
         # --- guarded by the lock
         self._queue = RequestQueue(batching, delay_until)
@@ -181,7 +183,10 @@ class DynamicBatcher:
                 instance.start(self._serve)
 
     def submit(self, pending: PendingRequest) -> None:
-        """Queue `pending`. Raises QueueFull or ServerStopping, and then `on_response` is never called."""
+        """Queue `pending`. Raises QueueFull or ServerStopping, and then `on_response` is never called.
+
+        A request that is alone is executed here, if nothing is in its way.
+        """
         now_ns = self._clock()
         if not pending.enqueue_ns:  # it may have waited elsewhere before
             pending.enqueue_ns = now_ns
@@ -190,33 +195,41 @@ class DynamicBatcher:
         with self._lock:
             if self._stopped and not (self._accepts_nested and pending.is_nested):
                 raise stopping(pending, self._spec.name)
-            queue = self._queue
-            if queue.is_limited:
-                pending.on_cancel = self._leave_queue
-            queue.push(pending)
-            if self._timeouts is not None and pending.expires_ns:
-                self._note_timeout(pending.expires_ns, now_ns)
-            callers = self._callers
-            if callers is not None:
-                callers.note(pending, now_ns)
-            if self._order is not None:
-                self._order.enter(pending)
-            if queue.delay_until:
-                if queue.size < queue.delay_until:
-                    return
-                queue.delay_until = 0
-            holder = self._pool.holder
-            if (
-                holder is None
-                or holder.wait.until_ns <= now_ns
-                or may_end(holder.wait, pending, queue.items)
-                or (callers is not None and callers.may_all_wait(queue.size, now_ns))
-                or not (queue.is_in_order or queue.is_last(pending))
-            ):
-                if pending.defer is not None and self._may_borrow():
-                    pending.defer(self._execute_here)
-                else:
-                    self._pool.wake(queue.items)
+            instance = self._lent_for(pending) if pending.is_alone and self._runs_alone else None
+            if instance is None:
+                self._enqueue(pending, now_ns)
+        if instance is not None:
+            self._execute_on(instance, Work([pending], []), now_ns + TURN_NS)
+
+    def _enqueue(self, pending: PendingRequest, now_ns: int) -> None:
+        """Under the lock."""
+        queue = self._queue
+        if queue.is_limited:
+            pending.on_cancel = self._leave_queue
+        queue.push(pending)
+        if self._timeouts is not None and pending.expires_ns:
+            self._note_timeout(pending.expires_ns, now_ns)
+        callers = self._callers
+        if callers is not None:
+            callers.note(pending, now_ns)
+        if self._order is not None:
+            self._order.enter(pending)
+        if queue.delay_until:
+            if queue.size < queue.delay_until:
+                return
+            queue.delay_until = 0
+        holder = self._pool.holder
+        if (
+            holder is None
+            or holder.wait.until_ns <= now_ns
+            or may_end(holder.wait, pending, queue.items)
+            or (callers is not None and callers.may_all_wait(queue.size, now_ns))
+            or not (queue.is_in_order or queue.is_last(pending))
+        ):
+            if pending.defer is not None and self._may_borrow():
+                pending.defer(self._execute_here)
+            else:
+                self._pool.wake(queue.items)
 
     # --- on the instance threads
 
@@ -290,6 +303,32 @@ class DynamicBatcher:
         instance = pool.holder or (pool.idle[-1] if pool.idle else None)
         return instance is not None and not pool.waking and instance.executing.may_run_inline and self._short.lasting
 
+    def _lent_for(self, pending: PendingRequest) -> ModelInstance | None:
+        """Take an instance for `pending` alone, which needs no queue; None if it has to be queued. Under the lock.
+
+        It would be the whole batch, closed because nothing else waits.
+        """
+        queue, pool = self._queue, self._pool
+        if (
+            queue.size
+            or queue.delay_until
+            or pool.holder is not None
+            or self._limits.delay_ns
+            or pending.batch_size in self._limits.preferred
+            or pending.cancelled
+            or pending.defer is None
+            or not self._may_borrow()
+            or not self._short.expected((pending,))
+        ):
+            return None
+        instance = pool.idle[-1]
+        if instance.claim is not None or instance.open_requests is not None:
+            return None
+        pool.lend(instance)
+        instance.taken = 1
+        pool.in_flight += 1
+        return instance
+
     def _execute_here(self) -> None:
         """Execute queued requests on the calling thread, as long as the executions are short."""
         pool = self._pool
@@ -301,11 +340,17 @@ class DynamicBatcher:
             pool.lend(instance)
             until_ns = self._clock() + TURN_NS
             work = self._next_short_work(instance, until_ns)
-        while work is not None:
-            instance.perform(work, inline=True)
+        if work is not None:
+            self._execute_on(instance, work, until_ns)
+
+    def _execute_on(self, instance: ModelInstance, work: Work, until_ns: int) -> None:
+        """Execute `work`, and then what is queued, on the lent `instance` until it is given back."""
+        following: Work | None = work
+        while following is not None:
+            instance.perform(following, inline=True)
             with self._lock:
-                pool.finish(instance)
-                work = self._next_short_work(instance, until_ns)
+                self._pool.finish(instance)
+                following = self._next_short_work(instance, until_ns)
 
     def _next_short_work(self, instance: ModelInstance, until_ns: int) -> Work | None:
         """Take work for the lent `instance`, or give it back and return None. Under the lock."""

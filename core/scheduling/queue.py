@@ -44,9 +44,8 @@ def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
 
 def flush_callers(requests: Iterable[PendingRequest]) -> None:
     """Have the callers of answered requests send the responses that they collected: one call for each caller."""
-    for each in {pending.flush for pending in requests}:
-        if each is not None:
-            each()
+    for each in {pending.flush for pending in requests if pending.flush is not None}:
+        each()
 
 
 class Rejection(NamedTuple):

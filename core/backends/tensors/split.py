@@ -68,7 +68,7 @@ class Splitter:
         `results` has one array for each configured output, in that order, with `total` items, the sum of
         `batch_sizes`. Raises BackendFailed for a result that cannot be split.
         """
-        if self._packs and len({request.outputs for request in requests}) == 1:
+        if self._packs and not requests[0].wants_arrays and len({request.outputs for request in requests}) == 1:
             packed = self._packed(requests, results, total)
             if packed is not None:
                 return packed

@@ -38,8 +38,8 @@ def test_a_forgotten_layout_is_made_again() -> None:
 def test_packed_and_separate_inputs_have_the_same_size() -> None:
     request = packed_request([1, 2, 3], 0.5, rows=2)
     assert request.nbytes == 40
-    request.inputs = [*request.inputs, InputTensor("C", "BYTES", (1,), memoryview(b"\x01\0\0\0x"))]
-    assert request.nbytes == 45
+    inputs = [*request.inputs, InputTensor("C", "BYTES", (1,), memoryview(b"\x01\0\0\0x"))]
+    assert request.with_inputs(inputs, model_version=-1, id="").nbytes == 45
 
 
 def test_packed_inputs_are_cut_on_first_use() -> None:

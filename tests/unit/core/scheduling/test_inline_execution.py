@@ -25,7 +25,7 @@ from tests.waiting import until
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.spec import ModelSpec
 from trident.core.inference import request as inference
-from trident.core.inference.pending_request import Deferred, PendingRequest
+from trident.core.inference.pending_request import Deferred, LoneRequest, PendingRequest
 from trident.core.inference.request import CALLERS, InferenceRequest
 from trident.core.scheduling.batch_forming import SETTLED_DELAYS
 from trident.core.scheduling.dynamic_batcher import TURN_NS
@@ -142,6 +142,47 @@ def test_the_instance_thread_executes_what_is_left_after_the_turn_of_the_submitt
     caller.run()
     assert bench.wait(24) == ids
     assert threads == [threading.current_thread().name] * 2 + ["trident-m_0_0"]
+
+
+def alone(bench: Bench, id: str, deferred: Deferred) -> LoneRequest:
+    made = bench.request(id)
+    return LoneRequest(made.request, made.on_response, defer=deferred.add)
+
+
+def test_a_request_that_is_alone_runs_in_submit_and_then_those_that_came_meanwhile(bench: Bench) -> None:
+    threads, execute = noted_threads(bench), bench.backend.execute
+
+    def meanwhile(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+        if requests[0].id == "a":
+            assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 1)
+            bench.submit("b")
+        return execute(requests, batch_sizes)
+
+    bench.backend.execute = meanwhile  # type: ignore[method-assign]
+    deferred = Deferred()
+    counted = bench.statistics.snapshot(0)
+    bench.scheduler.submit(alone(bench, "a", deferred))
+    assert bench.backend.batches == [["a"], ["b"]]
+    assert threads == [threading.current_thread().name] * 2
+    assert [answer.id for answer in bench.answers] == ["a", "b"]
+    assert (bench.scheduler.queued, bench.scheduler.in_flight, deferred._calls) == (0, 0, set())
+    assert bench.statistics.snapshot(0).execution_count == counted.execution_count + 2
+
+
+@pytest.mark.parametrize("why", ["others are queued", "it has a preferred size", "it was cancelled", "a batch waits"])
+def test_a_request_that_is_alone_is_queued_like_others_where(make_bench: MakeBench, now: list[int], why: str) -> None:
+    bench = resting_bench(make_bench, now, delay_ns=LONG_NS if why == "a batch waits" else 0)
+    deferred = Deferred()
+    pending = alone(bench, "a", deferred)
+    if why == "others are queued":
+        Caller(bench).submit("b")
+    elif why == "it has a preferred size":
+        pending.batch_size = 8
+    elif why == "it was cancelled":
+        pending.cancel()
+    bench.scheduler.submit(pending)
+    assert bench.backend.batches == []
+    assert bench.scheduler.queued == (2 if why == "others are queued" else 1)
 
 
 def test_a_request_without_defer_wakes_an_instance_thread(bench: Bench) -> None:
