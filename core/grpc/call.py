@@ -71,7 +71,7 @@ class Call(Receiver):
 
     `busy` counts what still runs for the call. `response` is what the access log tells of an inference, `request_id`
     what the log tells of a failure. `opened_ns` is when the call began, in nanoseconds of the monotonic clock, 0 unless
-    it may be traced.
+    it may be traced. `trailers` end a call that is answered with one message, and goes well.
     """
 
     __slots__ = (
@@ -91,6 +91,7 @@ class Call(Receiver):
         "request_id",
         "response",
         "started",
+        "trailers",
     )
 
     def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
@@ -99,6 +100,7 @@ class Call(Receiver):
         self._stream: Stream | None = stream
         self._reader: MessageReader | None = None
         self.started = False
+        self.trailers = OK
         self.ended = False
         self.busy = 0
         self._tick = 0
@@ -325,7 +327,9 @@ class Call(Receiver):
             return
         self.started = True
         self._bytes_out += size + PREFIX
-        self._stream.send(self.head.response_headers, (flag + size.to_bytes(4, "big"), *parts), size + PREFIX, OK)
+        self._stream.send(
+            self.head.response_headers, (flag + size.to_bytes(4, "big"), *parts), size + PREFIX, self.trailers
+        )
         self._end(_STATUS_OK)
 
     def deflate(self, parts: Sequence[Buffer], size: int) -> tuple[Sequence[Buffer], int, bytes]:

@@ -16,6 +16,7 @@ from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, Server
 from trident.core.frontend.access import AuthTokens, RestrictedApi
 from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.frontend.load_report import LoadReports
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.grpc.compression import LEVELS
 from trident.core.grpc.headers import Method, RequestHead
@@ -96,6 +97,7 @@ class GrpcFrontEnd:
     ) -> None:
         self.engine = engine
         self.trace_gate = engine.trace_gate
+        self.load_reports = LoadReports(engine)
         self.options = options
         self.bridge = bridge
         self.spawn = spawn

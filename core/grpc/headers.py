@@ -30,6 +30,8 @@ _BEGIN: Fields = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 ACCEPTED: Fields = ((b"grpc-accept-encoding", b"identity, deflate, gzip"),)
 
+LOAD_FORMAT: Final = b"endpoint-load-metrics-format"
+
 HEADERS: Final = HeaderFields(*_BEGIN)
 COMPRESSED: Final = {name: HeaderFields(*_BEGIN, (b"grpc-encoding", name)) for name in (b"gzip", b"deflate")}
 OK: Final = HeaderFields((_STATUS, b"0"))
@@ -48,6 +50,11 @@ def error_trailers(error: Exception, hints: ErrorHints, *, only: bool) -> Header
     if isinstance(error, GrpcError):
         fields += error.fields
     return HeaderFields(*_BEGIN, *fields) if only else HeaderFields(*fields)
+
+
+def ok_trailers(name: str, value: str) -> HeaderFields:
+    """The trailers of a call that went well, and one field more."""
+    return HeaderFields((_STATUS, b"0"), (name.encode(), value.encode()))
 
 
 def trailer_fields(status: Status, message: str) -> Fields:
@@ -149,7 +156,8 @@ class RequestHead:
     `method` is None for an unknown one, `http_status` 0 for a call of gRPC and else the status of the refusal. `error`
     refuses the call before its message is read. `timeout_s` is None without a deadline. `encoding` is that of the
     messages from the client, `response_encoding` that of the responses, which begin with `response_headers`.
-    `forwarded` are the pairs of metadata that become parameters of an inference request.
+    `forwarded` are the pairs of metadata that become parameters of an inference request. `load_format` is the form in
+    which the client wants the server's load with the answer, "" without.
     """
 
     path: str
@@ -162,6 +170,7 @@ class RequestHead:
     http_status: int = 0
     error: ServerError | None = None
     forwarded: tuple[tuple[str, str], ...] = ()
+    load_format: str = ""
 
 
 def read_head(fields: Fields, methods: dict[str, Method]) -> RequestHead:
@@ -182,6 +191,7 @@ def read_head(fields: Fields, methods: dict[str, Method]) -> RequestHead:
     else:
         _read_encoding(head, seen.get(b"grpc-encoding"))
         _read_timeout(head, seen.get(b"grpc-timeout"))
+        head.load_format = seen.get(LOAD_FORMAT, b"").decode("latin-1")
     return head
 
 

@@ -12,7 +12,7 @@ from trident.core.frontend.trace_events import GRPC, end_trace
 from trident.core.grpc.call import LARGE, UnaryCall
 from trident.core.grpc.compression import IDENTITY
 from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock
-from trident.core.grpc.headers import RequestHead
+from trident.core.grpc.headers import RequestHead, ok_trailers
 from trident.core.grpc.request import DecodedRequest
 from trident.core.grpc.response import encode_response
 from trident.core.grpc.status import Status
@@ -83,6 +83,8 @@ class InferCall(UnaryCall):
             self.request_id = response.id
             if response.error is not None:
                 self.fail(response.error)
+            elif self.head.load_format:
+                self.spawn(self._answer_with_load, response, decoded)
             elif self._is_slow:
                 self.spawn(self._answer_elsewhere, response, decoded)
             else:
@@ -112,6 +114,15 @@ class InferCall(UnaryCall):
                 self.spawn(self._deflate_elsewhere, parts, size)
         except Exception as error:  # the request boundary, of responses
             self.fail(error)
+
+    def _answer_with_load(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
+        load = self.front_end.load_reports.field(self.head.load_format, response.model_name)
+        if load is not None:
+            self.trailers = ok_trailers(*load)
+        if self._is_slow:
+            self._answer_elsewhere(response, decoded)
+        else:
+            self._answer(response, decoded)
 
     def _answer_elsewhere(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
         encoded = self.front_end.bridge.run(encode_response, response, decoded.plan, decoded.model.spec)

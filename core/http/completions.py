@@ -23,7 +23,7 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.frontend.response_stream import ResponseStream
-from trident.core.http.dataplane import complete, off_hub, open_stream, run
+from trident.core.http.dataplane import add_load, complete, off_hub, open_stream, run
 from trident.core.http.errors import EVENT_STREAM, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
@@ -136,10 +136,13 @@ def _completed(
         stream = _responses(front_end, environ, model, request)
         chunks = _Chunks(front_end, environ, stream, form, head, output, body.get("stream_options"))
         chunks.begin()
-        return Reply(200, [("Content-Type", EVENT_STREAM), ("X-Accel-Buffering", "no")], chunks)
-    text, last = _whole(front_end, environ, model, request, output)
-    choice = form.choice(text, _finish_reason(last), is_chunk=False)
-    return json_reply({**head, "object": form.whole, "choices": [choice], "usage": _usage(last)})
+        reply = Reply(200, [("Content-Type", EVENT_STREAM), ("X-Accel-Buffering", "no")], chunks)
+    else:
+        text, last = _whole(front_end, environ, model, request, output)
+        choice = form.choice(text, _finish_reason(last), is_chunk=False)
+        reply = json_reply({**head, "object": form.whole, "choices": [choice], "usage": _usage(last)})
+    add_load(front_end, environ, reply.headers, name)
+    return reply
 
 
 def _whole(

@@ -58,6 +58,7 @@ T = TypeVar("T")
 
 ACCEPT_ENCODING: Final = "HTTP_ACCEPT_ENCODING"
 CONTENT_ENCODING: Final = "HTTP_CONTENT_ENCODING"
+LOAD_FORMAT: Final = "HTTP_ENDPOINT_LOAD_METRICS_FORMAT"
 TRACEPARENT: Final = "HTTP_TRACEPARENT"
 TRACESTATE: Final = "HTTP_TRACESTATE"
 
@@ -105,7 +106,9 @@ def infer_body(
     complete(front_end, environ, request)
     response = run(front_end, environ, model, request)
     parts, json_length = encode_v2(front_end, response, plan, spec)
-    return finish(front_end, environ, parts, front_end.body_headers(json_length), response.parameters, response.times)
+    headers = front_end.body_headers(json_length)
+    add_load(front_end, environ, headers, response.model_name)
+    return finish(front_end, environ, parts, headers, response.parameters, response.times)
 
 
 def find_model(front_end: HttpFrontEnd, model: str, version: str) -> tuple[ServedModel, int]:
@@ -314,6 +317,15 @@ def add_response_headers(
         headers += front_end.parameter_headers(parameters)
     if times is not None and SWITCHES.timing:
         front_end.add_timing(times, headers)
+
+
+def add_load(front_end: HttpFrontEnd, environ: Environ, headers: Headers, model: str) -> None:
+    """Add the load to the headers of an answer of `model`, if the client asks for it."""
+    form = environ.get(LOAD_FORMAT)
+    if form is not None:
+        load = front_end.load_reports.field(form, model)
+        if load is not None:
+            headers.append(load)
 
 
 def _compressed(front_end: HttpFrontEnd, environ: Environ, parts: list[Buffer], headers: Headers) -> list[Buffer]:

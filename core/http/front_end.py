@@ -13,6 +13,7 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
 from trident.core.frontend.access import AuthTokens, RestrictedApi
 from trident.core.frontend.bridge import Bridge
+from trident.core.frontend.load_report import LoadReports
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.http import errors
 from trident.core.http.reply import JSON, Environ, Headers
@@ -72,6 +73,7 @@ class HttpFrontEnd:
         self.options = options
         self.bridge = bridge
         self.trace_gate = engine.trace_gate
+        self.load_reports = LoadReports(engine)
         self._header_key = "HTTP_" + self.inference_header.upper().replace("-", "_")
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:

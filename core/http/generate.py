@@ -25,6 +25,7 @@ from trident.core.frontend.response_stream import ResponseStream
 from trident.core.http.body import IDENTITY, too_large
 from trident.core.http.dataplane import (
     CONTENT_ENCODING,
+    add_load,
     add_response_headers,
     complete,
     find_model,
@@ -51,7 +52,6 @@ from trident.core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_dat
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
 from trident.core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Datatype, Shape
-from trident.core.observability.metrics.snapshot import CustomFamilyMetrics
 
 # A proxy that collects what it passes on would delay the events.
 _UNBUFFERED = ("X-Accel-Buffering", "no")
@@ -176,9 +176,8 @@ def _event_headers(front_end: HttpFrontEnd, environ: Environ, response: Inferenc
 def _response_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
     headers: Headers = []
     add_response_headers(front_end, headers, response.parameters, response.times)
-    form = environ.get(REQUEST_KEY)
-    load = None if form is None else load_metrics(form, response.model_name, front_end.engine.metrics().custom)
-    return headers if load is None else [*headers, (RESPONSE_HEADER, load)]
+    add_load(front_end, environ, headers, response.model_name)
+    return headers
 
 
 # --- events
@@ -618,36 +617,3 @@ def _value(output: OutputTensor) -> Any:
 
 def _is_finite(value: Any) -> bool:
     return not isinstance(value, float | np.ndarray | np.floating) or bool(np.isfinite(value).all())
-
-
-# --- the load of a TensorRT-LLM model, which a client may ask for
-
-REQUEST_KEY = "HTTP_ENDPOINT_LOAD_METRICS_FORMAT"
-RESPONSE_HEADER = "endpoint-load-metrics"
-
-_FAMILY = "nv_trt_llm_kv_cache_block_metrics"
-_KIND = "kv_cache_block_type"
-
-
-def load_metrics(form: str, model: str, families: Iterable[CustomFamilyMetrics]) -> str | None:
-    """The value of the response header in `form`, "json" or "text"; None for another form, or without the metrics.
-
-    The metrics are those of `model` where they name a model.
-    """
-    blocks = {
-        series.labels.get(_KIND): series.value
-        for family in families
-        if family.name == _FAMILY
-        for series in family.series
-        if series.labels.get("model", model) == model
-    }
-    used, most, tokens = (blocks.get(kind) for kind in ("used", "max", "tokens_per"))
-    if used is None or tokens is None or not most:
-        return None
-    utilization, capacity = used / most, int(most * tokens)
-    if form.lower() == "json":
-        named = {"kv_cache_utilization": utilization, "max_token_capacity": capacity}
-        return f"JSON {orjson.dumps({'named_metrics': named}).decode()}"
-    if form.lower() == "text":
-        return f"TEXT named_metrics.kv_cache_utilization={utilization:.6f}, named_metrics.max_token_capacity={capacity}"
-    return None

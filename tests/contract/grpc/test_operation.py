@@ -211,3 +211,13 @@ def test_slow_calls_do_not_hold_up_health_checks(server: ServerProcess) -> None:
         stop.set()
         for asker in askers:
             asker.join(LIMIT_S)
+
+
+def test_a_balancer_gets_the_load_behind_the_answer(server: ServerProcess) -> None:
+    asked = (("endpoint-load-metrics-format", "json"),)
+    with stub_of(server) as stub:
+        answer, call = stub.ModelInfer.with_call(simple_message(), timeout=LIMIT_S, metadata=asked)
+        _, plain = stub.ModelInfer.with_call(simple_message(), timeout=LIMIT_S)
+    assert answer.model_name == "simple"
+    assert '"pending_requests":' in dict(call.trailing_metadata())["endpoint-load-metrics"]
+    assert not plain.trailing_metadata()

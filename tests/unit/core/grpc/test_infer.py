@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 import zlib
+from base64 import b64decode
 from typing import Any
 
 import gevent
@@ -25,6 +26,7 @@ from trident.core.grpc.front_end import GrpcOptions
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import Buffer, bytes_array, pack_bytes
+from trident.core.observability.metrics.snapshot import MetricsSnapshot
 
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 4, 5, 8, 12, 13, 14
 
@@ -42,6 +44,21 @@ def test_a_request_is_answered() -> None:
             assert stream.releases == 1
 
     with_client(FakeEngine(echo), test)
+
+
+def test_the_load_is_behind_the_answer_in_the_form_asked_for() -> None:
+    class Busy(FakeEngine):
+        def metrics(self) -> MetricsSnapshot:
+            return MetricsSnapshot()
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request("a"), {"endpoint-load-metrics-format": "bin"})
+        until(lambda: stream.releases == 1)
+        assert stream.trailers.keys() == {"grpc-status", "endpoint-load-metrics-bin"}
+        assert b"pending_requests" in b64decode(stream.trailers["endpoint-load-metrics-bin"])
+        assert numbers(infer_response(stream.messages[0])) == [0, 1, 2, 3]
+
+    with_client(Busy(echo), test)
 
 
 def test_unknown_models_are_looked_up_in_a_greenlet() -> None:
