@@ -1,5 +1,5 @@
 # Everything a person or the CI does with this tree. `make` alone serves the models that ship with it.
-# On a fresh Debian or Ubuntu: apt install python3-venv (and wrk, for the benchmarks; gcc too, for gRPC's).
+# On a fresh Debian or Ubuntu: apt install python3-venv.
 
 PYTHON ?= python3
 SERVE_ARGS ?= --model-repository=deploy/models --http-port=8000 --metrics-port=8002

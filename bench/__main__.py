@@ -22,6 +22,7 @@
     python -m bench tuning          the search of trident tune beside an exhaustive grid
     python -m bench vertex          Vertex AI's container
     python -m bench workers         front-end processes before one engine process
+    python -m bench wrk             trident bench's client beside wrk
 
 `--help` after any of them lists its options. With make: `make bench BENCH_ARGS='sagemaker --help'`.
 """
@@ -39,7 +40,7 @@ from bench.runner import NothingMeasured, run
 
 BENCHMARKS = COMPARISONS | {"frameworks": FRAMEWORKS, "repository": REPOSITORY}
 # Imported when asked for: what some of them measure beside is not installed everywhere.
-PROGRAMS = ("compare", "generation", "guard", "scale", "scaling", "tails", "text", "tuning")
+PROGRAMS = ("compare", "generation", "guard", "scale", "scaling", "tails", "text", "tuning", "wrk")
 
 
 def main() -> None:

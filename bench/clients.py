@@ -1,59 +1,39 @@
-"""The clients that keep a server busy: `wrk` for HTTP, and `grpc_client.c` for gRPC, compiled on first use."""
+"""The client that keeps a server busy: that of `trident bench`, in a process that can be stopped and continued."""
 
 from __future__ import annotations
 
 import json
-import shutil
+import pickle
+import signal
 import subprocess
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from bench.servers.server import Server
+import numpy as np
+
 from tests.project import ROOT
+from trident.app.bench.client import Loop, Target
+
+if TYPE_CHECKING:
+    from bench.servers.server import Server
 
 BUILD = ROOT / "build" / "bench"
-SCRIPTS = BUILD / "scripts"
-# If a client gave up, its abandoned work would burden the next cell.
-TIMEOUT_S = 60
+REQUESTS = BUILD / "requests"
 EXIT_LIMIT_S = 180
-GRPC_SOURCE = Path(__file__).with_name("grpc_client.c")
 GRPC_SERVICE = "/inference.GRPCInferenceService/"
 _PREFIX_BYTES = 4
-
-# wrk counts a status above 399 as an error; times are in microseconds.
-SCRIPT = """\
-{request}
-done = function(summary, latency, requests)
-  local e = summary.errors
-  io.write(string.format(
-    '\\nRESULT {{"requests": %d, "duration_us": %d, "p50_us": %d, "p99_us": %d, "p999_us": %d, "errors": %d}}\\n',
-    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99), latency:percentile(99.9),
-    e.connect + e.read + e.write + e.status + e.timeout))
-end
-"""
-# Connections send the bodies in rotation.
-POST = """\
-local bodies, at = {{}}, 0
-for _, path in ipairs({{{bodies}}}) do
-  local file = io.open(path, "rb")
-  bodies[#bodies + 1] = file:read("*a")
-  file:close()
-end
-wrk.method = "POST"
-{headers}
-wrk.body = bodies[1]
-if #bodies > 1 then
-  request = function()
-    at = at % #bodies + 1
-    return wrk.format(nil, nil, nil, bodies[at])
-  end
-end
-"""
+_READY = "READY\n"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """The result of one run of a client. Times in milliseconds; `errors` were refused, broken, late or not 2xx/3xx."""
+    """The result of one run of a client. Times in milliseconds; `errors` were refused, broken, late or not 2xx/3xx.
+
+    `cpu_s` is the client's CPU time.
+    """
 
     requests: int
     seconds: float
@@ -61,57 +41,41 @@ class ClientResult:
     p99_ms: float
     p999_ms: float
     errors: int
+    cpu_s: float
 
     @property
     def rate(self) -> float:
         return self.requests / self.seconds
 
 
-def require_wrk() -> str:
-    """The path of wrk. SystemExit says how to install it if it is missing."""
-    path = shutil.which("wrk")
-    if path is None:
-        raise SystemExit("`wrk` is not installed. On Debian and Ubuntu: apt install wrk")
+def write_requests(name: str, *bodies: bytes, headers: dict[str, str] | None = None) -> Path:
+    """A file for a client that sends `bodies` with POST in rotation, or a plain GET without any."""
+    REQUESTS.mkdir(parents=True, exist_ok=True)
+    path = REQUESTS / name
+    path.write_bytes(pickle.dumps((bodies, headers or {})))
     return path
 
 
-def write_script(name: str, *bodies: bytes, headers: dict[str, str] | None = None) -> Path:
-    """A script that sends `bodies` with POST in rotation, or a plain GET without any."""
-    SCRIPTS.mkdir(parents=True, exist_ok=True)
-    request = ""
-    if bodies:
-        paths = [SCRIPTS / f"{name}.{index}.body" for index in range(len(bodies))]
-        for path, body in zip(paths, bodies, strict=True):
-            path.write_bytes(body)
-        # JSON and Lua escape printable ASCII alike.
-        lines = (f"wrk.headers[{json.dumps(key)}] = {json.dumps(value)}" for key, value in (headers or {}).items())
-        request = POST.format(bodies=",".join(json.dumps(str(path)) for path in paths), headers="\n".join(lines))
-    script = SCRIPTS / f"{name}.lua"
-    script.write_text(SCRIPT.format(request=request))
-    return script
+def run_client(url: str, requests: Path, *, connections: int, seconds: int) -> ClientResult:
+    """Keep `connections` busy for `seconds`."""
+    return finish(start_client(url, requests, connections=connections, seconds=seconds), seconds + EXIT_LIMIT_S)
 
 
-def run_wrk(url: str, script: Path, *, connections: int, seconds: int) -> ClientResult:
-    """Keep `connections` busy for `seconds` from one thread."""
-    return finish(start_wrk(url, script, connections=connections, seconds=seconds), seconds + EXIT_LIMIT_S)
+def start_client(
+    url: str, requests: Path, *, connections: int, seconds: int, in_flight: int = 1, streams: bool = False
+) -> subprocess.Popen[str]:
+    """Start a run without waiting for its end. SIGINT ends it at once.
 
-
-def start_wrk(url: str, script: Path, *, connections: int, seconds: int) -> subprocess.Popen[str]:
-    """Start a run without waiting for its end. SIGINT ends it at once."""
-    return _start(
-        require_wrk(),
-        "--threads=1",
-        f"--connections={connections}",
-        f"--duration={seconds}s",
-        f"--timeout={TIMEOUT_S}s",
-        "--latency",
-        f"--script={script}",
-        url,
-    )
-
-
-def _start(*command: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    The bodies are sent as messages of gRPC if `url` is grpc://HOST:PORT/METHOD: `in_flight` at a time on each
+    connection, or all of a connection on one call if `streams`.
+    """
+    words = [url, str(requests), str(connections), str(seconds), str(in_flight), str(int(streams))]
+    command = [sys.executable, "-m", "bench.clients", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    if process.stdout.readline() != _READY:
+        raise RuntimeError(f"the client did not start: {process.communicate()[1]}")
+    return process
 
 
 def finish(process: subprocess.Popen[str], within_s: float = EXIT_LIMIT_S) -> ClientResult:
@@ -122,85 +86,82 @@ def finish(process: subprocess.Popen[str], within_s: float = EXIT_LIMIT_S) -> Cl
         process.kill()
         process.communicate()
         raise
-    for line in output.splitlines():
-        if line.startswith("RESULT "):
-            reported = json.loads(line.removeprefix("RESULT "))
-            return ClientResult(
-                requests=reported["requests"],
-                seconds=reported["duration_us"] / 1e6,
-                p50_ms=reported["p50_us"] / 1e3,
-                p99_ms=reported["p99_us"] / 1e3,
-                p999_ms=reported["p999_us"] / 1e3,
-                errors=reported["errors"],
-            )
-    raise RuntimeError(f"the client reported no result: {output}{errors}")
-
-
-def require_grpc_client() -> Path:
-    """The compiled client. SystemExit says how to install a compiler if there is none."""
-    program = BUILD / "grpc_client"
-    if program.exists() and program.stat().st_mtime > GRPC_SOURCE.stat().st_mtime:
-        return program
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise SystemExit(
-            "The gRPC client is written in C and there is no compiler. On Debian and Ubuntu: apt install gcc"
-        )
-    BUILD.mkdir(parents=True, exist_ok=True)
-    subprocess.run([compiler, "-O2", "-o", str(program), str(GRPC_SOURCE)], check=True)
-    return program
-
-
-def write_message(name: str, message: bytes) -> Path:
-    """Write a message as gRPC frames it: uncompressed, with its length."""
-    SCRIPTS.mkdir(parents=True, exist_ok=True)
-    path = SCRIPTS / f"{name}.grpc"
-    path.write_bytes(b"\0" + len(message).to_bytes(_PREFIX_BYTES, "big") + message)
-    return path
+    # It may have been interrupted again when it had reported.
+    if not output:
+        raise RuntimeError(f"the client reported no result: {output}{errors}")
+    return ClientResult(**json.loads(output))
 
 
 @dataclass(frozen=True, slots=True)
-class HttpLoad:
-    """wrk sends `script` to `url`, where `server` answers with `model`."""
+class Load:
+    """`server` is asked at `url` and answers with `model`; see start_client.
 
-    server: Server
-    model: str
-    url: str
-    script: Path
-
-    def start(self, *, connections: int, seconds: int) -> subprocess.Popen[str]:
-        """Start the client, whose result `finish` reads. SIGINT ends it at once."""
-        return start_wrk(self.url, self.script, connections=connections, seconds=seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class GrpcLoad:
-    """Sends the framed message in `message`, `in_flight` at a time on each connection.
-
-    `streams` sends the messages of a connection on one call of ModelStreamInfer; otherwise each has its own ModelInfer.
     `connections` replaces the number that the other loads of a row have, unless it is 0.
     """
 
     server: Server
     model: str
-    message: Path
+    url: str
+    requests: Path
     in_flight: int = 1
     streams: bool = False
     connections: int = 0
 
     def start(self, *, connections: int, seconds: int) -> subprocess.Popen[str]:
-        """As that of HttpLoad."""
-        method, mode = ("ModelStreamInfer", "stream") if self.streams else ("ModelInfer", "unary")
-        return _start(
-            str(require_grpc_client()),
-            str(self.server.ports["grpc"]),
-            str(self.connections or connections),
-            str(seconds),
-            str(self.message),
-            GRPC_SERVICE + method,
-            str(self.in_flight),
-            mode,
+        """Start the client, whose result `finish` reads. SIGINT ends it at once."""
+        return start_client(
+            self.url,
+            self.requests,
+            connections=self.connections or connections,
+            seconds=seconds,
+            in_flight=self.in_flight,
+            streams=self.streams,
         )
 
 
-Load = HttpLoad | GrpcLoad
+def target_of(url: str, requests: Path, connections: int, in_flight: int, *, streams: bool) -> Target:
+    at = urlsplit(url)
+    bodies, headers = pickle.loads(requests.read_bytes())
+    is_grpc = at.scheme == "grpc"
+    if is_grpc:
+        made = [b"\0" + len(body).to_bytes(_PREFIX_BYTES, "big") + body for body in bodies]
+    else:
+        lines = "".join(f"{name}: {text}\r\n" for name, text in {"Host": at.netloc, **headers}.items())
+        path = f"{at.path or '/'}{'?' if at.query else ''}{at.query}"
+        made = [
+            f"POST {path} HTTP/1.1\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies
+        ]
+        made = made or [f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()]
+    # Where there are enough, each connection has bodies of its own, such as sequences or parts of a region.
+    own = len(made) >= connections > 1
+    return Target(
+        host=at.hostname or "",
+        port=at.port or 80,
+        requests=[made[number::connections] for number in range(connections)] if own else [made],
+        method=at.path if is_grpc else "",
+        streams=streams,
+        per_connection=own,
+        in_flight=in_flight,
+    )
+
+
+def main() -> None:
+    """The process of a client."""
+    url, requests, *numbers = sys.argv[1:]
+    connections, seconds, in_flight, streams = map(int, numbers)
+    loop = Loop(target_of(url, Path(requests), connections, in_flight, streams=bool(streams)), 0)
+
+    def stop(*_: object) -> None:
+        loop.stopped = True
+
+    signal.signal(signal.SIGINT, stop)
+    print(_READY, end="", flush=True)
+    sample = loop.run(seconds, connections * in_flight, None, 0)
+    p50, p99, p999 = np.percentile(np.asarray(sample.latency) * 1e3, (50, 99, 99.9)) if sample.latency else (0, 0, 0)
+    count, cpu_s = len(sample.latency), sample.cpu * sample.seconds
+    found = ClientResult(count, sample.seconds, float(p50), float(p99), float(p999), sample.errors, cpu_s)
+    print(json.dumps(asdict(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.cases import ADD_SUB, CASES
-from bench.clients import BUILD, require_wrk
+from bench.clients import BUILD
 from bench.loads import grpc, infer
 from bench.machine import LoadWatch, MachineLoad
 from bench.models import repositories
@@ -123,7 +123,6 @@ def measure(options: argparse.Namespace) -> list[Comparison]:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
-    require_wrk()
     watch = LoadWatch()
     found = measure(options)
     print(markdown(found, watch.load(), options))

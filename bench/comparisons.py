@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.cases import ADD_SUB, ADD_SUB_JSON, BY_KEY, ECHO, IMAGE_MEAN, LARGE, LENGTH, Case
-from bench.clients import BUILD, run_wrk, write_script
+from bench.clients import BUILD, run_client, write_requests
 from bench.loads import (
     SAGEMAKER_BINARY,
     VERTEX_BINARY,
@@ -395,16 +395,16 @@ GROWTH_REQUESTS = 100_000
 def workers_memory(run: Run) -> None:
     """The private memory of front ends, and that of all processes before and after many requests."""
     server = run.server("2 front ends")
-    script = write_script(ADD_SUB.key, ADD_SUB.body()[0], headers=ADD_SUB.body()[1])
+    requests = write_requests(ADD_SUB.key, ADD_SUB.body()[0], headers=ADD_SUB.body()[1])
     url = server.url(ADD_SUB.path)
-    run_wrk(url, script, connections=16, seconds=5)
+    run_client(url, requests, connections=16, seconds=5)
     # Private memory would be free without the front end. Pages that forked processes share would stay.
     private = [memory_mb(process, "Private_Clean:", "Private_Dirty:") for process in front_ends_of(server)]
     run.results.note("memory", "private, of each of two front ends", "MB", private)
     run.results.at_most("memory", "MB that a second front end costs", 60, max(private))
     before, sent = server.total_mb("Pss:"), 0
     while sent < GROWTH_REQUESTS:
-        sent += run_wrk(url, script, connections=16, seconds=5).requests
+        sent += run_client(url, requests, connections=16, seconds=5).requests
     growth = server.total_mb("Pss:") - before
     run.results.note("memory", f"growth over {sent} requests", "MB", [growth])
     run.results.at_most("memory", "MB of growth over 100,000 requests", 5, growth)

@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -31,8 +29,6 @@ LOCK = ROOT / "docker" / "requirements-gpu.lock"
 # What the tests and the benchmark need besides; their versions are those of requirements.lock.
 MORE = ("hypothesis", "onnx", "pytest", "tritonclient[grpc,http]")
 GLIBC_MINORS = range(17, 36)
-# Of the C library and the compiler, which every machine has in versions that belong together.
-OF_THE_SYSTEM = re.compile(r"(linux-vdso|ld-linux.*|lib(c|m|pthread|dl|rt|gcc_s))\.so")
 
 
 class Damaged(Exception):
@@ -88,7 +84,7 @@ def _piece(number: int) -> str:
 
 
 def pack(folder: Path, python: str, leave_out: list[str]) -> None:
-    """Download the packages for x86-64 and split them, with wrk and its libraries."""
+    """Download the packages for x86-64 and split them."""
     with tempfile.TemporaryDirectory() as temporary:
         wheels = Path(temporary)
         wanted = [pin for pin in _pins() if not any(pin.startswith(name) for name in leave_out)]
@@ -104,23 +100,13 @@ def pack(folder: Path, python: str, leave_out: list[str]) -> None:
         ]
         command += ["--implementation=cp", *platforms, "--platform=manylinux2014_x86_64", f"--dest={wheels}"]
         subprocess.run([*command, f"--constraint={ROOT / 'requirements.lock'}", *wanted, *MORE], check=True)
-        files = [*sorted(wheels.glob("*.whl")), *_wrk()]
+        files = sorted(wheels.glob("*.whl"))
         pieces = split(files, folder)
     print(f"{len(files)} files in {pieces} pieces: {folder}")
 
 
 def _pins() -> Iterator[str]:
     return (line.split()[0] for line in LOCK.read_text().splitlines() if re.match(r"[\w.-]+==", line))
-
-
-def _wrk() -> list[Path]:
-    """The client and the libraries that a bare machine may lack. SystemExit without it."""
-    program = shutil.which("wrk")
-    if program is None:
-        raise SystemExit("`wrk` is not installed. On Debian and Ubuntu: apt install wrk")
-    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-    found = [Path(path) for name, path in re.findall(r"(\S+) => (/\S+)", listed) if not OF_THE_SYSTEM.match(name)]
-    return [Path(program), *found]
 
 
 def unpack(folder: Path) -> None:
@@ -138,11 +124,6 @@ def unpack(folder: Path) -> None:
     if not (packages / "nvidia").exists():
         # ONNX Runtime looks for CUDA beside itself alone.
         (packages / "nvidia").symlink_to(there / "nvidia")
-    program = files[[file.name for file in files].index("wrk")]
-    program.chmod(0o755)
-    script = environment / "bin" / "wrk"
-    script.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH="{program.parent.resolve()}" exec "{program.resolve()}" "$@"\n')
-    script.chmod(0o755)
     print(f"Measure with: {python} -m bench.gpu run")
 
 
@@ -177,8 +158,6 @@ def main() -> None:
     else:
         from bench.gpu_parts import run
 
-        # The packed wrk is beside the interpreter.
-        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         run(options)
 
 

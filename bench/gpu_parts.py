@@ -32,7 +32,7 @@ import onnx
 import onnxruntime
 
 from bench.cases import ADD_SUB, BY_KEY, LENGTH, Case
-from bench.clients import BUILD, HttpLoad, Load, require_wrk, write_script
+from bench.clients import BUILD, Load, write_requests
 from bench.loads import infer
 from bench.machine import tree_members, tree_seconds
 from bench.models import networks, repositories
@@ -234,7 +234,7 @@ class BareServer(Server):
 
 
 @dataclass(frozen=True, slots=True)
-class BareLoad(HttpLoad):
+class BareLoad(Load):
     server: BareServer
 
     def start(self, *, connections: int, seconds: int) -> subprocess.Popen[str]:
@@ -292,8 +292,8 @@ def in_shared_memory(case: Case, sizes: dict[str, int], region: Region) -> Ask:
             outputs = [{"name": each, **place(size)} for each, size in sizes.items()]
             body = json.dumps({"inputs": inputs, "outputs": outputs}).encode()
             server.ask("POST", case.path, body, JSON_HEADERS)
-            script = write_script(f"{case.key}-{name}", body, headers=JSON_HEADERS)
-            yield HttpLoad(server, case.model, server.url(case.path), script)
+            requests = write_requests(f"{case.key}-{name}", body, headers=JSON_HEADERS)
+            yield Load(server, case.model, server.url(case.path), requests)
 
     return opened
 
@@ -447,7 +447,6 @@ def _describe_gpu() -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    require_wrk()
     if unknown := set(options.only or ()) - set(PARTS):
         raise SystemExit(f"unknown {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
     ends = time.monotonic() + options.limit

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.cases import ADD_SUB, ADD_SUB_JSON, ECHO
-from bench.clients import BUILD, Load, require_grpc_client, require_wrk
+from bench.clients import BUILD, Load
 from bench.loads import csv, grpc, infer, instances, sequences, shared_memory
 from bench.machine import LoadWatch
 from bench.models import python_models, repositories
@@ -275,8 +275,6 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     # A job that is cancelled leaves no server and no worktree.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    require_wrk()
-    require_grpc_client()
     commit = find(ROOT, options.against)
     print(f"this checkout beside {commit}", file=sys.stderr, flush=True)
     models = FOLDER / "models"

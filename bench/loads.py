@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
 from bench.cases import LENGTH, SEED, Case
-from bench.clients import GrpcLoad, HttpLoad, Load, write_message, write_script
+from bench.clients import GRPC_SERVICE, Load, write_requests
 from bench.models.repositories import FEATURES, TABULAR
 from bench.runner import Ask, NotServed
 from bench.servers.server import JSON_HEADERS, PREDICT, Server
@@ -56,7 +56,7 @@ def infer(
         answered, answer = _post(url, body, headers)
         if checked:
             check_outputs(server, case, answered, answer)
-        yield HttpLoad(server, asked, url, write_script(f"{case.key}-{port}", body, headers=headers))
+        yield Load(server, asked, url, write_requests(f"{case.key}-{port}", body, headers=headers))
 
     return opened
 
@@ -96,7 +96,7 @@ def infer_message(case: Case) -> bytes:
 
 
 def grpc(case: Case, *, streams: bool = False, in_flight: int = 1, connections: int = 0) -> Ask:
-    """The case's request over gRPC; see GrpcLoad."""
+    """The case's request over gRPC; see start_client."""
 
     @contextmanager
     def opened(server: Server) -> Iterator[Load]:
@@ -114,7 +114,9 @@ def grpc(case: Case, *, streams: bool = False, in_flight: int = 1, connections: 
                     service.ModelInfer(request, timeout=LIMIT_S)
         except grpcio.RpcError as error:
             raise NotServed(str(error.details())) from error
-        yield GrpcLoad(server, case.model, write_message(case.key, message), in_flight, streams, connections)
+        url = f"grpc://{HOST}:{server.ports['grpc']}{GRPC_SERVICE}{'ModelStreamInfer' if streams else 'ModelInfer'}"
+        requests = write_requests(f"{case.key}-grpc", message)
+        yield Load(server, case.model, url, requests, in_flight, streams, connections)
 
     return opened
 
@@ -142,8 +144,8 @@ def shared_memory(case: Case, connections: int) -> Ask:
                 memory.seek(-size, os.SEEK_END)
                 if memory.read() != content:
                     raise RuntimeError(f"'{case.model}' does not echo through shared memory")
-            script = write_script(f"{case.key}-shared", *bodies, headers=JSON_HEADERS)
-            yield HttpLoad(server, case.model, server.url(case.path), script)
+            requests = write_requests(f"{case.key}-shared", *bodies, headers=JSON_HEADERS)
+            yield Load(server, case.model, server.url(case.path), requests)
         finally:
             region.unlink(missing_ok=True)
             server.exchange("POST", "/v2/systemsharedmemory/unregister")
@@ -191,8 +193,8 @@ def sequences(graph: str, count: int) -> Ask:
             except triton.InferenceServerException as error:
                 raise NotServed(str(error)) from error
         bodies, (head, *_) = [body for body, _ in made], [head for _, head in made]
-        script = write_script(model, *bodies, headers={LENGTH: str(head)})
-        yield HttpLoad(server, model, server.url(f"/v2/models/{model}/infer"), script)
+        requests = write_requests(model, *bodies, headers={LENGTH: str(head)})
+        yield Load(server, model, server.url(f"/v2/models/{model}/infer"), requests)
 
     return opened
 
@@ -225,7 +227,7 @@ def texts(model: str, count: int = 64) -> Ask:
         url = server.url(f"/v2/models/{model}/infer")
         for body in made:
             _post(url, body, JSON_HEADERS)
-        yield HttpLoad(server, model, url, write_script("texts", *made, headers=JSON_HEADERS))
+        yield Load(server, model, url, write_requests("texts", *made, headers=JSON_HEADERS))
 
     return opened
 
@@ -272,6 +274,6 @@ def _tabular(
     def opened(server: Server) -> Iterator[Load]:
         url = server.url(path, port)
         check(_post(url, body, headers)[1])
-        yield HttpLoad(server, TABULAR, url, write_script(f"{TABULAR}-{name}", body, headers=headers))
+        yield Load(server, TABULAR, url, write_requests(f"{TABULAR}-{name}", body, headers=headers))
 
     return opened

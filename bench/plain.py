@@ -6,7 +6,7 @@
             --metrics-port={metrics}'
 
 Prints its tables and writes bench/results/<date>-<cpu>.json and .md. `--beside` measures another v2 server instead of
-the Flask server: the same rounds, bodies and wrk, one row with the ratios for each case.
+the Flask server: the same rounds, bodies and client, one row with the ratios for each case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from bench import machine
 from bench.cases import CASES, Case
-from bench.clients import BUILD, require_wrk, run_wrk, write_script
+from bench.clients import BUILD, run_client, write_requests
 from bench.loads import check_outputs
 from bench.machine import MachineLoad
 from bench.models import repositories
@@ -158,7 +158,7 @@ def machine_text(results: Results) -> str:
     return (
         f"{results.date}: {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, "
         f"Linux {about['kernel']}, Python {about['python']}; {versions}. "
-        "Server and load generator (`wrk`, one thread) share the cores; a cell is the median of "
+        "Server and load generator share the cores; a cell is the median of "
         f"{results.rounds} rounds of {results.seconds} s, the servers in turn; slow cases take longer."
         f"{machine_sentence(results.seen)}"
     )
@@ -284,12 +284,12 @@ def targets(results: Results) -> list[Target]:
 def measure(server: Server, case: Case | None, *, connections: int, seconds: int) -> Cell:
     """One cell; without a case an empty GET, the cost of a request that does nothing."""
     key, path, model = (case.key, case.path, case.model) if case else ("empty", "/", "")
-    url, script = server.url(path), _script(case)
-    run_wrk(url, script, connections=connections, seconds=WARM_UP_S)
+    url, asked = server.url(path), _requests(case)
+    run_client(url, asked, connections=connections, seconds=WARM_UP_S)
     server.settle()
     counts = server.counts(model) if model else (0, 0)
     cpu = server.cpu_seconds()
-    result = run_wrk(url, script, connections=connections, seconds=seconds * (case.stretch if case else 1))
+    result = run_client(url, asked, connections=connections, seconds=seconds * (case.stretch if case else 1))
     cpu = server.cpu_seconds() - cpu
     server.settle()
     counts_after = server.counts(model) if model else (0, 0)
@@ -309,21 +309,21 @@ def measure(server: Server, case: Case | None, *, connections: int, seconds: int
     )
 
 
-def _script(case: Case | None) -> Path:
+def _requests(case: Case | None) -> Path:
     if case is None:
-        return write_script("empty")
+        return write_requests("empty")
     body, headers = case.body()
-    return write_script(case.key, body, headers=headers)
+    return write_requests(case.key, body, headers=headers)
 
 
 def measure_growth(server: Server, case: Case, *, requests: int) -> Growth:
     """Measure resident memory before and after at least `requests` requests at 16 connections."""
-    script, url = _script(case), server.url(case.path)
+    asked, url = _requests(case), server.url(case.path)
 
     def send(least: int) -> tuple[int, int]:
         sent = errors = 0
         while sent < least:
-            result = run_wrk(url, script, connections=16, seconds=GROWTH_STEP_S)
+            result = run_client(url, asked, connections=16, seconds=GROWTH_STEP_S)
             if result.requests == 0:
                 raise RuntimeError(f"{server.name} answered nothing of {case.key} in {GROWTH_STEP_S} s")
             sent += result.requests
@@ -512,7 +512,6 @@ def main(arguments: Sequence[str]) -> None:
     if options.show:
         results = Results.read(options.show)
     else:
-        require_wrk()
         publication = Publication(options)
         results = run(options)
         results.seen = publication.load()

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.cases import ADD_SUB_JSON, LENGTH, Case
-from bench.clients import ClientResult, run_wrk, write_script
+from bench.clients import ClientResult, run_client, write_requests
 from bench.machine import tree_seconds
 from bench.models.repositories import SHIPPED, WIDTH, build_big, build_scaled
 from bench.runner import Benchmark, Run
@@ -186,7 +186,7 @@ def load(run: Run) -> None:
     for other in OTHERS:
         build_big(repository / other, megabytes=OTHER_MEGABYTES)
     body, headers = SCALED.body()
-    script = write_script(SCALED.key, body, headers=headers)
+    requests = write_requests(SCALED.key, body, headers=headers)
     # No scale occurs twice: weights that had been there before would prove nothing.
     factors, others = itertools.count(2), itertools.cycle(OTHERS)
     results: dict[str, list[ClientResult]] = defaultdict(list)
@@ -209,7 +209,7 @@ def load(run: Run) -> None:
                 raise RuntimeError(f"{server.name} answers with old weights after a reload")
 
         def measured(seconds: int) -> ClientResult:
-            result = run_wrk(server.url(SCALED.path), script, connections=run.options.connections, seconds=seconds)
+            result = run_client(server.url(SCALED.path), requests, connections=run.options.connections, seconds=seconds)
             server.settle()
             return result
 
@@ -255,6 +255,6 @@ REPOSITORY = Benchmark(
         "starts": (10, "tiny: starts of each server"),
         "beside": (None, "tiny, s3: the folder of another checkout"),
         "seconds": (60, "load: seconds of each of its three parts"),
-        "connections": (64, "load: connections of wrk"),
+        "connections": (64, "load: connections of the client"),
     },
 )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from bench.clients import BUILD, Load, finish, require_wrk
+from bench.clients import BUILD, Load, finish
 from bench.results import Comparison, Figures, Publication, Turn, add_publication_arguments, names_among, positive
 from bench.servers.server import Server
 
@@ -255,7 +255,6 @@ def parse(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> argparse
 def run(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> None:
     """Measure what the arguments ask for, print the tables, and publish them."""
     options = parse(name, benchmark, arguments)
-    require_wrk()
     publication = Publication(options)
     results = Figures(shlex.join(["python", "-m", "bench", name, *arguments]))
     Run(benchmark, BUILD / name, options, results).measure()

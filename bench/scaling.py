@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shlex
 import statistics
 import sys
@@ -31,7 +30,7 @@ from pathlib import Path
 
 from bench import machine
 from bench.cases import CASES, DIGIT, Case
-from bench.clients import BUILD, finish, require_wrk, run_wrk, start_wrk, write_script
+from bench.clients import BUILD, finish, run_client, start_client, write_requests
 from bench.machine import TICKS_PER_SECOND, MachineLoad
 from bench.models import repositories
 from bench.results import (
@@ -415,7 +414,7 @@ def _times(seen: Samples, one: Samples) -> list[str]:
 FOLDER = BUILD / "scaling"
 KEYS = ("a-binary", "d-binary", HEAVY.key)
 CONNECTIONS = 64
-CONDITIONS = f"{CONNECTIONS} connections; engines, front ends and wrk on cores of their own where there are enough."
+CONDITIONS = f"{CONNECTIONS} connections; engines, front ends and client on cores of their own where there are enough."
 # Seconds from the client's start until the server is measured.
 _WARM_UP_S = 1
 
@@ -442,35 +441,29 @@ class Bench:
         otherwise where the system puts it.
         """
         body, headers = case.body()
-        script = write_script(case.key, body, headers=headers)
+        requests = write_requests(case.key, body, headers=headers)
         seen = {shape: Samples() for shape in servers}
         for turn in range(self._rounds):
             for shape in list(servers)[:: 1 if turn % 2 == 0 else -1]:
-                self._turn(*servers[shape], case, script, seen[shape], pinned=pinned)
+                self._turn(*servers[shape], case, requests, seen[shape], pinned=pinned)
         return seen
 
     def _turn(
-        self, server: Server, processes: Processes, case: Case, script: Path, seen: Samples, *, pinned: bool
+        self, server: Server, processes: Processes, case: Case, requests: Path, seen: Samples, *, pinned: bool
     ) -> None:
         url = server.url(case.path)
         cores = processes.pin(sorted(os.sched_getaffinity(0))) if pinned else sorted(os.sched_getaffinity(0))
-        run_wrk(url, script, connections=CONNECTIONS, seconds=_WARM_UP_S)
-        before = processes.engine_seconds(), processes.front_end_seconds(), [_ended_seconds()]
-        client = start_wrk(url, script, connections=CONNECTIONS, seconds=self._seconds)
+        run_client(url, requests, connections=CONNECTIONS, seconds=_WARM_UP_S)
+        before = processes.engine_seconds(), processes.front_end_seconds()
+        client = start_client(url, requests, connections=CONNECTIONS, seconds=self._seconds)
         pin(client.pid, cores)
         load = finish(client)
         if load.errors:
             raise RuntimeError(f"{load.errors} requests failed; the log is {server.log}")
-        after = processes.engine_seconds(), processes.front_end_seconds(), [_ended_seconds()]
+        after = processes.engine_seconds(), processes.front_end_seconds()
         worked = [[end - begin for end, begin in zip(*pair, strict=True)] for pair in zip(after, before, strict=True)]
-        engines, front_ends, (client_seconds,) = worked
-        seen.take(load.requests, load.seconds, engines, front_ends, client_seconds)
-
-
-def _ended_seconds() -> float:
-    """The CPU time of this process's children that have ended, the clients."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        engines, front_ends = worked
+        seen.take(load.requests, load.seconds, engines, front_ends, load.cpu_s)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -502,7 +495,6 @@ def mean_costs(found: dict[Shape, Samples]) -> Costs:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
-    require_wrk()
     models = FOLDER / "models"
     repositories.build(models)
     build_heavy(models)

@@ -30,7 +30,7 @@ import numpy as np
 from onnx import helper
 
 from bench.cases import BY_KEY, DIGIT, Case
-from bench.clients import BUILD, ClientResult, require_wrk, run_wrk, write_script
+from bench.clients import BUILD, ClientResult, run_client, write_requests
 from bench.machine import LoadWatch
 from bench.models import repositories
 from bench.models.networks import graph_of
@@ -225,10 +225,10 @@ def measure(options: argparse.Namespace) -> list[list[str]]:
     models = FOLDER / "models"
     build(models)
     cases = [CASES[key] for key in options.cases]
-    scripts = {}
+    requests_of = {}
     for case in cases:
         body, headers = case.body()
-        scripts[case.key] = write_script(case.key, body, headers=headers)
+        requests_of[case.key] = write_requests(case.key, body, headers=headers)
     results: dict[Cell, list[ClientResult]] = defaultdict(list)
     longest: dict[Cell, float] = defaultdict(float)
     with ExitStack() as stack:
@@ -239,14 +239,14 @@ def measure(options: argparse.Namespace) -> list[list[str]]:
             server = stack.enter_context(watched_server(Path(checkout).resolve(), models, str(index), pauses))
             servers[checkout] = server, pauses
             for case in cases:
-                run_wrk(server.url(case.path), scripts[case.key], connections=16, seconds=1)
+                run_client(server.url(case.path), requests_of[case.key], connections=16, seconds=1)
         for _, condition, (checkout, (server, pauses)) in product(range(options.rounds), options.only, servers.items()):
             before = len(pauses_us(pauses))
             with CONDITIONS[condition][1](server):
                 for case, connections in product(cases, options.connections):
                     cell = (checkout, condition, case.key, connections)
-                    url, script = server.url(case.path), scripts[case.key]
-                    results[cell].append(run_wrk(url, script, connections=int(connections), seconds=options.seconds))
+                    url, asked = server.url(case.path), requests_of[case.key]
+                    results[cell].append(run_client(url, asked, connections=int(connections), seconds=options.seconds))
                     longest[cell] = max([longest[cell], *pauses_us(pauses)[before:]])
     rows = []
     for cell, found in results.items():
@@ -270,7 +270,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=positive, default=5, help="rounds of each cell; the median counts")
     parser.add_argument("--seconds", type=positive, default=3, help="of a round")
     options = parser.parse_args(arguments)
-    require_wrk()
     watch = LoadWatch()
     print(table(HEADER, measure(options)))
     print(f"\n{options.rounds} rounds of {options.seconds} s. Meanwhile {watch.load().text()}.")

@@ -26,7 +26,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from bench.cases import SEED
-from bench.clients import BUILD, SCRIPTS, require_wrk, run_wrk, write_script
+from bench.clients import BUILD, REQUESTS, run_client, write_requests
 from bench.results import Comparison, Figures, Publication, Turn, add_publication_arguments, names_among, positive
 from bench.servers.server import JSON_HEADERS, Server, trident
 from tests.contract.servers.ports import HOST
@@ -127,9 +127,9 @@ class Rounds:
             for server in self.servers[:: 1 if number % 2 == 0 else -1]:
                 path, _ = body_of(server, [])
                 bodies = [body_of(server, texts)[1] for texts in requests]
-                script = write_script(f"text-{server.name}-{case}", *bodies, headers=JSON_HEADERS)
+                asked = write_requests(f"text-{server.name}-{case}", *bodies, headers=JSON_HEADERS)
                 before = server.cpu_seconds()
-                found = run_wrk(server.url(path), script, connections=connections, seconds=seconds)
+                found = run_client(server.url(path), asked, connections=connections, seconds=seconds)
                 server.settle()
                 cpu_us = (server.cpu_seconds() - before) / max(1, found.requests) * 1e6
                 turn[server.name] = Turn(found.rate, cpu_us)
@@ -160,7 +160,7 @@ class Rounds:
 
 def bare_loop(folder: Path, requests: list[list[str]], seconds: float) -> Turn:
     """A turn of the loop in a process of its own, which runs the texts of one request at a time."""
-    texts = SCRIPTS / "texts.json"
+    texts = REQUESTS / "texts.json"
     texts.write_text(json.dumps(requests))
     command = [sys.executable, "-m", "bench.servers.text_loop", str(folder), str(texts), str(seconds)]
     answer = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=300).stdout)
@@ -188,7 +188,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--options", type=shlex.split, default=[], help="options for our server, in one text")
     add_publication_arguments(parser)
     options = parser.parse_args(arguments)
-    require_wrk()
     publication = Publication(options)
     results = Figures(shlex.join(["python", "-m", "bench", "text", *arguments]))
     with ExitStack() as stack:

@@ -447,7 +447,7 @@ def _is_final(message: bytes) -> bool:
     return bool(parameters["triton_final_response"].bool_param)
 
 
-class _Loop:
+class Loop:
     """The connections of one process, which stay open from run to run."""
 
     def __init__(self, target: Target, number: int) -> None:
@@ -571,7 +571,7 @@ def _serve(pipe: Pipe, target: Target, number: int) -> None:
     """A client process: makes the runs that its parent asks for. SIGTERM ends a run early, and a closed pipe the
     process; an interrupt from the terminal is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    loop = _Loop(target, number)
+    loop = Loop(target, number)
 
     def stop(*_: object) -> None:
         loop.stopped = True

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.clients import HttpLoad, Load
+from bench.clients import Load
 from bench.guard import LIMIT, OTHER, ROWS, THIS, Measured, Row, Verdict, all_ports, checked_out, find, opened, parse
 from bench.results import Ratio, Turn
 from bench.runner import NotServed
@@ -133,7 +133,7 @@ def _row(servers: dict[str, Server], *served: str) -> Row:
     def opened(server: Server) -> Iterator[Load]:
         if server not in [servers[name] for name in served]:
             raise NotServed("404: unknown model")
-        yield HttpLoad(server, "simple", server.url("/"), Path("script"))
+        yield Load(server, "simple", server.url("/"), Path("script"))
 
     return Row("key", "a row", opened)
 
