@@ -308,7 +308,7 @@ def test_the_log_is_filtered_and_its_level_changed(open_page: Callable[..., Page
 
 
 def test_requests_are_traced(open_page: Callable[..., Page], server: ServerProcess) -> None:
-    page = open_page("/traces")
+    page = open_page("/traces", width=900)
     give_token(page)
     page.get_by_role("button", name="Trace the next 20").click()
     expect(page.get_by_role("button", name="Stop tracing")).to_be_visible()
