@@ -55,8 +55,6 @@ LIMIT_S = 30
 TABLE = re.compile(r"<!-- options: begin -->\n(.*?)<!-- options: end -->", re.DOTALL)
 QUOTE = re.compile(r"`([^`\n]+)`")
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
-SAME = "as in Triton"
-UNUSED = "accepted, without effect"
 
 
 def names_of(text: str) -> frozenset[str]:
@@ -90,8 +88,8 @@ NOTES = {
     "model-repository": "folders, `s3://`, `gs://`, `as://`",
     "strict-readiness": "a third value, `auto`, is the default: see [above](#readiness)",
     "http-thread-count": "threads for large bodies and repository control; other requests need none",
-    "sagemaker-thread-count": "the same",
-    "vertex-ai-thread-count": "the same",
+    "sagemaker-thread-count": "as `--http-thread-count`",
+    "vertex-ai-thread-count": "as `--http-thread-count`",
     "log-format": "and `json`",
     "backend-config": "only `default-max-batch-size`, those of `python` and of "
     "[`tensorrt`](backends.md#tensorrt-plans), and for `onnxruntime` also "
@@ -128,15 +126,18 @@ OTHER_NAMES = names_of(
 
 
 def options_table() -> str:
-    """The options that are not simply as in Triton."""
-    lines = ["| option | here | note |", "|---|---|---|"]
+    """The options with a note, and those without effect."""
+    lines, unused = ["| option | here |", "|---|---|"], []
     for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS):
         if each.flag and not each.own:
             note = NOTES.get(each.flag, "")
             names = ", ".join(f"`--{name}`" for name in each.names)
-            if note or each in UNUSED_OPTIONS:
-                lines.append(f"| {names} | {UNUSED if each in UNUSED_OPTIONS else SAME} | {note} |")
-    return "\n".join(lines) + "\n"
+            if each in UNUSED_OPTIONS:
+                unused.append(f"{names} ({note})" if note else names)
+            elif note:
+                lines.append(f"| {names} | {note} |")
+    table = "\n".join(lines)
+    return f"{table}\n\nAccepted without effect: {', '.join(unused)}.\n"
 
 
 def code(page: str) -> list[str]:
