@@ -263,7 +263,7 @@ def _frontier(bench: Bench, chosen: Trial) -> str:
                 about=f"{way}, {level.load}: {figure(level.rate)}/s, {figure(level.percentiles[name])} ms",
                 marked=trial is chosen and level is best,
             )
-            for level in trial.levels
+            for level in (*trial.levels, *trial.raced)
             # What is far above the target would hide the rest.
             if level.requests and level.percentiles[name] < 3 * objective.target_ms
         ]
