@@ -197,6 +197,11 @@ class Option:
     shown_default: str = ""
     empty_counts: bool = False
 
+    @classmethod
+    def of_command(cls, flag: str, kind: Kind[Any], default: Any, help: str, *, repeatable: bool = False) -> Option:
+        """One of a command that tritonserver does not have."""
+        return cls(flag=flag, kind=kind, default=default, help=help, repeatable=repeatable, own=True)
+
     def placed(self, section: str, flag: str) -> Option:
         """The option in a section of the help text, under its name on the command line."""
         return replace(self, section=section, flag=flag, variable=self.variable or variable_of(flag))

@@ -78,10 +78,7 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _own(flag: str, kind: Kind[Any], default: Any, help: str, *, repeatable: bool = False) -> Option:
-    return Option(flag=flag, kind=kind, default=default, help=help, repeatable=repeatable, own=True)
-
-
+_own = Option.of_command
 _RANGE = Kind("START:END:STEP", _range)
 _FORMAT_KIND = choice("input-tensor-format", "binary", "json")
 OPTIONS = {

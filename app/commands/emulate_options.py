@@ -27,7 +27,7 @@ VARIABLE = Kind("NAME=VALUE", _variable)
 
 def own_option(flag: str, kind: Kind[Any], default: Any, help: str) -> Option:
     """An option of an emulator; it is repeatable if its default is ()."""
-    return Option(flag=flag, kind=kind, help=help, default=default, repeatable=default == (), own=True)
+    return Option.of_command(flag, kind, default, help, repeatable=default == ())
 
 
 def variables_of(texts: Sequence[str]) -> dict[str, str]:

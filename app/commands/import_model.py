@@ -13,7 +13,8 @@ from typing import Any
 
 from google.protobuf.text_format import MessageToString
 
-from trident.adapters.common.options import SWITCH, TEXT, BadOption, BadValue, Kind, Option, Paths
+from trident.adapters.common.options import FILE, SWITCH, TEXT, BadOption, BadValue, Kind, Option
+from trident.app.commands.init import REPOSITORY
 from trident.app.importing.building import Trial, build, check, compare, try_model, write_golden
 from trident.app.importing.sources import Options, Plan, plans_of
 from trident.app.process.environment import disable_telemetry, process_environment
@@ -43,42 +44,23 @@ def _input(text: str) -> tuple[str, Shape]:
     return datatype, shape
 
 
-_NAME = Option(flag="name", kind=TEXT, default="", own=True, help="Of the model; default as the source is called.")
-_REPOSITORY = Option(
-    flag="repository",
-    kind=Kind("string", TEXT.parse, (), Paths.FOLDERS),
-    default="models",
-    own=True,
-    help="Folder of the models; default models.",
+_own = Option.of_command
+_NAME = _own("name", TEXT, "", "Of the model; default as the source is called.")
+_DRY_RUN = _own("dry-run", SWITCH, False, "Show the model, and make nothing.")
+_TRUST = _own(
+    "trust-pickle", SWITCH, False, "Read pickles and code of the source's author, which can do all that you can."
 )
-_DRY_RUN = Option(flag="dry-run", kind=SWITCH, default=False, own=True, help="Show the model, and make nothing.")
-_TRUST = Option(
-    flag="trust-pickle",
-    kind=SWITCH,
-    default=False,
-    own=True,
-    help="Read pickles and code of the source's author, which can do all that you can.",
-)
-_INPUT = Option(
-    flag="input",
-    kind=Kind("DATATYPE:SHAPE", _input),
-    default=(),
+_INPUT = _own(
+    "input",
+    Kind("DATATYPE:SHAPE", _input),
+    (),
+    "FP32:1,16, the next argument of a model that does not say what it takes, with the shape of one request.",
     repeatable=True,
-    own=True,
-    help="FP32:1,16, the next argument of a model that does not say what it takes, with the shape of one request.",
 )
-_PYTHON = Option(
-    flag="python",
-    kind=Kind("string", TEXT.parse, (), Paths.FILES),
-    default=sys.executable,
-    own=True,
-    help="The interpreter that has the source's framework; default this one.",
-)
-_LINK = Option(
-    flag="link", kind=SWITCH, default=False, own=True, help="Link to the files of the source instead of copying them."
-)
-_NO_RUN = Option(flag="no-run", kind=SWITCH, default=False, own=True, help="Neither run the model nor compare it.")
-ACCEPTED = (_NAME, _REPOSITORY, _DRY_RUN, _TRUST, _INPUT, _PYTHON, _LINK, _NO_RUN, *CACHE_OPTIONS)
+_PYTHON = _own("python", FILE, sys.executable, "The interpreter that has the source's framework; default this one.")
+_LINK = _own("link", SWITCH, False, "Link to the files of the source instead of copying them.")
+_NO_RUN = _own("no-run", SWITCH, False, "Neither run the model nor compare it.")
+ACCEPTED = (_NAME, REPOSITORY, _DRY_RUN, _TRUST, _INPUT, _PYTHON, _LINK, _NO_RUN, *CACHE_OPTIONS)
 
 _FITS = re.compile(r"[^A-Za-z0-9._-]+")
 _URL = "http://localhost:8000"
@@ -96,8 +78,8 @@ def import_model(arguments: Sequence[str]) -> int:
     # Warnings that concern the model are in its report.
     configure_logging(LogOptions(info=False, warning=False, error=False))
     disable_telemetry()
-    repository = Path(values[_REPOSITORY.flag])
-    if parse_location(values[_REPOSITORY.flag]).scheme is not Scheme.LOCAL:
+    repository = Path(values[REPOSITORY.flag])
+    if parse_location(values[REPOSITORY.flag]).scheme is not Scheme.LOCAL:
         raise BadOption.of("--repository", "a model is made in a folder: upload it from there")
     cache = read_cloud_cache(values, process_environment())
     with tempfile.TemporaryDirectory(prefix="trident-import-") as made, _on_disk(words[0], cache) as source:

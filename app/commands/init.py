@@ -6,19 +6,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from trident.adapters.common.options import TEXT, BadOption, Kind, Option, Paths
+from trident.adapters.common.options import FOLDER, BadOption, Option
 from trident.app.settings.sources import read_values
 from trident.core.errors import InvalidRequest
 from trident.core.repository.repository import CONFIG_FILE, GOLDEN_REQUESTS
 
-_REPOSITORY = Option(
-    flag="repository",
-    kind=Kind("string", TEXT.parse, (), Paths.FOLDERS),
-    default="models",
-    own=True,
-    help="Folder of the models; default models.",
-)
-ACCEPTED = (_REPOSITORY,)
+REPOSITORY = Option.of_command("repository", FOLDER, "models", "Folder of the models; default models.")
+ACCEPTED = (REPOSITORY,)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 _MODEL = '''\
@@ -75,7 +69,7 @@ def init(arguments: Sequence[str]) -> int:
     if len(words) != 1 or not _NAME.fullmatch(words[0]):
         raise BadOption("a name of letters, digits, '_', '-' and '.' is expected: trident init NAME")
     (name,) = words
-    repository = Path(values[_REPOSITORY.flag])
+    repository = Path(values[REPOSITORY.flag])
     folder = repository / name
     try:
         folder.mkdir(parents=True)

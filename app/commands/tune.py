@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import text_format
 
@@ -58,11 +57,8 @@ def _duration(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
+_own = Option.of_command
 _DURATION = Kind("duration", _duration)
-
-
-def _own(flag: str, kind: Kind[Any], default: Any, help: str, *, repeatable: bool = False) -> Option:
-    return Option(flag=flag, kind=kind, default=default, help=help, repeatable=repeatable, own=True)
 
 
 ACCEPTED = (

@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 
+# What frameworks raise for a model or an input that they cannot take. A failure of the machine is none of these.
+_FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
 # --- answers: each takes the file and the arrays by input, and gives arrays by output, or by number without names
 
 
@@ -161,7 +164,7 @@ def tensors(path: str, asked: Any) -> dict[str, Any]:
     for inputs in candidates:
         try:
             one, two = (_shapes(module, inputs, rows) for rows in (2, 3))
-        except Exception as error:
+        except _FAILURES as error:
             failure = (str(error).strip() or type(error).__name__).splitlines()[-1]
             continue
         outputs = [
@@ -248,7 +251,7 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
         return {"made": "onnx", **known}
     except ImportError as error:
         reason = f"{error.name} is not installed"
-    except Exception as error:
+    except _FAILURES as error:
         reason = f"skl2onnx: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
     answer = np.asarray(model.predict(np.zeros((1, width), np.float32)))
     label = "STRING" if answer.dtype.kind in "OUS" else _datatype(answer.dtype)
