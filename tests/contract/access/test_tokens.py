@@ -21,7 +21,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import PATH, good_document
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 FIRST, SECOND, WRONG = "first-token-0123", "second-token-0123", "wrong-token-0123"
 BODY = json.dumps(good_document()).encode()

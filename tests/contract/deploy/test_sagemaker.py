@@ -10,11 +10,13 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from tests.contract.deploy.sagemaker_credentials import emulated, set_credentials
 from tests.contract.repository.s3_emulator import REGION, S3Emulator, leave_aws
@@ -36,6 +38,14 @@ pytestmark = pytest.mark.slow
 
 Deploy = Callable[..., Result]
 REQUEST = "deploy/digits/6.json"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models_read_once() -> Iterator[None]:
+    """Each command makes a session of its own, which would parse the megabytes of botocore's service models again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", staticmethod(cache(JSONFileLoader().load_file)))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.contract.vertex.vertex_container import VertexContainer
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.shapes("one-process", "front-ends"),
+    pytest.mark.shapes("front-ends"),
     pytest.mark.usefixtures("http_workers"),
 ]
 

@@ -75,7 +75,7 @@ class Load:
         until(lambda: self.answers > enough)
 
 
-@pytest.mark.shapes("one-process", "front-ends")
+@pytest.mark.shapes("front-ends")
 def test_no_call_is_lost_while_servers_take_turns(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
     """Two servers listen on one port, one of them is stopped, another one takes its place, and so on."""
     (port,) = free_ports(1)

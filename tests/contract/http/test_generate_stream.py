@@ -1,4 +1,4 @@
-"""generate_stream with a model that sends any number of responses, on a real server in both of its shapes."""
+"""generate_stream with a model that sends any number of responses, on a real server with front ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.contract.servers.streamer import write_streamer
 from tests.project import ROOT
 from tests.waiting import LIMIT_S, until
 
-pytestmark = pytest.mark.shapes("one-process", "front-ends")
+pytestmark = pytest.mark.shapes("front-ends")
 
 EVENTS = "text/event-stream; charset=utf-8"
 # Between the model and a client that does not read: the window, the buffers of the sockets, and what is on its way.

@@ -21,7 +21,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import PATH, good_body
 from tests.waiting import until
 
-pytestmark = pytest.mark.shapes("one-process", "front-ends")
+pytestmark = pytest.mark.shapes("front-ends")
 
 START = {
     "log_file": "",

@@ -19,7 +19,7 @@ from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import PATH, good_document
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 CLIENTS = 4
 REQUESTS = 150

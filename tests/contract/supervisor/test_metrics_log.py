@@ -1,4 +1,4 @@
-"""Metrics on stdout: one process of a running server writes them, in both shapes and in the platforms' containers."""
+"""Metrics on stdout: one of several processes writes them, also in the platforms' containers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def total(found: list[dict[str, Any]], figure: str) -> int:
     return sum(int(each[figure]) for each in found)
 
 
-@pytest.mark.shapes("one-process", "front-ends")
+@pytest.mark.shapes("front-ends")
 def test_embedded_metrics_of_each_interval(http_workers: str, tmp_path: Path) -> None:
     options = (
         "--metrics-log=emf",
@@ -80,7 +80,7 @@ def of_model(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in found if each.get("model") == "digits"]
 
 
-@pytest.mark.shapes("one-process", "front-ends")
+@pytest.mark.shapes("front-ends")
 def test_structured_entries_of_each_interval(http_workers: str, tmp_path: Path) -> None:
     options = ("--metrics-log=gcp", "--metrics-log-interval-secs=1", "--shutdown-grace-secs=0")
     log = tmp_path / "log"

@@ -20,7 +20,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import PATH, assert_still_serves, good_body
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 REQUESTS = 500
 CLIENTS = 4
