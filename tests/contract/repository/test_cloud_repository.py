@@ -118,11 +118,8 @@ def _assert_held_start_is_seen(server: ServerProcess, size: int) -> None:
     assert server.request("GET", "/v2/health/live")[0] == 200
 
 
-@pytest.mark.parametrize("storage", ["s3", "gcs"])
-def test_misspelled_prefix_fails_the_start_and_the_log_names_the_right_one(
-    storage: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    right = CloudRepository(request.getfixturevalue(storage), "spelling", "zoo/models")
+def test_misspelled_prefix_fails_the_start_and_the_log_names_the_right_one(gcs: GcsEmulator, tmp_path: Path) -> None:
+    right = CloudRepository(gcs, "spelling", "zoo/models")
     right.put_model("m", 2.0)
     wrong = CloudRepository(right.emulator, "spelling", "zoo/modles")
     with FaultProxy(right.emulator.endpoint) as proxy:
@@ -141,11 +138,8 @@ def test_misspelled_prefix_fails_the_start_and_the_log_names_the_right_one(
         assert listings(proxy.requests) == 2
 
 
-@pytest.mark.parametrize("storage", ["s3", "gcs"])
-def test_validate_examines_a_cloud_repository_and_fills_the_cache_of_the_server(
-    storage: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    repository = CloudRepository(request.getfixturevalue(storage), "examined", "models")
+def test_validate_examines_a_cloud_repository_and_fills_the_cache_of_the_server(s3: S3Emulator, tmp_path: Path) -> None:
+    repository = CloudRepository(s3, "examined", "models")
     repository.put_model("good", 2.0, 3.0)
     repository.put_model("bad", 2.0, config="max_batch_sise: 3")
     with FaultProxy(repository.emulator.endpoint) as proxy:

@@ -178,7 +178,8 @@ def taken() -> Iterator[int]:
 
 
 def test_a_taken_port_is_read_with_its_owner(taken: int) -> None:
-    (reading,) = read_ports({"HTTP": Service("127.0.0.1", taken, "--http-port", "HTTPService", False)})
+    # Whoever has the port of HTTP would be asked who it is.
+    (reading,) = read_ports({"metrics": Service("127.0.0.1", taken, "--metrics-port", "Metrics Service", False)})
     assert reading.failure == f"Socket '127.0.0.1:{taken}' already in use"
     assert reading.owner.endswith(f"(pid {os.getpid()})")
 
