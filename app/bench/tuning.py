@@ -265,7 +265,7 @@ class Bench:
         trial = self.trials.setdefault(candidate, Trial(candidate))
         try:
             server, _ = self.server(candidate)
-            rate = self.run(candidate, start or 1, _SHORTEST_S).rate
+            last = self.run(candidate, start or 1, _SHORTEST_S)
         except ServerError as error:
             trial.error = error.message.splitlines()[-1].rpartition('] "')[2][:200]
             return trial
@@ -273,17 +273,16 @@ class Bench:
         levels: list[Level] = []
         concurrency, patience = start or 1, 1 if start else 2
         while concurrency <= _MOST_CONCURRENCY:
-            levels.append(self.run(candidate, concurrency, _long_enough(seconds, concurrency, rate)))
-            rate = levels[-1].rate
-            last = levels[-patience:]
+            levels.append(self.run(candidate, concurrency, _long_enough(seconds, concurrency, last)))
+            last, newest = levels[-1], levels[-patience:]
             earlier = max((each.rate for each in levels[:-patience]), default=0.0)
-            is_over = all(each.percentiles[name] > target or each.rate < _GAIN * earlier for each in last)
-            if len(last) == patience and is_over:
+            is_over = all(each.percentiles[name] > target or each.rate < _GAIN * earlier for each in newest)
+            if len(newest) == patience and is_over:
                 break
             concurrency *= 2
         while start > 1 and all(each.percentiles[name] > target for each in levels):
             start //= 2
-            levels.insert(0, self.run(candidate, start, _long_enough(seconds, start, rate)))
+            levels.insert(0, self.run(candidate, start, _long_enough(seconds, start, last)))
         trial.levels = levels
         trial.memory_mb = server.memory_mb()
         self._most_live = max(
@@ -324,8 +323,8 @@ class Bench:
             loads = [(candidate, *load) for candidate in left for load in self._close_loads(self.trials[candidate])]
             while loads and (not took or time.monotonic() + took / 2 < end):
                 at = time.monotonic()
-                for candidate, load, rate in loads:
-                    level = self.run(candidate, load, _long_enough(turn_s, load, rate))
+                for candidate, load, near in loads:
+                    level = self.run(candidate, load, _long_enough(turn_s, load, near))
                     self._turns.setdefault((candidate, load), []).append(level)
                 loads.reverse()
                 took = time.monotonic() - at
@@ -335,25 +334,27 @@ class Bench:
             left = [trial.candidate for trial in self.ranked(left)][: max(keep, math.ceil(len(left) / 2))]
         return left
 
-    def _close_loads(self, trial: Trial) -> list[tuple[int, float]]:
-        """The loads among which a candidate's best may be, and their rates: noise may have put one above the target."""
+    def _close_loads(self, trial: Trial) -> list[tuple[int, Level]]:
+        """The loads among which a candidate's best may be, as noise may hide it, each with a level near it."""
         target, name = self.objective.target_ms, str(self.objective.percentile)
         best = trial.best(target, self.objective.percentile)
         if best is None:
             best = min(trial.counted, key=lambda level: level.percentiles[name])
-        found = [(best.concurrency, best.rate)]
+        found = [(best.concurrency, best)]
         if best.concurrency > 1 and best.percentiles[name] > 0.7 * target:
-            found.append((best.concurrency // 2, best.rate))
+            found.append((best.concurrency // 2, best))
         for level in trial.levels:
             is_next = level.concurrency == 2 * best.concurrency and level.rate > best.rate
             if is_next and level.percentiles[name] < 1.5 * target:
-                found.append((level.concurrency, level.rate))
+                found.append((level.concurrency, level))
         return found
 
 
-def _long_enough(seconds: float, concurrency: int, rate: float) -> float:
-    """For a percentile of a slow model, and for the requests under way to be exchanged some times."""
-    return max(seconds, min(4 * _LONGEST_S, (_REQUESTS + 3 * concurrency) / max(1.0, rate)))
+def _long_enough(seconds: float, concurrency: int, near: Level) -> float:
+    """For a percentile of a slow model, and for the requests under way to be exchanged some times, at the pace of the
+    level `near`."""
+    each_s = near.mean / 1e3 / near.concurrency
+    return max(seconds, min(8 * seconds, (_REQUESTS + 3 * concurrency) * each_s))
 
 
 def search(bench: Bench, cores: int, seconds: float) -> None:
