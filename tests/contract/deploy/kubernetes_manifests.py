@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import pytest
 import yaml
 
 from tests.contract.deploy.external_tool import external_tool
@@ -53,6 +56,41 @@ def validate(document: Object) -> None:
     """Raises kubernetes_validate.ValidationError if the API would refuse the object or drop a field."""
     for version in KUBERNETES_VERSIONS:
         kubernetes_validate.validate(document, version, strict=True)
+
+
+_CUSTOM = {
+    "gateway.networking.k8s.io": "gateway-api",
+    "keda.sh": "keda",
+    "monitoring.coreos.com": "prometheus-operator",
+}
+# The packages have a class for each kind, with the schema of its definition. One line for each object that it refuses.
+_CHECK = """
+import { readFileSync } from "node:fs";
+for (const [path, object] of JSON.parse(readFileSync(0))) {
+  const kinds = await import(path);
+  try { new kinds[object.kind](object).validate(); }
+  catch (error) { console.log(object.kind, object.metadata.name, error.message); }
+}
+"""
+
+
+def refused(objects: list[Object]) -> list[str]:
+    """What the schemas of the Gateway API, KEDA and the Prometheus operator refuse; they take unknown fields.
+
+    Skips without the schemas: npm packages @kubernetes-models/NAME, in the folder that KUBERNETES_MODELS names.
+    """
+    folder = os.environ.get("KUBERNETES_MODELS", "")
+    packages = Path(folder, "node_modules", "@kubernetes-models")
+    if not folder or not all((packages / name).is_dir() for name in _CUSTOM.values()):
+        pytest.skip("KUBERNETES_MODELS names no folder with the npm packages @kubernetes-models")
+    asked = []
+    for each in objects:
+        group, _, version = each["apiVersion"].partition("/")
+        asked.append((str(packages / _CUSTOM[group] / group / version / "index.js"), each))
+    command = [external_tool("node", "nodejs"), "--input-type=module", "--eval", _CHECK]
+    finished = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=_LIMIT_S)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.splitlines()
 
 
 def size_of(quantity: str) -> int:

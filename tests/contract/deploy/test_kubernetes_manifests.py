@@ -17,6 +17,7 @@ from tests.contract.deploy.kubernetes_manifests import (
     copied_tree,
     kustomized,
     manifests,
+    refused,
     size_of,
     validate,
 )
@@ -258,3 +259,10 @@ def test_changed_setting_renames_the_config_map(tmp_path: Path) -> None:
 
 def _mounted_maps(stack: Manifests) -> set[str]:
     return {each["configMapRef"]["name"] for each in stack.container["envFrom"]}
+
+
+def test_custom_resources_fit_their_definitions() -> None:
+    kinds = CUSTOM - {"ClusterServingRuntime"}
+    made = [each for name in EVERYTHING for each in manifests(name).of(*kinds)]
+    assert {each["kind"] for each in made} == kinds
+    assert refused(made) == []
