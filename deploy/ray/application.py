@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from ray import serve
@@ -56,6 +57,42 @@ class Replica:
             server.close()
 
 
+class MultiplexedReplica(Replica):
+    """A replica that loads a model when a request names it in the header `serve_multiplexed_model_id`.
+
+    Ray sends such requests to a replica that has the model, and unloads the one that was used longest ago for a fourth.
+    """
+
+    def __init__(self, repository: str, **options: Any) -> None:
+        super().__init__(repository, model_control_mode="explicit", **options)
+
+    async def __call__(self, request: Request) -> StreamingResponse:
+        name = serve.get_multiplexed_model_id()
+        if name:
+            with suppress(trident.ServerError):  # the answer says what is wrong with the model
+                await self._loaded(name)
+        return await super().__call__(request)
+
+    @serve.multiplexed(max_num_models_per_replica=3)  # type: ignore[untyped-decorator]
+    async def _loaded(self, name: str) -> _LoadedModel:
+        await run_in_threadpool(self._server.load, name)
+        return _LoadedModel(self._server, name)
+
+
+class _LoadedModel:
+    """Ray ends it when others take its place."""
+
+    def __init__(self, server: trident.Server, name: str) -> None:
+        self._server = server
+        self._name = name
+
+    def __del__(self) -> None:
+        name, self._name = self._name, ""
+        if name:
+            with suppress(trident.ServerError):  # the server was closed
+                self._server.unload(name)
+
+
 def _parts(parts: Any) -> Iterator[bytes]:
     for part in parts:
         yield bytes(part)
@@ -73,4 +110,5 @@ deployment = serve.deployment(
     },
     health_check_period_s=5,
 )(Replica)
+multiplexed = deployment.options(func_or_class=MultiplexedReplica, name="MultiplexedReplica")
 application = deployment.bind(os.environ.get("TRIDENT_MODELS", "models"))

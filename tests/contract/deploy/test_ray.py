@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.error import HTTPError
 
 import numpy as np
 import pytest
 
+from tests.contract.http import test_completions
 from tests.contract.servers.ports import HOST, free_ports
 from tests.project import ROOT
 
@@ -53,4 +56,47 @@ def test_the_replicas_answer_the_protocol() -> None:
         urllib.request.urlopen(f"{url}/none")
     with refused.value as answer:
         assert (answer.code, answer.headers["Content-Type"]) == (404, "application/json")
+    serve.shutdown()
+
+
+def test_a_replica_loads_the_models_that_are_asked_for_and_unloads_others(tmp_path: Path) -> None:
+    from ray import serve
+
+    from deploy.ray.application import multiplexed
+
+    names = [f"m{number}" for number in range(3)]
+    for name in names:
+        copied = shutil.copytree(f"{MODELS}/simple", tmp_path / name)
+        config = (copied / "config.pbtxt").read_text()
+        (copied / "config.pbtxt").write_text(config.replace('name: "simple"', f'name: "{name}"', 1))
+    (tmp_path / "writer" / "1").mkdir(parents=True)
+    (tmp_path / "writer" / "config.pbtxt").write_text(test_completions.CONFIG)
+    (tmp_path / "writer" / "1" / "model.py").write_text(test_completions.MODEL)
+    (port,) = free_ports(1)
+    serve.start(http_options={"host": HOST, "port": port})
+    serve.run(multiplexed.options(autoscaling_config=None, num_replicas=1).bind(str(tmp_path)))
+
+    def ask(path: str, body: object = None, model: str = "") -> tuple[int, str]:
+        headers = {"serve_multiplexed_model_id": model} if model else {}
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            asked = urllib.request.Request(f"http://{HOST}:{port}/{path}", content, headers)
+            with urllib.request.urlopen(asked) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, ""
+
+    inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ROW} for name in ("INPUT0", "INPUT1")]
+    completion = {"model": "writer", "prompt": "one two"}
+    for name in names:
+        assert ask(f"v2/models/{name}/infer", {"inputs": inputs}, name)[0] == 200
+    _, text = ask("v1/completions", completion, "writer")
+    assert json.loads(text)["choices"][0]["text"] == "ONE TWO "
+    _, text = ask("v1/completions", {**completion, "stream": True}, "writer")
+    assert text.count("data: {") >= 2
+    assert text.endswith("data: [DONE]\n\n")
+    assert ask("v2/models/m0/infer", {"inputs": inputs}, "m0")[0] == 200
+    assert [ask(f"v2/models/{name}/ready")[0] for name in (*names, "writer")] == [200, 404, 200, 200]
+    assert ask("v2/models/none/infer", {"inputs": inputs}, "none")[0] == 404
     serve.shutdown()
