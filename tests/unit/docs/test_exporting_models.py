@@ -26,7 +26,7 @@ from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 
 PAGE = (ROOT / "docs" / "exporting-models.md").read_text()
-LIBRARIES = ("skl2onnx", "convert_lightgbm", "convert_xgboost", "torch.onnx.export")
+LIBRARIES = ("skl2onnx", "torch.onnx.export")
 
 
 def blocks(language: str) -> list[str]:
