@@ -1,7 +1,7 @@
 """A rollout under load: models are loaded, changed and unloaded while clients send requests on open connections.
 
 No request may fail, and every answer must have the old or the new weights.
-Source: docs/spec/repository.md section 1.6; docs/architecture.md section 6.
+Source: docs/spec/repository.md section 1.6; docs/architecture.md section 9.
 """
 
 from __future__ import annotations
