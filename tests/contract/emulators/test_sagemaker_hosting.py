@@ -26,7 +26,6 @@ from tests.contract.sagemaker.sagemaker_archives import write_flat
 from tests.hub_folders import mean_of, write_folder
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import run as deploy
-from tests.unit.deploy.sagemaker.test_deploy_sagemaker_docs import COMMANDS
 from tests.waiting import until
 from trident.app.emulators.sagemaker.api_model import read_settings_file
 from trident.app.emulators.sagemaker.hosting import OPERATIONS, Hosting
@@ -246,9 +245,10 @@ def test_smoke_test_of_a_queue_needs_no_credentials(
 ) -> None:
     leave_aws(monkeypatch, tmp_path)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto.endpoint)
-    command = next(each for each in COMMANDS if each.startswith("smoke films"))
-    url = queue.client.meta.endpoint_url
-    result = deploy(*shlex.split(command.replace("deploy/digits", str(ROOT / "deploy/digits"))), "--endpoint-url", url)
+    request, url = ROOT / "deploy" / "digits" / "6.json", queue.client.meta.endpoint_url
+    result = deploy(
+        "smoke", "films", "--kind=async", f"--request={request}", "--wait-secs=600", f"--endpoint-url={url}"
+    )
     assert (result.status, result.errors) == (0, ""), result.out
 
 
