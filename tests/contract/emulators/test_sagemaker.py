@@ -193,8 +193,13 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SageMakerEmulator
 
 
 def loads(emulator: SageMakerEmulator, key: str) -> int:
-    """The loads of an archive's model by the container."""
+    """The loads of an archive's model by the container, as far as its log has them."""
     return emulator.text().count(f"model '{name_of(key)}' was loaded from")
+
+
+def loads_of_asked(emulator: SageMakerEmulator, key: str) -> int:
+    """The loads of a model that has answered: the line about it may come later."""
+    return until(lambda: loads(emulator, key))
 
 
 def ask(emulator: SageMakerEmulator, key: str, factor: int) -> None:
@@ -208,7 +213,7 @@ def test_model_is_loaded_by_its_first_call(many: SageMakerEmulator) -> None:
     assert loads(many, "once.tar.gz") == 0
     for _ in range(3):
         ask(many, "once.tar.gz", 2)
-    assert loads(many, "once.tar.gz") == 1
+    assert loads_of_asked(many, "once.tar.gz") == 1
 
 
 def test_flat_and_nested_archives_serve_side_by_side(many: SageMakerEmulator) -> None:
@@ -216,13 +221,13 @@ def test_flat_and_nested_archives_serve_side_by_side(many: SageMakerEmulator) ->
     for _ in range(2):
         for key, factor in factors.items():
             ask(many, key, factor)
-    assert [loads(many, key) for key in factors] == [1] * len(factors)
+    assert [loads_of_asked(many, key) for key in factors] == [1] * len(factors)
 
 
 def test_concurrent_first_calls_load_a_model_once(many: SageMakerEmulator) -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda _: ask(many, "together.tar.gz", 6), range(6)))
-    assert loads(many, "together.tar.gz") == 1
+    assert loads_of_asked(many, "together.tar.gz") == 1
 
 
 @pytest.mark.parametrize("key", ["nothing.tar.gz", "deep", "../outside.tar.gz", "%2e%2e/x"])
@@ -296,7 +301,7 @@ def test_full_memory_evicts_the_least_recently_used_model(tmp_path: Path) -> Non
                 break
         assert evicted(emulator)[0] == name_of(second)
         assert not found_below(emulator.temporary, name_of(second))
-        assert (loads(emulator, first), loads(emulator, second)) == (1, 1)
+        assert (loads_of_asked(emulator, first), loads_of_asked(emulator, second)) == (1, 1)
         ask(emulator, second, 2)
         until(lambda: loads(emulator, second) == 2)
         found = refusal(emulator, "ModelError", ONES, TargetModel="never.tar.gz")
