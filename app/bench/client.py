@@ -8,7 +8,6 @@ its caller would find it. Requests are made before; the client sends bytes and c
 from __future__ import annotations
 
 import multiprocessing
-import os
 import re
 import select
 import signal
@@ -648,7 +647,7 @@ class LoadClient:
                 tick()
             except KeyboardInterrupt:
                 for process in self._processes:
-                    os.kill(process.pid or 0, signal.SIGTERM)
+                    process.terminate()
                 self.interrupted = True
         return sample
 

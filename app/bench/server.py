@@ -166,12 +166,12 @@ def started(
                     lines = Path(log.name).read_text(errors="replace").splitlines()[-_LOG_LINES:]
                     raise RepositoryUnavailable("\n".join(["the server did not become ready; its log:", *lines]))
                 time.sleep(0.02)
-            yield Server(targets["http"], False, targets, process.pid or 0, time.monotonic() - began)
+            yield Server(targets["http"], False, targets, process.pid, time.monotonic() - began)
         finally:
             process.terminate()
             process.join(_STOP_S)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid or 0, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
             process.join()
 
 

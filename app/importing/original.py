@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-# What frameworks raise for a model or an input that they cannot take. A failure of the machine is none of these.
+# What frameworks raise for a model or an input that they cannot take, unlike a failure of the machine.
 _FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 # --- answers: each takes the file and the arrays by input, and gives arrays by output, or by number without names

@@ -18,7 +18,6 @@ import orjson
 from trident.core.engine.protocol import Engine
 from trident.core.observability.metrics.snapshot import CustomFamilyMetrics, MetricsSnapshot
 
-FORMAT: Final = "endpoint-load-metrics-format"
 _HEADER: Final = "endpoint-load-metrics"
 _BINARY: Final = "endpoint-load-metrics-bin"
 
