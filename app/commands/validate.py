@@ -402,7 +402,7 @@ class RepositoryCheck:
 def _log_unchecked(path: Path, error: NotInstalled) -> None:
     """Say that the version in `path` was checked without its framework, and what wrote its files."""
     _log.warning(
-        "version %s of model '%s' was checked by what its files say, and not loaded: %s (%s)%s",
+        "version %s of model '%s' was checked without its framework, and not loaded: %s (%s)%s",
         path.name,
         path.parent.name,
         error.message,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trident.core.backends.fil.backend import DEFAULT_FILES
-from trident.core.backends.model_files import content_hint, end_of, origin_of, start_of
+from trident.core.backends.model_files import content_hint, origin_of, start_of
 from trident.core.backends.pytorch.packages import tensors_of
 from trident.core.config.platforms import is_hub_folder
 from trident.core.errors import InvalidRequest
@@ -194,9 +194,16 @@ def _onnx(path: Path, options: Options) -> Plan:
     )
 
 
+def _end_of(path: Path, size: int) -> bytes:
+    """The last `size` bytes of a file, or fewer if it has no more."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - size))
+        return file.read(size)
+
+
 def _weights_beside(path: Path) -> Iterator[Path]:
     """The files that the graph names as those of its weights: they lie in its folder."""
-    head, end = start_of(path, 16 << 20) or b"", end_of(path, 16 << 20) or b""
+    head, end = start_of(path, 16 << 20) or b"", _end_of(path, 16 << 20)
     for each in sorted(path.parent.iterdir()):
         name = each.name.encode()
         if each != path and each.is_file() and b"location" in head + end and (name in head or name in end):
@@ -317,7 +324,7 @@ def _type_of_trees(path: Path) -> str:
     """The `model_type`, or "" if the file has no trees."""
     origin = (origin_of(path) or "") if path.is_file() else ""
     if origin.startswith("XGBoost"):
-        return "xgboost_json" if b'"version"' in (end_of(path, _READ) or b"") else "xgboost_ubj"
+        return "xgboost_json" if b'"version"' in _end_of(path, _READ) else "xgboost_ubj"
     if origin.startswith("LightGBM"):
         return "lightgbm"
     if path.is_file() and path.suffix == ".tl":
@@ -337,7 +344,7 @@ def _trees(path: Path, options: Options) -> Plan:
         has_classes = has_probabilities = False
         original, notes = "", ("it is taken for a regression: for classes set is_classifier and predict_proba",)
     else:
-        text = (end_of(path, _READ) or b"") + (start_of(path, _READ) or b"")
+        text = _end_of(path, _READ) + (start_of(path, _READ) or b"")
         match = _OBJECTIVE.search(text)
         objective = match[0] if match else b""
         has_classes = objective.startswith(_CLASSES)

@@ -41,16 +41,6 @@ def start_of(path: Path, size: int) -> bytes | None:
         return None
 
 
-def end_of(path: Path, size: int) -> bytes | None:
-    """The last `size` bytes of a file, or fewer if it has no more; None if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - size))
-            return file.read(size)
-    except OSError:
-        return None
-
-
 def weight_bytes(version: Path, config: ModelConfig, name: str) -> int:
     """The bytes of the model in a version directory, with its weights in other files; 0 if they tell nothing.
 
@@ -86,48 +76,33 @@ def path_of_model(
     )
 
 
-# How much is read of each end of a file.
-_READ = 64 << 10
-
 # How files begin, and what wrote them.
-_STARTS = (
+_ORIGINS = (
     (re.compile(rb"\x80[\2-\5]"), "Python's pickle"),
-    (re.compile(rb"tree\r?\nversion=(v\d{1,5})"), "LightGBM (model format {})"),
+    (re.compile(rb"tree\r?\nversion="), "LightGBM"),
+    (re.compile(rb'\{(?:\s*"|L\0{7}\x07)learner'), "XGBoost"),  # JSON and UBJSON
+    (re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<net "), "OpenVINO"),
     (re.compile(rb"ptrt"), "TensorRT 8.5 or older"),
+    # Since TensorRT 8.6 its version is in the bytes 24 to 27: major, minor, patch, build.
+    (re.compile(rb"ftrt.{20}([^\0])(.)(.)(.)", re.DOTALL), "TensorRT {}.{}.{} (build {})"),
+    (re.compile(rb"ftrt"), "TensorRT"),
 )
-# The end of the text is the version of XGBoost: in JSON, and in UBJSON as an array of three integers of one byte.
-_XGBOOST_JSON = re.compile(rb'"version"\s*:\s*\[\s*(\d{1,5})\s*,\s*(\d{1,5})\s*,\s*(\d{1,5})\s*\]\s*\}\s*$')
-_XGBOOST_UBJ = re.compile(rb"version\[#L\0{7}\x03i(.)i(.)i(.)\}$", re.DOTALL)
-_OPENVINO = re.compile(rb'(?:"OpenVINO Runtime"|Runtime_version) value="(\d{1,5}(?:\.\d{1,5}){1,2})')
-# A plan since TensorRT 8.6: the version (major, minor, patch, build) is in the bytes 24 to 27 of its 32.
-_PLAN = re.compile(rb"ftrt.{20}([^\0])(.)(.)(.).{4}", re.DOTALL)
 
 
 def origin_of(path: Path) -> str | None:
-    """The program that wrote the file, or the folder of a SavedModel, as `XGBoost 3.2.0`; None if it cannot be told.
+    """The program that wrote the file, or the folder of a SavedModel, as `XGBoost`; None if it cannot be told.
 
     It cannot of Treelite's checkpoints: they begin with three small integers, as other files of numbers do.
     """
     if path.is_dir():
         return "TensorFlow" if (path / "saved_model.pb").is_file() else None
-    start, end = start_of(path, _READ), end_of(path, _READ)
-    if start is None or end is None:
-        return None
+    start = start_of(path, 4096) or b""
     if start[:2] == b"PK":
         return _origin_of_archive(path)
-    for pattern, text in _STARTS:
+    for pattern, text in _ORIGINS:
         if match := pattern.match(start):
-            return text.format(*[group.decode() for group in match.groups()])
-    if start[:4] == b"ftrt":
-        match = _PLAN.match(start)
-        return "TensorRT {}.{}.{} (build {})".format(*_bytes_of(match)) if match else "TensorRT"
-    if start.lstrip()[:1] == b"<" and b"<net " in start:
-        match = _OPENVINO.search(end)
-        return f"OpenVINO {match[1].decode()}" if match else "OpenVINO"
-    if match := _XGBOOST_JSON.search(end):
-        return f"XGBoost {b'.'.join(match.groups()).decode()}"
-    match = _XGBOOST_UBJ.search(end)
-    return "XGBoost {}.{}.{}".format(*_bytes_of(match)) if match else None
+            return text.format(*[group[0] for group in match.groups()])
+    return None
 
 
 def origins_in(version: Path) -> dict[str, str]:
@@ -137,14 +112,9 @@ def origins_in(version: Path) -> dict[str, str]:
 
 
 def written_by(path: Path) -> str:
-    """`, which XGBoost 3.2.0 has written,` to follow the name of the file in a message, or nothing."""
+    """`, which XGBoost has written,` to follow the name of the file in a message, or nothing."""
     origin = origin_of(path)
     return f", which {origin} has written," if origin else ""
-
-
-def _bytes_of(match: re.Match[bytes]) -> list[int]:
-    """The groups of a match as numbers of one byte."""
-    return [group[0] for group in match.groups()]
 
 
 def _origin_of_archive(path: Path) -> str | None:

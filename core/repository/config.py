@@ -377,6 +377,10 @@ def _check_versions(
     by_version = dict.fromkeys(latest.versions, latest)
     if latest.is_of_one_version:
         by_version |= {version: completed(version=version) for version in latest.versions[:-1]}
+    for version, each in list(by_version.items()):
+        if isinstance(each.failure, NotInstalled):
+            check.unchecked.append((each.path, each.failure))
+            del by_version[version]
     for each in by_version.values():
         problems += _config_problems(each)
     valid = {version: each for version, each in by_version.items() if not _config_problems(each)}
@@ -413,6 +417,8 @@ def _version_problems(
     yield from warmup_problems(config, resolve_model_spec(config, version, {}), directory.path)
     try:
         signature = done.signature or backends.inspect(path, config)
+    except NotInstalled:  # which the check raises as well
+        signature = None
     except InvalidModelConfig as error:
         yield from error.problems
         return

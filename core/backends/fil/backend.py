@@ -1,13 +1,10 @@
 """The backend `fil`: decision trees, which Treelite runs on the CPU.
 
-Source: docs/spec/framework-backends.md section 6.7; the formats of XGBoost, LightGBM and Treelite 4.
+Source: docs/spec/framework-backends.md section 6.7.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +15,13 @@ import numpy as np
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.fil import EXTRA
 from trident.core.backends.in_process import Framework, InProcessModel, Runner
-from trident.core.backends.model_files import content_hint, end_of, path_of_model, start_of, written_by
+from trident.core.backends.model_files import content_hint, path_of_model, start_of, written_by
 from trident.core.backends.parameters import field_of, parameters_of
-from trident.core.backends.registry import check_installed, importing, is_installed
+from trident.core.backends.registry import check_installed, importing
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig, datatype_of
-from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, Unsupported
+from trident.core.errors import BackendFailed, ConfigInvalid, Unsupported
 from trident.core.inference.tensors import BY_NAME, Array, element_count
 
 _FRAMEWORK = "treelite"
@@ -53,7 +50,7 @@ def make_backend(settings: Mapping[str, str]) -> Backend:
 
 
 class FilBackend:
-    """Implements Backend. Loader threads, several at once. Without Treelite it reads what the files say themselves."""
+    """Implements Backend. Loader threads, several at once."""
 
     supports_gpus = False
 
@@ -61,9 +58,7 @@ class FilBackend:
         """The tensors of the trees in the version directory `path`."""
         settings = TreeSettings.read(config)
         file = tree_path(path, config, settings)
-        if not is_installed(_FRAMEWORK):
-            header = header_of_file(file, settings, config.name)
-            return signature_of(header, settings) if header else None
+        check_installed(_FRAMEWORK, EXTRA, config.name)
         with importing("fil", EXTRA):
             from trident.core.backends.fil.treelite import header_of, read_trees
         return signature_of(header_of(read_trees(file, settings, config.name)), settings)
@@ -171,6 +166,15 @@ def _wrong(name: str, message: str, model: str, hint: str | None = None) -> Back
     return BackendFailed(message, hint=hint, model=model, field=field_of(name))
 
 
+@dataclass(frozen=True, slots=True)
+class TreeHeader:
+    """`features` are the values of a row. `classes` is 1 for a regression and for two classes."""
+
+    features: int
+    classes: int
+    targets: int
+
+
 def signature_of(header: TreeHeader, settings: TreeSettings) -> ModelSignature:
     """One input of as many features as the trees know, one output. Triton leaves both to the configuration."""
     return ModelSignature(
@@ -272,10 +276,6 @@ def _narrow(scores: Array) -> Array:
     return narrow[:, 0] if narrow.shape[1] == 1 else narrow
 
 
-# UBJSON objects and texts of JSON begin so; the second byte of UBJSON is a type or the length of a key.
-_OBJECT = b"{"
-
-
 def tree_path(version: Path, config: ModelConfig, settings: TreeSettings) -> Path:
     """The model file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
     named: str = config.default_model_filename
@@ -284,33 +284,16 @@ def tree_path(version: Path, config: ModelConfig, settings: TreeSettings) -> Pat
     return path_of_model(version, config, named if is_given else DEFAULT_FILES[settings.model_type])
 
 
-def header_of_file(path: Path, settings: TreeSettings, model: str) -> TreeHeader | None:
-    """Read the header of a file; None for XGBoost's old binary format. Raises ModelLoadFailed."""
-    model_type = type_of(path, settings)
-    if model_type == "xgboost" and content_hint(path) is None:
-        return None
-    header = read_header(path, model_type)
-    if header is None:
-        raise ModelLoadFailed(
-            f"failed to load model '{model}': '{path.name}' is not a whole file of type {settings.model_type}",
-            hint=hint_of(path, settings, "or of another version than is known here"),
-            model=model,
-        )
-    return header
-
-
 def type_of(path: Path, settings: TreeSettings) -> str:
     """The type by the file's content where XGBoost writes another format than the type says.
 
     XGBoost no longer writes its binary format: what it saves as `.model` is UBJSON.
     """
-    if settings.model_type != "xgboost" or start_of(path, 1) != _OBJECT:
+    start = start_of(path, 64) or b""
+    if settings.model_type != "xgboost" or start[:1] != b"{":
         return settings.model_type
-    try:
-        json.loads(path.read_bytes())
-    except ValueError:
-        return "xgboost_ubj"
-    return "xgboost_json"
+    # A quotation mark begins the first key of JSON, and nothing in UBJSON.
+    return "xgboost_json" if start[1:].lstrip()[:1] == b'"' else "xgboost_ubj"
 
 
 def hint_of(path: Path, settings: TreeSettings, other_cause: str) -> str:
@@ -319,55 +302,3 @@ def hint_of(path: Path, settings: TreeSettings, other_cause: str) -> str:
         f"the file{written_by(path)} is not of type {settings.model_type}, or incomplete, {other_cause}: set "
         f"model_type to the format that it was saved in ({', '.join(DEFAULT_FILES)}), or compare it with the original"
     )
-
-
-_READ = 64 << 10
-
-_XGBOOST_JSON = re.compile(rb'"learner_model_param"\s*:\s*\{([^{}]{1,4096})\}')
-_JSON_MEMBER = re.compile(rb'"(num_\w{1,32})"\s*:\s*"(\d{1,9})"')
-_XGBOOST_UBJ = re.compile(rb"learner_model_param\{(.{1,4096}?)\}L", re.DOTALL)
-# A key and a text, each behind its length in eight bytes.
-_UBJ_MEMBER = re.compile(rb"(num_[a-z]{1,32})SL\0{7}.(\d{1,9})", re.DOTALL)
-_LIGHTGBM_MEMBER = re.compile(rb"^(num_class|max_feature_idx)=(\d{1,9})\r?$", re.MULTILINE)
-
-# Treelite 4: three numbers of its version, two datatypes, the trees; then features, kind, averaging, targets, and the
-# classes of each target behind their number.
-_CHECKPOINT = struct.Struct("<3i2BQiBBiQi")
-_CHECKPOINT_MAJOR = 4
-
-
-@dataclass(frozen=True, slots=True)
-class TreeHeader:
-    """`features` are the values of a row. `classes` is 1 for a regression and for two classes."""
-
-    features: int
-    classes: int
-    targets: int = 1
-
-
-def read_header(path: Path, model_type: str) -> TreeHeader | None:
-    """The header of the file at `path`; None if it is not of `model_type`, incomplete, or of an unknown version."""
-    if model_type == "treelite_checkpoint":
-        return _of_checkpoint(start_of(path, _CHECKPOINT.size) or b"")
-    if model_type == "lightgbm":
-        found = _members(_LIGHTGBM_MEMBER, start_of(path, _READ) or b"")
-        return TreeHeader(found["max_feature_idx"] + 1, found["num_class"]) if len(found) == 2 else None
-    end = end_of(path, _READ) or b""
-    block, member = (_XGBOOST_JSON, _JSON_MEMBER) if model_type == "xgboost_json" else (_XGBOOST_UBJ, _UBJ_MEMBER)
-    match = block.search(end)
-    found = _members(member, match[1]) if match else {}
-    if "num_feature" not in found:
-        return None
-    # XGBoost writes 0 classes for a regression, and leaves out the targets of its older versions.
-    return TreeHeader(found["num_feature"], max(1, found.get("num_class", 1)), max(1, found.get("num_target", 1)))
-
-
-def _of_checkpoint(start: bytes) -> TreeHeader | None:
-    if len(start) < _CHECKPOINT.size:
-        return None
-    major, *_, features, _, _, targets, _, classes = _CHECKPOINT.unpack(start)
-    return TreeHeader(features, classes, targets) if major == _CHECKPOINT_MAJOR and features > 0 else None
-
-
-def _members(pattern: re.Pattern[bytes], text: bytes) -> dict[str, int]:
-    return {name.decode(): int(value) for name, value in pattern.findall(text)}

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.openvino import EXTRA
-from trident.core.backends.openvino.model_file import signature_without_openvino
-from trident.core.backends.openvino.settings import OpenVinoSettings
-from trident.core.backends.registry import check_installed, importing, is_installed
+from trident.core.backends.openvino.settings import OpenVinoSettings, model_path
+from trident.core.backends.registry import check_installed, importing
 from trident.core.config.placement import DeviceKind, placements
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
@@ -32,14 +31,14 @@ def make_backend(settings: Mapping[str, str]) -> Backend:
 
 
 class OpenVinoBackend:
-    """Implements Backend. Loader threads, several at once. Without OpenVINO it reads what the files say themselves."""
+    """Implements Backend. Loader threads, several at once."""
 
     supports_gpus = False
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
         """The signature of the model in the version directory `path`, fitted to `config` if that is complete."""
-        if not is_installed(_FRAMEWORK):
-            return signature_without_openvino(path, config)
+        model_path(path, config)
+        check_installed(_FRAMEWORK, EXTRA, config.name)
         return self._compiler.signature(path, config)
 
     def check(self, config: ModelConfig) -> None:

@@ -25,8 +25,7 @@ from trident.core.backends.openvino.graph import (
     read_model,
     signature_of,
 )
-from trident.core.backends.openvino.model_file import model_path
-from trident.core.backends.openvino.settings import OpenVinoSettings
+from trident.core.backends.openvino.settings import OpenVinoSettings, model_path
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig

@@ -6,20 +6,29 @@ Source: docs/spec/framework-backends.md section 6.6.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import openvino
 
 from trident.core.backends.model_files import content_hint, written_by
-from trident.core.backends.openvino.model_file import DATATYPES, TYPES, as_converted, begins_with_batch, tensor_name
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
 from trident.core.config.validate import validate_against_signature
 from trident.core.errors import ModelLoadFailed, ServerError
 from trident.core.inference.tensors import Shape
+
+_DATATYPES = {
+    "boolean": "BOOL",
+    "f16": "FP16",
+    "f32": "FP32",
+    "f64": "FP64",
+    **{f"i{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": f"UINT{bits}" for bits in (8, 16, 32, 64)},
+}
+_TYPES = {datatype: name for name, datatype in _DATATYPES.items()}
 
 _WRONG_WEIGHTS = "Incorrect weights in bin file"
 _NO_OPERATOR = re.compile(r"Cannot create (\S{1,100}) layer .*unsupported opset: (\S{1,100})")
@@ -66,13 +75,23 @@ def signature_of(model: Any) -> ModelSignature:
     return ModelSignature(
         tuple(_tensor(port) for port in model.inputs),
         tuple(_tensor(port) for port in model.outputs),
-        can_batch=all(begins_with_batch(str(port.get_node().layout)) for port in [*model.inputs, *model.outputs]),
+        can_batch=all(_begins_with_batch(port) for port in [*model.inputs, *model.outputs]),
     )
 
 
+def _begins_with_batch(port: Any) -> bool:
+    layout = str(port.get_node().layout)  # such as [N,C,H,W]
+    return layout.strip("[]").split(",")[0] == "N"
+
+
 def name_of(port: Any) -> str:
-    """The name of an input or output."""
-    return tensor_name(str(port.get_node().friendly_name), port.names)
+    """The name of an input or output; one without any gets that of its node.
+
+    The graphs of TensorFlow number the results of a node, as in `y:0`: its first result has the node's name.
+    """
+    friendly = str(port.get_node().friendly_name)
+    # Of several names the node has the one of the file.
+    return (friendly if friendly in port.names or not port.names else min(port.names)).removesuffix(":0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +133,30 @@ def fit(read: Callable[[], Any], config: ModelConfig, *, reshapes: bool) -> Fitt
     elif config.max_batch_size == 0 and reshapes:
         _reshape(model, config, None)
     signature = signature_of(model)
-    fitted = as_converted(config, signature, any_batch=bool(fixed_batch))
+    fitted = ModelSignature(
+        tuple(_as_converted(signature.inputs, config.input, any_batch=bool(fixed_batch))),
+        tuple(_as_converted(signature.outputs, config.output, any_batch=bool(fixed_batch))),
+    )
     problems = validate_against_signature(config, fitted, config.name)
     if problems:
         raise InvalidModelConfig(problems, model=config.name)
     inputs = [tensor.name for tensor in signature.inputs]
     outputs = [tensor.name for tensor in signature.outputs]
     return FittedGraph(_converted(model, config, inputs, outputs), fitted, inputs, outputs, fixed_batch)
+
+
+def _as_converted(
+    tensors: Sequence[TensorSignature], entries: Iterable[ModelInput | ModelOutput], *, any_batch: bool
+) -> Iterable[TensorSignature]:
+    """`tensors` with the numeric datatypes of the configuration, to which they are converted.
+
+    `any_batch`: the first dimensions become variable.
+    """
+    wanted = {entry.name: datatype_of(entry.data_type) for entry in entries}
+    for tensor in tensors:
+        row = wanted.get(tensor.name)
+        datatype = row.name if row and row.name in _TYPES and tensor.datatype else tensor.datatype
+        yield replace(tensor, datatype=datatype, shape=(-1, *tensor.shape[1:]) if any_batch else tensor.shape)
 
 
 def _takes_batches(model: Any, config: ModelConfig, size: int, reshapes: bool) -> bool:
@@ -156,11 +192,11 @@ def _converted(model: Any, config: ModelConfig, inputs: Sequence[str], outputs: 
 
 def _type_of(entry: ModelInput | ModelOutput) -> Any:
     row = datatype_of(entry.data_type)
-    return getattr(openvino.Type, TYPES[row.name if row else ""])
+    return getattr(openvino.Type, _TYPES[row.name if row else ""])
 
 
 def _tensor(port: Any) -> TensorSignature:
-    return TensorSignature(name_of(port), DATATYPES.get(_type_name(port), ""), _shape(port))
+    return TensorSignature(name_of(port), _DATATYPES.get(_type_name(port), ""), _shape(port))
 
 
 def _type_name(port: Any) -> str:

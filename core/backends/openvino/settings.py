@@ -1,16 +1,26 @@
-"""The parameters of an OpenVINO model, and the properties that it is compiled with. Errors have Triton's texts.
+"""The file of an OpenVINO model, its parameters, and the properties that it is compiled with.
 
-Source: docs/spec/framework-backends.md section 6.6.
+Errors have Triton's texts. Source: docs/spec/framework-backends.md section 6.6.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from trident.core.backends.model_files import path_of_model
 from trident.core.backends.parameters import field_of, parameters_of
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid
+
+DEFAULT_FILE = "model.xml"
+
+
+def model_path(version: Path, config: ModelConfig) -> Path:
+    """The file, or the folder of a SavedModel, in the directory of a version. Raises RepositoryUnavailable."""
+    return path_of_model(version, config, config.default_model_filename or DEFAULT_FILE, is_there=Path.exists)
+
 
 _DEVICES = ("CPU", "AUTO")
 _HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")

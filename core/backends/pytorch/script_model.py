@@ -27,6 +27,8 @@ from trident.core.backends.pytorch.torch_script import (
     output_positions,
 )
 from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.resolve import own_inputs
+from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.inference.tensors import BYTES, Array
@@ -44,16 +46,11 @@ def load_script(context: LoadContext) -> BackendModel:
     _set_process_switches(settings)
     path = module_path(context.path, config)
     threads = settings.threads or context.threads
-    names = [*spec.inputs, *(name for entry in config.batch_input for name in entry.target_name)]
-
-    def load_checked(device: str) -> Any:
-        module = load_module(path, device, config.name)
-        Forward.of(arguments_of(module), config.name).check_count(len(names), config.name)
-        return module
+    names = [*spec.inputs, *_batch_inputs(config)]
 
     def load(placement: Placement) -> DeviceModules:
         device = _device(placement)
-        return DeviceModules(lambda: load_checked(device), shared=settings.shares_weights)
+        return DeviceModules(lambda: _load_checked(path, device, config, len(names)), shared=settings.shares_weights)
 
     def runner(modules: DeviceModules, placement: Placement) -> Runner:
         module = modules.take()
@@ -80,6 +77,22 @@ def load_script(context: LoadContext) -> BackendModel:
         context,
         Framework(load=load, runner=runner, failures=_FAILURES, provider=provider, threads=str(threads or "all")),
     )
+
+
+def check_arguments(version: Path, config: ModelConfig) -> None:
+    """Load the module of a version on the CPU, and raise a ServerError unless `config` gives all its arguments."""
+    count = len(config.input) + len(own_inputs(config)) + len(_batch_inputs(config))
+    _load_checked(module_path(version, config), "cpu", config, count)
+
+
+def _batch_inputs(config: ModelConfig) -> list[str]:
+    return [name for entry in config.batch_input for name in entry.target_name]
+
+
+def _load_checked(path: Path, device: str, config: ModelConfig, inputs: int) -> Any:
+    module = load_module(path, device, config.name)
+    Forward.of(arguments_of(module), config.name).check_count(inputs, config.name)
+    return module
 
 
 def _error_of(exc: Exception, model: str) -> ServerError:

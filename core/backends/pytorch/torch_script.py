@@ -3,7 +3,8 @@
     TorchScriptBackend    checks, and hands a version to `script_model`
     TorchSettings         the parameters
     input_positions       which tensor is which argument or result
-    check_archive         the file, and the arguments of `forward` in it
+    Forward               the arguments of `forward`
+    check_archive         the file
 
 Source: docs/spec/framework-backends.md section 6.2.
 """
@@ -11,21 +12,19 @@ Source: docs/spec/framework-backends.md section 6.2.
 from __future__ import annotations
 
 import logging
-import pickletools
 import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.model_files import content_hint, path_of_model, start_of, written_by
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.backends.pytorch import EXTRA
 from trident.core.backends.registry import check_installed, importing
-from trident.core.config.resolve import own_inputs
 from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed
 from trident.core.inference.tensors import BYTES
@@ -56,18 +55,16 @@ class TorchScriptBackend:
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
         """A module does not say the names, datatypes and shapes of its tensors; how many it takes is checked."""
-        file = module_path(path, config)
-        check_archive(file, config.name)
+        check_archive(module_path(path, config), config.name)
         if not (config.input and config.output):
             _log.info(
                 "skipping model configuration auto-complete for '%s': not supported for pytorch backend", config.name
             )
             return
-        arguments = arguments_in(file)
-        if arguments is not None:
-            batch_inputs = [name for entry in config.batch_input for name in entry.target_name]
-            count = len(config.input) + len(own_inputs(config)) + len(batch_inputs)
-            Forward.of(arguments, config.name).check_count(count, config.name)
+        check_installed("torch", EXTRA, config.name)
+        with importing("pytorch", EXTRA):
+            from trident.core.backends.pytorch.script_model import check_arguments
+        check_arguments(path, config)
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for parameters, datatypes and names that have no meaning."""
@@ -301,16 +298,6 @@ _CONSTANTS = "constants.pkl"
 _SCRIPT_IT = "save the model with torch.jit.script(model).save(PATH) or torch.jit.trace(model, example).save(PATH)"
 
 
-# More than the code of any class, and than the beginning of a module in `data.pkl` that names its class.
-_CODE_AT_MOST = 16 << 20
-_PICKLE_READ = 4 << 10
-_FORWARD = (
-    r"^class {name}\(Module\):\n(?:(?:  .*)?\n)*?  def forward\(self: [\w.$]{{1,1000}}(?P<arguments>[^)]{{0,100000}})\)"
-)
-_ARGUMENT = re.compile(r",\s*(\w+): ([^,\[]+(?:\[[^=]*?\](?=[,\s]|$))?)")
-_KINDS = {"Tensor": "TensorType", "List": "ListType", "Dict": "DictType"}
-
-
 def module_path(version: Path, config: ModelConfig) -> Path:
     """The file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
     return path_of_model(version, config, config.default_model_filename or DEFAULT_FILE)
@@ -333,38 +320,6 @@ def check_archive(path: Path, model: str) -> None:
         )
     hint = 'rename it to model.pt2 and set platform: "torch_aoti"' if _is_package(names) else _SCRIPT_IT
     raise _failed("the file is not a TorchScript archive", model, hint)
-
-
-def arguments_in(path: Path) -> list[Argument] | None:
-    """The arguments of `forward` without `self`, from the text of the code; None where it is not as expected.
-
-    The code of the module's class is found by the name in `data.pkl`, of which no instruction is executed.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            root = archive.namelist()[0].partition("/")[0]
-            with archive.open(f"{root}/data.pkl") as pickled:
-                name = _class_of(pickled.read(_PICKLE_READ))
-            *folders, own = name.split(".")
-            entry = archive.getinfo(str(PurePosixPath(root, "code", *folders)) + ".py")
-            if entry.file_size > _CODE_AT_MOST:
-                return None
-            code = archive.read(entry).decode()
-    except (OSError, ValueError, KeyError, IndexError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
-        return None
-    match = re.search(_FORWARD.format(name=re.escape(own)), code, re.MULTILINE)
-    if match is None:
-        return None
-    found = _ARGUMENT.findall(match["arguments"])
-    return [Argument(name, _KINDS.get(kind.partition("[")[0], kind), kind) for name, kind in found]
-
-
-def _class_of(pickled: bytes) -> str:
-    """The name of the first class in a pickle, `__torch__.Net`. Raises ValueError."""
-    for operation, argument, _ in pickletools.genops(pickled):
-        if operation.name == "GLOBAL" and isinstance(argument, str):
-            return argument.replace(" ", ".")
-    raise ValueError("no class is named")
 
 
 def _failed(text: str, model: str, hint: str | None) -> ModelLoadFailed:

@@ -138,7 +138,7 @@ def run(source: Path, *options: str) -> int:
     [
         (external, "an ONNX model", "1/net.weights"),
         (light, "trees of LightGBM", "1/model.txt"),
-        (mlserver, "trees of XGBoost 3", "1/xgboost.json"),
+        (mlserver, "trees of XGBoost", "1/xgboost.json"),
         (ir, "a model of OpenVINO", "1/model.bin"),
     ],
 )

@@ -35,20 +35,20 @@ def booster() -> xgboost.Booster:
 def test_xgboost(written_as: str, tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(booster().save_raw(written_as))
-    assert origin_of(path) == f"XGBoost {xgboost.__version__}"
+    assert origin_of(path) == "XGBoost"
 
 
 def test_lightgbm(tmp_path: Path) -> None:
     path = tmp_path / "model"
     lightgbm.train({"verbose": -1}, lightgbm.Dataset(TABLE, label=TABLE[:, 0].copy()), 2).save_model(path)
-    assert (origin_of(path) or "").startswith("LightGBM (model format v")
+    assert origin_of(path) == "LightGBM"
 
 
 def test_openvino(tmp_path: Path) -> None:
     given = opset13.parameter([-1, 3], openvino.Type.f32, name="x")
     path = tmp_path / "model.xml"
     openvino.save_model(openvino.Model([opset13.result(opset13.relu(given))], [given], "m"), str(path))
-    assert origin_of(path) == f"OpenVINO {openvino.__version__.partition('-')[0]}"
+    assert origin_of(path) == "OpenVINO"
 
 
 def test_tensorflow(tmp_path: Path) -> None:

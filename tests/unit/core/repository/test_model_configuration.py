@@ -297,6 +297,18 @@ def test_a_version_that_is_checked_without_its_framework_is_noted(stored: ModelD
     assert [problem.path for problem in check_model(stored, backends).problems] == ["input[0].dims"]
 
 
+@pytest.mark.parametrize("written", [COMPLETE, ""])
+def test_a_version_whose_file_needs_the_framework_is_noted_as_well(stored: ModelDirectory, written: str) -> None:
+    class Unread(WithoutFramework):
+        def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
+            raise NotInstalled("no framework", hint="install it")
+
+    write(stored, written)
+    found = check_model(stored, Unread())
+    assert found.problems == []
+    assert [(path.name, error.message) for path, error in found.unchecked] == [("3", "no framework")]
+
+
 def test_an_error_of_the_check_without_a_field_is_that_of_the_version(stored: ModelDirectory) -> None:
     class Refuses(Graphs):
         def check(self, config: ModelConfig) -> None:

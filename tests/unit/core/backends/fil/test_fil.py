@@ -202,37 +202,13 @@ def test_shap_values_are_refused(version: Path) -> None:
     assert raised.value.message.startswith("output 'treeshap_output' of model 'model' cannot be computed")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", TARGETS)
-@pytest.mark.parametrize("saved", SAVED)
-def test_a_file_says_the_same_without_treelite(
-    version: Path, saved: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = SAVED[saved](kind)
-    trained.write(version)
-    config = tree_config(trained.model_type, 1)
-    signature = FilBackend().inspect(version, config)
+def test_without_treelite_the_extra_is_named(version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(version, "classes")
     monkeypatch.setattr(framework, "find_spec", lambda name: None)
-    assert FilBackend().inspect(version, config) == signature
-    with pytest.raises(NotInstalled) as raised:
-        FilBackend().check(config)
-    assert raised.value.hint == "install its framework: pip install 'trident-inference[trees]'"
-
-
-@pytest.mark.parametrize("saved", [name for name in SAVED if name != "model"])
-@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"tree", b"{}", b"\3" * 90])
-def test_foreign_files_are_refused_without_treelite(
-    version: Path, saved: str, content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = SAVED[saved]("classes")
-    trained.write(version)
-    (file,) = version.iterdir()
-    file.write_bytes(content)
-    monkeypatch.setattr(framework, "find_spec", lambda name: None)
-    with pytest.raises(ModelLoadFailed) as raised:
-        FilBackend().inspect(version, tree_config(trained.model_type, 3))
-    assert f"'{file.name}' is not a whole file of type {trained.model_type}" in raised.value.message
-    assert raised.value.hint
+    for ask in (lambda config: FilBackend().inspect(version, config), FilBackend().check):
+        with pytest.raises(NotInstalled) as raised:
+            ask(tree_config("xgboost_json", 3))
+        assert raised.value.hint == "install its framework: pip install 'trident-inference[trees]'"
 
 
 def test_inputs_of_another_name_are_refused() -> None:

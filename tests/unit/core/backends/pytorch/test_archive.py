@@ -2,74 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.unit.backend_serving import config_of
 from tests.unit.core.backends.pytorch.test_torch_script import (
     AddSub,
-    ByName,
-    Counter,
     Number,
-    Shout,
     save,
     torch_config,
 )
-from trident.core.backends.pytorch.script_model import arguments_of
 from trident.core.backends.pytorch.torch_script import (
     Argument,
     Forward,
     TorchScriptBackend,
-    arguments_in,
     check_controls,
     input_positions,
     output_positions,
 )
 from trident.core.errors import BackendFailed, ConfigInvalid
 
-# --- files
 
-
-KINDS = ("TensorType", "ListType", "DictType")
-
-
-class Nested(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = torch.nn.Linear(4, 2)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        answer: torch.Tensor = self.inner(rows)
-        return answer
-
-
-@pytest.mark.parametrize("module", [AddSub(), ByName(), Counter(), Number(), Shout(), Nested()])
-def test_the_arguments_are_those_of_pytorch(tmp_path: Path, module: torch.nn.Module) -> None:
-    save(module, tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        own = arguments_of(torch.jit.load(tmp_path / "model.pt"))
-    read = arguments_in(tmp_path / "model.pt")
-    assert read is not None
-    # A simple type has a kind of its own for PyTorch; it is refused under any name.
-    known, expected = ([(each.name, each.kind in KINDS and each.kind) for each in side] for side in (read, own))
-    assert known == expected
-
-
-@pytest.mark.slow
-def test_a_traced_module_says_it_as_well(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.trace(Nested(), torch.zeros(1, 4)).save(str(tmp_path / "model.pt"))
-    read = arguments_in(tmp_path / "model.pt")
-    assert read is not None
-    assert [(argument.name, argument.kind) for argument in read] == [("rows", "TensorType")]
-
-
-def test_a_configuration_with_other_inputs_is_found_without_loading(tmp_path: Path) -> None:
+def test_a_configuration_with_other_inputs_is_found(tmp_path: Path) -> None:
     save(AddSub(), tmp_path)
     backend = TorchScriptBackend()
     backend.inspect(tmp_path, torch_config({"a": [1], "b": [1]}, {"y": [1]}))
