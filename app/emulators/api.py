@@ -1,51 +1,61 @@
-"""A platform's API on a port of this machine: the server and connection that all platforms' APIs share.
+"""A platform's API on a port of this machine: a Flask application on werkzeug's server, with a thread for each call.
 
 Signatures are not checked. Only this machine can connect.
 """
 
 from __future__ import annotations
 
-import socketserver
-import sys
+import socket
 import threading
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any, Self
+
+from flask import Flask, Response
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 from trident.app.emulators.container import HOST
 from trident.core.errors import ConfigInvalid
 
-_PIECE = 1 << 16
-_IDLE_S = 120.0
 # The server notices within this time that it must end.
 _POLL_S = 0.05
-# Bytes. A body that is too large is received up to this size, so that the caller reads the refusal.
-_DRAINED_AT_MOST = 1 << 30
 
 
 class ApiServer:
-    """Serves `connection` on `port`, 0 for any free one, with a thread for each connection.
+    """Serves the routes that a subclass adds to `application` on `port`, 0 for any free one.
 
     The port is bound from construction until `close`. A context manager for one use: it accepts callers inside.
-    Subclasses hold the state that their connections need.
     """
 
-    def __init__(self, port: int, connection: type[ApiConnection], name: str) -> None:
+    def __init__(self, port: int, name: str) -> None:
         """Raises ConfigInvalid for a port that is in use or that needs privileges."""
         self._lock = threading.Lock()
         self._calls = 0
-        self._server = Listener((HOST, port), connection, self)
-        try:
-            self._server.server_bind()
-        except OSError as error:
-            self.close()
-            raise _cannot_listen(port, error) from error
+        self.application = Flask(__name__, static_folder=None)
+        self.application.url_map.merge_slashes = False
+        with socket.socket() as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                bound.bind((HOST, port))
+            except OSError as error:
+                raise _cannot_listen(port, error) from error
+            self._server = make_server(
+                HOST, port, self.application, threaded=True, request_handler=_Quiet, fd=bound.fileno()
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, args=[_POLL_S], name=name, daemon=True)
+
+    def route(self, method: str, rule: str, view: Callable[..., Any]) -> None:
+        """Add the route for a method, "" for any."""
+        methods = [method] if method else ["GET", "POST", "PUT", "PATCH", "DELETE"]
+        self.application.add_url_rule(rule, f"{method} {rule}", view, methods=methods, provide_automatic_options=False)
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self._server.port}"
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self._server.server_address[1]}"
+        return f"http://{self.address}"
 
     @property
     def calls(self) -> int:
@@ -60,7 +70,7 @@ class ApiServer:
         try:
             self._server.server_activate()
         except OSError as error:
-            raise _cannot_listen(self._server.server_port, error) from error
+            raise _cannot_listen(self._server.port, error) from error
         self._thread.start()
         return self
 
@@ -81,78 +91,20 @@ def _cannot_listen(port: int, error: OSError) -> ConfigInvalid:
     )
 
 
-class Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
+class _Quiet(WSGIRequestHandler):
+    timeout = 120
 
-    def __init__(self, address: tuple[str, int], connection: type[ApiConnection], api: ApiServer) -> None:
-        self.api = api
-        super().__init__(address, connection, bind_and_activate=False)
-
-    def server_bind(self) -> None:
-        """Bind without HTTPServer's lookup of the machine's name, which can take seconds."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore callers that disconnect."""
-        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
-            super().handle_error(request, client_address)
-
-
-class ApiConnection(BaseHTTPRequestHandler):
-    """One connection of a caller. Subclasses have a `do_` method for each HTTP method, and raise their own errors."""
-
-    protocol_version = "HTTP/1.1"
-    timeout = _IDLE_S
-    server: Listener
-
-    @abstractmethod
-    def refusal(self, text: str) -> Exception:
-        """The error that `body_length` raises for a request whose body cannot be received."""
-
-    def log_message(self, format: str, *args: Any) -> None:
+    def log(self, type: str, message: str, *args: Any) -> None:
         """Log nothing: calls are counted, and the container has its own log."""
 
-    def body_length(self) -> int:
-        """The length of the request's body in bytes. Raises `refusal` if the request does not give it."""
-        text = self.headers.get("Content-Length", "")
-        if text.isascii() and text.isdigit() and len(text) <= len(str(2**63)):
-            return int(text)
-        self.close_connection = True
-        raise self.refusal("the request must say the length of its body")
 
-    def read_body(self, length: int) -> bytes:
-        """Receive `length` bytes of the request's body. Raises ConnectionResetError if the caller sends fewer."""
-        body = self.rfile.read(length)
-        if len(body) < length:
-            raise ConnectionResetError("the caller disconnected in the middle of its body")
-        return body
+class Reply(Response):
+    """Has no Content-Type unless one is given."""
 
-    def drain(self, length: int) -> None:
-        """Receive and drop a body."""
-        if length > _DRAINED_AT_MOST:
-            self.close_connection = True
-            return
-        while length > 0:
-            piece = self.rfile.read(min(length, _PIECE))
-            if not piece:
-                break
-            length -= len(piece)
+    default_mimetype = None
 
-    def reply(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.send_head(status, {**headers, "Content-Length": str(len(body))})
-        self.wfile.write(body)
-
-    def reply_in_chunks(self, status: int, headers: Mapping[str, str], chunks: Iterable[bytes]) -> None:
-        """Send the answer chunk by chunk. If `chunks` raises, the caller never receives the end of the answer."""
-        self.send_head(status, {**headers, "Transfer-Encoding": "chunked"})
-        for chunk in chunks:
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-        self.wfile.write(b"0\r\n\r\n")
-
-    def send_head(self, status: int, headers: Mapping[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
+    @classmethod
+    def of_parts(cls, parts: Iterable[bytes], status: int, headers: Mapping[str, str]) -> Self:
+        """Its head is sent at once, and each part as it comes. If `parts` raises ConnectionError, the caller never
+        receives the end of the answer."""
+        return cls(chain([b""], parts), status, headers)

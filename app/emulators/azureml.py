@@ -10,10 +10,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TextIO
+
+from flask import Response, request
+from werkzeug.exceptions import HTTPException
 
 from trident.adapters.azureml.platform import MODEL_DIR, READY_ROUTE, SCORE_ROUTE
-from trident.app.emulators.api import ApiConnection, ApiServer
+from trident.app.emulators.api import ApiServer, Reply
 from trident.app.emulators.container import ClientClosed, Container, ContainerClient, ContainerFault, free_port
 from trident.app.emulators.emulator import PlatformEmulator, PlatformOptions, counted
 from trident.app.emulators.vertex.container import container_environment, machine_variables, provided
@@ -24,7 +27,6 @@ DEPLOYMENT = "blue"
 _PORT = "TRIDENT_AZUREML_PORT"
 _MODEL, _VERSION = "model", "1"
 _DROPPED = frozenset({"authorization", "connection", "content-length", "date", "host", "server", "transfer-encoding"})
-_PLAIN = {"Content-Type": "text/plain; charset=utf-8"}
 
 
 def limits(request_timeout_s: float) -> PlatformLimits:
@@ -80,35 +82,31 @@ class ScoringApi(ApiServer):
     probes: Probes
 
     def __init__(self, client: ContainerClient, limits: PlatformLimits, port: int) -> None:
-        self.client = client
-        self.limits = limits
-        super().__init__(port, _Connection, "scoring API")
+        super().__init__(port, "scoring API")
+        self._client = client
+        self._limits = limits
+        self.route("POST", SCORE_ROUTE, self._score)
+        self.application.register_error_handler(
+            HTTPException, lambda error: _text(error.code, f"the endpoint has one address: POST {SCORE_ROUTE}")
+        )
 
-
-class _Connection(ApiConnection):
-    def refusal(self, text: str) -> Exception:
-        return ConnectionResetError(text)
-
-    def do_POST(self) -> None:
-        api = cast(ScoringApi, self.server.api)
-        body = self.read_body(self.body_length())
-        if self.path != SCORE_ROUTE:
-            self._say(404, f"the endpoint has one address: POST {SCORE_ROUTE}")
-            return
-        api.count()
-        if not api.probes.has_traffic:
-            self._say(503, "the deployment is not ready: its readiness probe fails")
-            return
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in _DROPPED}
+    def _score(self) -> Response:
+        body = request.get_data()
+        self.count()
+        if not self.probes.has_traffic:
+            return _text(503, "the deployment is not ready: its readiness probe fails")
+        headers = {name: value for name, value in request.headers if name.lower() not in _DROPPED}
         try:
-            answer = api.client.ask("POST", SCORE_ROUTE, headers=headers, body=body, within_s=api.limits.inference_s)
+            answer = self._client.ask(
+                "POST", SCORE_ROUTE, headers=headers, body=body, within_s=self._limits.inference_s
+            )
         except ClientClosed:
-            self._say(503, "the deployment is being deleted")
+            return _text(503, "the deployment is being deleted")
         except ContainerFault as fault:
-            self._say(408 if fault.is_late else 502, f"the container {fault}")
-        else:
-            passed = {name: value for name, value in answer.headers if name.lower() not in _DROPPED}
-            self.reply(answer.status, {**passed, "azureml-model-deployment": DEPLOYMENT}, answer.body)
+            return _text(408 if fault.is_late else 502, f"the container {fault}")
+        passed = {name: value for name, value in answer.headers if name.lower() not in _DROPPED}
+        return Reply(answer.body, answer.status, {**passed, "azureml-model-deployment": DEPLOYMENT})
 
-    def _say(self, status: int, text: str) -> None:
-        self.reply(status, _PLAIN, text.encode())
+
+def _text(status: int, text: str) -> Response:
+    return Reply(text, status, mimetype="text/plain")

@@ -40,8 +40,8 @@ OBSERVABILITY_SEES = {"errors", "memo", "inference", "config"}
 IMPORTED = "app/importing/original.py"
 # Third-party packages that have their places; a path that ends with / is a folder, * one folder of any name.
 PLACES: dict[str, tuple[str, ...]] = {
-    "flask": ("core/http/", "adapters/"),
-    "werkzeug": ("core/http/", "adapters/"),
+    "flask": ("core/http/", "adapters/", "app/emulators/"),
+    "werkzeug": ("core/http/", "adapters/", "app/emulators/"),
     "prometheus_flask_exporter": ("core/http/", "adapters/"),
     "gevent": ("app/",),
     "greenlet": ("app/", "core/waiting/hub.py"),

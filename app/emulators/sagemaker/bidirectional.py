@@ -12,20 +12,23 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
+from botocore.eventstream import EventStreamBuffer, ParserError
+from botocore.eventstream import EventStreamMessage as Event
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from trident.app.emulators.container import HOST, ContainerFault
 from trident.app.emulators.report import BreachReport
 from trident.app.emulators.sagemaker.errors import model_error
-from trident.app.emulators.sagemaker.invocation import PREFIX, Event, decode, payload_part, stream_error
+from trident.app.emulators.sagemaker.invocation import PREFIX, payload_part, stream_error
 
 _DEFAULT_PATH = "invocations-bidirectional-stream"
 _PATH, _QUERY = (PREFIX + name for name in ("Model-Invocation-Path", "Model-Query-String"))
 _PING_S = 60.0
 _UNANSWERED_PINGS = 5
 _NORMAL = 1000
-_LONGEST_LINE = 1 << 10
+# Bytes of the sizes at the beginning of an event.
+_PRELUDE = 12
 
 
 class BidirectionalStream:
@@ -69,7 +72,7 @@ class BidirectionalStream:
 
     def send_all(self, body: BinaryIO) -> None:
         """Send the caller's parts until its body ends, and then close the socket. On a thread of its own."""
-        with contextlib.suppress(ConnectionClosed, OSError, ValueError):
+        with contextlib.suppress(ConnectionClosed, OSError, ParserError):
             events = _events(body)
             for event in events:
                 is_text = event.headers.get("DataType") == "UTF8"
@@ -137,22 +140,19 @@ def _part(fragment: str | bytes, state: str) -> bytes:
 
 
 def _events(body: BinaryIO) -> Iterator[Event]:
-    """The events in a body that comes in chunks. Raises ValueError for anything else."""
-    buffer = b""
-    while chunk := _chunk(body):
-        buffer += chunk
-        while (found := decode(buffer)) is not None:
-            event, buffer = found
-            if ":chunk-signature" in event.headers:  # the SDK signs an event by wrapping it
-                inner = decode(event.payload)
-                if inner is None:  # the empty one that ends the stream
-                    return
-                event = inner[0]
-            yield event
-
-
-def _chunk(body: BinaryIO) -> bytes:
-    size = int(body.readline(_LONGEST_LINE).split(b";")[0] or b"0", 16)
-    content = body.read(size)
-    body.readline(_LONGEST_LINE)
-    return content
+    """The events in a body. Raises ParserError for anything else."""
+    buffer = EventStreamBuffer()
+    # No more than an event is read at once, because `read` waits for as many bytes.
+    while prelude := body.read(_PRELUDE):
+        buffer.add_data(prelude)
+        next(buffer, None)  # raises for a size that no event has
+        buffer.add_data(body.read(int.from_bytes(prelude[:4]) - _PRELUDE))
+        for event in buffer:
+            if ":chunk-signature" not in event.headers:
+                yield event
+            elif not event.payload:  # the empty one that ends the stream
+                return
+            else:  # the SDK signs an event by wrapping it
+                inner = EventStreamBuffer()
+                inner.add_data(event.payload)
+                yield from inner

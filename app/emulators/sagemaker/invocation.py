@@ -10,7 +10,6 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import orjson
 
@@ -50,50 +49,6 @@ def _header(name: bytes, value: bytes) -> bytes:
     return struct.pack(f">B{len(name)}sBH", len(name), name, _TEXT, len(value)) + value
 
 
-class Event(NamedTuple):
-    """A decoded event; headers that are no text have the value ""."""
-
-    headers: dict[str, str]
-    payload: bytes
-
-
-def decode(buffer: bytes) -> tuple[Event, bytes] | None:
-    """The first event, and the bytes after it; None if it is incomplete. Raises ValueError for other bytes."""
-    if len(buffer) < _OVERHEAD:
-        return None
-    size, headers_size, checksum = struct.unpack_from(">III", buffer)
-    if zlib.crc32(buffer[:8]) != checksum or size < _OVERHEAD + headers_size:
-        raise ValueError("the body is no event stream")
-    if len(buffer) < size:
-        return None
-    if zlib.crc32(buffer[: size - 4]) != int.from_bytes(buffer[size - 4 : size]):
-        raise ValueError("an event is damaged")
-    end = 12 + headers_size
-    return Event(_headers(buffer[12:end]), buffer[end : size - 4]), buffer[size:]
-
-
-# The sizes of values by their type; bytes and texts are preceded by their size.
-_VALUE_SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
-_BYTES = 6
-
-
-def _headers(block: bytes) -> dict[str, str]:
-    found, at = {}, 0
-    while at < len(block):
-        name = block[at + 1 : at + 1 + block[at]].decode()
-        at += 1 + block[at]
-        kind = block[at]
-        at += 1
-        if kind in (_BYTES, _TEXT):
-            size = int.from_bytes(block[at : at + 2])
-            at += 2
-        else:
-            size = _VALUE_SIZES[kind]
-        found[name] = block[at : at + size].decode() if kind == _TEXT else ""
-        at += size
-    return found
-
-
 PREFIX = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = PREFIX + "Custom-Attributes"
 TARGET_MODEL = PREFIX + "Target-Model"
@@ -106,7 +61,7 @@ CLOSED_SESSION = PREFIX + "Closed-Session-Id"
 
 _VISIBLE_TEXT = re.compile(r"[\x20-\x7e\t]{0,1024}")
 _SESSION = r"[a-zA-Z0-9](-*[a-zA-Z0-9])*"
-_NAME = re.compile(r"(?=.{1,63}\Z)[a-zA-Z0-9](-*[a-zA-Z0-9])*")
+NAME = re.compile(r"(?=.{1,63}\Z)[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 
 # All other headers are removed.
 REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
@@ -115,9 +70,9 @@ REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
     CUSTOM_ATTRIBUTES: _VISIBLE_TEXT,
     INFERENCE_ID: re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
     TARGET_MODEL: re.compile(r"[\x21-\x7e][\x20-\x7e]{0,1023}"),
-    PREFIX + "Target-Variant": _NAME,
-    PREFIX + "Target-Container-Hostname": _NAME,
-    COMPONENT: _NAME,
+    PREFIX + "Target-Variant": NAME,
+    PREFIX + "Target-Container-Hostname": NAME,
+    COMPONENT: NAME,
     PREFIX + "Enable-Explanations": re.compile(r"[\x20-\x7e]{1,64}"),
     PREFIX_AWARE_ID: re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
     SESSION: re.compile(rf"(?=.{{1,256}}\Z)(NEW_SESSION|{_SESSION})"),

@@ -8,23 +8,33 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import orjson
+from flask import Response, g, request
+from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
+from werkzeug.routing import BaseConverter
 
-from trident.app.emulators.api import ApiConnection, ApiServer
-from trident.app.emulators.container import ContainerFault, ContainerStream
+from trident.app.emulators.api import ApiServer, Reply
+from trident.app.emulators.container import ContainerFault
 from trident.app.emulators.report import BreachReport
-from trident.app.emulators.vertex.control import control_call
-from trident.app.emulators.vertex.direct import DirectCalls, GrpcApi, direct_answer, read_direct_request
+from trident.app.emulators.vertex.control import control_calls
+from trident.app.emulators.vertex.direct import (
+    DirectCalls,
+    GrpcApi,
+    direct_answer,
+    no_direct_predict,
+    read_direct_request,
+)
 from trident.app.emulators.vertex.endpoint import Endpoint
 from trident.app.emulators.vertex.limits import (
+    Deployment,
+    EndpointType,
     GoogleError,
-    invalid,
+    impossible,
     refused,
     request_too_large,
 )
-from trident.app.emulators.vertex.operation import Operation, Verb, addressed, read_operation
 from trident.app.emulators.vertex.predictions import (
     RawRequest,
     passed_back,
@@ -38,6 +48,11 @@ from trident.app.emulators.vertex.project import Project
 
 _OK = 200
 _JSON = {"Content-Type": "application/json; charset=UTF-8"}
+_LOCATION = "/<any(v1, v1beta1):version>/projects/<project>/locations/<location>/"
+_PREDICT, _RAW, _STREAM, _EXPLAIN = "predict", "rawPredict", "streamRawPredict", "explain"
+_DIRECT = "directRawPredict"
+_VERBS = (_PREDICT, _RAW, _STREAM, _EXPLAIN, _DIRECT)
+_FOR_PRODUCTS = ("directPredict", "streamDirectPredict", "streamingPredict")
 _EXPLAIN_NOTE = (
     "explain: the platform computes attributions itself, from the model's explanation spec and predictions for changed "
     "instances; here they are empty"
@@ -51,17 +66,27 @@ class VertexApi(ApiServer):
     """Serves `project` on `port`, 0 for any free one."""
 
     def __init__(self, project: Project, port: int, report: BreachReport, say: Callable[[str], None]) -> None:
-        self.project = project
-        self.report = report
+        super().__init__(port, "prediction API")
+        self._project = project
+        self._report = report
         self._say = say
         self._grpc: GrpcApi | None = None
         self._notes: set[str] = set()
         self._notes_lock = threading.Lock()
-        super().__init__(port, _Connection, "prediction API")
+        self.application.url_map.converters["id"] = _Id
+        self.application.url_value_preprocessor(_take_location)
+        self.application.register_error_handler(GoogleError, _error)
+        self.application.register_error_handler(HTTPException, _unknown)
+        for method, path, view in control_calls(project, self.address):
+            self.route(method, _LOCATION + path, view)
+        endpoint = f"{_LOCATION}endpoints/<id:identity>"
+        self.route("POST", f"{endpoint}:<id:verb>", self._call)
+        self.route("", f"{endpoint}/invoke/<path:_route>", self._invoke)
+        self.route("", f"{endpoint}/deployedModels/<id:model>/invoke/<path:_route>", self._invoke)
 
     def __enter__(self) -> Self:
         super().__enter__()
-        if self.project.has_direct_calls:
+        if self._project.has_direct_calls:
             self._grpc = GrpcApi(self._directly_called, self.count)
             self._say(f"gRPC calls are answered at {self._grpc.address}")
         return self
@@ -73,134 +98,142 @@ class VertexApi(ApiServer):
 
     @contextmanager
     def _directly_called(self, endpoint_id: str) -> Iterator[DirectCalls]:
-        with self.project.called(endpoint_id) as endpoint:
+        with self._project.called(endpoint_id) as endpoint:
             yield endpoint.direct
 
-    @property
-    def address(self) -> str:
-        return self.url.removeprefix("http://")
+    def _call(self, identity: str, verb: str) -> Response:
+        with ExitStack() as held:
+            endpoint = held.enter_context(self._project.called(identity))
+            _check_possible(verb, endpoint.deployment)
+            # Generated clients send this, and expect the answer in the envelope.
+            from_sdk = request.args.get("$alt", "").startswith("json")
+            body = self._body(endpoint, has_envelope=from_sdk or verb == _DIRECT)
+            self.count()
+            if verb in (_PREDICT, _EXPLAIN):
+                return self._predict(body, endpoint, is_explain=verb == _EXPLAIN)
+            if verb == _DIRECT:
+                return _json(direct_answer(endpoint.direct.predict(*read_direct_request(body))))
+            raw = self._raw(body, endpoint, from_sdk=from_sdk)
+            if verb == _RAW:
+                return _raw_predict(raw, endpoint, from_sdk=from_sdk)
+            reply = self._stream(raw, endpoint, held, from_sdk=from_sdk)
+            reply.call_on_close(held.pop_all().close)
+            return reply
 
-    def note(self, text: str) -> None:
-        """Print `text` the first time it is given. Any thread."""
+    def _invoke(self, identity: str, _route: str, model: str | None = None) -> Response:
+        with self._project.called(identity, model) as endpoint:
+            if not endpoint.deployment.is_invoked:
+                raise impossible("invoke needs a model with an invoke route prefix: --invoke-route-prefix='/*'")
+            raw = self._raw(self._body(endpoint), endpoint)
+            self.count()
+            # As it was sent, encoded and with its query.
+            route = "/" + request.environ["RAW_URI"].split("/", 9 if model is None else 11)[-1]
+            answer = endpoint.invoke(request.method, route, raw)
+            return Reply(answer.body, answer.status, passed_back(answer.headers, endpoint.deployment))
+
+    def _body(self, endpoint: Endpoint, *, has_envelope: bool = False) -> bytes:
+        most = endpoint.limits.body_bytes
+        request.max_content_length = int(most * _SDK_FACTOR) + _SDK_OVERHEAD if has_envelope else most
+        try:
+            return request.get_data()
+        except RequestEntityTooLarge:
+            raise self._too_large(request.content_length or most + 1, most) from None
+
+    def _too_large(self, length: int, most: int) -> GoogleError:
+        self._report.add(f"the caller sent a request body of {length} bytes, where the endpoint takes {most}")
+        return request_too_large(length, most)
+
+    def _predict(self, body: bytes, endpoint: Endpoint, *, is_explain: bool) -> Response:
+        if len(body) > endpoint.limits.body_bytes:
+            raise self._too_large(len(body), endpoint.limits.body_bytes)
+        given = read_predict_request(body, is_explain=is_explain)
+        if is_explain:
+            self._note(_EXPLAIN_NOTE)
+        return _json(endpoint.explain(given) if is_explain else endpoint.predict(given))
+
+    def _note(self, text: str) -> None:
+        """Print `text` the first time it is given."""
         with self._notes_lock:
             is_new = text not in self._notes
             self._notes.add(text)
         if is_new:
             self._say(text)
 
+    def _raw(self, body: bytes, endpoint: Endpoint, *, from_sdk: bool = False) -> RawRequest:
+        if not from_sdk:
+            return read_raw_request(request.headers, body)
+        raw = read_sdk_request(request.headers, body)
+        if len(raw.body) > endpoint.limits.body_bytes:
+            raise self._too_large(len(raw.body), endpoint.limits.body_bytes)
+        return raw
 
-class _Connection(ApiConnection):
-    @property
-    def _api(self) -> VertexApi:
-        return cast(VertexApi, self.server.api)
-
-    def refusal(self, text: str) -> Exception:
-        return invalid(text)
-
-    def _answer(self) -> None:
+    def _stream(self, raw: RawRequest, endpoint: Endpoint, held: ExitStack, *, from_sdk: bool) -> Response:
+        stream = held.enter_context(endpoint.stream(raw))
+        headers, parts = passed_back(stream.headers, endpoint.deployment), self._parts(stream.parts())
+        if not from_sdk:
+            return Reply.of_parts(parts, stream.status, headers)
+        if stream.status == _OK:
+            return Reply.of_parts(sdk_answers(stream.headers, parts), _OK, {**headers, **_JSON})
         try:
-            if (change := control_call(self.command, self.path)) is not None:
-                body = self.read_body(self._length())
-                self._reply_json(change(self._api.project, body, self._api.address))
-                return
-            with ExitStack() as stack:
-                self._answer_to(*self._called(stack))
-        except GoogleError as error:
-            self.reply(error.code, _JSON, error.body())
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
-
-    def _called(self, stack: ExitStack) -> tuple[Operation, Endpoint]:
-        try:
-            endpoint = stack.enter_context(self._api.project.called(*addressed(self.path)))
-            return read_operation(self.command, self.path, endpoint.deployment), endpoint
-        except GoogleError:
-            self.drain(self._length())
-            raise
-
-    def _answer_to(self, operation: Operation, endpoint: Endpoint) -> None:
-        body = self._body(operation, endpoint)
-        self._api.count()
-        if operation.verb in (Verb.PREDICT, Verb.EXPLAIN):
-            self._predict(body, endpoint, is_explain=operation.verb is Verb.EXPLAIN)
-        elif operation.verb is Verb.STREAM_RAW_PREDICT:
-            self._stream(self._raw(body, operation, endpoint), operation, endpoint)
-        elif operation.verb is Verb.DIRECT_RAW_PREDICT:
-            self._reply_json(direct_answer(endpoint.direct.predict(*read_direct_request(body))))
-        elif operation.verb is Verb.RAW_PREDICT:
-            self._raw_predict(self._raw(body, operation, endpoint), operation, endpoint)
-        else:
-            answer = endpoint.invoke(self.command, operation.route, self._raw(body, operation, endpoint))
-            self.reply(answer.status, passed_back(answer.headers, endpoint.deployment), answer.body)
-
-    def _length(self) -> int:
-        """The length of the body in bytes; 0 for a request without a body, which need not give a length."""
-        return self.body_length() if self.command == "POST" or "Content-Length" in self.headers else 0
-
-    def _body(self, operation: Operation, endpoint: Endpoint) -> bytes:
-        most, length = endpoint.limits.body_bytes, self._length()
-        has_envelope = operation.from_sdk or operation.verb is Verb.DIRECT_RAW_PREDICT
-        limit = int(most * _SDK_FACTOR) + _SDK_OVERHEAD if has_envelope else most
-        if length > limit:
-            self.drain(length)
-            raise self._too_large(length, most)
-        return self.read_body(length)
-
-    def _too_large(self, length: int, most: int) -> GoogleError:
-        self._api.report.add(f"the caller sent a request body of {length} bytes, where the endpoint takes {most}")
-        return request_too_large(length, most)
-
-    def _predict(self, body: bytes, endpoint: Endpoint, *, is_explain: bool) -> None:
-        if len(body) > endpoint.limits.body_bytes:
-            raise self._too_large(len(body), endpoint.limits.body_bytes)
-        request = read_predict_request(body, is_explain=is_explain)
-        if is_explain:
-            self._api.note(_EXPLAIN_NOTE)
-        self._reply_json(endpoint.explain(request) if is_explain else endpoint.predict(request))
-
-    def _raw(self, body: bytes, operation: Operation, endpoint: Endpoint) -> RawRequest:
-        headers = self.headers.items()
-        if not operation.from_sdk:
-            return read_raw_request(headers, body)
-        request = read_sdk_request(headers, body)
-        if len(request.body) > endpoint.limits.body_bytes:
-            raise self._too_large(len(request.body), endpoint.limits.body_bytes)
-        return request
-
-    def _raw_predict(self, request: RawRequest, operation: Operation, endpoint: Endpoint) -> None:
-        answer = endpoint.raw_predict(request)
-        headers = passed_back(answer.headers, endpoint.deployment)
-        if not operation.from_sdk:
-            self.reply(answer.status, headers, answer.body)
-        elif answer.status != _OK:
-            raise refused(answer.status, answer.text)
-        else:
-            self.reply(_OK, {**headers, **_JSON}, sdk_answer(answer.headers, answer.body))
-
-    def _stream(self, request: RawRequest, operation: Operation, endpoint: Endpoint) -> None:
-        with endpoint.stream(request) as stream:
-            headers = passed_back(stream.headers, endpoint.deployment)
-            if not operation.from_sdk:
-                self._reply_stream(stream.status, headers, stream.parts())
-            elif stream.status != _OK:
-                raise refused(stream.status, self._whole(stream, endpoint))
-            else:
-                self._reply_stream(_OK, {**headers, **_JSON}, sdk_answers(stream.headers, stream.parts()))
-
-    def _whole(self, stream: ContainerStream, endpoint: Endpoint) -> str:
-        try:
-            return stream.whole(endpoint.limits.body_bytes).text
+            text = stream.whole(endpoint.limits.body_bytes).text
         except ContainerFault as fault:
-            self._api.report.add(f"a streamed answer: the container {fault}")
-            return f"the container {fault}"
+            self._report.add(f"a streamed answer: the container {fault}")
+            text = f"the container {fault}"
+        raise refused(stream.status, text)
 
-    def _reply_stream(self, status: int, headers: dict[str, str], parts: Iterator[bytes]) -> None:
+    def _parts(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         try:
-            self.reply_in_chunks(status, headers, parts)
+            yield from parts
         except ContainerFault as fault:
-            # The caller has received a part of the answer; the missing end shows that it broke off.
-            self.close_connection = True
-            self._api.report.add(f"a streamed answer: the container {fault}")
+            self._report.add(f"a streamed answer: the container {fault}")
+            raise ConnectionAbortedError from fault
 
-    def _reply_json(self, document: dict[str, Any]) -> None:
-        self.reply(_OK, _JSON, orjson.dumps(document))
+
+class _Id(BaseConverter):
+    regex = "[^/:]+"
+
+
+def _take_location(view: str | None, values: dict[str, Any] | None) -> None:
+    if values:
+        del values["version"], values["project"]
+        g.location = values.pop("location")
+
+
+def _check_possible(verb: str, deployment: Deployment) -> None:
+    """Raise GoogleError for a call that is none, or that the deployment does not support."""
+    if verb in _FOR_PRODUCTS:
+        raise no_direct_predict(verb)
+    if verb not in _VERBS:
+        raise NotFound
+    if deployment.is_invoked:
+        raise impossible(f"{verb} is not available for a model with an invoke route prefix: call …/invoke/PATH")
+    if verb == _STREAM and deployment.endpoint_type is not EndpointType.DEDICATED:
+        raise impossible("streamRawPredict of a custom model needs a dedicated endpoint")
+    if verb == _DIRECT and not deployment.grpc_port:
+        raise impossible("a direct call needs a model whose container has grpcPorts: --grpc-port")
+
+
+def _raw_predict(raw: RawRequest, endpoint: Endpoint, *, from_sdk: bool) -> Response:
+    answer = endpoint.raw_predict(raw)
+    headers = passed_back(answer.headers, endpoint.deployment)
+    if not from_sdk:
+        return Reply(answer.body, answer.status, headers)
+    if answer.status != _OK:
+        raise refused(answer.status, answer.text)
+    return Reply(sdk_answer(answer.headers, answer.body), _OK, {**headers, **_JSON})
+
+
+def _json(document: Any) -> Response:
+    return Reply(orjson.dumps(document), _OK, _JSON)
+
+
+def _error(error: GoogleError) -> Response:
+    return Reply(error.body(), error.code, _JSON)
+
+
+def _unknown(error: HTTPException) -> Response:
+    if not isinstance(error, NotFound):
+        return _error(GoogleError(error.code or 400, error.description or ""))
+    calls = ", ".join(f":{verb}" for verb in _VERBS)
+    known = f"/v1/projects/…/locations/…/endpoints/…{calls}, /invoke/…"
+    return _error(GoogleError(404, f"'{request.path[:200]}' is not a call of the emulator: {known}"))

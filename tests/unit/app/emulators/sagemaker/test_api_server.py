@@ -178,24 +178,20 @@ def raw(server: RuntimeApi, method: str, path: str, headers: dict[str, str], bod
         return response.status, response.headers["x-amzn-ErrorType"] + " " + response.read().decode()
 
 
-@pytest.mark.parametrize("path", ["/", "/invocations", "/endpoints/a_b/invocations", "/endpoints/a/async-invocations"])
-def test_other_paths_are_refused(server: RuntimeApi, path: str) -> None:
-    status, text = raw(server, "POST", path, {"Content-Length": "1"}, b"x")
-    assert (status, text.split()[0]) == (400, "ValidationError")
-    assert "InvokeEndpoint" in text
-
-
 @pytest.mark.parametrize(
-    "headers", [{}, {"Content-Length": "-1"}, {"Content-Length": "x"}, {"Content-Length": "9" * 99}]
+    ("method", "path", "status"),
+    [
+        ("POST", "/", 404),
+        ("POST", "/invocations", 404),
+        ("POST", "/endpoints/a_b/invocations", 404),
+        ("GET", "/endpoints/a/invocations", 405),
+        ("POST", "/endpoints/a/async-invocations", 400),
+    ],
 )
-def test_a_body_of_unknown_length_is_refused(server: RuntimeApi, headers: dict[str, str]) -> None:
-    status, text = raw(server, "POST", "/endpoints/a/invocations", headers)
-    assert status == 400
-    assert "length of its body" in text
-
-
-def test_a_get_names_the_operations(server: RuntimeApi) -> None:
-    assert raw(server, "GET", "/", {})[0] == 404
+def test_other_paths_are_refused(server: RuntimeApi, method: str, path: str, status: int) -> None:
+    found, text = raw(server, method, path, {"Content-Length": "1"}, b"x")
+    assert (found, text.split()[0]) == (status, "ValidationError")
+    assert "InvokeEndpoint" in text
 
 
 def test_a_call_during_shutdown_is_refused(sdk: Any, echo: Echo) -> None:
@@ -208,7 +204,7 @@ def test_an_incomplete_body_never_reaches_the_container(server: RuntimeApi, echo
     with socket.create_connection((HOST, int(server.url.rpartition(":")[2])), LIMIT_S) as caller:
         caller.sendall(b"POST /endpoints/a/invocations HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf")
         caller.shutdown(socket.SHUT_WR)
-        assert caller.recv(100) == b""
+        assert b" 400 " in caller.recv(100)
     assert echo.invocations == []
 
 

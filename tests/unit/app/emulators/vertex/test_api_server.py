@@ -272,17 +272,6 @@ def test_invoke_reaches_every_path_with_every_method() -> None:
         assert len(platform.container.calls) == 2
 
 
-def test_a_refused_request_leaves_the_connection_usable(platform: Platform) -> None:
-    connection = http.client.HTTPConnection(platform.api.address, timeout=LIMIT_S)
-    with closing(connection):
-        for path, expected in (("/nowhere", 404), (f"{ENDPOINT}:rawPredict", 200)):
-            connection.request("POST", path, b"x" * 1000)
-            response = connection.getresponse()
-            response.read()
-            assert response.status == expected
-    assert len(platform.container.calls) == 1
-
-
 def test_get_returns_the_endpoint_resource() -> None:
     def resource(endpoint_type: EndpointType) -> tuple[Any, str]:
         deployment = Deployment(endpoint_id="12", deployed_model_id="34", endpoint_type=endpoint_type)
@@ -296,11 +285,34 @@ def test_get_returns_the_endpoint_resource() -> None:
     assert "dedicatedEndpointDns" not in resource(EndpointType.SHARED)[0]
 
 
-def test_a_body_of_unknown_length_is_refused(platform: Platform) -> None:
-    connection = http.client.HTTPConnection(platform.api.address, timeout=LIMIT_S)
-    with closing(connection):
-        connection.putrequest("POST", f"{ENDPOINT}:rawPredict")
-        connection.putheader("Content-Length", "-1")
-        connection.endheaders()
-        response = connection.getresponse()
-        assert (response.status, b"length of its body" in response.read()) == (400, True)
+INVOKED = Deployment(endpoint_id="12", deployed_model_id="34", is_invoked=True)
+SHARED = Deployment(endpoint_id="12", endpoint_type=EndpointType.SHARED)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "deployment", "code", "text"),
+    [
+        ("POST", "/", DEPLOYMENT, 404, "not a call of the emulator"),
+        ("POST", f"{ENDPOINT}:fetch", DEPLOYMENT, 404, "not a call of the emulator"),
+        ("POST", f"{ENDPOINT}:predict/x", DEPLOYMENT, 404, "not a call of the emulator"),
+        ("GET", f"{ENDPOINT}:predict", DEPLOYMENT, 405, "not allowed"),
+        ("POST", f"{ENDPOINT}:directPredict", DEPLOYMENT, 501, "call directRawPredict"),
+        ("POST", f"{ENDPOINT}:directRawPredict", DEPLOYMENT, 400, "--grpc-port"),
+        ("POST", f"{ENDPOINT}/invoke/a", DEPLOYMENT, 400, "needs a model with an invoke route prefix"),
+        ("POST", f"{ENDPOINT}:rawPredict", INVOKED, 400, "is not available for a model with an invoke route prefix"),
+        ("GET", f"{ENDPOINT}/invoke/", INVOKED, 404, "not a call of the emulator"),
+        ("POST", f"{ENDPOINT}:streamRawPredict", SHARED, 400, "needs a dedicated endpoint"),
+    ],
+)
+def test_unsupported_calls_are_refused(method: str, target: str, deployment: Deployment, code: int, text: str) -> None:
+    with Platform(deployment) as platform:
+        status, _, body = platform.ask(method, target, b"{}")
+        error = json.loads(body)["error"]
+        assert (status, error["code"]) == (code, code)
+        assert text in error["message"]
+        assert platform.container.calls == []
+
+
+def test_calls_of_the_beta_api_are_the_same(platform: Platform) -> None:
+    beta = ENDPOINT.replace("/v1/", "/v1beta1/")
+    assert platform.post(f"{beta}:predict", {"instances": [1, 2]})[0] == 200
