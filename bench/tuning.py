@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import onnx
@@ -24,8 +24,8 @@ from bench.models import networks
 from bench.models.repositories import SHIPPED, write
 from bench.results import Figures, Publication, add_publication_arguments, names_among
 from trident.app.bench.requests import Way, make_inputs
-from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, batchings, engines, outcome, search
-from trident.app.commands.tune import compare, read_config
+from trident.app.bench.tuning import AS_IT_IS, Bench, Candidate, Objective, Trial, outcome, search
+from trident.app.commands.tune import read_config
 from trident.core.backends.cpu_budget import available_cores
 
 # Small enough to answer several times within the target on two cores. People start with one instance, no batching.
@@ -39,7 +39,10 @@ _MODELS = {
 }
 # A little less than the tenth that is the goal: a search ends with the turn that it is in.
 _SHARE, _GOAL = 0.09, 0.1
-_TURN_S = 0.3
+_BACKENDS, _COUNTS = ("onnxruntime", "openvino"), (1, 2)
+_BATCHINGS = ((1, 0), (4, 0), (16, 0), (64, 0), (64, 2000))
+# Of the comparisons at the end.
+_ROUNDS, _COMPARED_S = 24, 15.0
 
 
 def measure(name: str, repository: Path, target_ms: float, seconds: float, figures: Figures) -> None:
@@ -58,8 +61,8 @@ def measure(name: str, repository: Path, target_ms: float, seconds: float, figur
 
     with bench() as grid, bench() as searched:
         cores = int(available_cores())
-        sizes = batchings(config, None, target_ms)
-        ways = [replace(way, batch=size, delay_us=us) for way in engines(config, folder, cores) for size, us in sizes]
+        counts = product(_BACKENDS, _COUNTS, _COUNTS, _BATCHINGS)
+        ways = [Candidate(backend, number, threads, *batching) for backend, number, threads, batching in counts]
         began = time.monotonic()
         for way in [AS_IT_IS, *ways]:
             found = grid.sweep(way, seconds)
@@ -69,7 +72,7 @@ def measure(name: str, repository: Path, target_ms: float, seconds: float, figur
         began = time.monotonic()
         search(searched, cores, _SHARE * grid_s)
         search_s = time.monotonic() - began
-        best, chosen = grid.ranked()[0], searched.ranked()[0]
+        best, chosen = grid.ranked()[0], searched.chosen()
         figures.note(name, f"grid of {len(ways) + 1} ways", "s", [grid_s])
         figures.note(name, f"search, {len(searched.trials)} ways", "s", [search_s])
         for who, trial in (("the grid's best", best), ("the search's choice", chosen)):
@@ -97,7 +100,9 @@ def _compare(name: str, what: str, bench: Bench, chosen: Trial, other: Trial, fi
     if chosen.candidate == other.candidate:
         figures.remarks.append(f"{name}: the search's choice is {what}.")
         return 1.0
-    found = compare(bench, chosen, _TURN_S, other)
+    bench.trials.setdefault(other.candidate, other)
+    bench.race([other.candidate, chosen.candidate], time.monotonic() + _COMPARED_S, _ROUNDS)
+    found = bench.gained(other.candidate, chosen.candidate)
     for each in found:
         figures.remarks.append(
             f"{name}, {each.what} of the search's choice over {what}, in turns: {each.text}: {each.verdict}."

@@ -1,10 +1,10 @@
-"""The search of `trident tune`: the space that a model and a few measurements leave, and its successive halving.
+"""The search of `trident tune`: the space that a model and a few measurements leave, and its races.
 
 A candidate is a way to run the model. Its figure is the most requests/s with which the percentile stays within the
-target. A sweep finds it roughly, by doubling the requests under way; races between the best of the sweeps decide: their
-servers run at the same time and are asked in turns, so that what else the machine does hits all alike, and the worse
-half leaves again and again. First come engines (backend, instances, threads) with the batching that the model has, then
-batching with the best of them.
+target. A sweep finds it roughly, by doubling the requests under way. A race between the best of the sweeps and the
+model as it is decides: their servers run at the same time and are asked in turns, so that what else the machine does
+hits all alike. The last two and the model as it is are compared turn by turn, and a way that is not shown to be better
+than the model as it is loses to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from trident.app.bench.client import LoadClient
-from trident.app.bench.measure import Level, ServerTimes, measure, pooled
+from trident.app.bench.measure import Difference, Level, ServerTimes, differences, measure, pooled
 from trident.app.bench.measure import number as figure
 from trident.app.bench.requests import Inputs, Way, make_target
 from trident.app.bench.server import Server, started
@@ -36,21 +36,21 @@ from trident.core.errors import ServerError
 
 _ONNX, _OPENVINO = "onnxruntime", "openvino"
 _THREADS = {_ONNX: "intra_op_thread_count", _OPENVINO: "INFERENCE_NUM_THREADS"}
-_BATCHES = (1, 4, 16, 64)
-# An item of a large batch that costs more than this share of a single one is not worth batching.
-_BATCH_GAIN = 0.85
-# Below this, threads cost more than they give.
-_SHORT_MS = 0.2
+_BATCHES = (16, 64)
+# A single execution below the first takes longer with threads; one above the second leaves little to HTTP, so that ways
+# which leave half of the cores to it are no use.
+_SHORT_MS, _LONG_MS = 0.2, 1.0
 _MOST_CONCURRENCY = 256
-_GAIN = 1.03
+_GAIN, _ALIKE = 1.03, 0.95
 _REQUESTS = 30
 _MOST_LIVE = 6
-_SHORTEST_S, _LONGEST_S = 0.12, 1.5
-# Shares of the time at which the engines have been swept and raced, and the batchings. The last race has the rest.
-_ENGINES, _ENGINE_RACE, _BATCHINGS, _BATCHING_RACE = 0.4, 0.5, 0.7, 0.8
+_SHORTEST_S, _LONGEST_S = 0.1, 1.5
+# Shares of the time at which the ways have been swept, and raced. The last comparison has the rest.
+_SWEPT, _RACED = 0.55, 0.75
 # A sweep has about so many levels, and the start of a server takes about so long.
-_LEVELS, _START_S = 4, 0.5
-_ROUNDS = 4
+_LEVELS, _START_S = 3, 0.8
+_ENTRANTS, _RACE_ROUNDS, _LAST_ROUNDS = 3, 3, 12
+_ROUGH = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,11 @@ class Objective:
         """
         if trial.error or not trial.counted or trial.memory_mb > self.memory_mb:
             return (-math.inf, 0, 0)
-        level = trial.best(self.target_ms, self.percentile)
+        # One short level has too few requests for a higher percentile: a single pause would rule out a good way.
+        percentile = self.percentile if trial.raced else min(self.percentile, _ROUGH)
+        level = trial.best(self.target_ms, percentile)
         if level is None:
-            return (-min(each.percentiles[str(self.percentile)] for each in trial.counted), 0, 0)
+            return (-min(each.percentiles[str(percentile)] for each in trial.counted), 0, 0)
         used = -float(max(1, trial.candidate.instances) * max(1, trial.candidate.threads))
         # A fifth in reserve: traffic is not even.
         if self.rate and level.rate >= 1.2 * self.rate:
@@ -150,52 +152,32 @@ class Objective:
 # --- the space
 
 
-def engines(config: ModelConfig, folder: Path, cores: int, times: ServerTimes | None = None) -> list[Candidate]:
-    """Backend, instances and threads, on CPUs. `times` are of single requests; without them threads are tried too."""
+def engines(config: ModelConfig, folder: Path, cores: int, times: ServerTimes | None) -> list[Candidate]:
+    """Backend, instances and threads on CPUs, the likeliest first. `times` are of single requests."""
     mean_ms = times.compute_infer if times is not None else math.inf
     own = config.backend or (_ONNX if config.platform in ("", "onnxruntime_onnx") else "")
+    counts = sorted({*(1 << bit for bit in range(cores.bit_length()) if 1 << bit <= cores), cores})
+    if own not in _THREADS:
+        return [Candidate(own, instances) for instances in counts]
     backends = [own]
     if own == _ONNX and importlib.util.find_spec(_OPENVINO) and any(folder.glob("*/model.onnx")):
         backends.append(_OPENVINO)
-    counts = _powers(cores)
-    found = []
-    for backend, instances, threads in product(backends, counts, counts):
-        if backend not in _THREADS:
-            threads = 0
-        elif (mean_ms < _SHORT_MS and threads > 1) or instances * threads > 2 * cores:
-            continue
-        candidate = Candidate(backend, instances, threads)
-        if candidate not in found:
-            found.append(candidate)
-    return found
+    shapes = [(count, threads) for count, threads in product(counts[::-1], counts[::-1]) if count * threads <= cores]
+    if mean_ms < _SHORT_MS:
+        shapes = [shape for shape in shapes if shape[1] == 1]
+    elif mean_ms > _LONG_MS:
+        shapes = [shape for shape in shapes if shape[0] * shape[1] > cores / 2]
+    return [Candidate(backend, *shape) for shape, backend in product(shapes, backends)]
 
 
-def _powers(highest: int) -> list[int]:
-    return sorted({*(1 << bit for bit in range(highest.bit_length()) if 1 << bit <= highest), highest})
-
-
-def batchings(config: ModelConfig, times: ServerTimes | None, target_ms: float) -> list[tuple[int, int]]:
-    """Batch sizes with their delays in microseconds, in this order. `times` are of a load that made batches."""
+def batchings(config: ModelConfig) -> list[int]:
+    """Batch sizes that are worth a trial. No smaller ones than the model has, because they would refuse requests that
+    it accepts now, and a batch is never larger than what waits."""
     if config.max_batch_size <= 0 or config.HasField("sequence_batching"):
         return []
-    item_ms, large_ms = _item_costs(times)
-    if large_ms > _BATCH_GAIN * item_ms:
-        return [(size, 0) for size in _BATCHES[:2]]
-    # A batch must be done in the half of the target: a request may have to wait for another batch before.
-    sizes = [size for size in _BATCHES if not large_ms or size * large_ms <= target_ms / 2] or [1]
-    delay_us = round(target_ms * 100)
-    return [*((size, 0) for size in sizes), *((size, delay_us) for size in sizes[-1:] if size > 1)]
-
-
-def _item_costs(times: ServerTimes | None) -> tuple[float, float]:
-    """The cost of an item in the smallest and in the largest batch that was common; zeros if there were no batches."""
-    if times is None or not times.costs:
-        return 0.0, 0.0
-    enough = 0.02 * sum(times.batches.values())
-    sizes = sorted((size for size, count in times.batches.items() if count >= enough), key=int)
-    if int(sizes[-1]) == 1:
-        return 0.0, 0.0
-    return times.costs[sizes[0]] / int(sizes[0]), times.costs[sizes[-1]] / int(sizes[-1])
+    own = config.max_batch_size
+    sizes = sorted({max(own, size) for size in _BATCHES})
+    return [size for size in sizes if size > own or not config.HasField("dynamic_batching")]
 
 
 # --- the trials
@@ -221,7 +203,7 @@ class Bench:
         self.objective, self._inputs, self._way, self._tell = objective, inputs, way, tell
         self.trials: dict[Candidate, Trial] = {}
         self._live: dict[Candidate, tuple[ExitStack, Server, LoadClient]] = {}
-        self._turns: dict[tuple[Candidate, int], list[Level]] = {}
+        self.turns: dict[tuple[Candidate, int], list[Level]] = {}
         self._ending = ThreadPoolExecutor(1)
         self._most_live = _MOST_LIVE
 
@@ -257,7 +239,7 @@ class Bench:
         return server, client
 
     def sweep(self, candidate: Candidate, seconds: float, start: int = 0) -> Trial:
-        """Double the requests under way while that gains and the target holds. KeyboardInterrupt after Ctrl-C.
+        """Double the requests under way while that gains and leaves room. KeyboardInterrupt after Ctrl-C.
 
         From `start`, a load that suits a similar way, one level without a gain is enough; if the first is too slow, the
         load is halved until it is not.
@@ -265,30 +247,31 @@ class Bench:
         trial = self.trials.setdefault(candidate, Trial(candidate))
         try:
             server, _ = self.server(candidate)
-            last = self.run(candidate, start or 1, _SHORTEST_S)
+            last = self.run(candidate, start or 1, _SHORTEST_S / 2)
         except ServerError as error:
             trial.error = error.message.splitlines()[-1].rpartition('] "')[2][:200]
             return trial
-        target, name = self.objective.target_ms, str(self.objective.percentile)
-        levels: list[Level] = []
+        levels = trial.levels = []
         concurrency, patience = start or 1, 1 if start else 2
         while concurrency <= _MOST_CONCURRENCY:
-            levels.append(self.run(candidate, concurrency, _long_enough(seconds, concurrency, last)))
-            last, newest = levels[-1], levels[-patience:]
+            last = self.run(candidate, concurrency, _long_enough(seconds, concurrency, last))
+            levels.append(last)
             earlier = max((each.rate for each in levels[:-patience]), default=0.0)
-            is_over = all(each.percentiles[name] > target or each.rate < _GAIN * earlier for each in newest)
-            if len(newest) == patience and is_over:
+            # The median, which a pause does not move. With twice the requests it would be twice as long.
+            if self._has_no_room(last) or max(each.rate for each in levels[-patience:]) < _GAIN * earlier:
                 break
             concurrency *= 2
-        while start > 1 and all(each.percentiles[name] > target for each in levels):
+        while start > 1 and self._has_no_room(levels[0]):
             start //= 2
-            levels.insert(0, self.run(candidate, start, _long_enough(seconds, start, last)))
-        trial.levels = levels
+            levels.insert(0, self.run(candidate, start, _long_enough(seconds, start, levels[0])))
         trial.memory_mb = server.memory_mb()
         self._most_live = max(
             1, min(_MOST_LIVE, int(_available_mb() / 2 / max(1.0, trial.memory_mb)) + len(self._live))
         )
         return trial
+
+    def _has_no_room(self, level: Level) -> bool:
+        return level.percentiles["50"] > 0.6 * self.objective.target_ms
 
     def run(self, candidate: Candidate, concurrency: int, seconds: float) -> Level:
         """One level."""
@@ -312,42 +295,72 @@ class Bench:
         found = [trial for candidate, trial in self.trials.items() if candidate in among]
         return sorted(found, key=self.objective.value, reverse=True)
 
-    def race(self, candidates: Iterable[Candidate], until: float, keep: int) -> list[Candidate]:
-        """Ask the candidates in turns, and let the worse half go, until `keep` are left, the best first."""
-        left = [trial.candidate for trial in self.ranked(candidates) if not trial.error]
-        began = time.monotonic()
-        stages = max(1, math.ceil(math.log2(max(keep, len(left)) / keep)))
-        turn_s = max(_SHORTEST_S, min(_LONGEST_S, (until - began) / stages / _ROUNDS / max(1, len(left))))
-        for stage in range(1, stages + 1):
-            end, took = began + (until - began) * stage / stages, 0.0
-            loads = [(candidate, *load) for candidate in left for load in self._close_loads(self.trials[candidate])]
-            while loads and (not took or time.monotonic() + took / 2 < end):
-                at = time.monotonic()
-                for candidate, load, near in loads:
-                    level = self.run(candidate, load, _long_enough(turn_s, load, near))
-                    self._turns.setdefault((candidate, load), []).append(level)
-                loads.reverse()
-                took = time.monotonic() - at
-            for candidate in left:
-                turns = [turns for (each, _), turns in self._turns.items() if each == candidate]
+    def race(self, candidates: Sequence[Candidate], until: float, rounds: int, *, closely: bool = False) -> None:
+        """Ask the candidates in turns, in about so many rounds: each at the loads among which its best may be, or only
+        at its best one."""
+        loads = []
+        for candidate in candidates:
+            trial = self.trials[candidate]
+            loads += [
+                (candidate, *load) for load in (self._close_loads(trial) if closely else [self._best_load(trial)])
+            ]
+            self.server(candidate)
+        seconds = max(_SHORTEST_S, min(_LONGEST_S, (until - time.monotonic()) / rounds / len(loads)))
+        took = 0.0
+        while not took or time.monotonic() + took / 2 < until:
+            began = time.monotonic()
+            for candidate, load, near in loads:
+                level = self.run(candidate, load, _long_enough(seconds, load, near))
+                self.turns.setdefault((candidate, load), []).append(level)
+                turns = [turns for (each, _), turns in self.turns.items() if each == candidate]
                 self.trials[candidate].raced = [pooled(each) for each in turns]
-            left = [trial.candidate for trial in self.ranked(left)][: max(keep, math.ceil(len(left) / 2))]
-        return left
+            loads.reverse()
+            took = time.monotonic() - began
 
     def _close_loads(self, trial: Trial) -> list[tuple[int, Level]]:
         """The loads among which a candidate's best may be, as noise may hide it, each with a level near it."""
-        target, name = self.objective.target_ms, str(self.objective.percentile)
-        best = trial.best(target, self.objective.percentile)
-        if best is None:
-            best = min(trial.counted, key=lambda level: level.percentiles[name])
-        found = [(best.concurrency, best)]
+        name, target = str(self.objective.percentile), self.objective.target_ms
+        near = {each.concurrency: each for each in trial.levels if each.percentiles[name] <= 1.5 * target}
+        best = max(near.values(), key=lambda level: level.rate, default=trial.levels[0])
+        loads = [best.concurrency]
         if best.concurrency > 1 and best.percentiles[name] > 0.7 * target:
-            found.append((best.concurrency // 2, best))
-        for level in trial.levels:
-            is_next = level.concurrency == 2 * best.concurrency and level.rate > best.rate
-            if is_next and level.percentiles[name] < 1.5 * target:
-                found.append((level.concurrency, level))
-        return found
+            loads.append(best.concurrency // 2)
+        if not self._has_no_room(best) and (best is trial.levels[-1] or 2 * best.concurrency in near):
+            loads.append(2 * best.concurrency)
+        return [(load, best) for load in loads]
+
+    def _best_load(self, trial: Trial) -> tuple[int, Level]:
+        name = str(self.objective.percentile)
+        best = trial.best(self.objective.target_ms, self.objective.percentile)
+        best = best or min(trial.counted, key=lambda level: level.percentiles[name])
+        return best.concurrency, best
+
+    def gained(self, before: Candidate, after: Candidate) -> list[Difference]:
+        """What a way is over another one, in the rounds that they had together; empty without two of them."""
+        sides = []
+        for candidate in (before, after):
+            turns = [turns for (each, _), turns in self.turns.items() if each == candidate]
+            sides.append(max(turns, key=len, default=[]))
+        count = min(map(len, sides))
+        first, second = (side[len(side) - count :] for side in sides)
+        if before == after or count < 2 or not all(level.requests for level in (*first, *second)):
+            return []
+        return differences(first, second, paired=True)
+
+    def chosen(self) -> Trial:
+        """The best way that is shown to be better than the model as it is, otherwise that. Where a rate is enough,
+        fewer resources are the aim, and no more is to be shown."""
+        objective, before = self.objective, self.trials[AS_IT_IS]
+        kept = before.best(objective.target_ms, objective.percentile)
+        for trial in self.ranked():
+            if trial is before or objective.value(trial) <= objective.value(before):
+                break
+            if objective.rate and trial.raced:
+                return trial
+            found = {each.what: each for each in self.gained(AS_IT_IS, trial.candidate)}
+            if found and found["requests/s" if kept else "p99"].verdict == "better":
+                return trial
+        return before
 
 
 def _long_enough(seconds: float, concurrency: int, near: Level) -> float:
@@ -364,52 +377,49 @@ def search(bench: Bench, cores: int, seconds: float) -> None:
     before = bench.sweep(AS_IT_IS, _SHORTEST_S)
     if before.error:
         return
-    config, objective = bench.config, bench.objective
-    space = engines(config, bench.folder, cores, before.levels[0].server)
-    busiest = max((each.server for each in before.levels if each.server), key=lambda times: times.batch, default=None)
-    options = batchings(config, busiest, objective.target_ms)
-    best = before.best(objective.target_ms, objective.percentile)
-    start = best.concurrency if best is not None else 1
-    sweeps = len(space) + len(options) + 2
-    unit = ((_ENGINES + _BATCHINGS - _ENGINE_RACE) * seconds / sweeps - _START_S) / _LEVELS
+    space = engines(bench.config, bench.folder, cores, before.levels[0].server)
+    sizes = batchings(bench.config)
+    start = max(before.levels, key=lambda level: level.rate).concurrency
+    unit = (_SWEPT * seconds / (len(space) + len(sizes) + 2) - _START_S) / _LEVELS
     unit = max(_SHORTEST_S, min(_LONGEST_S, unit))
+    refused: set[str] = set()
 
-    def sweep(candidates: Iterable[Candidate], share: float) -> list[Candidate]:
-        done = []
-        for candidate in candidates:
-            if time.monotonic() < began + share * seconds:
-                bench.sweep(candidate, unit, start)
-                done.append(candidate)
-        return done
+    def sweep(candidate: Candidate) -> None:
+        is_known = candidate in bench.trials or candidate.backend in refused
+        if not is_known and time.monotonic() < began + _SWEPT * seconds and bench.sweep(candidate, unit, start).error:
+            refused.add(candidate.backend)
 
-    def race(candidates: Iterable[Candidate], entrants: int, share: float, keep: int) -> list[Candidate]:
-        best = [trial.candidate for trial in bench.ranked(candidates)[:entrants]]
-        return bench.race(best, began + share * seconds, keep)
-
-    own = [each for each in space if each.backend == space[0].backend]
-    done = sweep(own, _ENGINES)
-    # The instances and threads that suit one backend are tried with the other.
-    shapes = [(trial.candidate.instances, trial.candidate.threads) for trial in bench.ranked(done)[:2]]
-    others = [each for each in space if each not in own and (each.instances, each.threads) in shapes]
-    kept = race([*done, *sweep(others, _ENGINE_RACE)], 3, _ENGINE_RACE, 2) or [AS_IT_IS]
-    batched: list[Candidate] = []
-    for size, delay_us in sorted(options, key=lambda each: each[0] == 1):
-        largest = max((_most_kept(bench.trials[each], objective) for each in batched), default=math.inf)
-        # Fewer requests under way than the last size had room for: a larger one, or a delay, changes nothing.
-        if not batched or size == 1 or largest > batched[-1].batch:
-            batched += sweep([replace(kept[0], batch=size, delay_us=delay_us)], _BATCHINGS)
-    best_batch = race([*batched, kept[0]], 3, _BATCHING_RACE, 1)[0]
-    if best_batch.batch:
-        sweep(
-            (replace(each, batch=best_batch.batch, delay_us=best_batch.delay_us) for each in kept[1:]), _BATCHING_RACE
-        )
-    bench.race({AS_IT_IS, *(trial.candidate for trial in bench.ranked()[:3])}, began + seconds, 1)
-
-
-def _most_kept(trial: Trial, objective: Objective) -> int:
-    """The most requests under way with which the target was kept."""
-    name = str(objective.percentile)
-    return max((each.concurrency for each in trial.levels if each.percentiles[name] <= objective.target_ms), default=0)
+    # Whether batches pay is asked first, because all engines are then tried with them, or without.
+    batch = 0
+    for size in sizes[:1]:
+        sweep(Candidate(batch=size))
+        rates = [bench.objective.value(bench.trials[each])[0] for each in (AS_IT_IS, Candidate(batch=size))]
+        batch = size if rates[1] > _ALIKE * rates[0] else 0
+    space = [replace(each, batch=batch) for each in space]
+    # The backend that is faster in one shape is so in most, which are tried with the other if there is time at the end.
+    first = [each for each in space if (each.instances, each.threads) == (space[0].instances, space[0].threads)]
+    for candidate in first:
+        sweep(candidate)
+    backend = next((trial.candidate.backend for trial in bench.ranked(first)), "")
+    for candidate in space:
+        if candidate.backend == backend:
+            sweep(candidate)
+    for trial in bench.ranked()[:2] if sizes else []:
+        sweep(replace(trial.candidate, batch=0 if batch else sizes[0]))
+    best = bench.ranked()[0].candidate
+    if best.batch:
+        for size in sizes[1:]:
+            sweep(replace(best, batch=size))
+        sweep(replace(best, delay_us=round(100 * bench.objective.target_ms)))
+    for candidate in space:
+        sweep(candidate)
+    others = [trial.candidate for trial in bench.ranked() if trial is not before and not trial.error]
+    others = others[:_ENTRANTS]
+    if not others:
+        return
+    bench.race([AS_IT_IS, *others], began + _RACED * seconds, _RACE_ROUNDS, closely=True)
+    last = [trial.candidate for trial in bench.ranked(others)[:2]]
+    bench.race([AS_IT_IS, *last], began + seconds, _LAST_ROUNDS)
 
 
 def copy_model(folder: Path, to: Path, config: ModelConfig) -> None:

@@ -26,7 +26,7 @@ from trident.adapters.common.options import (
     integer,
     number,
 )
-from trident.app.bench.measure import Difference, Level, differences, measure
+from trident.app.bench.measure import measure
 from trident.app.bench.measure import number as figure
 from trident.app.bench.page import differences_table, grid, html_table, page
 from trident.app.bench.plots import Point, lines
@@ -41,9 +41,8 @@ from trident.core.config.parse import decode_config, parse_model_config
 from trident.core.config.schema import ModelConfig
 from trident.core.http.sample_request import parse_shape
 
-_ROUNDS = 12
-# Of the budget; the rest is for the comparison at the end.
-_SEARCH_SHARE = 0.8
+# Of the budget, where the rate that was asked for is measured at the end.
+_SEARCH_SHARE = 0.9
 _SHOWN = 12
 _RATE_S = 3.0
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -110,15 +109,12 @@ def tune(arguments: Sequence[str]) -> int:
         Way(protocol=values["protocol"]),
         tell,
     ) as bench:
-        found: list[Difference] = []
         note = ""
         try:
-            search(bench, int(available_cores()), _SEARCH_SHARE * values["budget"])
-            left = values["budget"] - (time.monotonic() - began)
-            # A turn takes a little more than its time, and one of each side does not count.
-            found = compare(bench, bench.ranked()[0], max(0.1, left / 2 / (_ROUNDS + 1) - 0.1))
+            share = _SEARCH_SHARE if objective.rate else 1.0
+            search(bench, int(available_cores()), share * values["budget"])
             if objective.rate:
-                note = _at_rate(bench, bench.ranked()[0], values["budget"] * (1 - _SEARCH_SHARE))
+                note = _at_rate(bench, bench.chosen(), values["budget"] * (1 - share))
         except KeyboardInterrupt:
             note = "Interrupted: what was measured until then."
         finally:
@@ -128,9 +124,7 @@ def tune(arguments: Sequence[str]) -> int:
         print(f"the model cannot be measured as it is: {before.error if before else 'interrupted'}")
         return 1
     took = time.monotonic() - began
-    _report(
-        bench, found, [note, f"trident tune {' '.join(arguments)}; {took:.0f} s"], values["output"] or f"{model}-tuned"
-    )
+    _report(bench, [note, f"trident tune {' '.join(arguments)}; {took:.0f} s"], values["output"] or f"{model}-tuned")
     return 0
 
 
@@ -144,27 +138,6 @@ def read_config(folder: Path, repository: str, model: str) -> ModelConfig:
             config = server.config(model, "")
     config.name = model
     return config
-
-
-def compare(bench: Bench, chosen: Trial, seconds: float, before: Trial | None = None) -> list[Difference]:
-    """The chosen way after another one, by default the model as it is, each at its best level, in turns."""
-    objective, before = bench.objective, before or bench.trials[AS_IT_IS]
-    if chosen is before or chosen.error or before.error:
-        return []
-    sides = []
-    for trial in (before, chosen):
-        level = trial.best(objective.target_ms, objective.percentile) or trial.counted[0]
-        sides.append((trial, level.concurrency))
-    turns: tuple[list[Level], list[Level]] = ([], [])
-    for turn in range(_ROUNDS):
-        for side in (0, 1) if turn % 2 == 0 else (1, 0):
-            trial, concurrency = sides[side]
-            if not turn:
-                bench.run(trial.candidate, concurrency, seconds)
-            turns[side].append(bench.run(trial.candidate, concurrency, seconds))
-    if not all(level.requests for side in turns for level in side):
-        return []
-    return differences(*turns, paired=True)
 
 
 def _at_rate(bench: Bench, chosen: Trial, most_s: float) -> str:
@@ -186,16 +159,13 @@ def _at_rate(bench: Bench, chosen: Trial, most_s: float) -> str:
     return f"At {level.load}, sent as independent callers do: {figure(level.rate)}/s answered, p{name} {shown} ms."
 
 
-def _report(bench: Bench, found: Sequence[Difference], about: Sequence[str], output: str) -> None:
+def _report(bench: Bench, about: Sequence[str], output: str) -> None:
     objective = bench.objective
     before = bench.trials[AS_IT_IS]
-    chosen = bench.ranked()[0]
-    gained = {each.what: each for each in found}
-    kept, keeps = (trial.best(objective.target_ms, objective.percentile) for trial in (before, chosen))
-    # What noise covers is no reason to change a configuration, unless fewer resources are the aim. Where the target was
-    # not kept at any load, what counts is that it is now, or else that it is nearer.
-    if gained and not objective.rate and (kept or not keeps):
-        chosen = chosen if gained["requests/s" if kept else "p99"].verdict == "better" else before
+    chosen = bench.chosen()
+    best, *others = [trial for trial in bench.ranked() if trial is not before and trial.raced] or [before]
+    found = bench.gained(AS_IT_IS, best.candidate)
+    beside = bench.gained(others[0].candidate, best.candidate)[:1] if others else []
     target = f"p{objective.percentile} within {objective.target_ms:g} ms"
     target += f" at {objective.rate:g} requests/s" if objective.rate else ""
     level = chosen.best(objective.target_ms, objective.percentile)
@@ -207,6 +177,8 @@ def _report(bench: Bench, found: Sequence[Difference], about: Sequence[str], out
     ]
     for each in found:
         said.append(f"{each.what} of the best way over as it was, in turns: {each.text}: {each.verdict}.")
+    for each in beside:
+        said.append(f"{each.what} over the next best, {others[0].candidate.text}: {each.text}: {each.verdict}.")
     if level is None:
         said.append(
             "Nothing that was measured keeps the target: a faster model, another machine or a longer target is needed."

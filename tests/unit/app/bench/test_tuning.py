@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.app.bench.test_measure import level
-from trident.app.bench.measure import Level, ServerTimes
-from trident.app.bench.tuning import Candidate, Objective, Trial, batchings, copy_model, engines
+from trident.app.bench.measure import Level, ServerTimes, pooled
+from trident.app.bench.requests import Way
+from trident.app.bench.tuning import AS_IT_IS, Bench, Candidate, Objective, Trial, batchings, copy_model, engines
 from trident.core.config.parse import parse_model_config
 from trident.core.config.schema import ModelConfig
 
@@ -37,36 +38,42 @@ def test_a_candidate_changes_what_it_says_and_keeps_the_rest(tmp_path: Path) -> 
     assert config((tmp_path / "copy" / "config.pbtxt").read_text()) == made
 
 
-def times(costs: dict[str, float]) -> ServerTimes:
+def times(infer_ms: float) -> ServerTimes:
     return ServerTimes(
-        requests=1,
-        queue=0,
-        compute_input=0,
-        compute_infer=costs["1"],
-        compute_output=0,
-        total=1,
-        batch=1,
-        batches=dict.fromkeys(costs, 10),
-        costs=costs,
+        requests=1, queue=0, compute_input=0, compute_infer=infer_ms, compute_output=0, total=infer_ms, batch=1
     )
 
 
-def test_threads_are_for_models_that_take_long(tmp_path: Path) -> None:
-    assert {(each.instances, each.threads) for each in engines(config(), tmp_path, 2)} == {
-        (1, 1),
-        (1, 2),
-        (2, 1),
-        (2, 2),
-    }
-    assert {each.threads for each in engines(config(), tmp_path, 2, times({"1": 0.05}))} == {1}
-    assert {each.threads for each in engines(config('backend: "python"'), tmp_path, 4)} == {0}
+def test_ways_are_left_out_that_the_time_of_a_request_rules_out(tmp_path: Path) -> None:
+    def shapes(infer_ms: float, text: str = CONFIG) -> list[tuple[int, int]]:
+        return [(each.instances, each.threads) for each in engines(config(text), tmp_path, 4, times(infer_ms))]
+
+    # Threads cost more than they give, all that cores can run is tried, and no way leaves half of the cores idle.
+    assert shapes(0.05) == [(4, 1), (2, 1), (1, 1)]
+    assert shapes(0.5) == [(4, 1), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)]
+    assert shapes(5) == [(4, 1), (2, 2), (1, 4)]
+    assert shapes(5, 'backend: "python"') == [(1, 0), (2, 0), (4, 0)]
 
 
-def test_batches_are_for_models_that_gain_by_them_within_the_target() -> None:
-    assert [size for size, _ in batchings(config(), times({"1": 1.0, "8": 8.0}), 100)] == [1, 4]
-    assert batchings(config(), times({"1": 1.0, "8": 2.0}), 10) == [(1, 0), (4, 0), (16, 0), (16, 1000)]
-    assert batchings(config(), times({"1": 9.0}), 10) == batchings(config(), None, 10)
-    assert batchings(config('backend: "python"'), None, 10) == []
+def test_batches_are_never_smaller_than_those_that_the_model_accepts() -> None:
+    assert batchings(config()) == [16, 64]
+    assert batchings(config('backend: "onnxruntime" max_batch_size: 32')) == [32, 64]
+    assert batchings(config('backend: "onnxruntime" max_batch_size: 64 dynamic_batching { }')) == []
+    assert batchings(config('backend: "python"')) == []
+
+
+@pytest.mark.parametrize(("rates", "is_chosen"), [((120, 124, 118), True), ((120, 90, 115), False)])
+def test_a_way_that_is_not_shown_to_be_better_leaves_the_model_as_it_is(
+    tmp_path: Path, rates: tuple[float, ...], is_chosen: bool
+) -> None:
+    bench = Bench("m", tmp_path, config(), Objective(target_ms=10), lambda _: [], Way(), lambda _: None)
+    other = Candidate(instances=2)
+    for candidate, turns in ((AS_IT_IS, (100, 101, 99)), (other, rates)):
+        bench.turns[candidate, 1] = [level(1, rate, 5) for rate in turns]
+        bench.trials[candidate] = Trial(candidate, raced=[pooled(bench.turns[candidate, 1])])
+
+    assert bench.chosen().candidate == (other if is_chosen else AS_IT_IS)
+    assert bench.gained(AS_IT_IS, other)[0].verdict == ("better" if is_chosen else "no difference shown")
 
 
 def trial(*levels: Level, instances: int = 1, memory_mb: float = 100) -> Trial:
