@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import IDLE, CloseReason
-from trident.core.observability.latencies import LatencyMeters, LatencyMetrics, LatencySums
+from trident.core.observability.latencies import LatencyMeters, LatencyMetrics
 from trident.core.observability.slowest_requests import (
     NotedRequest,
     SlowestRequests,
@@ -85,14 +85,11 @@ class ModelStatistics:
         self._cache_hit_ns = 0
         self._cache_miss_count = 0
         self._cache_miss_ns = 0
-        # What was counted before the distributions were.
-        self._unmeasured = self._sums()
 
     def measure(self, latencies: LatencyMeters | None) -> None:
         """Count the durations of requests in `latencies`, too, from now on; None: in none."""
         with self._lock:
             self._latencies = latencies
-            self._unmeasured = self._sums()
 
     def begin_execution(self, instance: str, batch: Sequence[PendingRequest], now_ns: int) -> None:
         """An instance executes `batch` until `end_execution`."""
@@ -214,7 +211,9 @@ class ModelStatistics:
             self._queue_ns += compute_start_ns - pending.enqueue_ns
             _add(self._compute, 1, input_end_ns - compute_start_ns, end_ns - input_end_ns, 0)
             if self._latencies is not None:
-                self._latencies.observe_many(pending, compute_start_ns, input_end_ns, first_ns, end_ns, end_ns, now_ms)
+                self._latencies.observe_batch(
+                    (pending,), compute_start_ns, input_end_ns, end_ns, end_ns, now_ms, first_ns
+                )
             if pending.start_ns <= end_ns - self._slow_ns or now_ms >= self._interval_ends_ms:
                 queue_ns = compute_start_ns - pending.enqueue_ns
                 times = (input_end_ns - compute_start_ns, end_ns - input_end_ns, 0)
@@ -246,12 +245,9 @@ class ModelStatistics:
                 start_ns = pending.enqueue_ns
                 input_end_ns = start_ns + input_ns
                 output_start_ns = input_end_ns + infer_ns
-                if first_ns:
-                    self._latencies.observe_many(
-                        pending, start_ns, input_end_ns, first_ns, output_start_ns, end_ns, now_ms
-                    )
-                else:
-                    self._latencies.observe_batch((pending,), start_ns, input_end_ns, output_start_ns, end_ns, now_ms)
+                self._latencies.observe_batch(
+                    (pending,), start_ns, input_end_ns, output_start_ns, end_ns, now_ms, first_ns
+                )
 
     def record_response(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
         """Count the response with `index` within its request, which a sender sent."""
@@ -340,25 +336,7 @@ class ModelStatistics:
     def latencies(self, now_ns: int) -> LatencyMetrics:
         """The distributions of the durations at this moment, which is `now_ns`; empty if none are kept."""
         with self._lock:
-            if self._latencies is None:
-                return LatencyMetrics()
-            return self._latencies.metrics(self._sums().since(self._unmeasured), now_ns)
-
-    def _sums(self) -> LatencySums:
-        """Those since the load. Under the lock."""
-        return LatencySums(
-            success_count=self._success_count,
-            request_ns=self._success_ns,
-            queue_ns=self._queue_ns,
-            compute_input_ns=self._compute.compute_input_ns,
-            compute_infer_ns=self._compute.compute_infer_ns,
-            compute_output_ns=self._compute.compute_output_ns,
-            failure_ns=self._fail_ns,
-            cache_hit_count=self._cache_hit_count,
-            cache_hit_ns=self._cache_hit_ns,
-            cache_miss_count=self._cache_miss_count,
-            cache_miss_ns=self._cache_miss_ns,
-        )
+            return self._latencies.metrics(now_ns) if self._latencies is not None else LatencyMetrics()
 
     @property
     def last_inference_ms(self) -> int:
