@@ -1,25 +1,22 @@
-"""The pictures of figures in README and docs, as SVG for light and for dark pages.
+"""The pictures of figures in README and docs, drawn as the pages of `trident bench` are.
 
-python -m bench.pictures        writes docs/pictures from the files in bench/results
+python -m bench.pictures                          from the files in bench/results, and docker/sizes.json
+python -m bench.pictures digits-tuned/tune.html   the frontier of a run of `trident tune`
 """
 
 from __future__ import annotations
 
-import html
 import json
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+import sys
 from pathlib import Path
 
 from bench.results import RESULTS
+from docker.size import counted, read_sizes
 from tests.project import ROOT
+from trident.app.bench.plots import picture, rows
 
 PICTURES = ROOT / "docs" / "pictures"
-THEMES = {
-    "light": {"text": "#1f2328", "faint": "#656d76", "line": "#d0d7de", "bar": "#0969da", "behind": "#bc4c00"},
-    "dark": {"text": "#e6edf3", "faint": "#8d96a0", "line": "#30363d", "bar": "#4493f8", "behind": "#db6d28"},
-}
 CASES = {
     "add/sub of 16 integers, JSON": "small request, JSON",
     "add/sub of 16 integers, binary": "small request, binary",
@@ -32,94 +29,62 @@ CASES = {
     "Python model, binary": "Python model, binary",
 }
 CONNECTIONS = 16
-ROW, TOP, LABEL, PANEL, GAP = 26, 52, 170, 260, 34
+# In GB, as `docker images` printed them: issues 5383, 7474 and 8476 of triton-inference-server/server.
+TRITON_IMAGES = {
+    "Triton 23.01-py3-min, a base": 8.27,
+    "Triton 25.02-py3-min, a base": 10.0,
+    "Triton 23.01-tf2-python-py3": 10.2,
+    "Triton 24.06-py3": 15.5,
+    "Triton 23.01-py3": 16.0,
+}
+IMAGES = {"cpu": "Trident, CPUs", "gpu": "Trident, CUDA 13", "gpu12": "Trident, CUDA 12"}
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Bars of one figure, one for each label. A bar is coloured as behind where it does not reach `level`."""
-
-    title: str
-    values: Sequence[float]
-    more_is_better: bool
-    level: float = 1.0
-
-    @property
-    def end(self) -> float:
-        """The value at the right edge."""
-        return math.ceil(max(*self.values, self.level) * 2) / 2
-
-
-def svg(labels: Sequence[str], panels: Sequence[Panel], caption: str, theme: str) -> str:
-    """One row for each label with a bar in each panel, and a line at the panel's level."""
-    colours = THEMES[theme]
-    width = LABEL + len(panels) * (PANEL + GAP)
-    bottom = TOP + ROW * len(labels)
-    parts = [_text(LABEL - 10, TOP + ROW * row + 17, label, colours["text"], "end") for row, label in enumerate(labels)]
-    for column, panel in enumerate(panels):
-        left = LABEL + column * (PANEL + GAP)
-        scale = PANEL / panel.end
-        parts.append(_text(left, 20, panel.title, colours["text"], weight=600))
-        for row, value in enumerate(panel.values):
-            ahead = (value >= panel.level) is panel.more_is_better or value == panel.level
-            y = TOP + ROW * row
-            parts.append(
-                f'<rect x="{left}" y="{y + 5}" width="{value * scale:.1f}" height="{ROW - 10}" rx="2" '
-                f'fill="{colours["bar" if ahead else "behind"]}"/>'
-            )
-            inside = value * scale > PANEL - 40
-            x, anchor = (left + value * scale - 5, "end") if inside else (left + value * scale + 5, "start")
-            if not inside and 0 <= panel.level - value < 30 / scale:
-                x = left + panel.level * scale + 5  # beyond the line, not on it
-            parts.append(_text(x, y + 17, f"{value:.2f}", "#ffffff" if inside else colours["faint"], anchor))
-        x = left + panel.level * scale
-        parts.append(f'<path d="M{x:.1f} {TOP - 6}V{bottom}" stroke="{colours["text"]}" stroke-dasharray="3 3"/>')
-        parts.append(_text(x, TOP - 10, "Triton", colours["faint"], "middle"))
-    parts.append(_text(LABEL, bottom + 22, caption, colours["faint"]))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 34}" role="img" font-size="12" '
-        f'font-family="system-ui, sans-serif"><title>{html.escape(caption)}</title>{"".join(parts)}</svg>\n'
-    )
-
-
-def _text(x: float, y: float, text: str, colour: str, anchor: str = "start", weight: int = 400) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y}" fill="{colour}" text-anchor="{anchor}" font-weight="{weight}">'
-        f"{html.escape(text)}</text>"
-    )
-
-
-def beside_triton(file: Path) -> tuple[list[str], list[Panel], str]:
-    """Labels, panels and caption of the newest run beside Triton."""
+def beside_triton(file: Path) -> str:
+    """The newest run beside Triton. A bar has the second colour where Trident is behind."""
     document = json.loads(file.read_text())
     found = {(figure["case"], figure["what"]): figure["values"][0] for figure in document["figures"]}
 
-    def values(what: str) -> list[float]:
-        return [found[f"{case}, {CONNECTIONS} connections", what] for case in CASES]
+    def bars(what: str, better: int) -> list[tuple[float, int]]:
+        values = [found[f"{case}, {CONNECTIONS} connections", what] for case in CASES]
+        return [(value, int(better * value < better)) for value in values]
 
-    panels = [
-        Panel("Requests per second over Triton's", values("requests/s over Triton's"), more_is_better=True),
-        Panel("CPU time per request over Triton's", values("CPU per request over Triton's"), more_is_better=False),
-    ]
     about = document["machine"]
-    caption = (
-        f"{CONNECTIONS} connections, {about['cpu']}, {about['cores']} cores, {document['date']}; more in docs/speed.md"
+    return rows(
+        f"{CONNECTIONS} connections, {about['cpu']}, {about['cores']} cores, {document['date']}; more in docs/speed.md",
+        list(CASES.values()),
+        [
+            ("Requests/s over Triton's", bars("requests/s over Triton's", 1)),
+            ("CPU time over Triton's", bars("CPU per request over Triton's", -1)),
+        ],
+        mark=(1.0, "Triton"),
     )
-    return list(CASES.values()), panels, caption
 
 
-def write(name: str, labels: Sequence[str], panels: Sequence[Panel], caption: str) -> Iterable[Path]:
-    for theme in THEMES:
-        path = PICTURES / f"{name}-{theme}.svg"
-        path.write_text(svg(labels, panels, caption, theme))
-        yield path
+def image_sizes() -> str:
+    sizes = read_sizes()
+    images = {label: (counted(image, sizes) / 1e9, 0) for image, label in IMAGES.items()}
+    images |= {label: (size, 1) for label, size in TRITON_IMAGES.items()}
+    title = "Trident: files in the image (docker/size.py). Triton: as users reported them."
+    return rows(title, list(images), [("GB on disk", list(images.values()))])
+
+
+def frontier(page: str) -> str:
+    """The first plot of a page."""
+    plot = re.search(r'<svg class="plot".*?</svg>', page, re.DOTALL)
+    if plot is None:
+        raise SystemExit("there is no plot: give the tune.html of `trident tune`")
+    return plot[0]
 
 
 def main() -> None:
-    PICTURES.mkdir(exist_ok=True)
-    newest = sorted(RESULTS.glob("*-beside-triton.json"))[-1]
-    for path in write("beside-triton", *beside_triton(newest)):
-        print(path.relative_to(ROOT))
+    if len(sys.argv) > 1:
+        plots = {"tuning": frontier(Path(sys.argv[1]).read_text())}
+    else:
+        newest = sorted(RESULTS.glob("*-beside-triton.json"))[-1]
+        plots = {"beside-triton": beside_triton(newest), "image-sizes": image_sizes()}
+    for name, plot in plots.items():
+        (PICTURES / f"{name}.svg").write_text(picture(plot))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
+from trident.app.bench.plots import Point, lines, picture
 
 PAGE = ROOT / "docs" / "scale.md"
 PICTURE = ROOT / "docs" / "pictures" / "scale.svg"
@@ -230,39 +231,15 @@ def comparison() -> tuple[str, dict[str, Outcome]]:
 # --- the picture
 
 
-_WIDTH, _HEIGHT, _LEFT, _TOP = 760, 60, 150, 30
-
-
-def picture(outcomes: dict[str, Outcome]) -> str:
-    """The load and the replicas of each rule over the hour, as SVG."""
-    load = [(float(at), load_at(at)) for at in range(0, int(_HOUR), 15)]
-    kept = [(name, [(at, float(count)) for at, count in each.replicas]) for name, each in outcomes.items()]
-    rows = [("requests/s", load, _PEAK), *((name, points, float(_MOST)) for name, points in kept)]
-    plot = _WIDTH - _LEFT - 20
-    height = _TOP + len(rows) * _HEIGHT + 20
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"',
-        ' font-family="sans-serif" font-size="12">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="18">An hour of load, and the replicas (of at most {_MOST}) that each rule keeps</text>',
+def plot(outcomes: dict[str, Outcome]) -> str:
+    """The replicas that the load needs over the hour, and those that two of the rules keep."""
+    needed = [Point(at / _MINUTE, load_at(at) * SERVICE_S) for at in range(0, int(_HOUR), 15)]
+    kept = [
+        (name, [Point(at / _MINUTE, count) for at, count in outcomes[name].replicas])
+        for name in ("pending: 8 a replica", "p99: 0.25 s")
     ]
-    for row, (name, points, most) in enumerate(rows):
-        bottom = _TOP + (row + 1) * _HEIGHT - 8
-        scale = (_HEIGHT - 16) / most
-        line = " ".join(f"{_LEFT + at / _HOUR * plot:.0f},{bottom - value * scale:.0f}" for at, value in points)
-        color = "#888" if row == 0 else "#1769aa"
-        peak = max(value for _, value in points)
-        parts += [
-            f'<text x="10" y="{bottom - 10}">{name}</text>',
-            f'<polygon points="{_LEFT},{bottom} {line} {_LEFT + plot},{bottom}" fill="{color}" opacity="0.25"/>',
-            f'<polyline points="{line}" fill="none" stroke="{color}"/>',
-            f'<text x="{_WIDTH - 2}" y="{bottom - peak * scale + 4:.0f}" text-anchor="end">{peak:.0f}</text>',
-        ]
-    parts += [
-        f'<text x="{_LEFT + minute / 60 * plot:.0f}" y="{height - 6}" text-anchor="middle">{minute} min</text>'
-        for minute in range(0, 61, 10)
-    ]
-    return "\n".join([*parts, "</svg>\n"])
+    title = "Replicas that an hour of load needs, and those that two rules keep"
+    return lines(title, [*kept, ("needed", needed)], x="minutes", y="replicas")
 
 
 # --- the real servers
@@ -404,4 +381,4 @@ def main(arguments: list[str]) -> None:
     if options.page:
         before, begin, rest = PAGE.read_text().partition("<!-- measured: rules -->\n")
         PAGE.write_text("".join((before, begin, text, "\n", *rest.partition("<!-- end -->")[1:])))
-        PICTURE.write_text(picture(outcomes))
+        PICTURE.write_text(picture(plot(outcomes)))

@@ -1,4 +1,4 @@
-"""Plots as SVG, for pages: lines and stacked bars, light and dark as the reader's system is.
+"""Plots as SVG, for pages and as pictures: lines, stacked bars and rows, light and dark as the reader's system is.
 
 A file needs nothing else, and no script. Points and bars tell their figures when a pointer rests on them.
 """
@@ -13,6 +13,10 @@ from html import escape
 _WIDTH, _HEIGHT = 640, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 20, 40, 48
 _TICKS = 5
+# Of rows of bars: their labels, what is right of the longest bar, and the height of one.
+_LABELS, _GAP, _ROW = 200, 48, 26
+# Points of a line that is longer than this would hide it.
+_MOST_DOTS = 60
 # Colours that are told apart by most readers, for a light and for a dark ground.
 _COLOURS = (
     ("#2563b0", "#6aa9f0"),
@@ -28,6 +32,7 @@ STYLE = f"""
 .plot{{font:12px system-ui,sans-serif;fill:var(--ink)}}.plot .faint{{fill:var(--faint)}}
 .plot .title{{font-weight:600;font-size:13px}}.plot .grid{{stroke:var(--line)}}.plot .fill{{fill:var(--c)}}
 .plot .path{{fill:none;stroke:var(--c);stroke-width:2}}.plot .spread{{stroke:var(--c);stroke-width:1.5;opacity:.6}}
+.plot .value{{fill:var(--faint);stroke:var(--ground);stroke-width:4;paint-order:stroke}}
 .plot .mark{{fill:none;stroke:var(--ink);stroke-width:1.5}}.plot .limit{{stroke:var(--ink);stroke-dasharray:4 4}}
 """
 
@@ -83,7 +88,8 @@ def lines(
                 low, high = place(max(0.0, each.low), 0)[0], place(min(each.high, right), 0)[0]
                 parts.append(f'<line class="spread" x1="{low:.1f}" x2="{high:.1f}" y1="{b:.1f}" y2="{b:.1f}"/>')
             about = f"<title>{escape(each.about)}</title>" if each.about else ""
-            parts.append(f'<circle class="fill" cx="{a:.1f}" cy="{b:.1f}" r="3.5">{about}</circle>')
+            if len(shown) <= _MOST_DOTS:
+                parts.append(f'<circle class="fill" cx="{a:.1f}" cy="{b:.1f}" r="3.5">{about}</circle>')
             if each.marked:
                 parts.append(f'<circle class="mark" cx="{a:.1f}" cy="{b:.1f}" r="7"/>')
             if each.label:
@@ -112,6 +118,43 @@ def bars(title: str, series: Sequence[str], columns: Sequence[tuple[str, Sequenc
         if at % every == 0:
             parts.append(_text(left + width * 0.35, _HEIGHT - _BOTTOM + 16, name, "middle", "faint"))
     return _svg(title, [*parts, _legend(series)])
+
+
+def rows(
+    title: str,
+    labels: Sequence[str],
+    panels: Sequence[tuple[str, Sequence[tuple[float, int]]]],
+    *,
+    mark: tuple[float, str] | None = None,
+) -> str:
+    """A row for each label, with a bar in each panel: its value, and the number of the colour. `mark` is a value that
+    is drawn across, with its name. The title stands below."""
+    wide = (_WIDTH - _LABELS) / len(panels) - _GAP
+    bottom = _TOP + _ROW * len(labels)
+    parts = [_text(_LABELS - 10, _TOP + _ROW * at + 17, label, "end", "") for at, label in enumerate(labels)]
+    for column, (heading, values) in enumerate(panels):
+        left = _LABELS + column * (wide + _GAP)
+        scale = wide / max([value for value, _ in values] + ([mark[0]] if mark else []))
+        parts.append(_text(left, 16, heading, "start", "title"))
+        for at, (value, colour) in enumerate(values):
+            parts.append(
+                f'<rect class="s{colour} fill" x="{left:.1f}" y="{_TOP + _ROW * at + 5}" width="{value * scale:.1f}" '
+                f'height="{_ROW - 10}"/>'
+            )
+        if mark is not None:
+            at_mark = left + mark[0] * scale
+            parts.append(f'<line class="limit" x1="{at_mark:.1f}" x2="{at_mark:.1f}" y1="{_TOP}" y2="{bottom}"/>')
+            parts.append(_text(at_mark, _TOP - 6, mark[1], "middle", "faint"))
+        for at, (value, _) in enumerate(values):
+            parts.append(_text(left + value * scale + 5, _TOP + _ROW * at + 17, f"{value:.3g}", "start", "value"))
+    return _svg(title, [*parts, _text(_WIDTH / 2, bottom + 20, title, "middle", "faint")], bottom + 30)
+
+
+def picture(plot: str) -> str:
+    """A plot as a file of its own."""
+    head, rest = plot.split(">", 1)
+    ground = '<rect width="100%" height="100%" fill="var(--ground)"/>'
+    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>{ground}{rest}\n'
 
 
 def short(value: float) -> str:
@@ -156,6 +199,6 @@ def _text(x: float, y: float, text: str, anchor: str, kind: str) -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(title: str, parts: Sequence[str]) -> str:
-    head = f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
+def _svg(title: str, parts: Sequence[str], height: int = _HEIGHT) -> str:
+    head = f'<svg class="plot" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
     return head + "".join(parts) + "</svg>"

@@ -1,13 +1,12 @@
-"""The simulation of replicas: its queues, its autoscaler, and its picture."""
+"""The simulation of replicas: its queues and its autoscaler."""
 
 from __future__ import annotations
 
 import math
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from bench.scale import Autoscaler, Outcome, Rule, arrivals, picture, simulate
+from bench.scale import Autoscaler, Rule, arrivals, simulate
 
 
 def test_waits_are_those_of_queueing_theory() -> None:
@@ -37,9 +36,3 @@ def test_autoscaler_removes_one_a_minute_after_five_quiet_minutes() -> None:
         counts.append(scaler.replicas(poll * 15.0, counts[-1], 0))
     assert counts[:20] == [8] * 20
     assert counts[20:29:4] == [7, 6, 5]
-
-
-def test_picture_has_a_row_for_each_rule() -> None:
-    root = ElementTree.fromstring(picture({"one": Outcome(replicas=[(0.0, 2), (15.0, 4)])}))
-    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"requests/s", "one", "4"} <= set(texts)

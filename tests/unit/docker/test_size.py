@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from bench.image_sizes import svg
 from docker import size
 from docker.leave_out import KEPT_SERVICES, leave_out
 from docker.lock import BUILD_STAGES, STAGES, lock_file, read_pins, targets
@@ -91,10 +89,3 @@ def test_leave_out_removes_only_unneeded_files(tmp_path: Path) -> None:
     assert left == set(kept)
     assert sum(saved.values()) == 5 * len(gone)
     assert leave_out(tmp_path) == {}
-
-
-def test_the_picture_has_a_bar_and_a_size_for_each_image() -> None:
-    drawn = svg([("ours", 0.408), ("Triton 24.06-py3", 15.5)], "dark")
-    assert re.findall(r"<text[^>]*>([^<]*)</text>", drawn)[:4] == ["ours", "0.408", "Triton 24.06-py3", "15.5"]
-    short, long = map(float, re.findall(r'<rect [^>]*width="([\d.]+)"', drawn))
-    assert short / long == pytest.approx(0.408 / 15.5, rel=0.01)
