@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.sagemaker.plan import INSERVICE_LIMIT_S, Kind
-from deploy.sagemaker.smoke import Form
+from deploy.smoke_forms import Form
 from trident.adapters.sagemaker.settings import BatchStrategy
 from trident.app.emulators.sagemaker.api_model import FREQUENCIES_S, read_settings_file
 from trident.core.errors import ConfigInvalid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -96,25 +95,11 @@ def test_bad_option_is_refused_with_a_hint(arguments: tuple[str, ...], text: str
     assert text in found.errors
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (None, "No such file or directory"),
-        ("[", "is not JSON"),
-        ('{"instances": [1]}', "it needs 'inputs', a list"),
-        ('{"inputs": [{"name": "A"}]}', "an input needs name, shape, datatype and data"),
-        ({"datatype": "FP23", "shape": [1], "data": [1]}, "no such datatype; did you mean FP32?"),
-        ({"datatype": "INT32", "shape": [1], "data": ["one"]}, "input 'A'"),
-        ({"datatype": "INT32", "shape": [1, 2], "data": [1]}, "its data does not fill its shape [1, 2]"),
-        ({"datatype": "INT32", "shape": [], "data": [1]}, "give --instances=FILE"),
-    ],
-)
-def test_malformed_smoke_request_is_refused(content: object, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("content", "text"), [(None, "No such file or directory"), ("[", "is not a v2 request")])
+def test_malformed_smoke_request_is_refused(content: str | None, text: str, tmp_path: Path) -> None:
     file = tmp_path / "request.json"
-    if isinstance(content, dict):
-        content = json.dumps({"inputs": [{"name": "A", **content}]})
     if content is not None:
-        file.write_text(str(content))
+        file.write_text(content)
     found = command("smoke", "--dry-run", "--endpoint=e", f"--request={file}")
     assert (found.status, found.out) == (2, "")
     assert text in found.errors

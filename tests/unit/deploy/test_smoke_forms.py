@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.sagemaker.plan import BadSettings, SmokeFailed
-from deploy.sagemaker.smoke import BINARY_TYPE, Form, Request, difference, read_rows
+from deploy.smoke_forms import BadFile, Form, Request, WrongAnswer, difference, read_rows
 from trident.core.inference.tensors import pack_bytes
 
+BINARY_TYPE = "application/vnd.sagemaker-triton.binary+json"
 TWO: dict[str, Any] = {
     "inputs": [
         {"name": "A", "datatype": "INT32", "shape": [2, 2], "data": [[1, 2], [3, 4]]},
@@ -29,7 +29,7 @@ def request_of(folder: Path, document: object) -> Request:
 
 
 def test_v2_form_requests_all_outputs_in_json(tmp_path: Path) -> None:
-    body = request_of(tmp_path, TWO).body(Form.V2)
+    body = request_of(tmp_path, TWO).body(Form.V2, BINARY_TYPE)
     assert (body.content_type, body.accept) == ("application/json", "application/json")
     assert json.loads(body.content) == {
         "inputs": [
@@ -40,7 +40,7 @@ def test_v2_form_requests_all_outputs_in_json(tmp_path: Path) -> None:
 
 
 def test_binary_form_has_the_header_size_in_its_content_type(tmp_path: Path) -> None:
-    body = request_of(tmp_path, TWO).body(Form.BINARY)
+    body = request_of(tmp_path, TWO).body(Form.BINARY, BINARY_TYPE)
     kind, _, size = body.content_type.partition(";json-header-size=")
     header, tensors = json.loads(body.content[: int(size)]), body.content[int(size) :]
     assert kind == BINARY_TYPE
@@ -50,20 +50,20 @@ def test_binary_form_has_the_header_size_in_its_content_type(tmp_path: Path) -> 
 
 
 def test_instances_of_several_inputs_have_names(tmp_path: Path) -> None:
-    several = json.loads(request_of(tmp_path, TWO).body(Form.INSTANCES).content)
+    several = json.loads(request_of(tmp_path, TWO).body(Form.INSTANCES, BINARY_TYPE).content)
     assert several == {"instances": [{"A": [1, 2], "B": ["x,y"]}, {"A": [3, 4], "B": ["z"]}]}
-    one = json.loads(request_of(tmp_path, {"inputs": TWO["inputs"][:1]}).body(Form.INSTANCES).content)
+    one = json.loads(request_of(tmp_path, {"inputs": TWO["inputs"][:1]}).body(Form.INSTANCES, BINARY_TYPE).content)
     assert one == {"instances": [[1, 2], [3, 4]]}
 
 
 def test_instances_are_nested_according_to_the_shape(tmp_path: Path) -> None:
     given = {"name": "A", "datatype": "INT32", "shape": [2, 1, 3], "data": [1, 2, 3, 4, 5, 6]}
-    body = request_of(tmp_path, {"inputs": [given]}).body(Form.INSTANCES)
+    body = request_of(tmp_path, {"inputs": [given]}).body(Form.INSTANCES, BINARY_TYPE)
     assert json.loads(body.content) == {"instances": [[[1, 2, 3]], [[4, 5, 6]]]}
 
 
 def test_csv_has_one_item_per_line_and_quotes(tmp_path: Path) -> None:
-    assert request_of(tmp_path, TWO).body(Form.CSV).content == b'1,2,"x,y"\n3,4,z\n'
+    assert request_of(tmp_path, TWO).body(Form.CSV, BINARY_TYPE).content == b'1,2,"x,y"\n3,4,z\n'
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,13 @@ def test_csv_has_one_item_per_line_and_quotes(tmp_path: Path) -> None:
         [{"name": "A", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3]}],
         [{"name": "A", "datatype": "INT31", "shape": [1], "data": [1]}],
         [{"name": "A", "datatype": "INT32", "shape": [], "data": [1]}],
+        [{"name": "A", "datatype": "INT32", "shape": [1], "data": ["one"]}],
         [{"name": "A", "shape": [1], "data": [1]}],
         "A",
     ],
 )
 def test_malformed_request_file_is_refused(tmp_path: Path, inputs: object) -> None:
-    with pytest.raises(BadSettings):
+    with pytest.raises(BadFile):
         request_of(tmp_path, {"inputs": inputs})
 
 
@@ -119,7 +120,7 @@ def test_all_forms_of_a_response_give_the_same_rows() -> None:
     ],
 )
 def test_response_of_another_form_fails_and_is_shown(form: Form, content: bytes, content_type: str) -> None:
-    with pytest.raises(SmokeFailed, match=f"^{form}: the answer cannot be read .*{content_type}"):
+    with pytest.raises(WrongAnswer, match=f"^{form}: the answer cannot be read .*{content_type}"):
         read_rows(form, content, content_type)
 
 
