@@ -12,7 +12,6 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -23,7 +22,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
 from trident.core.observability.tracing.settings import ExportOptions, Setting
-from trident.core.observability.tracing.trace import Loss, Trace, TraceCounts, TraceEvent, TraceSpanContext
+from trident.core.observability.tracing.trace import Loss, Trace, TraceCounts, TraceEvent
 
 ROOT = "InferRequest"
 COMPUTE = "compute"
@@ -31,59 +30,52 @@ _MODEL_EVENTS = frozenset({"REQUEST_START", "QUEUE_START", "REQUEST_END"})
 _COMPLETE = "INFER_RESPONSE_COMPLETE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """`number` is the id of the span, 0 for one that nobody refers to, and `parent` that of the span above, 0 without
-    one. Times are nanoseconds of the monotonic clock.
+_SCOPE = InstrumentationScope("triton-server")
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+
+def spans_of(root: Trace, resource: Resource | None = None, offset_ns: int = 0) -> Iterator[ReadableSpan]:
+    """The spans of a request and of those that it led to, each before those below it.
+
+    `offset_ns` is the wall clock's time less that of the monotonic clock.
     """
-
-    name: str
-    context: TraceSpanContext
-    number: int
-    parent: int
-    start_ns: int
-    end_ns: int
-    events: tuple[TraceEvent, ...]
-    attributes: dict[str, str | int] = field(default_factory=dict)
-
-
-def spans_of(root: Trace) -> Iterator[Span]:
-    """The spans of a request and of those that it led to, each before those below it."""
     context = root.context
     assert context is not None
-    own = [event for event in root.events if event[0] == _COMPLETE]
-    yield _span(ROOT, context, context.root_span, context.parent_span, root, (*root.ahead, *own, *root.behind))
+    state = TraceState.from_header([context.state]) if context.state else TraceState()
+
+    def place(number: int) -> SpanContext:
+        return SpanContext(context.trace, number, is_remote=False, trace_flags=_SAMPLED, trace_state=state)
+
+    def span(
+        name: str, number: int, parent: int, times: list[int], events: Sequence[TraceEvent], trace: Trace | None = None
+    ) -> ReadableSpan:
+        return ReadableSpan(
+            name,
+            context=place(number),
+            parent=place(parent) if parent else None,
+            resource=resource,
+            attributes=_attributes(trace) if trace is not None else {},
+            events=[Event(event, timestamp=ns + offset_ns) for event, ns in events],
+            kind=SpanKind.SERVER,
+            start_time=min(times) + offset_ns,
+            end_time=max(times) + offset_ns,
+            instrumentation_scope=_SCOPE,
+        )
+
+    own = (*root.ahead, *(event for event in root.events if event[0] == _COMPLETE), *root.behind)
+    # It lasts as long as its model's span, also without events of a front end.
+    yield span(ROOT, context.root_span, context.parent_span, _times(root, *own, *root.events), own)
     for trace in root.family():
         above = context.root_span if trace.parent is None else trace.parent.span
-        events = tuple(event for event in trace.events if event[0] in _MODEL_EVENTS)
-        yield _span(trace.model_name, context, trace.span, above, trace, events, _attributes(trace))
-        computed = tuple(event for event in trace.events if event[0].startswith("COMPUTE_"))
+        events = [event for event in trace.events if event[0] in _MODEL_EVENTS]
+        yield span(trace.model_name, trace.span, above, _times(trace, *events), events, trace)
+        computed = [event for event in trace.events if event[0].startswith("COMPUTE_")]
         if computed:
-            yield _span(COMPUTE, context, 0, trace.span, trace, computed)
+            yield span(COMPUTE, random.getrandbits(64) or 1, trace.span, _times(trace, *computed), computed)
 
 
-def _span(
-    name: str,
-    context: TraceSpanContext,
-    number: int,
-    parent: int,
-    trace: Trace,
-    events: tuple[TraceEvent, ...],
-    attributes: dict[str, str | int] | None = None,
-) -> Span:
-    times = [ns for _, ns in events] or [trace.begun_ns]
-    if name is ROOT:  # it lasts as long as its model's span, also without events of a front end
-        times += [ns for _, ns in trace.events]
-    return Span(
-        name=name,
-        context=context,
-        number=number,
-        parent=parent,
-        start_ns=min(times),
-        end_ns=max(times),
-        events=events,
-        attributes=attributes or {},
-    )
+def _times(trace: Trace, *events: TraceEvent) -> list[int]:
+    return [ns for _, ns in events] or [trace.begun_ns]
 
 
 def _attributes(trace: Trace) -> dict[str, str | int]:
@@ -100,10 +92,8 @@ def _attributes(trace: Trace) -> dict[str, str | int]:
 
 _log = logging.getLogger("trident.trace")
 
-_SCOPE = InstrumentationScope("triton-server")
 # What is still to be sent when the server ends gets so many seconds.
 _LAST_SECONDS = 3.0
-_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class SpanExporter:
@@ -127,8 +117,8 @@ class SpanExporter:
         # The clock may have been set since the last time.
         offset_ns = time.time_ns() - time.monotonic_ns()
         for trace in traces:
-            for span in spans_of(trace):
-                self._put(self._readable(span, offset_ns))
+            for span in spans_of(trace, self._resource, offset_ns):
+                self._put(span)
 
     def finish(self, setting: Setting) -> None:
         """Nothing is kept for a setting."""
@@ -149,26 +139,6 @@ class SpanExporter:
             self._sender.note_dropped()
         self._sender.note_put()
         self._processor.on_end(span)
-
-    def _readable(self, span: Span, offset_ns: int) -> ReadableSpan:
-        context = span.context
-        state = TraceState.from_header([context.state]) if context.state else TraceState()
-
-        def place(number: int) -> SpanContext:
-            return SpanContext(context.trace, number, is_remote=False, trace_flags=_SAMPLED, trace_state=state)
-
-        return ReadableSpan(
-            span.name,
-            context=place(span.number or random.getrandbits(64) or 1),
-            parent=place(span.parent) if span.parent else None,
-            resource=self._resource,
-            attributes=span.attributes,
-            events=[Event(name, timestamp=ns + offset_ns) for name, ns in span.events],
-            kind=SpanKind.SERVER,
-            start_time=span.start_ns + offset_ns,
-            end_time=span.end_ns + offset_ns,
-            instrumentation_scope=_SCOPE,
-        )
 
 
 class _CountingSender:

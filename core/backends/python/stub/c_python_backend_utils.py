@@ -3,6 +3,8 @@
 Source: docs/spec/python-backend.md section 4.3.
 """
 
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 from trident_stub.business_logic import ResponseIterator, is_model_ready, load_model, unload_model
@@ -12,28 +14,6 @@ from trident_stub.metrics import Metric, MetricFamily, MetricKind
 from trident_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
 from trident_stub.response import InferenceResponse, InferenceResponseSender
 from trident_stub.tensor import Tensor
-
-__all__ = [
-    "TRITONSERVER_MEMORY_CPU",
-    "TRITONSERVER_MEMORY_GPU",
-    "InferenceRequest",
-    "InferenceResponse",
-    "InferenceResponseSender",
-    "InferenceTrace",
-    "Logger",
-    "MemoryType",
-    "Metric",
-    "MetricFamily",
-    "MetricKind",
-    "PreferredMemory",
-    "ResponseIterator",
-    "Tensor",
-    "TritonError",
-    "TritonModelException",
-    "is_model_ready",
-    "load_model",
-    "unload_model",
-]
 
 TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
 TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU

@@ -15,9 +15,10 @@ import warnings
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
+from trident_stub.batches import failed, responses
 from trident_stub.model import ModelFailed
 
-from batches import device_of, failed, gathered, responses
+from batches import device_of, tensors_of
 
 _COMPILE = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 
@@ -45,7 +46,7 @@ class TritonPythonModel:
 
     def execute(self, requests):
         try:
-            tensors = gathered(requests, self._device)
+            tensors = tensors_of(requests, self._device)
             with torch.no_grad():
                 results = self._module(*[tensors[name] for name in self._inputs if name in tensors])
         except (RuntimeError, ValueError, TypeError) as error:

@@ -18,9 +18,10 @@ os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 import numpy as np
 import torch
 from torch.utils import _pytree
+from trident_stub.batches import failed, responses
 from trident_stub.model import ModelFailed
 
-from batches import device_of, failed, gathered, responses
+from batches import device_of, tensors_of
 from tensor_places import named_leaves, places
 
 _DATATYPES = {
@@ -58,7 +59,7 @@ class TritonPythonModel:
 
     def execute(self, requests):
         try:
-            tensors = gathered(requests, self._device)
+            tensors = tensors_of(requests, self._device)
             leaves = [None] * len(self._inputs)
             for name, place in self._inputs.items():
                 leaves[place] = tensors[name]

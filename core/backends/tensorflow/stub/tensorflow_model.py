@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import tensorflow as tf
-import triton_python_backend_utils as pb_utils
+from trident_stub.batches import failed, gathered, responses
 from trident_stub.model import ModelFailed
 
 tf.get_logger().setLevel("ERROR")
@@ -48,24 +48,16 @@ class TritonPythonModel:
     def execute(self, requests):
         names = sorted({name for request in requests for name in request.requested_output_names()})
         try:
-            feeds = self._gathered(requests)
+            feeds = gathered(requests)
             run = self._callable(tuple(feeds), tuple(names))
             results = dict(zip(names, run(*feeds.values())))  # each fetch has a result
         except (tf.errors.OpError, ValueError, TypeError) as error:
-            # A failed run fails every request of the batch; the server runs them again, each alone.
-            failure = pb_utils.TritonError(getattr(error, "message", None) or str(error))
-            return [pb_utils.InferenceResponse(error=failure) for _ in requests]
-        return self._responses(requests, results)
+            return failed(requests, getattr(error, "message", None) or str(error))
+        arrays = {name: np.asarray(results[name]) for name in self._outputs if name in results}
+        return responses(requests, arrays, self._batching)
 
     def finalize(self):
         self._session.close()
-
-    def _gathered(self, requests):
-        columns = {tensor.name(): [tensor.as_numpy()] for tensor in requests[0].inputs()}
-        for request in requests[1:]:
-            for tensor in request.inputs():
-                columns[tensor.name()].append(tensor.as_numpy())
-        return {name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for name, arrays in columns.items()}
 
     def _callable(self, feeds, fetches):
         key = (feeds, fetches)
@@ -74,20 +66,6 @@ class TritonPythonModel:
                 [self._fetches[name] for name in fetches], [self._feeds[name] for name in feeds]
             )
         return self._callables[key]
-
-    def _responses(self, requests, results):
-        responses, start = [], 0
-        for request in requests:
-            rows = len(request.inputs()[0].as_numpy()) if self._batching else 0
-            wanted = set(request.requested_output_names())
-            tensors = []
-            for name in self._outputs:
-                if name in wanted:
-                    array = np.asarray(results[name])
-                    tensors.append(pb_utils.Tensor(name, array[start : start + rows] if self._batching else array))
-            responses.append(pb_utils.InferenceResponse(output_tensors=tensors))
-            start += rows
-        return responses
 
 
 def _session_config(parameters):

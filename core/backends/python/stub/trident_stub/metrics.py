@@ -26,12 +26,6 @@ class MetricKind(Enum):
     HISTOGRAM = 2
 
 
-_OPERATIONS = {
-    MetricKind.COUNTER: ("Increment", "Value"),
-    MetricKind.GAUGE: ("Increment", "Set", "Value"),
-    MetricKind.HISTOGRAM: ("Observe",),
-}
-
 # The numbers of metrics whose objects are gone. The garbage collector may delete them inside any call, where the server
 # cannot be called.
 _gone: deque[int] = deque()
@@ -47,49 +41,33 @@ def drop_unused() -> None:
 class Metric:
     """One time series. Made by `MetricFamily.Metric`. Any thread."""
 
-    def __init__(self, number: int, kind: MetricKind, family: MetricFamily) -> None:
+    def __init__(self, number: int, family: MetricFamily) -> None:
         self._number = number
-        self._kind = kind
         # A metric keeps its family alive.
         self._family = family
         weakref.finalize(self, _gone.append, number).atexit = False
 
     def increment(self, value: float) -> None:
         """Add `value`, which may be negative for a gauge. Raises TritonModelException."""
-        self._change("increment", "Increment", value)
+        self._call("increment", "metric_increment", {"value": _number(value)})
 
     def set(self, value: float) -> None:
         """Set a gauge. Raises TritonModelException."""
-        self._change("set", "Set", value)
+        self._call("set", "metric_set", {"value": _number(value)})
 
     def observe(self, value: float) -> None:
         """Count `value` in a histogram. Raises TritonModelException."""
-        self._change("observe", "Observe", value)
+        self._call("observe", "metric_observe", {"value": _number(value)})
 
     def value(self) -> float:
         """The value at the server. Raises TritonModelException."""
-        answer = self._call("get", "Value", "metric_value", {})
-        return float(answer["value"])
+        return float(self._call("get", "metric_value", {})["value"])
 
-    def _change(self, verb: str, operation: str, value: float) -> None:
-        number = _number(value)
-        if self._kind is MetricKind.COUNTER and operation == "Increment" and number < 0:
-            raise TritonModelException(
-                f"Failed to {verb} metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
-                "monotonically by non-negative values."
-            )
-        self._call(verb, operation, f"metric_{verb}", {"value": number})
-
-    def _call(self, verb: str, operation: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-        prefix = f"Failed to {verb} metric value: "
-        if operation not in _OPERATIONS[self._kind]:
-            raise TritonModelException(
-                f"{prefix}TRITONSERVER_METRIC_KIND_{self._kind.name} does not support {operation}"
-            )
+    def _call(self, verb: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
         try:
             return server.current().call(name, {"metric": self._number, **fields})
         except TritonModelException as error:
-            raise TritonModelException(f"{prefix}{error}") from error
+            raise TritonModelException(f"Failed to {verb} metric value: {error}") from error
 
 
 class MetricFamily:
@@ -105,7 +83,6 @@ class MetricFamily:
         description = text_of(description, "MetricFamily(): the description")
         if not isinstance(kind, MetricKind):
             raise TypeError("MetricFamily(): the kind must be one of MetricFamily.COUNTER, GAUGE and HISTOGRAM")
-        self._kind = kind
         drop_unused()
         answer = server.current().call("metric_family", {"name": name, "description": description, "kind": kind.name})
         self._number: int = answer["family"]
@@ -116,27 +93,14 @@ class MetricFamily:
         """The metric with those labels; several may be the same time series. Raises TritonModelException."""
         if labels is not None and not isinstance(labels, dict):
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        if buckets is not None and not isinstance(buckets, list):
+            raise TritonModelException("Failed to create metric. Buckets must be a list.")
         where = "MetricFamily.Metric(): the {} of a label".format
         texts = {text_of(name, where("name")): text_of(of, where("value")) for name, of in (labels or {}).items()}
         drop_unused()
-        answer = server.current().call(
-            "metric_create",
-            {"family": self._number, "labels": texts, "buckets": self._checked_buckets(buckets)},
-        )
-        return Metric(answer["metric"], self._kind, self)
-
-    def _checked_buckets(self, buckets: list[float] | None) -> list[float] | None:
-        if self._kind is MetricKind.HISTOGRAM:
-            if buckets is None:
-                raise TritonModelException("Failed to create metric. Missing required buckets.")
-            if not isinstance(buckets, list):
-                raise TritonModelException("Failed to create metric. Buckets must be a list.")
-            return [_number(bound) for bound in buckets]
-        if buckets is not None and not isinstance(buckets, list):
-            raise TritonModelException("Failed to create metric. Buckets must be a list.")
-        if buckets:
-            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
-        return None
+        bounds = None if buckets is None else [_number(bound) for bound in buckets]
+        answer = server.current().call("metric_create", {"family": self._number, "labels": texts, "buckets": bounds})
+        return Metric(answer["metric"], self)
 
 
 def _number(value: float) -> float:

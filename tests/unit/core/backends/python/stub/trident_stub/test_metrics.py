@@ -57,47 +57,6 @@ def test_a_histogram(memory_server: MemoryServer) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "method", "text"),
-    [
-        ("COUNTER", "set", "Failed to set metric value: TRITONSERVER_METRIC_KIND_COUNTER does not support Set"),
-        (
-            "COUNTER",
-            "observe",
-            "Failed to observe metric value: TRITONSERVER_METRIC_KIND_COUNTER does not support Observe",
-        ),
-        ("GAUGE", "observe", "Failed to observe metric value: TRITONSERVER_METRIC_KIND_GAUGE does not support Observe"),
-        (
-            "HISTOGRAM",
-            "increment",
-            "Failed to increment metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment",
-        ),
-        ("HISTOGRAM", "set", "Failed to set metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Set"),
-    ],
-)
-def test_operations_that_a_kind_does_not_have(kind: str, method: str, text: str) -> None:
-    with pytest.raises(TritonModelException) as caught:
-        getattr(metric(MetricKind[kind]), method)(1)
-    assert str(caught.value) == text
-
-
-def test_a_histogram_has_no_value() -> None:
-    with pytest.raises(TritonModelException, match=r"^Failed to get metric value: .*HISTOGRAM does not support Value$"):
-        metric(MetricFamily.HISTOGRAM).value()
-
-
-def test_a_counter_only_grows(memory_server: MemoryServer) -> None:
-    counter = metric(MetricFamily.COUNTER)
-    counter.increment(0)
-    with pytest.raises(TritonModelException) as caught:
-        counter.increment(-1)
-    assert str(caught.value) == (
-        "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
-        "non-negative values."
-    )
-    assert memory_server.calls[-1] == ("metric_increment", {"metric": 4, "value": 0.0})
-
-
 def test_refusals_of_the_server_have_the_prefix(memory_server: MemoryServer) -> None:
     gauge = metric(MetricFamily.GAUGE)
     for verb, call in (("increment", lambda: gauge.increment(1)), ("set", lambda: gauge.set(1)), ("get", gauge.value)):
@@ -110,10 +69,8 @@ def test_refusals_of_the_server_have_the_prefix(memory_server: MemoryServer) -> 
     ("kind", "arguments", "text"),
     [
         ("GAUGE", {"labels": [1]}, "Failed to create metric. Labels must be a dictionary."),
-        ("GAUGE", {"buckets": [1]}, "Failed to create metric. Unexpected buckets found."),
         ("COUNTER", {"buckets": (1,)}, "Failed to create metric. Buckets must be a list."),
         ("HISTOGRAM", {"buckets": (1,)}, "Failed to create metric. Buckets must be a list."),
-        ("HISTOGRAM", {}, "Failed to create metric. Missing required buckets."),
     ],
 )
 def test_metrics_that_cannot_be_made(kind: str, arguments: dict[str, Any], text: str) -> None:
