@@ -6,7 +6,10 @@ Source: docs/spec/framework-backends.md sections 6.2 and 6.3.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
@@ -14,8 +17,8 @@ from trident.core.backends.parameters import parameters_of
 from trident.core.backends.python.backend import make_backend as make_python_backend
 from trident.core.backends.pytorch import EXTRA
 from trident.core.backends.pytorch.packages import check_package, package_path, tensors_of
-from trident.core.backends.pytorch.torch_script import TorchScriptBackend
-from trident.core.backends.registry import check_installed
+from trident.core.backends.pytorch.torch_script import check_archive, check_script, module_path
+from trident.core.backends.registry import check_installed, importing
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
 
@@ -26,6 +29,19 @@ _PACKAGES = "torch_aoti"
 _MODULE = "model.py"
 # The parameter that names another Python than the server's, which may have PyTorch.
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
+
+
+# In the module that PyTorch's build writes: a version, or None.
+_CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]", re.MULTILINE)
+
+
+@cache
+def is_built_for_gpus() -> bool:
+    """Whether PyTorch was built with CUDA. Without PyTorch every model has an environment of its own, which may be."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return True
+    return _CUDA.search(Path(spec.origin).with_name("version.py").read_text()) is not None
 
 
 def make_backend(settings: Mapping[str, str]) -> Backend:
@@ -40,28 +56,34 @@ class PyTorchBackend:
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._archives = TorchScriptBackend()
         self._packages = make_python_backend(settings, _STUB / "package_model.py")
         self._modules = make_python_backend(settings, _STUB / "module_model.py")
-        self.supports_gpus = self._archives.supports_gpus
+        self.supports_gpus = is_built_for_gpus()
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
         """None of these models completes a configuration; what they say of their tensors is compared with it."""
         way = _way(config)
-        if way == "archive":
-            self._archives.inspect(path, config)
-        elif way == "package":
+        if way == "package":
             _check_package(path, config)
-        else:
+            return
+        if way == "archive":
+            check_archive(module_path(path, config), config.name)
+        if way == "module" or not (config.input and config.output):
             _log.info(
                 "skipping model configuration auto-complete for '%s': not supported for pytorch backend", config.name
             )
+            return
+        check_installed("torch", EXTRA, config.name)
+        with importing("pytorch", EXTRA):
+            from trident.core.backends.pytorch.script_model import check_arguments
+        check_arguments(path, config)
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for what has no meaning."""
-        if _way(config) == "archive":
-            self._archives.check(config)
-        elif _ENVIRONMENT not in parameters_of(config):
+        way = _way(config)
+        if way == "archive":
+            check_script(config)
+        if way == "archive" or _ENVIRONMENT not in parameters_of(config):
             check_installed("torch", EXTRA, config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
@@ -69,7 +91,9 @@ class PyTorchBackend:
         self.check(context.config)
         way = _way(context.config)
         if way == "archive":
-            return self._archives.load(context)
+            with importing("pytorch", EXTRA):
+                from trident.core.backends.pytorch.script_model import load_script
+            return load_script(context)
         if way == "module":
             return self._modules.load(context)
         _check_package(context.path, context.config)

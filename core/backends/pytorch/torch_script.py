@@ -1,6 +1,6 @@
 """TorchScript archives: what is checked before PyTorch is imported.
 
-    TorchScriptBackend    checks, and hands a version to `script_model`
+    check_script          the configuration
     TorchSettings         the parameters
     input_positions       which tensor is which argument or result
     Forward               the arguments of `forward`
@@ -16,69 +16,24 @@ import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
-from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.model_files import content_hint, path_of_model, start_of, written_by
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
-from trident.core.backends.pytorch import EXTRA
-from trident.core.backends.registry import check_installed, importing
 from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed
 from trident.core.inference.tensors import BYTES
 
 _log = logging.getLogger("trident.backends")
 
-# In the module that PyTorch's build writes: a version, or None.
-_CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]", re.MULTILINE)
-
-
-@cache
-def is_built_for_gpus() -> bool:
-    """Whether it was built with CUDA. Without PyTorch every model has an environment of its own, which may be."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return True
-    return _CUDA.search(Path(spec.origin).with_name("version.py").read_text()) is not None
-
-
 _SERVED = {"BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", BYTES.name}
 
 
-class TorchScriptBackend:
-    """Implements Backend. Loader threads, several at once."""
-
-    def __init__(self) -> None:
-        self.supports_gpus = is_built_for_gpus()
-
-    def inspect(self, path: Path, config: ModelConfig) -> None:
-        """A module does not say the names, datatypes and shapes of its tensors; how many it takes is checked."""
-        check_archive(module_path(path, config), config.name)
-        if not (config.input and config.output):
-            _log.info(
-                "skipping model configuration auto-complete for '%s': not supported for pytorch backend", config.name
-            )
-            return
-        check_installed("torch", EXTRA, config.name)
-        with importing("pytorch", EXTRA):
-            from trident.core.backends.pytorch.script_model import check_arguments
-        check_arguments(path, config)
-
-    def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for parameters, datatypes and names that have no meaning."""
-        TorchSettings.read(config)
-        _check_tensors(config)
-        check_controls(config)
-        check_installed("torch", EXTRA, config.name)
-
-    def load(self, context: LoadContext) -> BackendModel:
-        """Load one version: a module for each instance, or one for each device. Raises a ServerError."""
-        self.check(context.config)
-        with importing("pytorch", EXTRA):
-            from trident.core.backends.pytorch.script_model import load_script
-        return load_script(context)
+def check_script(config: ModelConfig) -> None:
+    """Raise a ServerError for parameters, datatypes and names that have no meaning."""
+    TorchSettings.read(config)
+    _check_tensors(config)
+    check_controls(config)
 
 
 def _check_tensors(config: ModelConfig) -> None:

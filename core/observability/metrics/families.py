@@ -27,6 +27,7 @@ from trident.core.observability.metrics.snapshot import (
     MetricsSnapshot,
     ModelMetrics,
     ModelProcessMetrics,
+    RemoteCacheMetrics,
     ResourceMetrics,
     ResponseCacheMetrics,
 )
@@ -255,9 +256,8 @@ def _local_cache(value: Callable[[ResponseCacheMetrics], Number]) -> _Samples:
     return lambda page: [Sample({}, value(page.snapshot.response_cache))] if page.snapshot.response_cache else ()
 
 
-def _remote_cache_up(page: _Page) -> Iterator[Sample]:
-    if page.snapshot.remote_cache is not None:
-        yield Sample({}, int(page.snapshot.remote_cache.is_up))
+def _remote_cache(value: Callable[[RemoteCacheMetrics], Number]) -> _Samples:
+    return lambda page: [Sample({}, value(page.snapshot.remote_cache))] if page.snapshot.remote_cache else ()
 
 
 def _remote_cache_faults(page: _Page) -> Iterator[Sample]:
@@ -295,7 +295,7 @@ def _of_cpu(value: Callable[[CpuReading], Number]) -> _Samples:
     return samples
 
 
-def _version_states(page: _Page) -> Iterator[Sample]:
+def _states(page: _Page) -> Iterator[Sample]:
     for entry in page.snapshot.states:
         labels = {"model": entry.model, "version": entry.version}
         if entry.namespace is not None:
@@ -336,15 +336,13 @@ def _oldest_executions(page: _Page) -> Iterator[Sample]:
     return (Sample(labels, entry.statistics.oldest_execution_ns / 1e9) for labels, entry in page.models)
 
 
-def _traces_written(page: _Page) -> Iterator[Sample]:
-    if page.snapshot.traces is not None:
-        yield Sample({}, page.snapshot.traces.written)
+def _traces_written(page: _Page) -> Iterable[Sample]:
+    return [Sample({}, page.snapshot.traces.written)] if page.snapshot.traces else ()
 
 
-def _traces_lost(page: _Page) -> Iterator[Sample]:
-    if page.snapshot.traces is not None:
-        for reason, count in page.snapshot.traces.lost.items():
-            yield Sample({"reason": reason.value}, count)
+def _traces_lost(page: _Page) -> Iterable[Sample]:
+    lost = page.snapshot.traces.lost if page.snapshot.traces else {}
+    return [Sample({"reason": reason.value}, count) for reason, count in lost.items()]
 
 
 T = TypeVar("T")
@@ -354,11 +352,12 @@ _Family = tuple[str, str, str, _Samples]
 
 def _group(
     prefix: str,
+    kind: str,
     samples: Callable[[Callable[[T], V]], _Samples],
-    *rows: tuple[str, str, str, Callable[[T], V]],
+    *rows: tuple[str, str, Callable[[T], V]],
 ) -> Iterator[_Family]:
-    """Families whose names begin with `prefix`, and whose series come from the same `samples`."""
-    return ((prefix + name, kind, text, samples(value)) for name, kind, text, value in rows)
+    """Families of one kind whose names begin with `prefix`, and whose series come from the same `samples`."""
+    return ((prefix + name, kind, text, samples(value)) for name, text, value in rows)
 
 
 _CACHED, _UNCACHED = "(includes cached requests)", "(does not include cached requests)"
@@ -378,70 +377,65 @@ _SUMMARY_TEXTS = (
     f"cache hit {_PER_MODEL}",
     f"cache miss {_PER_MODEL}",
 )
+_LOAD_MEMORY = "Memory of a device that a model version took at its load and warm-up, less what it gave back when idle"
 # The name, type, help and series of each family.
 _FAMILIES: tuple[_Family, ...] = (
     *_group(
-        "nv_inference_",
+        "nv_inference_request_",
+        "counter",
         _count,
-        (
-            "request_success",
-            "counter",
-            "Number of successful inference requests, all batch sizes",
-            lambda s: s.request_success,
-        ),
+        ("success", "Number of successful inference requests, all batch sizes", lambda s: s.request_success),
     ),
     ("nv_inference_request_failure", "counter", "Number of failed inference requests, all batch sizes", _failures),
     *_group(
         "nv_inference_",
+        "counter",
         _count,
-        ("count", "counter", f"Number of inferences performed {_UNCACHED}", lambda s: s.inference_count),
-        ("exec_count", "counter", f"Number of model executions performed {_UNCACHED}", lambda s: s.execution_count),
+        ("count", f"Number of inferences performed {_UNCACHED}", lambda s: s.inference_count),
+        ("exec_count", f"Number of model executions performed {_UNCACHED}", lambda s: s.execution_count),
     ),
     *_group(
         "nv_inference_",
+        "counter",
         _duration,
-        ("request_duration_us", "counter", f"Cumulative inference request {_US} {_CACHED}", lambda s: s.request_ns),
-        ("queue_duration_us", "counter", f"Cumulative inference queuing {_US} {_CACHED}", lambda s: s.queue_ns),
-        (
-            "compute_input_duration_us",
-            "counter",
-            f"Cumulative compute input {_US} {_UNCACHED}",
-            lambda s: s.compute_input_ns,
-        ),
-        (
-            "compute_infer_duration_us",
-            "counter",
-            f"Cumulative compute inference {_US} {_UNCACHED}",
-            lambda s: s.compute_infer_ns,
-        ),
+        ("request_duration_us", f"Cumulative inference request {_US} {_CACHED}", lambda s: s.request_ns),
+        ("queue_duration_us", f"Cumulative inference queuing {_US} {_CACHED}", lambda s: s.queue_ns),
+        ("compute_input_duration_us", f"Cumulative compute input {_US} {_UNCACHED}", lambda s: s.compute_input_ns),
+        ("compute_infer_duration_us", f"Cumulative compute inference {_US} {_UNCACHED}", lambda s: s.compute_infer_ns),
         (
             "compute_output_duration_us",
-            "counter",
             f"Cumulative inference compute output {_US} {_UNCACHED}",
             lambda s: s.compute_output_ns,
         ),
     ),
     *_group(
         "nv_cache_",
+        "counter",
         _of_cache,
-        ("num_hits_per_model", "counter", "Number of cache hits per model", lambda s: s.cache_hit_count),
-        ("num_misses_per_model", "counter", "Number of cache misses per model", lambda s: s.cache_miss_count),
-        ("hit_duration_per_model", "counter", f"Total cache hit {_PER_MODEL}", lambda s: s.cache_hit_ns // 1000),
-        ("miss_duration_per_model", "counter", f"Total cache miss {_PER_MODEL}", lambda s: s.cache_miss_ns // 1000),
+        ("num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hit_count),
+        ("num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_miss_count),
+        ("hit_duration_per_model", f"Total cache hit {_PER_MODEL}", lambda s: s.cache_hit_ns // 1000),
+        ("miss_duration_per_model", f"Total cache miss {_PER_MODEL}", lambda s: s.cache_miss_ns // 1000),
     ),
     *_group(
         "trident_response_cache_",
-        _local_cache,
-        ("size_bytes", "gauge", "Size of the response cache in bytes", lambda cache: cache.size),
-        ("used_bytes", "gauge", "Memory that cached responses take, in bytes", lambda cache: cache.used),
-        ("entries", "gauge", "Responses in the response cache", lambda cache: cache.entries),
-        ("evictions_total", "counter", "Cached responses that made room for others", lambda cache: cache.evictions),
-    ),
-    (
-        "trident_response_cache_up",
         "gauge",
-        "1 while the server of the response cache is asked, 0 while it is left out",
-        _remote_cache_up,
+        _local_cache,
+        ("size_bytes", "Size of the response cache in bytes", lambda cache: cache.size),
+        ("used_bytes", "Memory that cached responses take, in bytes", lambda cache: cache.used),
+        ("entries", "Responses in the response cache", lambda cache: cache.entries),
+    ),
+    *_group(
+        "trident_response_cache_",
+        "counter",
+        _local_cache,
+        ("evictions_total", "Cached responses that made room for others", lambda cache: cache.evictions),
+    ),
+    *_group(
+        "trident_response_cache_",
+        "gauge",
+        _remote_cache,
+        ("up", "1 while the server of the response cache is asked, 0 while it is left out", lambda c: int(c.is_up)),
     ),
     (
         "trident_response_cache_faults_total",
@@ -451,21 +445,21 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_resource_",
-        _of_resources,
-        ("limit", "gauge", "Copies of a resource that there are for executions", lambda resource: resource.limit),
-        ("held", "gauge", "Copies of a resource that executions hold", lambda resource: resource.held),
-        (
-            "waiting_instances",
-            "gauge",
-            "Model instances that wait for their turn at a resource",
-            lambda resource: resource.waiting,
-        ),
-    ),
-    (
-        "nv_inference_pending_request_count",
         "gauge",
-        "Instantaneous number of pending requests awaiting execution per-model.",
-        _of_versions(lambda s: s.pending),
+        _of_resources,
+        ("limit", "Copies of a resource that there are for executions", lambda resource: resource.limit),
+        ("held", "Copies of a resource that executions hold", lambda resource: resource.held),
+        ("waiting_instances", "Model instances that wait for their turn at a resource", lambda each: each.waiting),
+    ),
+    *_group(
+        "nv_inference_",
+        "gauge",
+        _of_versions,
+        (
+            "pending_request_count",
+            "Instantaneous number of pending requests awaiting execution per-model.",
+            lambda s: s.pending,
+        ),
     ),
     ("nv_model_load_duration_secs", "gauge", "Model load time in seconds", _load_durations),
     (
@@ -482,42 +476,31 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_batch_",
+        "gauge",
         _tuned,
         (
             "target_p99_seconds",
-            "gauge",
             "Target for the 99th percentile of the latencies of a model",
-            lambda tuning: tuning.target_p99_ns / 1e9,
+            lambda t: t.target_p99_ns / 1e9,
         ),
-        (
-            "delay_seconds",
-            "gauge",
-            "Time that a batch waits for requests, as set for the target",
-            lambda tuning: tuning.delay_ns / 1e9,
-        ),
-        ("size_limit", "gauge", "Items that a batch may have, as set for the target", lambda tuning: tuning.max_size),
+        ("delay_seconds", "Time that a batch waits for requests, as set for the target", lambda t: t.delay_ns / 1e9),
+        ("size_limit", "Items that a batch may have, as set for the target", lambda t: t.max_size),
     ),
     *_group(
         "trident_bucket_",
+        "counter",
         _of_buckets,
         (
             "executions_total",
-            "counter",
             "Model executions whose batch was padded to the bucket, or filled it",
-            lambda bucket: bucket.execution_count,
+            lambda b: b.execution_count,
         ),
         (
             "elements_total",
-            "counter",
             "Elements of inputs that requests sent, in executions of the bucket",
-            lambda bucket: bucket.element_count,
+            lambda b: b.element_count,
         ),
-        (
-            "padding_elements_total",
-            "counter",
-            "Elements of inputs that were added to fill the bucket",
-            lambda bucket: bucket.padding_count,
-        ),
+        ("padding_elements_total", "Elements of inputs that were added to fill the bucket", lambda b: b.padding_count),
     ),
     *((name, "histogram", text, _histogram(name)) for name, text in _HISTOGRAMS.items()),
     *(
@@ -526,38 +509,36 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "nv_pinned_memory_pool_",
+        "gauge",
         _of_pinned,
-        ("total_bytes", "gauge", "Pinned memory pool total memory size, in bytes", lambda pinned: pinned.total),
-        ("used_bytes", "gauge", "Pinned memory pool used memory size, in bytes", lambda pinned: pinned.used),
+        ("total_bytes", "Pinned memory pool total memory size, in bytes", lambda pinned: pinned.total),
+        ("used_bytes", "Pinned memory pool used memory size, in bytes", lambda pinned: pinned.used),
+    ),
+    *_group(
+        "nv_gpu_",
+        "gauge",
+        _of_gpus,
+        ("utilization", "GPU utilization rate [0.0 - 1.0)", lambda gpu: gpu.utilization),
+        ("memory_total_bytes", "GPU total memory, in bytes", lambda gpu: gpu.memory_total),
+        ("memory_used_bytes", "GPU used memory, in bytes", lambda gpu: gpu.memory_used),
+        ("power_usage", "GPU power usage in watts", lambda gpu: gpu.power_usage),
+        ("power_limit", "GPU power management limit in watts", lambda gpu: gpu.power_limit),
     ),
     *_group(
         "nv_",
+        "counter",
         _of_gpus,
-        ("gpu_utilization", "gauge", "GPU utilization rate [0.0 - 1.0)", lambda gpu: gpu.utilization),
-        ("gpu_memory_total_bytes", "gauge", "GPU total memory, in bytes", lambda gpu: gpu.memory_total),
-        ("gpu_memory_used_bytes", "gauge", "GPU used memory, in bytes", lambda gpu: gpu.memory_used),
-        ("gpu_power_usage", "gauge", "GPU power usage in watts", lambda gpu: gpu.power_usage),
-        ("gpu_power_limit", "gauge", "GPU power management limit in watts", lambda gpu: gpu.power_limit),
-        (
-            "energy_consumption",
-            "counter",
-            "GPU energy consumption in joules since the Triton Server started",
-            lambda gpu: gpu.energy,
-        ),
+        ("energy_consumption", "GPU energy consumption in joules since the Triton Server started", lambda g: g.energy),
     ),
     *_group(
         "nv_cpu_",
-        _of_cpu,
-        ("utilization", "gauge", "CPU utilization rate [0.0 - 1.0]", lambda cpu: cpu.utilization),
-        ("memory_total_bytes", "gauge", "CPU total memory (RAM), in bytes", lambda cpu: cpu.memory_total),
-        ("memory_used_bytes", "gauge", "CPU used memory (RAM), in bytes", lambda cpu: cpu.memory_used),
-    ),
-    (
-        "trident_model_version_state",
         "gauge",
-        "1 for the state that a model version is in, 0 for the others",
-        _version_states,
+        _of_cpu,
+        ("utilization", "CPU utilization rate [0.0 - 1.0]", lambda cpu: cpu.utilization),
+        ("memory_total_bytes", "CPU total memory (RAM), in bytes", lambda cpu: cpu.memory_total),
+        ("memory_used_bytes", "CPU used memory (RAM), in bytes", lambda cpu: cpu.memory_used),
     ),
+    ("trident_model_version_state", "gauge", "1 for the state that a model version is in, 0 for the others", _states),
     ("trident_model_loads_total", "counter", "Loads of models that have ended", _loads),
     (
         "trident_oldest_execution_seconds",
@@ -567,35 +548,36 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_model_process_",
+        "counter",
+        _of_processes,
+        ("restarts_total", "Restarts of the process of a model instance after it died", lambda each: each.restarts),
+    ),
+    *_group(
+        "trident_model_process_",
+        "gauge",
         _of_processes,
         (
-            "restarts_total",
-            "counter",
-            "Restarts of the process of a model instance after it died",
-            lambda process: process.restarts,
-        ),
-        (
             "resident_memory_bytes",
-            "gauge",
             "Memory of the process of a model instance, without what it shares with the server",
             lambda process: process.resident_bytes,
         ),
     ),
-    (
-        "trident_model_memory_bytes",
-        "gauge",
-        "Memory of a device that a model version took at its load and warm-up, less what it gave back when idle",
-        _model_memory,
+    ("trident_model_memory_bytes", "gauge", _LOAD_MEMORY, _model_memory),
+    *_group(
+        "trident_repository_",
+        "counter",
+        _downloaded,
+        ("downloaded_bytes_total", "Bytes of models fetched from cloud storage", lambda d: d.bytes),
+        ("downloaded_objects_total", "Objects of models fetched from cloud storage", lambda d: d.objects),
+        ("cache_hits_total", "Objects of models found in the model cache", lambda d: d.cache_hits),
+        ("download_retries_total", "Reads of cloud storage that were repeated", lambda d: d.retries),
+        ("download_seconds_total", "Seconds in which models were fetched", lambda d: d.seconds),
     ),
     *_group(
         "trident_repository_",
+        "gauge",
         _downloaded,
-        ("downloaded_bytes_total", "counter", "Bytes of models fetched from cloud storage", lambda d: d.bytes),
-        ("downloaded_objects_total", "counter", "Objects of models fetched from cloud storage", lambda d: d.objects),
-        ("cache_hits_total", "counter", "Objects of models found in the model cache", lambda d: d.cache_hits),
-        ("download_retries_total", "counter", "Reads of cloud storage that were repeated", lambda d: d.retries),
-        ("download_seconds_total", "counter", "Seconds in which models were fetched", lambda d: d.seconds),
-        ("download_pending_bytes", "gauge", "Bytes of models that are still to be fetched", lambda d: d.pending_bytes),
+        ("download_pending_bytes", "Bytes of models that are still to be fetched", lambda d: d.pending_bytes),
     ),
     (
         "trident_trace_written_total",

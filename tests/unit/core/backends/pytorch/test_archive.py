@@ -13,10 +13,10 @@ from tests.unit.core.backends.pytorch.test_torch_script import (
     save,
     torch_config,
 )
+from trident.core.backends.pytorch.backend import PyTorchBackend
 from trident.core.backends.pytorch.torch_script import (
     Argument,
     Forward,
-    TorchScriptBackend,
     check_controls,
     input_positions,
     output_positions,
@@ -26,7 +26,7 @@ from trident.core.errors import BackendFailed, ConfigInvalid
 
 def test_a_configuration_with_other_inputs_is_found(tmp_path: Path) -> None:
     save(AddSub(), tmp_path)
-    backend = TorchScriptBackend()
+    backend = PyTorchBackend({})
     backend.inspect(tmp_path, torch_config({"a": [1], "b": [1]}, {"y": [1]}))
     with pytest.raises(ConfigInvalid, match="configuration expects 1 inputs, model provides 2"):
         backend.inspect(tmp_path, torch_config({"a": [1]}, {"y": [1]}))

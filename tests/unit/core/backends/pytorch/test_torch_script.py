@@ -13,8 +13,8 @@ import torch
 
 from tests.unit.backend_serving import config_of, serving_version, spec_of, strings, tensor_text
 from trident.core.backends.backend import LoadContext
+from trident.core.backends.pytorch.backend import PyTorchBackend
 from trident.core.backends.pytorch.script_model import is_poison
-from trident.core.backends.pytorch.torch_script import TorchScriptBackend
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import (
@@ -146,7 +146,7 @@ def test_tensors_go_where_their_names_say(version: Path, inputs: list[str], outp
     config = torch_config({name: [4] for name in inputs}, {name: [4] for name in outputs})
     by_place = {"a": 0, "b": 1, "INPUT__0": 0, "INPUT__1": 1, "first": 0, "second": 1}
     by_result = {"sum": 0, "difference": 1, "OUTPUT__0": 0, "OUTPUT__1": 1}
-    with serving_version(TorchScriptBackend(), version, config, threads=1) as served:
+    with serving_version(PyTorchBackend({}), version, config, threads=1) as served:
         sizes = (1, 3, 2)
         given = [(np.full((n, 4), 5 + n, np.float32), np.full((n, 4), n, np.float32)) for n in sizes]
         requests = [served.request({name: pair[by_place[name]] for name in inputs}) for pair in given]
@@ -162,7 +162,7 @@ def test_tensors_go_where_their_names_say(version: Path, inputs: list[str], outp
 def test_every_datatype_passes_unchanged(version: Path, datatype: str) -> None:
     save(Same(), version)
     values = np.arange(10).reshape(2, 5).astype(BY_NAME[datatype].dtype)
-    with serving_version(TorchScriptBackend(), version, torch_config({"x": [5]}, {"y": [5]}, datatype)) as served:
+    with serving_version(PyTorchBackend({}), version, torch_config({"x": [5]}, {"y": [5]}, datatype)) as served:
         values.flags.writeable = False
         answer = served.infer({"x": values})["y"]
     assert answer.dtype == values.dtype
@@ -171,7 +171,7 @@ def test_every_datatype_passes_unchanged(version: Path, datatype: str) -> None:
 
 def test_an_answer_is_not_overwritten_by_the_next_batch(version: Path) -> None:
     save(Same(), version)
-    with serving_version(TorchScriptBackend(), version, ONE) as served:
+    with serving_version(PyTorchBackend({}), version, ONE) as served:
         # Two requests are gathered into memory that the next batch uses again.
         ones, twos = (np.full((1, 50_000), value, np.float32) for value in (1, 2))
         first = served.execute([served.request({"x": ones})] * 2)
@@ -183,7 +183,7 @@ def test_an_answer_is_not_overwritten_by_the_next_batch(version: Path) -> None:
 def test_a_module_that_changes_its_input_does_not_change_the_request(version: Path) -> None:
     save(InPlace(), version)
     values = np.ones((1, 4), np.float32)
-    with serving_version(TorchScriptBackend(), version, ONE) as served:
+    with serving_version(PyTorchBackend({}), version, ONE) as served:
         answer = served.infer({"x": values})["y"]
     assert (answer == 2).all()
     assert (values == 1).all()
@@ -194,10 +194,10 @@ def test_each_instance_has_its_own_module_unless_they_share(version: Path, shari
     save(Counter(), version)
     config = torch_config({"x": [1]}, {"y": [1]}, more=parameter("ENABLE_WEIGHT_SHARING", sharing))
     placements = tuple(Placement(f"model_{n}", DeviceKind.CPU) for n in range(2))
-    model = TorchScriptBackend().load(LoadContext(version, config, spec_of(config), placements))
+    model = PyTorchBackend({}).load(LoadContext(version, config, spec_of(config), placements))
     first, second = (model.instance(placement) for placement in placements)
     try:
-        with serving_version(TorchScriptBackend(), version, config) as served:
+        with serving_version(PyTorchBackend({}), version, config) as served:
             request = served.request({"x": np.ones((1, 1), np.float32)})
             found = []
             for instance in (first, first, second):
@@ -214,7 +214,7 @@ def test_each_instance_has_its_own_module_unless_they_share(version: Path, shari
 def test_a_dictionary_has_the_names_of_the_configuration(version: Path) -> None:
     save(ByName(), version)
     with serving_version(
-        TorchScriptBackend(), version, torch_config({"second": [1], "first": [1]}, {"y": [1]})
+        PyTorchBackend({}), version, torch_config({"second": [1], "first": [1]}, {"y": [1]})
     ) as served:
         three, one = np.full((1, 1), 3, np.float32), np.ones((1, 1), np.float32)
         assert served.infer({"first": three, "second": one})["y"] == [[2]]
@@ -225,7 +225,7 @@ def test_strings_are_lists(version: Path) -> None:
     more = "reshape { shape: [ ] }"
     text = "max_batch_size: 8\n" + tensor_text("input", "IN__0", "BYTES", [1], more)
     config = config_of(text + tensor_text("output", "OUT__0", "BYTES", [1], more), backend="pytorch")
-    with serving_version(TorchScriptBackend(), version, config) as served:
+    with serving_version(PyTorchBackend({}), version, config) as served:
         words = [strings(b"a\0b", shape=(1, 1)), strings("é".encode(), b"c", shape=(2, 1))]
         # The request validation has removed the dimension, as `reshape` says.
         answers = served.execute([served.request({"IN__0": word}) for word in words])
@@ -279,14 +279,14 @@ def test_mismatches_have_tritons_text(
     version: Path, module: torch.nn.Module, config: ModelConfig, error: type[ServerError], text: str
 ) -> None:
     save(module, version)
-    with pytest.raises(error) as raised, serving_version(TorchScriptBackend(), version, config) as served:
+    with pytest.raises(error) as raised, serving_version(PyTorchBackend({}), version, config) as served:
         served.infer({name: np.full((1, 2), 200, np.float32) for name in served.spec.inputs})
     assert text in raised.value.message
 
 
 def test_a_failed_batch_leaves_the_instance_as_it_was(version: Path) -> None:
     save(Refuses(), version)
-    with serving_version(TorchScriptBackend(), version, ONE) as served:
+    with serving_version(PyTorchBackend({}), version, ONE) as served:
         with pytest.raises(BackendFailed, match="a value is too large"):
             served.infer({"x": np.full((1, 2), 200, np.float32)})
         assert (served.infer({"x": np.ones((1, 2), np.float32)})["y"] == 1).all()
@@ -319,7 +319,7 @@ def test_a_file_that_is_no_archive_fails_the_load(
     version: Path, kind: str, error: type[ServerError], text: str, hint: str
 ) -> None:
     written_file(version, kind)
-    with pytest.raises(error) as raised, serving_version(TorchScriptBackend(), version, ONE):
+    with pytest.raises(error) as raised, serving_version(PyTorchBackend({}), version, ONE):
         pass
     assert text in raised.value.message
     assert hint in (raised.value.hint or "")
@@ -337,13 +337,13 @@ def test_parameters_that_change_how_it_runs(version: Path, more: str) -> None:
     save(AddSub(), version)
     config = torch_config({"a": [2], "b": [2]}, {"y": [2]}, more=more)
     ones: Any = np.ones((1, 2), np.float32)
-    with serving_version(TorchScriptBackend(), version, config) as served:
+    with serving_version(PyTorchBackend({}), version, config) as served:
         assert (served.infer({"a": ones, "b": ones})["y"] == 2).all()
 
 
 def test_a_parameter_without_meaning_is_refused() -> None:
     with pytest.raises(ConfigInvalid, match="failed to convert 'perhaps' to boolean"):
-        TorchScriptBackend().check(torch_config({"x": [1]}, {"y": [1]}, more=parameter("INFERENCE_MODE", "perhaps")))
+        PyTorchBackend({}).check(torch_config({"x": [1]}, {"y": [1]}, more=parameter("INFERENCE_MODE", "perhaps")))
 
 
 class Positive(torch.nn.Module):
@@ -379,7 +379,7 @@ def test_newer_archives_and_unknown_operators_are_named(
 ) -> None:
     save(Positive(), version)
     changed(version, ending, old, new)
-    with pytest.raises(ModelLoadFailed) as raised, serving_version(TorchScriptBackend(), version, ONE):
+    with pytest.raises(ModelLoadFailed) as raised, serving_version(PyTorchBackend({}), version, ONE):
         pass
     assert text in raised.value.message
     assert hint in (raised.value.hint or "")
