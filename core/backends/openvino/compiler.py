@@ -17,6 +17,7 @@ import openvino
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.batch_trial import TrialInput, TrialOver, try_batches
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Run, Runner
+from trident.core.backends.openvino.backend import OpenVinoSettings, model_path
 from trident.core.backends.openvino.graph import (
     FittedGraph,
     failure_of,
@@ -25,7 +26,6 @@ from trident.core.backends.openvino.graph import (
     read_model,
     signature_of,
 )
-from trident.core.backends.openvino.settings import OpenVinoSettings, model_path
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig

@@ -19,7 +19,7 @@ from trident.core.backends.parameters import field_of, parameters_of
 from trident.core.backends.python.batches import OutputCheck
 from trident.core.backends.python.channel import StubGone
 from trident.core.backends.python.environment import prepare
-from trident.core.backends.python.model import PythonModel
+from trident.core.backends.python.instance import PythonModel
 from trident.core.backends.python.process import LaunchPlan, ModelProcess
 from trident.core.backends.python.settings import ModelLimits, PythonSettings
 from trident.core.backends.python.watcher import FileWatcher
