@@ -202,22 +202,10 @@ class ModelStatistics:
         self, pending: PendingRequest, compute_start_ns: int, input_end_ns: int, first_ns: int, end_ns: int
     ) -> None:
         """Count one request that succeeded after its execution was counted: answered from `first_ns` to `end_ns`."""
-        now_ms = self._wall_clock() // 1_000_000
+        input_ns, infer_ns = input_end_ns - compute_start_ns, end_ns - input_end_ns
         with self._lock:
-            self._inference_count += pending.batch_size or 1
-            self._last_inference_ms = max(self._last_inference_ms, now_ms)
-            self._success_count += 1
-            self._success_ns += end_ns - pending.start_ns
             self._queue_ns += compute_start_ns - pending.enqueue_ns
-            _add(self._compute, 1, input_end_ns - compute_start_ns, end_ns - input_end_ns, 0)
-            if self._latencies is not None:
-                self._latencies.observe_batch(
-                    (pending,), compute_start_ns, input_end_ns, end_ns, end_ns, now_ms, first_ns
-                )
-            if pending.start_ns <= end_ns - self._slow_ns or now_ms >= self._interval_ends_ms:
-                queue_ns = compute_start_ns - pending.enqueue_ns
-                times = (input_end_ns - compute_start_ns, end_ns - input_end_ns, 0)
-                self._note(pending, end_ns, queue_ns, times, pending.batch_size or 1, now_ms)
+            self._record_one(pending, compute_start_ns, first_ns, end_ns, (input_ns, infer_ns, 0))
 
     def record_composed(
         self, pending: PendingRequest, first_ns: int, end_ns: int, input_ns: int, infer_ns: int, output_ns: int
@@ -227,27 +215,33 @@ class ModelStatistics:
         It is one execution and never waits in a queue of its own, as in Triton. `first_ns` is when the first of several
         responses was made, 0 for one response.
         """
-        items, now_ms = pending.batch_size or 1, self._wall_clock() // 1_000_000
+        items = pending.batch_size or 1
         with self._lock:
             self._execution_count += 1
-            self._inference_count += items
-            self._last_inference_ms = max(self._last_inference_ms, now_ms)
-            self._success_count += 1
-            self._success_ns += end_ns - pending.start_ns
-            _add(self._compute, 1, input_ns, infer_ns, output_ns)
             batch = self._batches.get(items)
             if batch is None:
                 batch = self._batches[items] = _ComputeCounters()
             _add(batch, 1, input_ns, infer_ns, output_ns)
-            if pending.start_ns <= end_ns - self._slow_ns or now_ms >= self._interval_ends_ms:
-                self._note(pending, end_ns, 0, (input_ns, infer_ns, output_ns), items, now_ms)
-            if self._latencies is not None:
-                start_ns = pending.enqueue_ns
-                input_end_ns = start_ns + input_ns
-                output_start_ns = input_end_ns + infer_ns
-                self._latencies.observe_batch(
-                    (pending,), start_ns, input_end_ns, output_start_ns, end_ns, now_ms, first_ns
-                )
+            self._record_one(pending, pending.enqueue_ns, first_ns, end_ns, (input_ns, infer_ns, output_ns))
+
+    def _record_one(
+        self, pending: PendingRequest, start_ns: int, first_ns: int, end_ns: int, times: tuple[int, int, int]
+    ) -> None:
+        """Count a request whose computation began at `start_ns`; `times` are its parts. Under the lock."""
+        items, now_ms = pending.batch_size or 1, self._wall_clock() // 1_000_000
+        input_ns, infer_ns, output_ns = times
+        self._inference_count += items
+        self._last_inference_ms = max(self._last_inference_ms, now_ms)
+        self._success_count += 1
+        self._success_ns += end_ns - pending.start_ns
+        _add(self._compute, 1, input_ns, infer_ns, output_ns)
+        if self._latencies is not None:
+            input_end_ns = start_ns + input_ns
+            self._latencies.observe_batch(
+                (pending,), start_ns, input_end_ns, input_end_ns + infer_ns, end_ns, now_ms, first_ns
+            )
+        if pending.start_ns <= end_ns - self._slow_ns or now_ms >= self._interval_ends_ms:
+            self._note(pending, end_ns, start_ns - pending.enqueue_ns, times, items, now_ms)
 
     def record_response(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
         """Count the response with `index` within its request, which a sender sent."""

@@ -64,19 +64,19 @@ class StatisticsSnapshot:
     the time of looking it up, a miss that of looking it up and of keeping the answer.
     """
 
-    request_success: int
-    request_failures: Mapping[FailureReason, int]
-    inference_count: int
-    execution_count: int
-    request_ns: int
-    queue_ns: int
-    compute_input_ns: int
-    compute_infer_ns: int
-    compute_output_ns: int
-    pending: int
+    request_success: int = 0
+    request_failures: Mapping[FailureReason, int] = field(default_factory=dict)
     request_refusals: Mapping[FailureReason, int] = field(default_factory=dict)
     request_cancellations: Mapping[CancelCause, int] = field(default_factory=dict)
+    inference_count: int = 0
+    execution_count: int = 0
+    request_ns: int = 0
+    queue_ns: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
     failure_ns: int = 0
+    pending: int = 0
     last_inference_ms: int = 0
     oldest_execution_ns: int = 0
     batches: tuple[BatchStatistics, ...] = ()

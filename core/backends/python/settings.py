@@ -22,16 +22,14 @@ _TIMEOUT = "stub-timeout-seconds"
 _SMALLEST_MEMORY = 1 << 20
 _DEFAULT_MEMORY = 1 << 30
 _DEFAULT_TIMEOUT_S = 30
-_NOT_POSITIVE = "can't be smaller than or equal to zero"
-# Triton's settings of its own shared memory and threads, with the least value of each and the error below it. They are
-# checked as in Triton, and have no effect.
-_WITHOUT_EFFECT: dict[str, tuple[int, str]] = {
-    "shm-default-byte-size": (1 << 20, "can't be smaller than 4 MiBs"),
-    "shm-growth-byte-size": (1, _NOT_POSITIVE),
-    "shm_message_queue_size": (1, _NOT_POSITIVE),
-    "thread-pool-size": (1, "can't be less than 1"),
-}
-_REGION_PREFIX = "shm-region-prefix-name"
+# Triton's settings of its own shared memory and threads.
+_WITHOUT_EFFECT = (
+    "shm-default-byte-size",
+    "shm-growth-byte-size",
+    "shm_message_queue_size",
+    "thread-pool-size",
+    "shm-region-prefix-name",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +47,7 @@ class PythonSettings:
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> PythonSettings:
         """Raises ConfigInvalid."""
-        for name, (least, text) in _WITHOUT_EFFECT.items():
-            if name in settings and integer(settings[name]) < least:
-                raise ConfigInvalid(f"{name} {text}")
-        ignored = [name for name in (*_WITHOUT_EFFECT, _REGION_PREFIX) if name in settings]
+        ignored = [name for name in _WITHOUT_EFFECT if name in settings]
         if ignored:
             _log.warning("without effect here: %s", ", ".join(f"--backend-config=python,{name}" for name in ignored))
         memory = integer(settings.get(MEMORY_SIZE, str(_DEFAULT_MEMORY)))
@@ -60,7 +55,7 @@ class PythonSettings:
             raise ConfigInvalid(f"{MEMORY_SIZE} is {memory}, which is not between {_SMALLEST_MEMORY} and {LARGEST}")
         seconds = integer(settings.get(_TIMEOUT, str(_DEFAULT_TIMEOUT_S)))
         if seconds <= 0:
-            raise ConfigInvalid(f"{_TIMEOUT} {_NOT_POSITIVE}")
+            raise ConfigInvalid(f"{_TIMEOUT} can't be smaller than or equal to zero")
         return cls(
             environments=EnvironmentSettings.read(settings),
             memory_bytes=memory,

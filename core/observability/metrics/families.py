@@ -39,18 +39,6 @@ Number = int | float
 _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 # A backend failure happens on the instance's GPU; the other failures happen before a request reaches an instance.
 _FAILURES_ON_DEVICE = {FailureReason.BACKEND}
-_ZERO = StatisticsSnapshot(
-    request_success=0,
-    request_failures={},
-    inference_count=0,
-    execution_count=0,
-    request_ns=0,
-    queue_ns=0,
-    compute_input_ns=0,
-    compute_infer_ns=0,
-    compute_output_ns=0,
-    pending=0,
-)
 # The families of HTTP and gRPC requests, and those that carry this server's name.
 _OWN_PREFIXES = ("trident_", "flask_")
 _STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
@@ -127,8 +115,7 @@ def _split(statistics: StatisticsSnapshot) -> tuple[StatisticsSnapshot, Statisti
     before = {reason: count for reason, count in failures.items() if reason not in _FAILURES_ON_DEVICE}
     executed = {reason: count for reason, count in failures.items() if reason in _FAILURES_ON_DEVICE}
     return (
-        replace(
-            _ZERO,
+        StatisticsSnapshot(
             request_failures=before,
             request_refusals=statistics.request_refusals,
             pending=statistics.pending,

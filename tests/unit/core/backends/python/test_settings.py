@@ -35,9 +35,6 @@ def test_the_settings_of_tritons_shared_memory_are_accepted_and_named(caplog: py
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("shm-default-byte-size", "1048575", "shm-default-byte-size can't be smaller than 4 MiBs"),
-        ("shm-growth-byte-size", "0", "shm-growth-byte-size can't be smaller than or equal to zero"),
-        ("thread-pool-size", "0", "thread-pool-size can't be less than 1"),
         ("stub-timeout-seconds", "0", "stub-timeout-seconds can't be smaller than or equal to zero"),
         ("stub-timeout-seconds", "soon", "failed to convert 'soon' to integral number"),
         ("shared-memory-byte-size", "1000", "shared-memory-byte-size is 1000, which is not between"),
