@@ -72,8 +72,6 @@ class Emulator(PlatformEmulator):
     def _run_in(self, folder: Path, stopped: threading.Event) -> bool:
         """Returns False if an object of a batch transform job has no output."""
         self._hosting.check(multi_model=self._options.multi_model)
-        if self._options.batch is not None:
-            self._options.batch.check()
         folder = folder / "ml"
         archives: ModelArchives | None = None
         with contextlib.ExitStack() as held:

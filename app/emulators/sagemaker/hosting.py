@@ -6,7 +6,8 @@ Source: docs/spec/sagemaker.md sections A2 and A6.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from trident.app.emulators.sagemaker.api_model import merged, problems
@@ -44,18 +45,45 @@ _REQUIRED: Mapping[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
 class Hosting:
-    """`settings` are parameters by operation, as `read_settings_file` returns them."""
+    """`settings` are parameters by operation, as `read_settings_file` returns them.
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    `serverless`, `asynchronous` and `component` are the parameters of these kinds of endpoints, and empty for others.
+    `scraped` is the path of the metrics and the seconds between scrapes; an empty path if the platform scrapes none.
+    """
 
-    def check(self, *, multi_model: bool) -> None:
-        """Raises ConfigInvalid for parameters that the API or the emulator does not take."""
-        for operation, given in self.settings.items():
+    def __init__(self, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Raises ConfigInvalid for parameters that the API does not take."""
+        for operation, given in settings.items():
             found = problems("sagemaker", operation, merged(_REQUIRED[operation], given))
             if found:
                 raise ConfigInvalid("\n".join(f"{operation}: {problem}" for problem in found))
+        self._settings = settings
+        self._config = self._merged("CreateEndpointConfig")
+        variant = self._config["ProductionVariants"][0]
+        self.instances = int(variant["InitialInstanceCount"])
+        self.routing: dict[str, Any] = variant.get("RoutingConfig", {})
+        self.serverless: dict[str, Any] = variant.get("ServerlessConfig", {})
+        self.asynchronous: dict[str, Any] = self._config.get("AsyncInferenceConfig", {})
+        has_component = "CreateInferenceComponent" in settings
+        self.component = self._merged("CreateInferenceComponent") if has_component else {}
+        self.transform: dict[str, Any] = settings.get("CreateTransformJob", {})
+        container = self._merged("CreateModel").get("PrimaryContainer", {})
+        self.variables: dict[str, str] = container.get("Environment", {})
+        self.scraped = "", 0.0
+        metrics = self._config.get("MetricsConfig", {})
+        if not self.serverless and metrics.get("EnableDetailedObservability", True):
+            endpoints = container.get("ContainerMetricsConfig", {}).get("MetricsEndpoints", [])
+            page = endpoints[0] if endpoints else {"MetricsEndpointPath": "/metrics"}
+            every = page.get("MetricPublishFrequencyInSeconds", metrics.get("MetricPublishFrequencyInSeconds", 60))
+            self.scraped = str(page["MetricsEndpointPath"]), float(every)
+
+    def _merged(self, operation: str) -> dict[str, Any]:
+        found: dict[str, Any] = merged(_REQUIRED[operation], self._settings.get(operation, {}))
+        return found
+
+    def check(self, *, multi_model: bool) -> None:
+        """Raises ConfigInvalid for parameters that the emulator does not take together."""
         if len(self._config["ProductionVariants"]) != 1:
             raise ConfigInvalid("the emulator has one production variant")
         is_plain = self.instances == 1 and not (self.serverless or self.asynchronous or self.component)
@@ -65,71 +93,6 @@ class Hosting:
             raise ConfigInvalid("a serverless endpoint has no queue, no inference components and no data capture")
         if self.serverless.get("MemorySizeInMB", 0) % _SERVERLESS_STEP_MB:
             raise ConfigInvalid("MemorySizeInMB takes 1024 to 6144, in steps of 1024")
-
-    def _merged(self, operation: str) -> dict[str, Any]:
-        found: dict[str, Any] = merged(_REQUIRED[operation], self.settings.get(operation, {}))
-        return found
-
-    @property
-    def _config(self) -> dict[str, Any]:
-        return self._merged("CreateEndpointConfig")
-
-    @property
-    def _variant(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._config["ProductionVariants"][0]
-        return found
-
-    @property
-    def instances(self) -> int:
-        return int(self._variant["InitialInstanceCount"])
-
-    @property
-    def routing(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._variant.get("RoutingConfig", {})
-        return found
-
-    @property
-    def serverless(self) -> dict[str, Any]:
-        """The ServerlessConfig; empty for an endpoint with instances."""
-        found: dict[str, Any] = self._variant.get("ServerlessConfig", {})
-        return found
-
-    @property
-    def asynchronous(self) -> dict[str, Any]:
-        """The AsyncInferenceConfig; empty for an endpoint that answers at once."""
-        found: dict[str, Any] = self._config.get("AsyncInferenceConfig", {})
-        return found
-
-    @property
-    def component(self) -> dict[str, Any]:
-        """The parameters of CreateInferenceComponent; empty for an endpoint without components."""
-        return self._merged("CreateInferenceComponent") if "CreateInferenceComponent" in self.settings else {}
-
-    @property
-    def transform(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.settings.get("CreateTransformJob", {})
-        return found
-
-    @property
-    def variables(self) -> dict[str, str]:
-        found: dict[str, str] = self._container.get("Environment", {})
-        return found
-
-    @property
-    def _container(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._merged("CreateModel").get("PrimaryContainer", {})
-        return found
-
-    @property
-    def scraped(self) -> tuple[str, float]:
-        """The path of the metrics and the seconds between scrapes; an empty path if the platform scrapes none."""
-        metrics = self._config.get("MetricsConfig", {})
-        if self.serverless or not metrics.get("EnableDetailedObservability", True):
-            return "", 0.0
-        endpoints = self._container.get("ContainerMetricsConfig", {}).get("MetricsEndpoints", [])
-        page = endpoints[0] if endpoints else {"MetricsEndpointPath": "/metrics"}
-        every = page.get("MetricPublishFrequencyInSeconds", metrics.get("MetricPublishFrequencyInSeconds", 60))
-        return str(page["MetricsEndpointPath"]), float(every)
 
     def pays_twice(self, variables: Mapping[str, str]) -> bool:
         """Whether the metrics are scraped and embedded in the log as well."""

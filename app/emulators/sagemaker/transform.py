@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -28,23 +27,36 @@ _PING_S = 2.0
 _OK = 200
 
 
-@dataclass(frozen=True, kw_only=True)
 class TransformOptions:
-    """`input` and `output` are folders or `s3://` prefixes. `job` has the parameters of CreateTransformJob."""
+    """`input` and `output` are folders or `s3://` prefixes. `job` has the parameters of CreateTransformJob.
 
-    input: str
-    output: str
-    job: Mapping[str, Any] = field(default_factory=dict)
+    `variables` are what the platform sets in the container's environment.
+    """
 
-    def check(self) -> None:
+    def __init__(self, *, input: str, output: str, job: Mapping[str, Any]) -> None:
         """Raises ConfigInvalid for parameters that the platform does not accept together."""
-        source, target = self.source, self.target
+        self.input, self.output, self.job = input, output, job
+        self.source: dict[str, Any] = job.get("TransformInput", {})
+        self.target: dict[str, Any] = job.get("TransformOutput", {})
+        self.split_type = str(self.source.get("SplitType", "None"))
+        types = self.source.get("ContentType", ""), self.target.get("Accept", "")
+        self.processing = Processing(job.get("DataProcessing", {}), *types)
+        named = {
+            MAX_PAYLOAD: "MaxPayloadInMB",
+            MAX_CONCURRENT_TRANSFORMS: "MaxConcurrentTransforms",
+            BATCH_STRATEGY: "BatchStrategy",
+        }
+        given = {name: str(job[member]) for name, member in named.items() if member in job}
+        self.variables: dict[str, str] = {BATCH: "true", **job.get("Environment", {}), **given}
+        self._check()
+
+    def _check(self) -> None:
         if self.split_type == "None" and self.job.get("BatchStrategy") == "MultiRecord":
             raise ConfigInvalid("BatchStrategy is MultiRecord and SplitType None", hint="records need a SplitType")
         if self.processing.is_used:
-            if source.get("CompressionType", "None") != "None":
+            if self.source.get("CompressionType", "None") != "None":
                 raise ConfigInvalid("DataProcessing and a CompressionType exclude each other")
-            if self.split_type == "Line" and target.get("AssembleWith", "None") != "Line":
+            if self.split_type == "Line" and self.target.get("AssembleWith", "None") != "Line":
                 raise ConfigInvalid("DataProcessing of lines needs AssembleWith Line")
             if self.split_type not in ("None", "Line"):
                 raise ConfigInvalid(f"DataProcessing does not apply to SplitType {self.split_type}")
@@ -53,36 +65,6 @@ class TransformOptions:
             raise ConfigInvalid(
                 f"MaxPayloadInMB times MaxConcurrentTransforms is {most}", hint=f"the platform takes {_IN_FLIGHT_MB}"
             )
-
-    @property
-    def source(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.job.get("TransformInput", {})
-        return found
-
-    @property
-    def target(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.job.get("TransformOutput", {})
-        return found
-
-    @property
-    def split_type(self) -> str:
-        return str(self.source.get("SplitType", "None"))
-
-    @property
-    def processing(self) -> Processing:
-        given = self.job.get("DataProcessing", {})
-        return Processing(given, self.source.get("ContentType", ""), self.target.get("Accept", ""))
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What the platform sets in the container's environment."""
-        named = {
-            MAX_PAYLOAD: "MaxPayloadInMB",
-            MAX_CONCURRENT_TRANSFORMS: "MaxConcurrentTransforms",
-            BATCH_STRATEGY: "BatchStrategy",
-        }
-        given = {name: str(self.job[member]) for name, member in named.items() if member in self.job}
-        return {BATCH: "true", **self.job.get("Environment", {}), **given}
 
 
 class TransformFailed(Exception):

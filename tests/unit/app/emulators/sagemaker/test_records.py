@@ -128,5 +128,5 @@ def test_record_is_filtered_joined_and_filtered_again(
 )
 def test_jobs_that_the_platform_refuses_are_refused(job: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigInvalid) as raised:
-        TransformOptions(input="in", output="out", job=job).check()
+        TransformOptions(input="in", output="out", job=job)
     assert text in f"{raised.value.message} {raised.value.hint}"
