@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from queue import SimpleQueue
 
 from trident.adapters.common.options import BadOption
+from trident.app.process.environment import process_environment
+from trident.core.observability.log import print_line
 
 _PLATFORMS = ("sagemaker", "vertex", "azureml")
 
 
 def emulate(arguments: Sequence[str]) -> int:
-    """Run until SIGINT, SIGTERM or SIGHUP; the exit status is 1 if a limit of the platform was broken, else 0.
+    """Run until SIGINT, SIGTERM or SIGHUP, or the end of a job. The exit status is 1 if a limit of the platform was
+    broken or a part of the job has failed, else 0.
 
     Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
     """
     # Each platform's modules are imported only for that platform.
-    platform = platform_of(arguments)
-    if platform == "azureml":
-        from trident.app.commands.emulate_azureml import emulate_azureml
-
-        return emulate_azureml(arguments)
-    if platform == "vertex":
-        from trident.app.commands.emulate_vertex import emulate_vertex
-
-        return emulate_vertex(arguments)
-    from trident.app.commands.emulate_sagemaker import emulate_sagemaker
-
-    return emulate_sagemaker(arguments)
+    platform = import_module(f"trident.app.commands.emulate_{platform_of(arguments)}")
+    options = platform.read_options(arguments, process_environment())
+    emulator = platform.Emulator(options, sys.stdout, sys.stderr)
+    with stop_signals() as stopped:
+        status: int = emulator.run(stopped, lambda url: print_line(platform.example(options, url), sys.stdout))
+        return status
 
 
 def platform_of(arguments: Sequence[str]) -> str:
@@ -35,3 +38,30 @@ def platform_of(arguments: Sequence[str]) -> str:
         if argument in _PLATFORMS:
             return argument
     raise BadOption(f"a platform must be named: {' or '.join(f'trident emulate {name} MODEL' for name in _PLATFORMS)}")
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Give an event that SIGINT, SIGTERM and SIGHUP set while the context lasts. Main thread."""
+    stopped = threading.Event()
+    # A signal handler interrupts the main thread at any point, which may hold the event's lock: setting the event there
+    # could deadlock. `SimpleQueue.put` is safe in a handler.
+    asked: SimpleQueue[None] = SimpleQueue()
+
+    def wait_for_signal() -> None:
+        asked.get()
+        stopped.set()
+
+    thread = threading.Thread(target=wait_for_signal, name="stop signals", daemon=True)
+    thread.start()
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: asked.put(None)) for number in numbers}
+    try:
+        yield stopped
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+        asked.put(None)
+        thread.join()

@@ -1,8 +1,7 @@
-"""`trident emulate azureml`: serve a model in a container of this machine as an online endpoint would."""
+"""The options of `trident emulate azureml`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 
 from trident.adapters.common.options import PORT, BadOption, integer
@@ -11,13 +10,11 @@ from trident.app.commands.emulate_options import (
     VARIABLE,
     own_option,
     split_arguments,
-    stop_signals,
     variables_of,
 )
-from trident.app.emulators.azureml import Emulator, EmulatorOptions
-from trident.app.process.environment import process_environment
+from trident.app.emulators.azureml import Emulator as Emulator
+from trident.app.emulators.azureml import EmulatorOptions
 from trident.app.settings.sources import read_values
-from trident.core.observability.log import print_line
 
 AZUREML = "azureml"
 _LONGEST_MS = 180_000
@@ -29,17 +26,7 @@ ACCEPTED = (
 )
 
 
-def emulate_azureml(arguments: Sequence[str]) -> int:
-    """Run until SIGINT, SIGTERM or SIGHUP; the exit status is 1 if a limit of the platform was broken, else 0.
-
-    Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
-    """
-    emulator = Emulator(read_azureml_options(arguments, process_environment()), sys.stdout, sys.stderr)
-    with stop_signals() as stopped:
-        return emulator.run(stopped, lambda url: print_line(_EXAMPLE.format(url=url), sys.stdout))
-
-
-def read_azureml_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
+def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
     """Read the options; `arguments` includes the word `azureml`, and those after `--` belong to the container.
 
     `environment` is the process's. Raises BadOption.
@@ -57,3 +44,8 @@ def read_azureml_options(arguments: Sequence[str], environment: Mapping[str, str
         api_port=values["port"],
         request_timeout_s=values["request-timeout-ms"] / 1000,
     )
+
+
+def example(options: EmulatorOptions, url: str) -> str:
+    """An example of a call, for the user."""
+    return _EXAMPLE.format(url=url)

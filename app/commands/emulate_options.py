@@ -1,13 +1,9 @@
-"""The options that the emulators of all platforms share, and the signals that stop an emulator."""
+"""What the options of the emulators of all platforms share."""
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from queue import SimpleQueue
+from collections.abc import Sequence
 from typing import Any
 
 from trident.adapters.common.options import BadValue, Kind, Option
@@ -39,30 +35,3 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments before `--`, and those after it, which are the container's."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return list(arguments[:end]), list(arguments[end + 1 :])
-
-
-@contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """Give an event that SIGINT, SIGTERM and SIGHUP set while the context lasts. Main thread."""
-    stopped = threading.Event()
-    # A signal handler interrupts the main thread at any point, which may hold the event's lock: setting the event there
-    # could deadlock. `SimpleQueue.put` is safe in a handler.
-    asked: SimpleQueue[None] = SimpleQueue()
-
-    def wait_for_signal() -> None:
-        asked.get()
-        stopped.set()
-
-    thread = threading.Thread(target=wait_for_signal, name="stop signals", daemon=True)
-    thread.start()
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: asked.put(None)) for number in numbers}
-    try:
-        yield stopped
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
-        asked.put(None)
-        thread.join()

@@ -1,8 +1,7 @@
-"""`trident emulate sagemaker`: serve a model in a container of this machine as the platform would."""
+"""The options of `trident emulate sagemaker`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ from trident.app.commands.emulate_options import (
     CONTAINER_COMMAND,
     VARIABLE,
     own_option,
-    stop_signals,
     variables_of,
 )
 from trident.app.emulators.sagemaker.api_model import read_settings_file
-from trident.app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
+from trident.app.emulators.sagemaker.emulator import Emulator as Emulator
+from trident.app.emulators.sagemaker.emulator import EmulatorOptions
 from trident.app.emulators.sagemaker.hosting import OPERATIONS, Hosting
 from trident.app.emulators.sagemaker.transform import TransformOptions
-from trident.app.process.environment import process_environment
 from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
 from trident.app.settings.sources import read_values
-from trident.core.observability.log import print_line
 
 SAGEMAKER = "sagemaker"
 _VARIABLES_AT_MOST = 100
@@ -43,17 +40,7 @@ ACCEPTED = (
 )
 
 
-def emulate_sagemaker(arguments: Sequence[str]) -> int:
-    """Run until SIGINT, SIGTERM or SIGHUP; the exit status is 1 if a limit of the platform was broken, else 0.
-
-    Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
-    """
-    emulator = Emulator(read_sagemaker_options(arguments, process_environment()), sys.stdout, sys.stderr)
-    with stop_signals() as stopped:
-        return emulator.run(stopped, lambda url: print_line(_EXAMPLE.format(url=url), sys.stdout))
-
-
-def read_sagemaker_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
+def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
     """Read the options; `arguments` includes the word `sagemaker`, and `environment` is the process's.
 
     Raises BadOption.
@@ -98,3 +85,8 @@ def _checked_variables(texts: Sequence[str]) -> dict[str, str]:
             f"{_ALL_BYTES_AT_MOST} in all",
         )
     return variables
+
+
+def example(options: EmulatorOptions, url: str) -> str:
+    """An example of a call, for the user."""
+    return _EXAMPLE.format(url=url)

@@ -6,7 +6,6 @@ Source: docs/spec/vertex.md sections A1, A3, A4 and A5 for the values that the p
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from trident.app.commands.emulate_options import (
     VARIABLE,
     own_option,
     split_arguments,
-    stop_signals,
     variables_of,
 )
 from trident.app.emulators.vertex.batch import (
@@ -31,7 +29,8 @@ from trident.app.emulators.vertex.batch import (
     format_of,
 )
 from trident.app.emulators.vertex.container import RESERVED_PREFIX
-from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
+from trident.app.emulators.vertex.emulator import Emulator as Emulator
+from trident.app.emulators.vertex.emulator import EmulatorOptions
 from trident.app.emulators.vertex.limits import (
     LONGEST_DEPLOYMENT_S,
     LONGEST_INFERENCE_S,
@@ -41,10 +40,8 @@ from trident.app.emulators.vertex.limits import (
     batch_limits,
     online_limits,
 )
-from trident.app.process.environment import process_environment
 from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
 from trident.app.settings.sources import read_values
-from trident.core.observability.log import print_line
 
 VERTEX = "vertex"
 _EVERY_PATH = "/*"
@@ -109,7 +106,7 @@ ACCEPTED = (
 )
 
 
-def read_vertex_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
+def read_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
     """Read the options; `arguments` includes the word `vertex`, and those after `--` belong to the container.
 
     `environment` is the process's. Raises BadOption.
@@ -237,22 +234,9 @@ _CURL = """\
   curl -d @body {url}/v1/{endpoint}/invoke/PATH"""
 
 
-def emulate_vertex(arguments: Sequence[str]) -> int:
-    """Run until SIGINT, SIGTERM or SIGHUP, or the end of the job, and return the exit status.
-
-    The status is 1 if a limit of the platform was broken or an instance of the job has no prediction, else 0.
-    Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
-    """
-    options = read_vertex_options(arguments, process_environment())
-    emulator = Emulator(options, sys.stdout, sys.stderr)
-    with stop_signals() as stopped:
-        return emulator.run(stopped, lambda url: print_line(_example(options, url), sys.stdout))
-
-
-def _example(options: EmulatorOptions, url: str) -> str:
-    return example(options.deployment, url) if options.model else _DEPLOY.format(url=url)
-
-
-def example(deployment: Deployment, url: str) -> str:
+def example(options: EmulatorOptions, url: str) -> str:
     """An example of a call, for the user."""
+    if not options.model:
+        return _DEPLOY.format(url=url)
+    deployment = options.deployment
     return (_CURL if deployment.is_invoked else _SDK).format(url=url, endpoint=deployment.endpoint)

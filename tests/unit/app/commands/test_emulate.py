@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import pytest
 from tests.waiting import until
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
-from trident.app.commands.emulate import platform_of
-from trident.app.commands.emulate_options import stop_signals
-from trident.app.commands.emulate_sagemaker import read_sagemaker_options
+from trident.app.commands.emulate import platform_of, stop_signals
+from trident.app.commands.emulate_sagemaker import read_options
 from trident.app.emulators.sagemaker.emulator import EmulatorOptions
+from trident.app.emulators.sagemaker.hosting import Hosting
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_a_missing_model_ends_the_command_before_anything_starts(
 # In a separate process, because a failure is a main thread that blocks forever.
 _MANY_SIGNALS = """
 import os, signal, threading
-from trident.app.commands.emulate_options import stop_signals
+from trident.app.commands.emulate import stop_signals
 from tests.waiting import until
 
 def send():
@@ -109,12 +110,17 @@ def test_a_signal_at_any_moment_does_not_block_the_main_thread() -> None:
     subprocess.run([sys.executable, "-c", _MANY_SIGNALS], check=True, timeout=120)
 
 
+PLAIN = Hosting()
+
+
 def read(*arguments: str) -> EmulatorOptions:
-    return read_sagemaker_options(arguments, {"HERE": "1"})
+    return replace(read_options(arguments, {"HERE": "1"}), hosting=PLAIN)
 
 
 def options(**more: Any) -> EmulatorOptions:
-    return EmulatorOptions(command=(sys.executable, "-P", "-m", "trident.app"), environment={"HERE": "1"}, **more)
+    return EmulatorOptions(
+        command=(sys.executable, "-P", "-m", "trident.app"), environment={"HERE": "1"}, hosting=PLAIN, **more
+    )
 
 
 def test_a_model_is_the_only_required_argument() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trident.adapters.common.options import BadOption
-from trident.app.commands.emulate_vertex import ACCEPTED, example, read_vertex_options
+from trident.app.commands.emulate_vertex import ACCEPTED, example, read_options
 from trident.app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
 from trident.app.emulators.vertex.emulator import EmulatorOptions
 from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits, batch_limits
@@ -14,7 +14,7 @@ from trident.app.settings.usage import usage
 
 
 def read(*arguments: str) -> EmulatorOptions:
-    return read_vertex_options(["vertex", *arguments], {"HERE": "1"})
+    return read_options(["vertex", *arguments], {"HERE": "1"})
 
 
 def test_a_model_is_the_only_required_argument() -> None:
@@ -51,8 +51,8 @@ def test_limits_depend_on_the_endpoint_type() -> None:
 def test_an_invoke_route_prefix_is_read() -> None:
     options = read("m", "--invoke-route-prefix=/*")
     assert options.deployment.is_invoked
-    assert "/invoke/" in example(options.deployment, "http://h:1")
-    assert "PredictionServiceClient" in example(read("m").deployment, "http://h:1")
+    assert "/invoke/" in example(options, "http://h:1")
+    assert "PredictionServiceClient" in example(read("m"), "http://h:1")
 
 
 def test_a_batch_job_is_read() -> None:
