@@ -106,14 +106,13 @@ class SageMaker(Platform):
 
     def settings(self, given: OptionValues, environ: Mapping[str, str], *, on_platform: bool) -> SageMakerSettings:
         options = given.of(SageMakerOptions)
-        settings = replace(
-            read_sagemaker_settings(
-                environ,
-                port=options.sagemaker_port,
-                safe_port_range=options.sagemaker_safe_port_range,
-                model_root=options.sagemaker_model_root,
-                models_root=options.sagemaker_models_root,
-            ),
+        safe_range = options.sagemaker_safe_port_range
+        settings = read_sagemaker_settings(
+            environ,
+            port=options.sagemaker_port,
+            safe_port_range=parse_port_range(safe_range) if safe_range else None,
+            model_root=options.sagemaker_model_root,
+            models_root=options.sagemaker_models_root,
             thread_count=options.sagemaker_thread_count,
             memory_limit_mb=options.sagemaker_memory_limit_mb,
         )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
 from trident.adapters.common.options import OptionText, SettingRow
 from trident.adapters.common.platform import PLATFORM, PlatformSettings
@@ -31,23 +33,9 @@ MAX_CONCURRENT_TRANSFORMS = "SAGEMAKER_MAX_CONCURRENT_TRANSFORMS"
 DEFAULT_ACCEPT = "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"
 STATEFUL_SESSIONS = "SAGEMAKER_ENABLE_STATEFUL_SESSIONS"
 SESSIONS_EXPIRATION = "SAGEMAKER_SESSIONS_EXPIRATION"
-# The tests and the documentation name all of these.
-ADAPTER_VARIABLES = (
-    MULTI_MODEL,
-    BIND_TO_PORT,
-    SAFE_PORT_RANGE,
-    DEFAULT_MODEL,
-    INFERENCE_TYPE,
-    OVERRIDE_PING_MODE,
-    PING_MODE,
-    BATCH,
-    BATCH_STRATEGY,
-    MAX_PAYLOAD,
-    MAX_CONCURRENT_TRANSFORMS,
-    DEFAULT_ACCEPT,
-    STATEFUL_SESSIONS,
-    SESSIONS_EXPIRATION,
-)
+
+Parse = Callable[[str, str], Any]
+"""Reads the text of the variable of a name. Raises ConfigInvalid."""
 
 _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})
@@ -108,60 +96,28 @@ class SageMakerSettings(PlatformSettings):
 
     def describe(self) -> list[SettingRow]:
         """The rows of the table at the start; ports and folders are in the table of the server's options."""
-        values = {
-            MULTI_MODEL: ("multi_model", _shown(self.multi_model)),
-            DEFAULT_MODEL: ("default_model", self.default_model),
-            INFERENCE_TYPE: ("inference_type", self.inference_type),
-            OVERRIDE_PING_MODE: ("ping_mode", self.ping_mode),
-            BATCH: ("batch", _shown(self.batch)),
-            BATCH_STRATEGY: ("batch_strategy", self.batch_strategy),
-            MAX_PAYLOAD: ("max_payload_mb", str(self.max_payload_mb)),
-            MAX_CONCURRENT_TRANSFORMS: ("max_concurrent_transforms", str(self.max_concurrent_transforms)),
-            DEFAULT_ACCEPT: ("default_accept", self.default_accept),
-            STATEFUL_SESSIONS: ("sessions", "" if self.sessions is None else _shown(self.sessions)),
-            SESSIONS_EXPIRATION: ("session_expiration_s", str(self.session_expiration_s)),
-        }
-        return [SettingRow(name, text, self.sources.get(at, "default")) for name, (at, text) in values.items()]
+        return [
+            SettingRow(name, _shown(getattr(self, at)), self.sources.get(at, "default"))
+            for name, at, _ in _VARIABLES
+            if name not in (BIND_TO_PORT, SAFE_PORT_RANGE, PING_MODE)
+        ]
 
 
-def read_sagemaker_settings(
-    environ: Mapping[str, str],
-    *,
-    port: int | None = None,
-    safe_port_range: str | None = None,
-    model_root: str | None = None,
-    models_root: str | None = None,
-) -> SageMakerSettings:
-    """The settings from `environ`; options of the command line take precedence. An empty variable counts as not set.
+def read_sagemaker_settings(environ: Mapping[str, str], **given: Any) -> SageMakerSettings:
+    """The settings from `environ` and, with precedence, `given`, which are fields that options of the command line set.
 
-    Raises ConfigInvalid that names the variable, its value and the accepted values.
+    An empty variable counts as not set. Raises ConfigInvalid that names the variable, its value and the accepted
+    values.
     """
-    read = _Reader(environ)
-    multi_model = read.boolean("multi_model", MULTI_MODEL)
-    ping_mode = read.ping_mode(OVERRIDE_PING_MODE) or read.ping_mode(PING_MODE)
-    payload = read.integer("max_payload_mb", MAX_PAYLOAD, 0)
-    payload_mb = _PAYLOAD_MB if payload is None else payload
-    transforms = read.integer("max_concurrent_transforms", MAX_CONCURRENT_TRANSFORMS, 1)
-    session_s = read.integer("session_expiration_s", SESSIONS_EXPIRATION, 1, _LONGEST_SESSION_S)
-    found_port = read.integer("port", BIND_TO_PORT, 0, _LAST_PORT) if port is None else port
-    return SageMakerSettings(
-        port=8080 if found_port is None else found_port,
-        safe_port_range=read.port_range(SAFE_PORT_RANGE, safe_port_range),
-        multi_model=multi_model,
-        default_model=read.text("default_model", DEFAULT_MODEL),
-        inference_type=InferenceType(read.choice("inference_type", INFERENCE_TYPE, tuple(InferenceType)) or "infer"),
-        ping_mode=ping_mode or (PingMode.LIVE if multi_model else PingMode.READY),
-        batch=read.boolean("batch", BATCH),
-        batch_strategy=read.strategy() or BatchStrategy.MULTI_RECORD,
-        max_payload_mb=payload_mb,
-        max_concurrent_transforms=_concurrent(payload_mb) if transforms is None else transforms,
-        default_accept=read.text("default_accept", DEFAULT_ACCEPT) or "application/json",
-        sessions=read.boolean("sessions", STATEFUL_SESSIONS) if environ.get(STATEFUL_SESSIONS, "").strip() else None,
-        session_expiration_s=_SESSION_S if session_s is None else session_s,
-        model_root=model_root or "/opt/ml/model",
-        models_root=models_root or "/opt/ml/models",
-        sources=read.sources,
-    )
+    values, sources = dict(given), {}
+    for name, at, parse in _VARIABLES:
+        text = environ.get(name, "").strip()
+        if text and at not in values:
+            values[at] = parse(name, text)
+            sources[at] = "environment"
+    values.setdefault("ping_mode", PingMode.LIVE if values.get("multi_model") else PingMode.READY)
+    values.setdefault("max_concurrent_transforms", _concurrent(values.get("max_payload_mb", _PAYLOAD_MB)))
+    return SageMakerSettings(**values, sources=sources)
 
 
 def parse_port_range(text: str) -> tuple[int, int]:
@@ -199,57 +155,43 @@ def as_integer(name: str, text: str, lowest: int, highest: int | None = None) ->
     return value
 
 
-class _Reader:
-    """Reads values from variables; `sources` collects the fields that are set. Every method raises ConfigInvalid."""
+def _as_port_range(name: str, text: str) -> tuple[int, int]:
+    try:
+        return parse_port_range(text)
+    except ValueError:
+        raise bad_variable(name, text, f"LOW-HIGH, two ports from 0 to {_LAST_PORT}") from None
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self.sources: dict[str, str] = {}
 
-    def text(self, at: str, name: str) -> str:
-        text = self._environ.get(name, "").strip()
-        if text:
-            self.sources.setdefault(at, "environment")
-        return text
+def _as_word_of(words: type[StrEnum]) -> Parse:
+    """In any case, with or without underlines: the environment has MULTI_RECORD, the platform's API `MultiRecord`."""
+    by_folded = {each.replace("_", "").lower(): each for each in words}
 
-    def boolean(self, at: str, name: str) -> bool:
-        text = self.text(at, name)
-        return as_boolean(name, text) if text else False
-
-    def integer(self, at: str, name: str, lowest: int, highest: int | None = None) -> int | None:
-        text = self.text(at, name)
-        return as_integer(name, text, lowest, highest) if text else None
-
-    def choice(self, at: str, name: str, values: tuple[str, ...]) -> str:
-        text = self.text(at, name)
-        found = next((value for value in values if value.lower() == text.lower()), "")
-        if text and not found:
-            raise bad_variable(name, text, " or ".join(values))
+    def parse(name: str, text: str) -> StrEnum:
+        found = by_folded.get(text.replace("_", "").lower())
+        if found is None:
+            raise bad_variable(name, text, " or ".join(words))
         return found
 
-    def ping_mode(self, name: str) -> PingMode | None:
-        text = self.choice("ping_mode", name, tuple(PingMode))
-        return PingMode(text) if text else None
+    return parse
 
-    def strategy(self) -> BatchStrategy | None:
-        """The strategy, in the form of the environment (MULTI_RECORD) or of the platform's API (`MultiRecord`)."""
-        text = self.text("batch_strategy", BATCH_STRATEGY)
-        if not text:
-            return None
-        folded = {each.replace("_", ""): each for each in BatchStrategy}
-        strategy = folded.get(text.replace("_", "").upper())
-        if strategy is None:
-            raise bad_variable(BATCH_STRATEGY, text, " or ".join(BatchStrategy))
-        return strategy
 
-    def port_range(self, name: str, given: str | None) -> tuple[int, int] | None:
-        text = self.text("safe_port_range", name) if given is None else given
-        if not text:
-            return None
-        try:
-            return parse_port_range(text)
-        except ValueError:
-            raise bad_variable(name, text, f"LOW-HIGH, two ports from 0 to {_LAST_PORT}") from None
+# The variables, the fields that they set, and what reads their texts. The first of two variables of a field counts.
+_VARIABLES: tuple[tuple[str, str, Parse], ...] = (
+    (MULTI_MODEL, "multi_model", as_boolean),
+    (BIND_TO_PORT, "port", partial(as_integer, lowest=0, highest=_LAST_PORT)),
+    (SAFE_PORT_RANGE, "safe_port_range", _as_port_range),
+    (DEFAULT_MODEL, "default_model", lambda name, text: text),
+    (INFERENCE_TYPE, "inference_type", _as_word_of(InferenceType)),
+    (OVERRIDE_PING_MODE, "ping_mode", _as_word_of(PingMode)),
+    (PING_MODE, "ping_mode", _as_word_of(PingMode)),
+    (BATCH, "batch", as_boolean),
+    (BATCH_STRATEGY, "batch_strategy", _as_word_of(BatchStrategy)),
+    (MAX_PAYLOAD, "max_payload_mb", partial(as_integer, lowest=0)),
+    (MAX_CONCURRENT_TRANSFORMS, "max_concurrent_transforms", partial(as_integer, lowest=1)),
+    (DEFAULT_ACCEPT, "default_accept", lambda name, text: text),
+    (STATEFUL_SESSIONS, "sessions", as_boolean),
+    (SESSIONS_EXPIRATION, "session_expiration_s", partial(as_integer, lowest=1, highest=_LONGEST_SESSION_S)),
+)
 
 
 def _concurrent(payload_mb: int) -> int:
@@ -257,8 +199,8 @@ def _concurrent(payload_mb: int) -> int:
     return max(1, min(_MOST_TRANSFORMS, IN_FLIGHT_MB // payload_mb)) if payload_mb else 1
 
 
-def _shown(value: bool) -> str:
-    return "true" if value else "false"
+def _shown(value: object) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # Source: docs/spec/sagemaker.md sections A2 and A6, B1, C "Tunables".
@@ -295,7 +237,7 @@ _VERBATIM = {
     "SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS": "http-request-timeout-secs",
 }
 _COMPUTED = (_DISABLE_NAMESPACING, _MAX_REQUEST_SIZE, _LOG_LEVEL, ADDITIONAL_ARGS)
-EFFECTIVE_VARIABLES = (*ADAPTER_VARIABLES, *_VERBATIM, *_COMPUTED)
+EFFECTIVE_VARIABLES = (*(name for name, _, _ in _VARIABLES), *_VERBATIM, *_COMPUTED)
 # Variables of Triton's start script and of AWS's libraries that change nothing here.
 WITHOUT_EFFECT = (
     "SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE",

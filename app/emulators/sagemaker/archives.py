@@ -15,7 +15,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from types import SimpleNamespace
+from typing import BinaryIO, Protocol, cast
 
 from trident.app.emulators.container import make_read_only, remove_folder
 from trident.app.emulators.report import Interrupted
@@ -47,7 +48,7 @@ def unpack(
     """
     name = escaped(str(archive))
     try:
-        with gzip.open(archive) as plain, tarfile.open(fileobj=_Stoppable(plain, is_stopped), mode="r|") as tar:
+        with gzip.open(archive) as plain, tarfile.open(fileobj=_stoppable(plain, is_stopped), mode="r|") as tar:
             most_bytes = min(most_bytes, shutil.disk_usage(folder).free)
             # The filter refuses members that would leave the folder, links that lead out of it, and devices.
             tar.extractall(folder, members=_allowed(tar, most_bytes, most_members), filter="data")
@@ -75,17 +76,15 @@ def _allowed(tar: tarfile.TarFile, most_bytes: int, most_members: int) -> Iterat
         yield member
 
 
-class _Stoppable:
-    """A file that raises Interrupted when it is read after `is_stopped` returns true."""
+def _stoppable(file: gzip.GzipFile, is_stopped: Callable[[], bool]) -> BinaryIO:
+    """What reads `file` and raises Interrupted after `is_stopped` returns true."""
 
-    def __init__(self, file: gzip.GzipFile, is_stopped: Callable[[], bool]) -> None:
-        self._file = file
-        self._is_stopped = is_stopped
-
-    def read(self, length: int) -> bytes:
-        if self._is_stopped():
+    def read(length: int) -> bytes:
+        if is_stopped():
             raise Interrupted
-        return self._file.read(length)
+        return file.read(length)
+
+    return cast(BinaryIO, SimpleNamespace(read=read))
 
 
 # ArchiveStorage   the protocol ├── LocalArchives   the files below a folder └── CloudArchives   the objects below a

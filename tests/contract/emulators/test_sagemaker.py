@@ -242,8 +242,8 @@ def test_missing_archive_is_a_validation_error(many: SageMakerEmulator, key: str
     ("key", "text"),
     [
         ("text.tar.gz", "Not a gzipped file"),
-        ("traversal.tar.gz", "'../../../../escaped' lies outside of the folder"),
-        ("link.tar.gz", "its link '1' leads out of the folder"),
+        ("traversal.tar.gz", "which is outside the destination"),
+        ("link.tar.gz", "is a link to an absolute path"),
     ],
 )
 def test_bad_archive_never_reaches_the_container(many: SageMakerEmulator, key: str, text: str) -> None:

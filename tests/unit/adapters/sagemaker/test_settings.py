@@ -84,9 +84,9 @@ def test_transforms_fill_the_platforms_limit_in_flight(payload: str, transforms:
 
 def test_options_override_variables() -> None:
     environ = {"SAGEMAKER_BIND_TO_PORT": "1", "SAGEMAKER_SAFE_PORT_RANGE": "1-2"}
-    found = read_sagemaker_settings(environ, port=3, safe_port_range="3-4", model_root="/m", models_root="/ms")
+    found = read_sagemaker_settings(environ, port=3, safe_port_range=(3, 4), model_root="/m", models_root="/ms")
     assert (found.port, found.safe_port_range, found.model_root, found.models_root) == (3, (3, 4), "/m", "/ms")
-    assert read_sagemaker_settings(environ, safe_port_range="").safe_port_range is None
+    assert read_sagemaker_settings(environ, safe_port_range=None).safe_port_range is None
 
 
 def test_describe_returns_the_rows_of_the_table() -> None:
