@@ -12,6 +12,8 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from contextlib import nullcontext
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,10 @@ import onnxruntime_genai as og
 
 _log = logging.getLogger("genai")
 
+# How long tokens are generated before they are looked at and sent: as long as a screen shows a picture.
+# A step reads all weights, so that nothing of this program is in the processor's caches afterwards: the first look
+# at a token takes ten times as long as the second.
+_TURN_S = 1 / 60
 # Tokens that a sequence may be ahead of its client, beyond those that the server's window holds.
 _MOST_UNSENT = 64
 # How often a client is looked at for which alone the thread waits.
@@ -67,7 +73,10 @@ class Text:
 
     def add(self, token):
         """The text that is certain now, and whether a stop string has come."""
-        self._kept += self._pieces.decode(token)
+        piece = self._pieces.decode(token)
+        if not self._stops:
+            return piece, False
+        self._kept += piece
         ends = [at for at in map(self._kept.find, self._stops) if at >= 0]
         if ends:
             text, self._kept = self._kept[: min(ends)], ""
@@ -111,24 +120,20 @@ class Sequence:
         """Whether the client has taken so little that nothing should be generated for it now."""
         return self._unsent_tokens >= _MOST_UNSENT and self.answer.is_full()
 
-    def add(self, token, is_end):
-        """Note a token, `is_end` of one that ends the text. Returns whether the sequence has ended."""
-        self.tokens.append(token)
-        self._unsent_tokens += 1
-        if is_end:
-            self.finish_reason = "stop"
-        else:
-            text, is_stopped = self._text.add(token)
-            self._unsent += text
-            if is_stopped:
-                self.finish_reason = "stop"
-            elif len(self.tokens) >= self.limit:
-                self.finish_reason = "length"
-        if self.finish_reason:
-            self.end(self.finish_reason)
-        else:
-            self.send()
-        return bool(self.finish_reason)
+    def add(self, tokens, eos):
+        """Note tokens and send their text. Returns whether the sequence has ended; what follows its end is ignored."""
+        for token in tokens:
+            self.tokens.append(token)
+            self._unsent_tokens += 1
+            is_stopped = token in eos
+            if not is_stopped:
+                text, is_stopped = self._text.add(token)
+                self._unsent += text
+            if is_stopped or len(self.tokens) >= self.limit:
+                self.end("stop" if is_stopped else "length")
+                return True
+        self.send()
+        return False
 
     def send(self):
         """Send what there is, unless the client is behind."""
@@ -180,7 +185,7 @@ class Batch:
         self.length = length_of(sequences, context)
         self._speed = speed
         self._steps = 0
-        width = max(len(sequence.tokens) for sequence in sequences)
+        self._width = width = max(len(sequence.tokens) for sequence in sequences)
         tokens = np.full((len(sequences), width), pad, np.int32)
         for row, sequence in zip(tokens, sequences):
             row[: len(sequence.tokens)] = sequence.tokens
@@ -201,17 +206,28 @@ class Batch:
     def is_done(self):
         return not self.alive or self._generator.is_done()
 
-    def step(self, eos):
-        """Generate one token for each row. Raises RuntimeError."""
-        begin = time.monotonic()
-        self._generator.generate_next_token()
-        tokens = self._generator.get_next_tokens().tolist()
+    def run(self, eos, seconds, arrived):
+        """The next tokens of each row: one at first, then as many as `seconds` allow.
+
+        Ends early when a row ends, or when something has `arrived`. Raises RuntimeError.
+        """
+        generate, get, clock = self._generator.generate_next_token, self._generator.get_next_tokens, time.monotonic
+        lives = [sequence is not None for sequence in self.rows]
+        left = [self.length - self._width - self._steps, *(each.limit - len(each.tokens) for each in self.alive)]
+        most = min(left) if self._steps else 1
+        found = []
+        begin = clock()
+        while True:
+            generate()
+            tokens = get().tolist()
+            found.append(tokens)
+            now = clock()
+            if len(found) >= most or now - begin >= seconds or arrived or not eos.isdisjoint(compress(tokens, lives)):
+                break
         if self._steps:  # the first one only chooses among what reading the prompt has computed
-            self._speed.note_step(len(self.rows), time.monotonic() - begin)
-        self._steps += 1
-        for at, sequence in enumerate(self.rows):
-            if sequence is not None and sequence.add(tokens[at], tokens[at] in eos):
-                self.rows[at] = None
+            self._speed.note_step(len(self.rows), (now - begin) / len(found))
+        self._steps += len(found)
+        return zip(*found)
 
     def drop(self, sequence):
         self.rows[self.rows.index(sequence)] = None
@@ -220,8 +236,10 @@ class Batch:
 class Decoder:
     """Decodes sequences on a thread of its own. `add` and `close` on any other."""
 
-    def __init__(self, model, *, context, eos, pad, most_sequences, most_tokens):
+    def __init__(self, model, *, context, eos, pad, most_sequences, most_tokens, together=nullcontext):
+        """`together` makes a context: clients get what is sent in it at its end."""
         self._model = model
+        self._together = together
         self._context = context
         self._eos = frozenset(eos)
         self._pad = pad
@@ -286,18 +304,22 @@ class Decoder:
             self._turn()
 
     def _turn(self):
-        """Let sequences come and go, and generate a token for each that is decoded."""
+        """Let sequences come and go, and generate tokens for those that are decoded."""
         self._leave()
         for options, sequences in self._admitted().items():
             self._join(options, sequences)
         for batch in self._batches:
             alive = batch.alive
             try:
-                batch.step(self._eos)
+                found = batch.run(self._eos, _TURN_S / len(self._batches), self._arrived)
             except RuntimeError as error:
                 self._fail(batch.alive, error)
                 batch.rows = []
             else:
+                with self._together():
+                    for at, tokens in enumerate(found):
+                        if (sequence := batch.rows[at]) is not None and sequence.add(tokens, self._eos):
+                            batch.rows[at] = None
                 if batch.is_done:  # its rows are full, though some sequences may not be
                     self._waiting.extendleft(batch.alive)
                     batch.rows = []

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime_genai as og
 import triton_python_backend_utils as pb_utils
+from trident_stub import server
 from trident_stub.model import ModelFailed
 
 from generation import Decoder, Options, Sequence, Text
@@ -60,6 +61,7 @@ class TritonPythonModel:
             pad=settings["model"].get("pad_token_id", 0),
             most_sequences=int(parameters["max_sequences"]),
             most_tokens=int(parameters["max_cache_tokens"]),
+            together=server.current().together,
         )
         try:
             self._decoder.load_adapters(_adapters(folder))

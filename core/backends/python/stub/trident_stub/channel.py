@@ -11,8 +11,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable
 
 from .wire import RELEASE, RELEASED, TO_STUB, KnownLayouts, SentLayouts
@@ -42,6 +42,8 @@ class Channel:
         self._sock = sock
         self._numbers = SentLayouts()
         self._sending = threading.Lock()
+        # What was sent in `together`; None outside of it.
+        self._collected: list[bytes] | None = None
         self._changed = threading.Condition()
         self._is_reading = False
         self._is_gone = False
@@ -81,9 +83,25 @@ class Channel:
             content = frame(kind, number, [self._numbers.head(count), *records])
             self._send_all(self.memory.release(RELEASED) + content)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what any thread sends meanwhile as one piece, at the end. One thread at a time, which must not wait."""
+        with self._sending:
+            self._collected = []
+        try:
+            yield
+        finally:
+            with self._sending:
+                collected, self._collected = self._collected, None
+                if collected:
+                    self._send_all(b"".join(collected))
+
     def _send_all(self, content: bytes) -> None:
         if self._is_gone:
             raise ServerGone(self._reason)
+        if self._collected is not None:
+            self._collected.append(content)
+            return
         try:
             self._sock.sendall(content)
         except OSError as error:

@@ -6,6 +6,7 @@ Source: docs/spec/python-backend.md sections 4.3 and 4.4.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class Server(Protocol):
         Called by InferenceResponseSender, which has checked the order. Its outputs are the requested ones only. Blocks
         while the client has not taken what was sent before.
         """
+        ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """A context: the server gets what is sent in it as one piece, at its end. Nothing in it may wait."""
         ...
 
     def is_cancelled(self, request_number: int) -> bool:

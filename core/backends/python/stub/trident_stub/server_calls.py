@@ -100,6 +100,7 @@ class ServerCalls:
         self._answers: dict[int, tuple[bool, Any]] = {}
         self._replies: dict[int, Replies] = {}
         self._last_fields: tuple[dict[str, Any], bytes] = ({}, b"")
+        self.together = channel.together
         self.on_frame = {
             CANCEL: self._cancelled,
             CREDIT: self._credited,

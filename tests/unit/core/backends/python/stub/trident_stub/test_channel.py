@@ -35,6 +35,24 @@ def test_a_forked_process_has_no_server() -> None:
     memory.close()
 
 
+def test_what_is_sent_together_arrives_at_the_end() -> None:
+    ours, theirs = socket.socketpair()
+    memory = SharedMemory.create(1 << 16)
+    channel = Channel(theirs, os.dup(memory.descriptor))
+    ours.setblocking(False)
+    with channel.together():
+        channel.send(LOG, 0, b"[]")
+        channel.send(LOG, 0, b"[]")
+        with pytest.raises(BlockingIOError):
+            ours.recv(1)
+    assert len(ours.recv(1000)) == 64
+    channel.send(LOG, 0, b"[]")
+    assert len(ours.recv(1000)) == 32
+    ours.close()
+    theirs.close()
+    memory.close()
+
+
 def test_a_sender_waits_after_so_many_responses() -> None:
     request = SenderCredit()
     assert [request.send(10) for _ in range(FIRST_CREDIT)] == [0] * (FIRST_CREDIT - 1) + [WAITS]
