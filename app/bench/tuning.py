@@ -49,7 +49,7 @@ _SHORTEST_S, _LONGEST_S = 0.1, 1.5
 _SWEPT, _RACED = 0.55, 0.75
 # A sweep has about so many levels, and the start of a server takes about so long.
 _LEVELS, _START_S = 3, 0.8
-_ENTRANTS, _RACE_ROUNDS, _LAST_ROUNDS = 3, 3, 12
+_ENTRANTS, _RACE_ROUNDS, _LAST_ROUNDS = 4, 3, 12
 _ROUGH = 90
 
 
