@@ -1,8 +1,7 @@
 """The benchmarks, by the first argument; without one, plain HTTP.
 
     python -m bench                 plain HTTP beside a Flask server and the bare loop, or beside another v2 server
-    python -m bench compare         this checkout beside another one, in turns of a fraction of a second
-    python -m bench guard           this checkout beside the last release, every entry point in two minutes
+    python -m bench guard           this checkout beside another one, by default the last release, in two minutes
     python -m bench buckets         batch buckets for texts of many lengths
     python -m bench ensembles       an ensemble of two steps beside one of them
     python -m bench frameworks      each framework beside ONNX Runtime, and beside its own library
@@ -13,7 +12,6 @@
     python -m bench repository      the model repository: cold starts, the start of a tiny server, loads under load
     python -m bench sagemaker       SageMaker's container
     python -m bench scale           scaling rules under bursts, in a simulation
-    python -m bench scaling         what a request costs each process, and what follows for more cores
     python -m bench sequences       sequences beside dynamic batching
     python -m bench shared_memory   tensors in shared memory beside binary ones
     python -m bench tails           the slowest requests, beside scrapes, probes, reloads and idle connections
@@ -21,7 +19,7 @@
     python -m bench tracing         what tracing costs, off and on
     python -m bench tuning          the search of trident tune beside an exhaustive grid
     python -m bench vertex          Vertex AI's container
-    python -m bench workers         front-end processes before one engine process
+    python -m bench workers         front-end processes before one engine process, and several engines
     python -m bench wrk             trident bench's client beside wrk
 
 `--help` after any of them lists its options. With make: `make bench BENCH_ARGS='sagemaker --help'`.
@@ -40,7 +38,7 @@ from bench.runner import NothingMeasured, run
 
 BENCHMARKS = COMPARISONS | {"frameworks": FRAMEWORKS, "repository": REPOSITORY}
 # Imported when asked for: what some of them measure beside is not installed everywhere.
-PROGRAMS = ("compare", "generation", "guard", "scale", "scaling", "tails", "text", "tuning", "wrk")
+PROGRAMS = ("generation", "guard", "scale", "tails", "text", "tuning", "wrk")
 
 
 def main() -> None:

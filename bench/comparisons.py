@@ -410,7 +410,12 @@ def workers_memory(run: Run) -> None:
     run.results.at_most("memory", "MB of growth over 100,000 requests", 5, growth)
 
 
-FRONT_ENDS = {"one process": 0, "1 front end": 1, "2 front ends": 2}
+FRONT_ENDS = {
+    "one process": ("--http-workers=0",),
+    "1 front end": ("--http-workers=1",),
+    "2 front ends": ("--http-workers=2",),
+    "2 engines": ("--http-workers=2", "--engines=2"),
+}
 
 
 def workers_row(key: str, case: Case, connections: int, over: str, base: str, **goals: float) -> Row:
@@ -419,9 +424,9 @@ def workers_row(key: str, case: Case, connections: int, over: str, base: str, **
 
 
 WORKERS = Benchmark(
-    "Front ends before an engine process beside one process.",
+    "Front ends before an engine process beside one process, and two engines beside one.",
     repositories.build,
-    {name: serving(f"--http-workers={count}") for name, count in FRONT_ENDS.items()},
+    {name: serving(*options) for name, options in FRONT_ENDS.items()},
     (
         workers_row("small", ADD_SUB, 16, "1 front end", "one process", rate=1.25, cpu=0.8),
         workers_row("small", ADD_SUB, 64, "1 front end", "one process", rate=1.4, cpu=0.8),
@@ -430,6 +435,8 @@ WORKERS = Benchmark(
         workers_row("single", ADD_SUB, 1, "1 front end", "one process", extra_us=80),
         workers_row("large", ECHO, 16, "1 front end", "one process", rate=1.3),
         workers_row("json", IMAGE_MEAN, 16, "2 front ends", "1 front end", rate=1.8),
+        workers_row("engines", ADD_SUB, 64, "2 engines", "2 front ends"),
+        workers_row("engines", BY_KEY["d-binary"], 64, "2 engines", "2 front ends"),
     ),
     {"memory": workers_memory},
 )

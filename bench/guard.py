@@ -2,6 +2,7 @@
 
     make bench-guard                                     beside the newest tag v* before HEAD
     make bench-guard GUARD_ARGS='--against main'         beside another commit
+    python -m bench guard --against ../before            beside another checkout
     python -m bench guard --only cache,sequences         some rows only
 
 Without a tag the other commit is HEAD's parent. Both servers run at the same time in this environment, with the same
@@ -29,12 +30,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.cases import ADD_SUB, ADD_SUB_JSON, ECHO
+from bench.cases import ADD_SUB, ADD_SUB_JSON, ECHO, IMAGE_MEAN
 from bench.clients import BUILD, Load
 from bench.loads import csv, grpc, infer, instances, sequences, shared_memory
 from bench.machine import LoadWatch
 from bench.models import python_models, repositories
-from bench.models.repositories import CACHED, SHIPPED, TABULAR
+from bench.models.repositories import CACHED, TABULAR
 from bench.results import Ratio, Turn, names_among, table
 from bench.runner import Ask, Interleaved, NothingMeasured, NotServed
 from bench.servers.server import GRPC, SAGEMAKER, VERTEX, VERTEX_ROUTES, Server, trident
@@ -64,6 +65,7 @@ class Row:
 ROWS = (
     Row("json", "HTTP, JSON", infer(ADD_SUB_JSON)),
     Row("binary", "HTTP, binary", infer(ADD_SUB)),
+    Row("image", "HTTP, image as JSON", infer(IMAGE_MEAN), 4),
     Row("unary", "gRPC, unary", grpc(ADD_SUB)),
     Row("stream", "gRPC, stream", grpc(ADD_SUB, streams=True)),
     Row("shm", "shared memory, 600 KB", shared_memory(ECHO, 4), 4),
@@ -79,8 +81,7 @@ ROWS = (
 def build(repository: Path) -> None:
     """Write the models of all rows under `repository`, which is emptied first."""
     shutil.rmtree(repository, ignore_errors=True)
-    shutil.copytree(SHIPPED / "simple", repository / "simple")
-    repositories.build_echo(repository)
+    repositories.build(repository)
     repositories.build_cached(repository)
     repositories.build_ensemble(repository)
     repositories.build_sequences(repository)
@@ -105,7 +106,7 @@ def all_ports(checkout: Path, repository: Path, log: Path) -> Server:
         f"--cache-config=local,size={CACHE_BYTES}",
     ]
     # Neither server shall have the heap of a process that compiled its modules itself.
-    packages = [str(checkout / name) for name in ("core", "adapters", "app")]
+    packages = [str(checkout / name) for name in ("core", "adapters", "app") if (checkout / name).is_dir()]
     subprocess.run([sys.executable, "-m", "compileall", "-q", *packages], check=True)
     return trident(repository, log, *GRPC, *options, checkout=checkout, environment=environment)
 
@@ -115,21 +116,24 @@ TAGS = "v*"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`why` says how it was chosen."""
+    """`why` says how it was chosen. The folder of another checkout has no `sha`."""
 
     sha: str
     subject: str
     why: str
 
     def __str__(self) -> str:
-        return f"{self.sha[:12]} ({self.why}): {self.subject}"
+        return f"{self.sha[:12]} ({self.why}): {self.subject}" if self.sha else self.subject
 
 
 def find(checkout: Path, against: str | None = None) -> Commit:
-    """The commit named by `against`, else the newest tag `v*` before HEAD, else HEAD's parent.
+    """The commit or the folder of a checkout that `against` names, else the newest tag `v*` before HEAD, else HEAD's
+    parent.
 
     A tag at HEAD itself does not count: it would be compared with itself. SystemExit says what to do if there is none.
     """
+    if against and any(Path(against, name).is_dir() for name in ("app", "trident")):
+        return Commit("", str(Path(against).resolve()), "")
     name, why = "HEAD^", f"the parent of HEAD, because no tag {TAGS} comes before it"
     tag = _git(checkout, "describe", "--tags", "--abbrev=0", f"--match={TAGS}", "HEAD^")
     if against:
@@ -148,7 +152,10 @@ def find(checkout: Path, against: str | None = None) -> Commit:
 
 @contextmanager
 def checked_out(checkout: Path, commit: Commit) -> Iterator[Path]:
-    """The folder of the commit's files, which is gone at the end."""
+    """The folder of the commit's files, which is gone at the end, or that of another checkout."""
+    if not commit.sha:
+        yield Path(commit.subject)
+        return
     with tempfile.TemporaryDirectory(prefix="trident-guard-") as parent:
         folder = Path(parent, "checkout")
         done = _git(checkout, "worktree", "add", "--quiet", "--detach", str(folder), commit.sha)
@@ -264,7 +271,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="python -m bench guard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     keys = [row.key for row in ROWS]
-    parser.add_argument("--against", metavar="COMMIT", help="the other commit; default: the last release")
+    parser.add_argument("--against", help="the other commit, or the folder of a checkout; default: the last release")
     parser.add_argument("--only", type=names_among(keys), default=keys, help=", ".join(keys))
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of the whole run; default {SECONDS:g}")
     return parser.parse_args(arguments)

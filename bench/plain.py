@@ -18,7 +18,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,9 +51,6 @@ BARE_BATCHES = (1, 2, 4, 8, 16)
 BARE_CONNECTIONS = 16
 # Until the loop's best batch size is known.
 RESNET_BATCH = 8
-GROWTH_CASES = ("a-json", "a-binary")
-GROWTH_WARM_UP_REQUESTS = 20_000
-GROWTH_STEP_S = 5
 _MEASURED = ("requests", "requests_per_second", "p50_ms", "p99_ms", "cpu_us", "mean_batch", "resident_mb")
 
 
@@ -83,17 +80,6 @@ class BareLoop:
     inferences_per_second: float
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Resident memory before and after a number of requests; a warm-up precedes both."""
-
-    case: str
-    requests: int
-    before_mb: float
-    after_mb: float
-    errors: int
-
-
 @dataclass(slots=True)
 class Results:
     """One run; a cell is the median of `rounds` rounds of `seconds`.
@@ -108,7 +94,6 @@ class Results:
     rounds: int = 1
     cells: list[Cell] = field(default_factory=list)
     bare: BareLoop | None = None
-    growths: list[Growth] = field(default_factory=list)
     loaded_mb: dict[str, float] = field(default_factory=dict)
     beside: str = ""
     seen: MachineLoad | None = None
@@ -129,17 +114,8 @@ class Results:
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
-    @classmethod
-    def read(cls, path: Path) -> Results:
-        document = json.loads(path.read_text())
-        document["cells"] = [Cell(**cell) for cell in document["cells"]]
-        document["growths"] = [Growth(**growth) for growth in document["growths"]]
-        document["bare"] = document["bare"] and BareLoop(**document["bare"])
-        document["seen"] = document.get("seen") and MachineLoad(**document["seen"])
-        return cls(**document)
 
-
-TITLES = {case.key: case.title for case in CASES} | {"empty": "empty GET"}
+TITLES = {case.key: case.title for case in CASES}
 
 
 def markdown(results: Results) -> str:
@@ -236,16 +212,14 @@ def _row(own: Cell, other: Cell) -> list[str]:
     return [*cells, str(own.errors + other.errors)]
 
 
-GROWTH_MB = 2.0
 MEMORY_ABOVE_BARE_MB = 80.0
-FLASK, EMPTY_GET = "flask", "own worker"
 
 
 def targets(results: Results) -> list[Target]:
     """All targets in the order of the cases, including those that this run did not measure."""
 
-    def over(what: str, case: str, connections: int, base: str = FLASK, base_case: str = "") -> float | None:
-        own, other = results.cell(case, connections), results.cell(base_case or case, connections, base)
+    def over(what: str, case: str, connections: int) -> float | None:
+        own, other = results.cell(case, connections), results.cell(case, connections, "flask")
         under: float | None = getattr(other, what, None)
         return getattr(own, what) / under if own and under else None
 
@@ -258,8 +232,6 @@ def targets(results: Results) -> list[Target]:
         cell = results.cell(case, 64)
         found += [faster(case, 16, 5), faster(case, 64, 5)]
         found.append(Target(case, "CPU per request over Flask's, 16", 0.22, False, over("cpu_us", case, 16)))
-        empty = over("cpu_us", case, 16, EMPTY_GET, "empty")
-        found.append(Target(case, "CPU per request over an empty GET's, 16", 4.5, False, empty))
         tail = cell.p99_ms / cell.p50_ms if cell else None
         found.append(Target(case, "p99 over p50, 64", 4, False, tail))
         found.append(Target(case, "errors, 64", 0, False, cell.errors if cell else None))
@@ -272,30 +244,25 @@ def targets(results: Results) -> list[Target]:
     bare, cell = results.bare, results.cell("e", BARE_CONNECTIONS)
     bound = cell.requests_per_second / bare.inferences_per_second if cell and bare else None
     found.append(Target("e", "inferences/s over the bare loop's, 16", 0.95, True, bound))
-    for growth in results.growths:
-        what = f"MB grown in {growth.requests:,} requests of {growth.case}"
-        found.append(Target("memory", what, GROWTH_MB, False, growth.after_mb - growth.before_mb))
     own_mb, bare_mb = results.loaded_mb.get("trident"), results.loaded_mb.get("bare loop")
     above = own_mb - bare_mb if own_mb is not None and bare_mb is not None else None
     found.append(Target("memory", "MB above the bare loop's, same models", MEMORY_ABOVE_BARE_MB, False, above))
     return found
 
 
-def measure(server: Server, case: Case | None, *, connections: int, seconds: int) -> Cell:
-    """One cell; without a case an empty GET, the cost of a request that does nothing."""
-    key, path, model = (case.key, case.path, case.model) if case else ("empty", "/", "")
-    url, asked = server.url(path), _requests(case)
+def measure(server: Server, case: Case, *, connections: int, seconds: int) -> Cell:
+    """One cell."""
+    body, headers = case.body()
+    url, asked = server.url(case.path), write_requests(case.key, body, headers=headers)
     run_client(url, asked, connections=connections, seconds=WARM_UP_S)
     server.settle()
-    counts = server.counts(model) if model else (0, 0)
-    cpu = server.cpu_seconds()
-    result = run_client(url, asked, connections=connections, seconds=seconds * (case.stretch if case else 1))
+    counts, cpu = server.counts(case.model), server.cpu_seconds()
+    result = run_client(url, asked, connections=connections, seconds=seconds * case.stretch)
     cpu = server.cpu_seconds() - cpu
     server.settle()
-    counts_after = server.counts(model) if model else (0, 0)
-    inferences, executions = (after - before for after, before in zip(counts_after, counts, strict=True))
+    inferences, executions = (after - before for after, before in zip(server.counts(case.model), counts, strict=True))
     return Cell(
-        case=key,
+        case=case.key,
         server=server.name,
         connections=connections,
         requests=result.requests,
@@ -307,34 +274,6 @@ def measure(server: Server, case: Case | None, *, connections: int, seconds: int
         mean_batch=inferences / executions if executions else 0.0,
         resident_mb=server.resident_mb(),
     )
-
-
-def _requests(case: Case | None) -> Path:
-    if case is None:
-        return write_requests("empty")
-    body, headers = case.body()
-    return write_requests(case.key, body, headers=headers)
-
-
-def measure_growth(server: Server, case: Case, *, requests: int) -> Growth:
-    """Measure resident memory before and after at least `requests` requests at 16 connections."""
-    asked, url = _requests(case), server.url(case.path)
-
-    def send(least: int) -> tuple[int, int]:
-        sent = errors = 0
-        while sent < least:
-            result = run_client(url, asked, connections=16, seconds=GROWTH_STEP_S)
-            if result.requests == 0:
-                raise RuntimeError(f"{server.name} answered nothing of {case.key} in {GROWTH_STEP_S} s")
-            sent += result.requests
-            errors += result.errors
-        server.settle()
-        return sent, errors
-
-    send(min(GROWTH_WARM_UP_REQUESTS, requests))
-    before = server.resident_mb()
-    sent, errors = send(requests)
-    return Growth(case.key, sent, before, server.resident_mb(), errors)
 
 
 def bare_loop(model: Path, *, batch: int, threads: int, seconds: float = BARE_SECONDS) -> BareLoop:
@@ -357,35 +296,21 @@ def _bare(arguments: list[str]) -> dict[str, float]:
 
 
 class Rounds:
-    """Measures servers that are already up. `beside` are measured in the rounds of one case only, by its key."""
+    """Measures servers that are already up."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        models: Path,
-        running: dict[str, Server],
-        beside: dict[str, Server],
-        results: Results,
-    ) -> None:
+    def __init__(self, options: argparse.Namespace, models: Path, running: dict[str, Server], results: Results) -> None:
         self.options = options
         self.models = models
         self.running = running
-        self.beside = beside
         self.results = results
         self.cases = [case for case in CASES if {case.key, case.letter} & options.only]
 
     def measure(self) -> None:
-        """Every case that was asked for, then the growth of memory."""
+        """Every case that was asked for."""
         self._check()
         for case in self.cases:
             for connections in self.options.connections:
                 self._compare(case, connections)
-        own = self.running.get("trident")
-        if own and "memory" in self.options.only:
-            requests = self.options.growth_requests
-            self.results.growths += [
-                measure_growth(own, case, requests=requests) for case in CASES if case.key in GROWTH_CASES
-            ]
 
     def _check(self) -> None:
         """Send every case to every server once: the answers must be right. The models are warm then, so read memory."""
@@ -403,22 +328,14 @@ class Rounds:
         before = self._bare_again() if beside_bare else None
         rounds: dict[str, list[Cell]] = {}
         for _ in range(self.options.rounds):
-            for cell in self._one_round(case, connections):
+            for server in self.running.values():
+                cell = measure(server, case, connections=connections, seconds=self.options.duration)
                 rounds.setdefault(cell.server, []).append(cell)
         for cells in rounds.values():
             print(" ".join(cell_row(self.results.note(cells))), file=sys.stderr, flush=True)
         if before and self.results.bare:
             speed = (before + self._bare_again()) / 2
             self.results.bare = dataclasses.replace(self.results.bare, inferences_per_second=speed)
-
-    def _one_round(self, case: Case, connections: int) -> Iterator[Cell]:
-        seconds = self.options.duration
-        for server in self.running.values():
-            yield measure(server, case, connections=connections, seconds=seconds)
-        if case.key in self.beside:
-            other = self.beside[case.key]
-            its_case = None if other.name == EMPTY_GET else case
-            yield measure(other, its_case, connections=connections, seconds=seconds)
 
     def _bare_again(self) -> float:
         """Inferences/s of the loop at its best setting once more: the machine is not equally fast all the time."""
@@ -431,7 +348,7 @@ class Rounds:
 
 
 FACTORIES = {"trident": servers.trident, "flask": servers.flask}
-KEYS = {case.key for case in CASES} | {case.letter for case in CASES} | {"empty", "loop", "memory"}
+KEYS = {case.key for case in CASES} | {case.letter for case in CASES}
 # The compute-bound case says nothing of a server: both run the same graph in the same library.
 BESIDE_KEYS = {"a", "b", "c", "d", "f"}
 
@@ -456,7 +373,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--connections", type=numbers, default="1,16,64", help="numbers of connections, separated by commas"
     )
-    parser.add_argument("--only", type=keys, help="letters or keys (a,c-mean), empty, loop, memory; default all")
+    parser.add_argument("--only", type=keys, help="letters or keys (a,c-mean); default all")
     parser.add_argument("--servers", type=names_among(tuple(FACTORIES)), help="trident,flask")
     parser.add_argument(
         "--beside",
@@ -464,8 +381,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="COMMAND",
         help="another v2 server, with {repo}, {http}, {grpc} and {metrics} for the repository and the ports",
     )
-    parser.add_argument("--growth-requests", type=positive, default=100_000, help="requests of the memory test")
-    parser.add_argument("--show", type=Path, help="measure nothing: print the tables of this JSON file")
     add_publication_arguments(parser)
     options = parser.parse_args(arguments)
     options.only = options.only or (BESIDE_KEYS if options.beside else KEYS)
@@ -493,13 +408,7 @@ def run(options: argparse.Namespace) -> Results:
         if options.beside:
             other = servers.beside(options.beside, models, build / "beside.log")
             running[other.name] = stack.enter_context(other)
-        # The empty page and the loop over sockets are compared with these cases.
-        beside = {}
-        if "empty" in options.only:
-            beside["a-binary"] = stack.enter_context(servers.own_worker(build / "empty.log"))
-        if "loop" in options.only:
-            beside["b"] = stack.enter_context(servers.socket_loop(models, build / "loop.log"))
-        Rounds(options, models, running, beside, results).measure()
+        Rounds(options, models, running, results).measure()
     return results
 
 
@@ -509,12 +418,8 @@ def page(results: Results) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
-    if options.show:
-        results = Results.read(options.show)
-    else:
-        publication = Publication(options)
-        results = run(options)
-        results.seen = publication.load()
-        name = "-beside" if options.beside else ""
-        publication.write(name, results.to_json(), page(results), results.seen)
+    publication = Publication(options)
+    results = run(options)
+    results.seen = publication.load()
+    publication.write("-beside" if options.beside else "", results.to_json(), page(results), results.seen)
     print(page(results))

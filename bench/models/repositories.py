@@ -43,13 +43,10 @@ def write(folder: Path, config: str, model: onnx.ModelProto | None) -> None:
         onnx.save(model, folder / "1" / "model.onnx")
 
 
-def build(repository: Path, *, queue_delay_us: int = 0) -> None:
-    """Write the models of all cases except (e) under `repository`; the batches of the small ones wait for the delay."""
+def build(repository: Path) -> None:
+    """Write the models of all cases except (e) under `repository`."""
     for name in ("simple", "digits"):
         shutil.copytree(SHIPPED / name, repository / name, dirs_exist_ok=True)
-        if queue_delay_us:
-            path = repository / name / "config.pbtxt"
-            path.write_text(path.read_text().replace(BATCHING, WAITING.format(queue_delay_us)))
     build_echo(repository)
     config = CONFIG.format(batch=8, dims_in=IMAGE_DIMS, dims_out=IMAGE_DIMS, batching="")
     write(repository / "image_echo", config, identity([3, 224, 224]))

@@ -78,9 +78,3 @@ def statistics() -> Any:
 @app.get("/v2/health/ready")
 def ready() -> str:
     return ""
-
-
-def empty(environ: Any, start_response: Any) -> list[bytes]:
-    """Do nothing: it shows the cost of a request in a worker alone."""
-    start_response("200 OK", [("Content-Length", "0"), ("Content-Type", "text/plain")])
-    return []

@@ -276,21 +276,12 @@ def beside(command: str, repository: Path, log: Path) -> Server:
     return server
 
 
-def _gunicorn(application: str, worker: str = "gevent") -> list[str]:
-    return [sys.executable, "-m", "gunicorn", f"--worker-class={worker}", f"--bind={HOST}:{{http}}", application]
-
-
 def flask(repository: Path, log: Path) -> Server:
     """Stock gunicorn with its stock gevent worker, as many people run it."""
-    server = Server("flask", _gunicorn("bench.servers.flask_server:app"), log, {"MODELS": str(repository)})
+    command = [sys.executable, "-m", "gunicorn", "--worker-class=gevent", f"--bind={HOST}:{{http}}"]
+    server = Server("flask", [*command, "bench.servers.flask_server:app"], log, {"MODELS": str(repository)})
     server.repository = repository
     return server
-
-
-def own_worker(log: Path) -> Server:
-    """An empty page under this project's worker: the cost of a request that does nothing."""
-    command = _gunicorn("bench.servers.flask_server:empty", "trident.app.worker.worker.TridentWorker")
-    return Server("own worker", command, log, ready_path="/")
 
 
 def socket_loop(repository: Path, log: Path) -> Server:

@@ -63,6 +63,13 @@ def test_a_named_commit_wins_over_a_release(checkout: Path) -> None:
     assert find(checkout, "HEAD~2").subject == "one"
 
 
+def test_a_folder_is_compared_where_it_lies(checkout: Path, tmp_path: Path) -> None:
+    other = _checkout(tmp_path / "other")
+    with checked_out(checkout, find(checkout, str(other))) as folder:
+        assert folder == other
+    assert (other / "app").is_dir()
+
+
 @pytest.mark.parametrize("name", ["nothing", "--version"])
 def test_an_unknown_commit_is_refused_with_the_cure(checkout: Path, name: str) -> None:
     with pytest.raises(SystemExit, match=f"no commit {name}.*--against"):
