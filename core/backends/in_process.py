@@ -359,6 +359,7 @@ class InProcessInstance:
         if self.placement.kind is DeviceKind.GPU and self._failures.is_poison(exc):
             self.poisoned = True
         error = self._failures.error_of(exc, self._spec.name)
+        error.model = self._spec.name
         error.__cause__ = exc  # the log asks for it, and in compiled code `raise ... from` does not set it
         return error
 

@@ -70,9 +70,7 @@ def path_of_model(
     if is_plain(name) and is_there(path):
         return path
     raise RepositoryUnavailable(
-        message or f"unable to find '{path}' for model '{config.name}'",
-        hint=missing_file_hint(version, config, name),
-        model=config.name,
+        message or f"unable to find '{path}' for model '{config.name}'", hint=missing_file_hint(version, config, name)
     )
 
 

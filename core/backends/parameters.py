@@ -47,9 +47,6 @@ def at_least_one(text: str, name: str, model: str) -> int:
     value = integer(text, field_of(name))
     if value < 1:
         raise ConfigInvalid(
-            f"parameter '{name}' of model '{model}' is {value}",
-            hint="a number of at least 1",
-            model=model,
-            field=field_of(name),
+            f"parameter '{name}' of model '{model}' is {value}", hint="a number of at least 1", field=field_of(name)
         )
     return value

@@ -208,9 +208,7 @@ def check_installed(module: str, extra: str, model: str) -> None:
     """Raise NotInstalled, which names the extra of this distribution that installs the framework, if it is missing."""
     if not is_installed(module):
         raise NotInstalled(
-            f"failed to load model '{model}': the framework {module} is not installed",
-            hint=install_hint(extra),
-            model=model,
+            f"failed to load model '{model}': the framework {module} is not installed", hint=install_hint(extra)
         )
 
 

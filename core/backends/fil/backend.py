@@ -69,7 +69,6 @@ class FilBackend:
             raise Unsupported(
                 "KIND_GPU cannot be used in CPU-only build",
                 hint="set the kind of the instance group to KIND_CPU",
-                model=config.name,
                 field="instance_group",
             )
         TreeSettings.read(config)
@@ -125,7 +124,6 @@ class TreeSettings:
             raise Unsupported(
                 f"{model_type} not recognized as a valid serialization format.",
                 hint=f"set model_type to one of: {', '.join(DEFAULT_FILES)}",
-                model=config.name,
                 field=field_of("model_type"),
             )
         # The older name of the parameter, which configurations still have.
@@ -134,36 +132,35 @@ class TreeSettings:
             raise ConfigInvalid(
                 "Required parameter is_classifier not found in config",
                 hint='parameters { key: "is_classifier" value { string_value: "true" } }, or "false" for a regression',
-                model=config.name,
                 field=field_of("is_classifier"),
             )
         return cls(
             model_type=model_type,
-            is_classifier=_boolean(name, given[name], config.name),
-            predict_proba=_boolean("predict_proba", given.get("predict_proba", "false"), config.name),
-            threshold=_number("threshold", given.get("threshold", str(_DEFAULT_THRESHOLD)), config.name),
-            threads=max(0, int(_number("cpu_nthread", given.get("cpu_nthread", "-1"), config.name))),
+            is_classifier=_boolean(name, given[name]),
+            predict_proba=_boolean("predict_proba", given.get("predict_proba", "false")),
+            threshold=_number("threshold", given.get("threshold", str(_DEFAULT_THRESHOLD))),
+            threads=max(0, int(_number("cpu_nthread", given.get("cpu_nthread", "-1")))),
             allows_unknown_fields=_boolean(
-                "xgboost_allow_unknown_field", given.get("xgboost_allow_unknown_field", "false"), config.name
+                "xgboost_allow_unknown_field", given.get("xgboost_allow_unknown_field", "false")
             ),
         )
 
 
-def _boolean(name: str, text: str, model: str) -> bool:
+def _boolean(name: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise _wrong(name, f"Expected 'true' or 'false' for parameter '{name}', got: '{text}'", model)
+        raise _wrong(name, f"Expected 'true' or 'false' for parameter '{name}', got: '{text}'")
     return text == "true"
 
 
-def _number(name: str, text: str, model: str) -> float:
+def _number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise _wrong(name, f"Bad input for parameter {name}", model, f"'{text}' is not a number") from None
+        raise _wrong(name, f"Bad input for parameter {name}", f"'{text}' is not a number") from None
 
 
-def _wrong(name: str, message: str, model: str, hint: str | None = None) -> BackendFailed:
-    return BackendFailed(message, hint=hint, model=model, field=field_of(name))
+def _wrong(name: str, message: str, hint: str | None = None) -> BackendFailed:
+    return BackendFailed(message, hint=hint, field=field_of(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,21 +187,18 @@ def check_tensors(config: ModelConfig) -> None:
             raise Unsupported(
                 f"output '{_SHAP}' of model '{config.name}' cannot be computed: Treelite has no SHAP values",
                 hint=f"remove the output '{_SHAP}'",
-                model=config.name,
                 field=side,
             )
         if [entry.name for entry in entries] != [name]:
             given = ", ".join(f"'{entry.name}'" for entry in entries) or "none"
             raise ConfigInvalid(
                 f"model '{config.name}' must have the one {side} '{name}', but the configuration has {given}",
-                model=config.name,
                 field=side,
             )
         if datatype_of(entries[0].data_type) is not _FP32:
             raise BackendFailed(
                 f"incorrect type {_type_name(entries[0].data_type)} for {side} with required type FP32",
                 hint="set data_type: TYPE_FP32",
-                model=config.name,
                 field=f"{side}[0].data_type",
             )
 
@@ -220,11 +214,10 @@ def check_trees(config: ModelConfig, header: TreeHeader, settings: TreeSettings,
             f"unable to load model '{config.name}', the trees have {header.features} features, but input '{INPUT}' has "
             f"dims {list(dims)}",
             hint=f"set dims: [ {header.features} ]",
-            model=config.name,
             field="input[0].dims",
         )
     if header.targets > 1:
-        raise Unsupported("Multi-target model not supported", model=config.name)
+        raise Unsupported("Multi-target model not supported")
     given = _width(header, settings)
     is_binary = settings.is_classifier and settings.predict_proba and header.classes == 1
     if width != given and not (is_binary and width == 1):
@@ -232,7 +225,6 @@ def check_trees(config: ModelConfig, header: TreeHeader, settings: TreeSettings,
             f"unable to load model '{config.name}', the trees give {given} values a row, but output '{_OUTPUT}' has "
             f"dims {list(config.output[0].dims)}",
             hint=f"set dims: [ {given} ]; is_classifier and predict_proba decide how many there are",
-            model=config.name,
             field="output[0].dims",
         )
 

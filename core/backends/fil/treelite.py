@@ -189,7 +189,7 @@ def _first_lines(text: str) -> str:
 
 
 def _error_of(exc: Exception, model: str) -> ServerError:
-    return BackendFailed(str(exc), model=model)
+    return BackendFailed(str(exc))
 
 
 FAILURES = Failures((treelite.TreeliteError, ValueError), _error_of)

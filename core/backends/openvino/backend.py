@@ -49,7 +49,6 @@ class OpenVinoBackend:
             raise ConfigInvalid(
                 f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO",
                 hint="set the kind of the instance group to KIND_CPU",
-                model=config.name,
                 field="instance_group",
             )
         OpenVinoSettings.read(config)
@@ -124,7 +123,6 @@ class OpenVinoSettings:
             raise ConfigInvalid(
                 f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO",
                 hint=f"set TARGET_DEVICE to {' or '.join(_DEVICES)}",
-                model=config.name,
                 field=field_of("TARGET_DEVICE"),
             )
         return cls(
@@ -140,4 +138,4 @@ class OpenVinoSettings:
 
 def _wrong(name: str, wanted: str, given: str, config: ModelConfig) -> ConfigInvalid:
     message = f"expected the parameter '{name}' to be {wanted}, got {given}"
-    return ConfigInvalid(message, model=config.name, field=field_of(name))
+    return ConfigInvalid(message, field=field_of(name))

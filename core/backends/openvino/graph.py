@@ -67,7 +67,7 @@ def failure_of(
     """The server's error for an exception of OpenVINO, with Triton's text."""
     # OpenVINO begins with the places in its own sources, and ends with empty lines.
     lines = [line for line in str(exc).splitlines() if line.strip() and not line.startswith("Exception from ")]
-    return failed(f"openvino error in {step} : {' '.join(lines)}", hint=hint, model=model)
+    return failed(f"openvino error in {step} : {' '.join(lines)}", hint=hint)
 
 
 def signature_of(model: Any) -> ModelSignature:
@@ -127,8 +127,7 @@ def fit(read: Callable[[], Any], config: ModelConfig, *, reshapes: bool) -> Fitt
                         f"the operators of model '{config.name}' allow no other first dimension than the model's own",
                         "set max_batch_size to 0",
                     )
-                ],
-                model=config.name,
+                ]
             )
     elif config.max_batch_size == 0 and reshapes:
         _reshape(model, config, None)
@@ -139,7 +138,7 @@ def fit(read: Callable[[], Any], config: ModelConfig, *, reshapes: bool) -> Fitt
     )
     problems = validate_against_signature(config, fitted, config.name)
     if problems:
-        raise InvalidModelConfig(problems, model=config.name)
+        raise InvalidModelConfig(problems)
     inputs = [tensor.name for tensor in signature.inputs]
     outputs = [tensor.name for tensor in signature.outputs]
     return FittedGraph(_converted(model, config, inputs, outputs), fitted, inputs, outputs, fixed_batch)

@@ -114,7 +114,7 @@ class PythonBackend:
             completed = parse_config_override(process.complete()["config"])
         except StubGone as gone:
             how = process.end(reason=str(gone), is_ending=True)
-            raise BackendFailed(f"Stub process '{config.name}' is not healthy.", hint=how, model=config.name) from None
+            raise BackendFailed(f"Stub process '{config.name}' is not healthy.", hint=how) from None
         finally:
             process.end()
         for name in _COMPLETED:
@@ -139,7 +139,6 @@ class PythonBackend:
             raise ConfigInvalid(
                 "the model has no inputs and no outputs, so that a request with an input is refused",
                 hint="add 'input' and 'output' to config.pbtxt, or the method auto_complete_config to the model",
-                model=config.name,
             )
         placement = Placement(config.name, DeviceKind.CPU)
         process = ModelProcess(self._plan(path, config, spec), placement, self._watcher, _nothing)
@@ -149,7 +148,7 @@ class PythonBackend:
                 process.stop(self._settings.finalize_limit_s)
         except StubGone as gone:
             how = process.end(reason=str(gone), is_ending=True)
-            raise BackendFailed(f"the process of the model {how}", model=config.name) from None
+            raise BackendFailed(f"the process of the model {how}") from None
         finally:
             process.end()
 
@@ -183,7 +182,7 @@ def _model_file(path: Path, config: ModelConfig) -> Path:
     file: Path = path / config.default_model_filename
     if not file.is_file():
         hint = missing_file_hint(path, config, file.name)
-        raise ModelLoadFailed(f"Python model file not found in '{file}'", hint=hint, model=config.name)
+        raise ModelLoadFailed(f"Python model file not found in '{file}'", hint=hint)
     return file
 
 
@@ -191,9 +190,7 @@ def _check_name(config: ModelConfig) -> None:
     name = config.default_model_filename
     if not name.endswith(".py"):
         raise ModelLoadFailed(
-            f"Model name must end with '.py'. Model name provided: '{name}'",
-            model=config.name,
-            field="default_model_filename",
+            f"Model name must end with '.py'. Model name provided: '{name}'", field="default_model_filename"
         )
 
 
@@ -203,12 +200,7 @@ def _check_parameters(config: ModelConfig) -> None:
     text = parameters.get(_FORCE_CPU, "yes")
     if text.lower() not in ("yes", "no"):
         # The quote at the end is Triton's.
-        raise ConfigInvalid(
-            f"Incorrect value for {_FORCE_CPU}: {text}'",
-            hint="yes or no",
-            model=config.name,
-            field=field_of(_FORCE_CPU),
-        )
+        raise ConfigInvalid(f"Incorrect value for {_FORCE_CPU}: {text}'", hint="yes or no", field=field_of(_FORCE_CPU))
 
 
 def _nothing() -> None: ...

@@ -107,7 +107,7 @@ def _check_package(path: Path, config: ModelConfig) -> None:
     tensors = tensors_of(file) if config.input and config.output else None
     problems = list(tensors.problems(config)) if tensors else []
     if problems:
-        raise InvalidModelConfig(problems, model=config.name)
+        raise InvalidModelConfig(problems)
 
 
 def _way(config: ModelConfig) -> str:

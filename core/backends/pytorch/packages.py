@@ -52,13 +52,11 @@ def check_package(path: Path, model: str) -> None:
             hint=content_hint(path)
             or "compare the file with the original, or write it anew with torch.export.save or "
             "torch._inductor.aoti_compile_and_package",
-            model=model,
         ) from exc
     if not any(name.endswith("archive_format") for name in names):
         raise ModelLoadFailed(
             f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor",
             hint="a TorchScript archive is called model.pt; a pickle of torch.save is never loaded",
-            model=model,
         )
     for entry in metadata:
         _check_machine(entry, path, model)
@@ -75,7 +73,6 @@ def _check_machine(metadata: object, path: Path, model: str) -> None:
             f"failed to load model '{model}': '{path.name}' was compiled for a processor with {', '.join(missing)}, "
             "which this one has not",
             hint="compile the package on a machine like this one",
-            model=model,
         )
 
 

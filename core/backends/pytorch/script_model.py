@@ -98,8 +98,8 @@ def _load_checked(path: Path, device: str, config: ModelConfig, inputs: int) -> 
 def _error_of(exc: Exception, model: str) -> ServerError:
     text = f"PyTorch execute failure: {exc}"
     if isinstance(exc, torch.OutOfMemoryError | MemoryError) or _NO_CPU_MEMORY in str(exc):
-        return OutOfMemory(text, model=model)
-    return BackendFailed(text, model=model)
+        return OutOfMemory(text)
+    return BackendFailed(text)
 
 
 def is_poison(exc: BaseException) -> bool:
@@ -165,7 +165,7 @@ def load_module(path: Path, device: str, model: str) -> Any:
         text = str(exc)
         # A native stack may follow the message.
         message = text.partition("\nException raised from")[0].strip()
-        raise ModelLoadFailed(f"failed to load model '{model}': {message}", hint=_load_hint(text), model=model) from exc
+        raise ModelLoadFailed(f"failed to load model '{model}': {message}", hint=_load_hint(text)) from exc
 
 
 def _load_hint(text: str) -> str | None:

@@ -46,7 +46,6 @@ def _check_tensors(config: ModelConfig) -> None:
             raise BackendFailed(
                 f"model configuration must contain at least one {side}, none were specified.",
                 hint="a TorchScript archive does not say what its tensors are: write them into config.pbtxt",
-                model=config.name,
                 field=side,
             )
         for index, entry in enumerate(entries):
@@ -55,7 +54,6 @@ def _check_tensors(config: ModelConfig) -> None:
                 name = datatype.config_name if datatype else "TYPE_INVALID"
                 raise BackendFailed(
                     f"unsupported datatype {name} for {side} '{entry.name}' for model '{config.name}'",
-                    model=config.name,
                     field=f"{side}[{index}].data_type",
                 )
             if datatype is BYTES and len(model_dims(entry)) + (config.max_batch_size > 0) != 1:
@@ -63,7 +61,6 @@ def _check_tensors(config: ModelConfig) -> None:
                     f"Triton only supports 1 dimensional List of String as {side} for '{entry.name}' for model "
                     f"'{config.name}'",
                     hint="with batching: dims: [ 1 ] reshape { shape: [ ] }",
-                    model=config.name,
                     field=f"{side}[{index}].dims",
                 )
 
@@ -190,7 +187,7 @@ def _by_index_or_order(names: Sequence[str], warning: str) -> dict[str, int]:
 
 
 def _wrong(message: str, config: ModelConfig, field: str) -> BackendFailed:
-    return BackendFailed(message, model=config.name, field=f"sequence_batching.{field}")
+    return BackendFailed(message, field=f"sequence_batching.{field}")
 
 
 _DICTIONARY = "DictType"
@@ -222,15 +219,13 @@ class Forward:
             if argument.kind == _DICTIONARY:
                 raise BackendFailed(
                     "Multiple inputs of kind DictType were detected. Only a single input of type Dict(str, Tensor) is "
-                    "supported.",
-                    model=model,
+                    "supported."
                 )
             if argument.kind not in _PLAIN:
                 raise BackendFailed(
                     f"An input of type '{argument.type_text}' was detected in the model. Only a single input of type "
                     "Dict(str, Tensor) or input(s) of type Tensor are supported.",
                     hint=f"give the argument '{argument.name}' of forward the type Tensor, or List[str]",
-                    model=model,
                 )
         return cls(tuple(argument.name for argument in arguments), False)
 
@@ -241,7 +236,6 @@ class Forward:
                 f"unable to load model '{model}', configuration expects {count} inputs, model provides "
                 f"{len(self.arguments)}",
                 hint=f"the arguments of forward are: {', '.join(self.arguments)}",
-                model=model,
             )
 
 
@@ -278,7 +272,7 @@ def check_archive(path: Path, model: str) -> None:
 
 
 def _failed(text: str, model: str, hint: str | None) -> ModelLoadFailed:
-    return ModelLoadFailed(f"failed to load model '{model}': {text}", hint=hint, model=model)
+    return ModelLoadFailed(f"failed to load model '{model}': {text}", hint=hint)
 
 
 def _is_package(names: list[str]) -> bool:

@@ -54,7 +54,6 @@ class TensorFlowBackend:
             raise ConfigInvalid(
                 f"platform {config.platform} not supported for TensorFlow model '{config.name}'",
                 hint=f"{SAVED_MODEL} or {GRAPH_DEF}",
-                model=config.name,
                 field="platform",
             )
         given = parameters_of(config)
@@ -65,7 +64,6 @@ class TensorFlowBackend:
                     raise ConfigInvalid(
                         f"parameter '{name}' must be {what} number for TensorFlow model '{config.name}'",
                         hint=f"'{text}' is not",
-                        model=config.name,
                         field=field_of(name),
                     )
         if _ENVIRONMENT not in parameters_of(config) and not is_installed("tensorflow"):
@@ -81,7 +79,7 @@ class TensorFlowBackend:
         elif signature := signature_of(path, config):
             problems = validate_against_signature(config, signature, config.name)
             if problems:
-                raise InvalidModelConfig(problems, model=config.name)
+                raise InvalidModelConfig(problems)
         if _ENVIRONMENT in parameters_of(config) or is_installed("tensorflow"):
             return self._processes.load(context)
         return _by_openvino(context)
@@ -101,7 +99,6 @@ def _by_openvino(context: LoadContext) -> BackendModel:
             error.message,
             hint=f"'{path.name}'{written_by(path)} cannot be run by OpenVINO; install TensorFlow: "
             "pip install 'trident-inference[tensorflow]'",
-            model=name,
         ) from error
 
 
@@ -112,7 +109,6 @@ def _check_openvino(model: str) -> None:
             f"failed to load model '{model}': TensorFlow is not installed",
             hint="install it: pip install 'trident-inference[tensorflow]'; or OpenVINO, which is a tenth of its size "
             "and reads most models: pip install 'trident-inference[openvino]'",
-            model=model,
         )
 
 

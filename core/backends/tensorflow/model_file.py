@@ -95,8 +95,7 @@ def check_graph(path: Path, config: ModelConfig) -> None:
                 )
     if len(config.input) > len(inputs):
         raise ConfigInvalid(
-            f"{unable}configuration expects {len(config.input)} inputs, model provides at most {len(inputs)}",
-            model=config.name,
+            f"{unable}configuration expects {len(config.input)} inputs, model provides at most {len(inputs)}"
         )
 
 
@@ -108,7 +107,6 @@ def _read(path: Path, message: Any, config: ModelConfig) -> Any:
             f"unable to auto-complete model configuration for '{config.name}', failed to load model: {exc}",
             hint=content_hint(path)
             or f"'{path.name}' is missing, incomplete, or not what its name says: compare it with the original",
-            model=config.name,
         ) from exc
     return message
 
@@ -122,7 +120,6 @@ def _graph_of(saved: Any, config: ModelConfig) -> Any:
     raise ConfigInvalid(
         f"unable to load model '{config.name}', expected '{tag}' tag",
         hint=f"set the parameter {TAG} to one of the model's tags: {', '.join(there) or 'it has none'}",
-        model=config.name,
         field=field_of(TAG),
     )
 
@@ -136,7 +133,6 @@ def _signature(graph: Any, config: ModelConfig) -> Any:
     raise ConfigInvalid(
         f"unable to load model '{config.name}', expected '{key or _DEFAULT_SIGNATURE}' signature",
         hint=f"set the parameter {SIGNATURE} to one of: {', '.join(sorted(signatures)) or 'the model has none'}",
-        model=config.name,
         field=field_of(SIGNATURE),
     )
 
@@ -153,7 +149,6 @@ def _tensor(entry: Any, config: ModelConfig) -> TensorSignature:
             f"Unable to autofill for '{config.name}': the rank of model tensor '{entry.key}' is unknown and dimensions "
             "are not defined",
             hint="write its name, data_type and dims into config.pbtxt",
-            model=config.name,
         )
     shape = tuple(int(dim.size) for dim in info.tensor_shape.dim)
     return TensorSignature(entry.key, _DATATYPES.get(info.dtype, ""), shape)

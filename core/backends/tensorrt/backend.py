@@ -92,7 +92,6 @@ class TensorRtBackend:
                 raise ConfigInvalid(
                     f"unable to load model '{config.name}', TensorRT backend supports only GPU device",
                     hint="use kind KIND_GPU where the server sees a GPU; on a CPU serve the model as ONNX",
-                    model=config.name,
                     field="instance_group",
                 )
         for group in config.instance_group:
@@ -101,7 +100,6 @@ class TensorRtBackend:
                 raise ConfigInvalid(
                     f"unable to create TensorRT runtime with DLA Core ID: {device}, available number of DLA cores: 0",
                     hint="DLA cores are not used by this server: remove secondary_devices",
-                    model=config.name,
                     field="instance_group",
                 )
         RunSettings.read(config)
@@ -206,9 +204,7 @@ def plan_path(version: Path, config: ModelConfig, capability: str = "") -> Path:
     if is_plain(name) and path.is_file():
         return path
     raise RepositoryUnavailable(
-        f"unable to find '{path}' for model instance '{config.name}'",
-        hint=_missing_hint(version, name),
-        model=config.name,
+        f"unable to find '{path}' for model instance '{config.name}'", hint=_missing_hint(version, name)
     )
 
 

@@ -129,7 +129,6 @@ def profile_indices(config: ModelConfig, names: Sequence[str], available: int) -
                 f"unable to autofill for '{config.name}', configuration specified invalid profile {name} . Number of "
                 f"profiles supported by TensorRT engine: {available}",
                 hint=f"instance_group.profile: 0 to {available - 1}",
-                model=config.name,
             )
         found[index] = None
     return tuple(found) or (0,)
@@ -207,7 +206,6 @@ def complete_config(config: ModelConfig, engine: EngineDescription) -> None:
             f"autofill failed for model '{config.name}': model tensor shape configuration hints for dynamic batching "
             "but the underlying engine doesn't support batching.",
             hint="configure all dimensions of the tensors, and max_batch_size: 0",
-            model=config.name,
         )
     if hint is False:
         if limit:
@@ -239,7 +237,6 @@ def check_batch(config: ModelConfig, limit: int) -> None:
             f"autofill failed for model '{config.name}': configuration specified max-batch {config.max_batch_size} "
             f"but TensorRT engine only supports max-batch {limit}",
             hint=f"max_batch_size: {limit}, or build the plan with a larger first dimension in --maxShapes",
-            model=config.name,
         )
 
 
@@ -263,7 +260,6 @@ def _batching_hint(config: ModelConfig, engine: EngineDescription) -> bool | Non
             f"unable to autofill for '{config.name}', model tensor configurations are contradicting each other in "
             "terms of whether batching is supported",
             hint="the dims of all tensors must have the batch dimension, or none",
-            model=config.name,
         )
     return found.pop() if found else None
 
@@ -311,7 +307,6 @@ def check_compatible(config: ModelConfig, engine: EngineDescription) -> None:
             raise Unsupported(
                 f"unable to load model '{config.name}', tensor '{tensor.name}' has another format than linear",
                 hint="build the plan with linear inputs and outputs: trtexec --inputIOFormats=fp32:chw",
-                model=config.name,
             )
     check_batch(config, supported_batch(config, engine))
     problems = [*_missing(config, engine), *_datatypes(config, engine), *_shape_tensors(config, engine)]
@@ -320,7 +315,7 @@ def check_compatible(config: ModelConfig, engine: EngineDescription) -> None:
     problems += [problem for problem in general if problem.path != "input"]
     problems += _outside_of_profiles(config, engine)
     if problems:
-        raise InvalidModelConfig(problems, model=config.name)
+        raise InvalidModelConfig(problems)
 
 
 def _missing(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:

@@ -50,7 +50,6 @@ class RunSettings:
             raise ConfigInvalid(
                 f"Invalid value for '{_STRATEGY}': '{strategy}' for model instance '{config.name}'. Supported values "
                 "are 'STATIC' and 'ON_PROFILE_CHANGE'.",
-                model=config.name,
                 field=field_of(_STRATEGY),
             )
         optimization = config.optimization

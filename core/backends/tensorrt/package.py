@@ -74,7 +74,7 @@ def error_of(exc: Exception, model: str) -> ServerError:
 def load_failure_of(exc: Exception, what: str, model: str, device_id: int) -> ServerError:
     """As `failure_of`, while a model is loaded on a GPU: DeviceLost, OutOfMemory or ModelLoadFailed."""
     if is_poison(exc):
-        return DeviceLost(f"{what}: {exc}", device=f"gpu:{device_id}", model=model)
+        return DeviceLost(f"{what}: {exc}", device=f"gpu:{device_id}")
     return failure_of(exc, what, model, ModelLoadFailed)
 
 
@@ -83,8 +83,8 @@ def failure_of(exc: Exception, what: str, model: str, failed: type[ServerError] 
     message = f"{what}: {exc}"
     lacks_memory = exc.is_out_of_memory if isinstance(exc, CudaError) else is_out_of_memory(str(exc))
     if lacks_memory:
-        return OutOfMemory(message, hint="use fewer instances, a smaller max_batch_size, or another GPU", model=model)
-    return failed(message, model=model)
+        return OutOfMemory(message, hint="use fewer instances, a smaller max_batch_size, or another GPU")
+    return failed(message)
 
 
 _LEVELS = {
@@ -165,7 +165,7 @@ class TensorRtPackage:
     def _not_created(self, path: Path, model: str) -> ServerError:
         text = f"unable to create TensorRT engine: {self.last_error}"
         if is_out_of_memory(self.last_error):
-            return OutOfMemory(text, model=model)
+            return OutOfMemory(text)
         origin = origin_of(path) or "another TensorRT"
         hint = f"the plan was built by {origin}; TensorRT {self.version} is installed. "
         if f"{origin} ".startswith(f"TensorRT {'.'.join(self.version.split('.')[:3])} "):
@@ -175,7 +175,7 @@ class TensorRtPackage:
                 "A plan runs with the version that built it: build it again here, or with --versionCompatible and then "
                 "start with --backend-config=tensorrt,version-compatible=true"
             )
-        return ModelLoadFailed(text, hint=hint, model=model)
+        return ModelLoadFailed(text, hint=hint)
 
 
 def import_package(settings: BackendSettings) -> TensorRtPackage:
