@@ -24,18 +24,17 @@ from trident_stub.model import ModelFailed
 from batches import device_of, tensors_of
 from tensor_places import named_leaves, places
 
-_DATATYPES = {
-    "BOOL": torch.bool,
-    "UINT8": torch.uint8,
-    "INT8": torch.int8,
-    "INT16": torch.int16,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
-    "FP16": torch.float16,
-    "FP32": torch.float32,
-    "FP64": torch.float64,
+_NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "UINT8",
+    torch.int8: "INT8",
+    torch.int16: "INT16",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.float16: "FP16",
+    torch.float32: "FP32",
+    torch.float64: "FP64",
 }
-_NAMES = {dtype: name for name, dtype in _DATATYPES.items()}
 
 
 class TritonPythonModel:

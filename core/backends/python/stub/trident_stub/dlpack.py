@@ -15,6 +15,7 @@ from typing import Any, Callable, NamedTuple, Protocol
 import numpy as np
 
 from .errors import TritonModelException
+from .wire import DATATYPES
 
 _FRESH = b"dltensor"
 _TAKEN = b"used_dltensor"
@@ -53,23 +54,7 @@ CPU = Device(1, 0)
 CUDA = 2
 _PINNED = 3
 
-# DLDataTypeCode and bits of each datatype.
-_CODES = {
-    "INT8": (0, 8),
-    "INT16": (0, 16),
-    "INT32": (0, 32),
-    "INT64": (0, 64),
-    "UINT8": (1, 8),
-    "UINT16": (1, 16),
-    "UINT32": (1, 32),
-    "UINT64": (1, 64),
-    "FP16": (2, 16),
-    "FP32": (2, 32),
-    "FP64": (2, 64),
-    "BF16": (4, 16),
-    "BOOL": (6, 8),
-}
-_DATATYPES = {code: datatype for datatype, code in _CODES.items()}
+_NAMES = {code: datatype for datatype, code in DATATYPES.items()}
 
 
 class DeviceTensor(NamedTuple):
@@ -89,7 +74,7 @@ class DeviceTensor(NamedTuple):
     @property
     def size(self) -> int:
         """Size of the elements in bytes."""
-        return math.prod(self.shape) * _CODES[self.datatype][1] // 8
+        return math.prod(self.shape) * DATATYPES[self.datatype][1] // 8
 
     def memory(self) -> memoryview:
         """The bytes of a tensor on the CPU, which keep it alive."""
@@ -138,7 +123,7 @@ def _described(tensor: _DLTensor, owner: Any) -> DeviceTensor:
         )
     if tensor.device_type not in (CPU.type, CUDA, _PINNED):
         raise TritonModelException(f"DLDevice type {tensor.device_type} is not support by Python backend.")
-    datatype = _DATATYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    datatype = _NAMES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if datatype is None:
         raise TritonModelException(
             f"DLPack's type code {tensor.code} with {tensor.bits} bits and {tensor.lanes} lanes has no Triton datatype."
@@ -166,7 +151,7 @@ class _Exported:
     def __init__(self, tensor: DeviceTensor) -> None:
         self._owner = tensor.owner
         self._shape = (ctypes.c_int64 * len(tensor.shape))(*tensor.shape)
-        code, bits = _CODES[tensor.datatype]
+        code, bits = DATATYPES[tensor.datatype]
         self.managed = _DLManagedTensor(
             dl_tensor=_DLTensor(
                 data=tensor.address,

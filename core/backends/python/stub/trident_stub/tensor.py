@@ -11,43 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from . import wire
 from .dlpack import CPU, Device, DeviceTensor, capsule_of, copy_to_host, tensor_of
 from .errors import TritonModelException, text_of
 
-NUMBERS = {
-    "BOOL": 1,
-    "UINT8": 2,
-    "UINT16": 3,
-    "UINT32": 4,
-    "UINT64": 5,
-    "INT8": 6,
-    "INT16": 7,
-    "INT32": 8,
-    "INT64": 9,
-    "FP16": 10,
-    "FP32": 11,
-    "FP64": 12,
-    "BYTES": 13,
-    "BF16": 14,
-}
+# numpy's letters for DLPack's type codes.
+_KINDS = {0: "i", 1: "u", 2: "f", 6: "b"}
+
+NUMBERS = {name: number for number, name in enumerate(wire.DATATYPES, 1)}
 
 # Of the datatypes of a fixed size that numpy has.
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(code)
-    for name, code in {
-        "BOOL": "?",
-        "UINT8": "<u1",
-        "UINT16": "<u2",
-        "UINT32": "<u4",
-        "UINT64": "<u8",
-        "INT8": "<i1",
-        "INT16": "<i2",
-        "INT32": "<i4",
-        "INT64": "<i8",
-        "FP16": "<f2",
-        "FP32": "<f4",
-        "FP64": "<f8",
-    }.items()
+    name: np.dtype(f"<{_KINDS[code]}{bits // 8}") for name, (code, bits) in wire.DATATYPES.items() if code in _KINDS
 }
 
 DATATYPES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}

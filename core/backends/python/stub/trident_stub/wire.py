@@ -69,21 +69,22 @@ PLACE = struct.Struct("<QQ")
 _HEAD = struct.Struct("<IIQ")
 _LIMIT = 1024
 
-_SIZES = {
-    "BOOL": 1,
-    "UINT8": 1,
-    "UINT16": 2,
-    "UINT32": 4,
-    "UINT64": 8,
-    "INT8": 1,
-    "INT16": 2,
-    "INT32": 4,
-    "INT64": 8,
-    "FP16": 2,
-    "FP32": 4,
-    "FP64": 8,
-    "BYTES": 0,
-    "BF16": 2,
+# Every datatype in the order of Triton's numbers, which begin at 1: its type code for DLPack, and its bits.
+DATATYPES = {
+    "BOOL": (6, 8),
+    "UINT8": (1, 8),
+    "UINT16": (1, 16),
+    "UINT32": (1, 32),
+    "UINT64": (1, 64),
+    "INT8": (0, 8),
+    "INT16": (0, 16),
+    "INT32": (0, 32),
+    "INT64": (0, 64),
+    "FP16": (2, 16),
+    "FP32": (2, 32),
+    "FP64": (2, 64),
+    "BYTES": (-1, 0),
+    "BF16": (4, 16),
 }
 
 # Name, datatype and shape.
@@ -117,9 +118,9 @@ class MessageLayout:
 
 def size_of(datatype: str, shape: Iterable[int]) -> int:
     """The bytes of a tensor; -1 for BYTES, whose elements vary. Raises ValueError."""
-    size = _SIZES.get(datatype, -1)
-    if size < 0:
+    if datatype not in DATATYPES:
         raise ValueError(f"the datatype '{datatype}' does not exist")
+    size = DATATYPES[datatype][1] // 8
     for dim in shape:
         if dim < 0:
             raise ValueError(f"a dimension is {dim}")
