@@ -32,13 +32,15 @@ STAGES = ("cpu", "gpu", "gpu12")
 BUILD_STAGES = ("build", "compile")
 # Not `tensorrt`, whose lock files are written by hand: docker/extras/gpu-tensorrt.lock.
 EXTRAS = ("azure", "genai", "openvino", "tensorflow", "text", "torch", "trees")
-# PyTorch for GPUs has a CUDA of its own, which is 13. ONNX Runtime GenAI for GPUs is another package.
-OF_A_STAGE = ("cpu-genai", "cpu-torch", "gpu-torch")
+# PyTorch and ONNX Runtime GenAI for GPUs have CUDA 13.
+OF_A_STAGE = ("cpu-genai", "cpu-torch", "gpu-genai", "gpu-torch")
+# What a target has in place of a package of the same version.
+_OTHER_BUILDS = {"gpu-genai": ("onnxruntime-genai", "onnxruntime-genai-cuda")}
 # Small, and in every image.
 ALWAYS = ("otel", "redis")
-# These are locked for one architecture: tensorflow-cpu has no wheels for others, PyTorch for CPUs and the last ONNX
-# Runtime of CUDA 12 none on PyPI.
-_X86_ONLY = {"tensorflow", "torch", "gpu12"}
+# These are locked for one architecture: tensorflow-cpu and ONNX Runtime GenAI for GPUs have no wheels for others,
+# PyTorch for CPUs and the last ONNX Runtime of CUDA 12 none on PyPI.
+_X86_ONLY = {"tensorflow", "torch", "gpu12", "gpu-genai"}
 # It names exact versions of the CUDA wheels, which take the place of the stage's own.
 _BRINGS_CUDA = ("torch",)
 # The last CUDA 12 and cuDNN are 0.7 GB more, for their kernels for Blackwell, which the image with CUDA 13 is for.
@@ -89,7 +91,7 @@ def lock_file(target: str) -> Path:
 
 
 def architectures(target: str) -> tuple[str, ...]:
-    return ARCHITECTURES[:1] if _X86_ONLY & {*stage_and_extra(target)} else ARCHITECTURES
+    return ARCHITECTURES[:1] if _X86_ONLY & {target, *stage_and_extra(target)} else ARCHITECTURES
 
 
 def requirements(target: str) -> list[str]:
@@ -103,7 +105,8 @@ def requirements(target: str) -> list[str]:
     extras = project["optional-dependencies"]
     stage, extra = stage_and_extra(target)
     wanted = [stage, *ALWAYS, *([extra] if extra else [])]
-    of_extras = (each for name in wanted for each in extras[name])
+    name, other = _OTHER_BUILDS.get(target, ("", ""))
+    of_extras = (each.replace(name, other) for extra in wanted for each in extras[extra])
     return [*project["dependencies"], *of_extras, *_SMALLER_CUDA.get(target, ())]
 
 
@@ -152,6 +155,9 @@ def _constraints(target: str) -> dict[str, str]:
         of_stage = {name: version for name, version in of_stage.items() if not name.startswith("nvidia-")}
     if target == "cpu-torch":
         shared["torch"] += "+cpu"
+    if target in _OTHER_BUILDS:
+        name, other = _OTHER_BUILDS[target]
+        shared[other] = shared[name]
     return shared | of_stage
 
 

@@ -325,7 +325,7 @@ def _refuse_options(front_end: HttpFrontEnd, model: ServedModel, options: Mappin
 
 def _embedding_model(front_end: HttpFrontEnd, name: str, texts: Sequence[str | bytes]) -> tuple[ServedModel, str, str]:
     """The model, its input and its output. Raises InvalidRequest if it does not take `texts`, or has no vectors."""
-    model = _model_with(front_end, name, EMBEDDING) if not name else one_response(front_end.engine.model(name))
+    model = front_end.engine.model(name) if name else _model_with(front_end, name, EMBEDDING)
     spec = model.spec
     inputs = [each.name for each in spec.inputs.values() if each.datatype is BYTES]
     vectors = [each.name for each in spec.outputs.values() if each.datatype.name in ("FP32", "FP16", "FP64")]
@@ -337,7 +337,7 @@ def _embedding_model(front_end: HttpFrontEnd, name: str, texts: Sequence[str | b
         )
     if spec.backend != TEXT_BACKEND and any(isinstance(each, bytes) for each in texts):
         raise InvalidRequest(f"model '{spec.name}' takes texts, not token ids")
-    return model, inputs[0], output
+    return one_response(model), inputs[0], output
 
 
 # --- scores

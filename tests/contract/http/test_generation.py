@@ -122,6 +122,11 @@ def test_what_cannot_be_generated_is_refused(client: Any, arguments: dict[str, A
     assert message in caught.value.body["message"]
 
 
+def test_a_model_that_generates_gives_no_embeddings(client: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="'counter' gives no embeddings of texts"):
+        client.embeddings.create(model="counter", input=" one")
+
+
 def test_a_client_that_leaves_ends_its_text(client: Any) -> None:
     stream = client.completions.create(model="endless", prompt=" one", stream=True)
     assert next(stream).choices[0].text == " two"

@@ -240,6 +240,10 @@ def _config(folder, settings, threads, args):
         config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
     providers = {name.lower() for provider in options.get("provider_options", []) for name in provider}
     if args["model_instance_kind"] == "GPU":
+        import onnxruntime  # takes too long for the other processes
+
+        # CUDA's libraries, which pip installs where the linker does not search.
+        onnxruntime.preload_dlls()
         if "cuda" not in providers:
             config.clear_providers()
             config.append_provider("cuda")
