@@ -22,7 +22,6 @@ from trident.core.lifecycle.options import EnginePlace
 if TYPE_CHECKING:
     from trident.app.sites.engine_start import EngineStart
     from trident.app.sites.site import Site
-    from trident.app.worker.worker import TridentWorker
 
 _FRONT_END_MODULES = (
     "trident.app.worker.worker",
@@ -82,24 +81,17 @@ def _make_site(
     credentials: Credentials,
     directory: PrivateDirectory | None,
     engines: int,
-    worker: TridentWorker | None,
     begun: EngineStart | None,
 ) -> Site:
     # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
-    from trident.app.sites.applications import make_hub_bridge, make_thread_bridge
-
-    make_bridge = make_thread_bridge if worker is None else make_hub_bridge
     if directory is None:
         from trident.app.sites.engine_start import EngineStart
         from trident.app.sites.in_process import InProcessSite
 
-        return InProcessSite(settings, credentials, make_bridge, begun or EngineStart(settings))
+        return InProcessSite(settings, credentials, begun or EngineStart(settings))
     from trident.app.sites.front_end import FrontEndSite
-    from trident.app.worker.gevent_link import GeventLink
-    from trident.core.remote.connection import ThreadLink
 
-    make_link = ThreadLink if worker is None else GeventLink
-    return FrontEndSite(settings, credentials, directory, make_link, make_bridge, engines)
+    return FrontEndSite(settings, credentials, directory, engines)
 
 
 def _engine_children(

@@ -20,10 +20,9 @@ from trident.app.sites.credentials import Credentials, http_tls
 from trident.app.sites.site import PlainSite
 from trident.app.supervisor.server import GunicornLog
 from trident.app.worker.limits import ConnectionLimits, StopTimes
-from trident.app.worker.listening_sockets import PortDispatcher, open_listener
+from trident.app.worker.listening_sockets import open_listener
 from trident.app.worker.worker import TridentWorker
 from trident.core.engine.in_process import InferenceEngine
-from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.gevent_bridge import GeventBridge
 
 _CONNECTIONS = 1000
@@ -102,7 +101,7 @@ class _ThreadSite(PlainSite):
         self.tls = http_tls(settings, credentials)
         self.http2_ports = grpc_ports(settings, engine, self._make_bridge, credentials, show=applications.show)
 
-    def _make_bridge(self, threads: int) -> Bridge:
+    def _make_bridge(self, threads: int) -> GeventBridge:
         self._bridges.append(make_hub_bridge(threads))
         return self._bridges[-1]
 
@@ -137,7 +136,6 @@ class _ThreadWorker(TridentWorker):
         self._stop_asked = gevent.get_hub().loop.async_()
         try:
             site = self.site = _ThreadSite(settings, engine, credentials)
-            self.wsgi = PortDispatcher(site.applications)
             gevent.spawn(is_ready.set)
             credentials.watch()
             self.run()

@@ -45,7 +45,7 @@ def make_hub_bridge(threads: int) -> GeventBridge:
 
 
 def make_thread_bridge(threads: int) -> Bridge:
-    """For a stock worker, whose requests have their own threads and may block them."""
+    """For requests that have their own threads and may block them."""
     return ThreadBridge()
 
 
@@ -148,21 +148,21 @@ def http_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
 def grpc_ports(
     settings: ServerSettings,
     engine: Engine,
-    make_bridge: MakeBridge,
+    make_bridge: Callable[[int], GeventBridge],
     credentials: Credentials,
     *,
     allocate: Allocate | None = None,
     show: Callable[[Collector], None] | None = None,
 ) -> dict[int, Http2Port]:
-    """The gRPC port, if it is opened, under its number; a Unix socket has 0. A stock worker cannot serve it.
+    """The gRPC port, if it is opened, under its number; a Unix socket has 0.
 
     `allocate` gives memory for large messages that is shared with the engine. `show` gets the counts of calls, unless
     the pages of metrics show them anyway.
     """
     place = settings.services().get(GRPC_SERVICE)
-    bridge = make_bridge(settings.grpc_infer_thread_count) if place is not None else None
-    if place is None or not isinstance(bridge, GeventBridge):
+    if place is None:
         return {}
+    bridge = make_bridge(settings.grpc_infer_thread_count)
     from trident.core.grpc.application import GrpcApplication  # for servers with gRPC only
 
     application = GrpcApplication(engine, grpc_options(settings, credentials.tokens), bridge, gevent.spawn, allocate)

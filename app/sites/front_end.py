@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from trident.app.process.heap import settle_collector
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.applications import Applications, MakeBridge, grpc_ports
+from trident.app.sites.applications import Applications, grpc_ports, make_hub_bridge
 from trident.app.sites.credentials import Credentials, http_tls
 from trident.app.sites.site import Http2Port
 from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.app.worker.gevent_link import GeventLink
 from trident.core.http.metrics import share_request_counts
-from trident.core.remote.connection import Link
 from trident.core.remote.engine_client import RemoteEngine
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FrontEndSite:
-    """Made in the worker, after the fork. Links connect it to the engines at the sockets in `directory`."""
+    """Made in the worker, after the fork. It is connected to the engines at the sockets in `directory`."""
 
     failure: str | None = None
 
@@ -30,21 +30,19 @@ class FrontEndSite:
         settings: ServerSettings,
         credentials: Credentials,
         directory: PrivateDirectory,
-        make_link: Callable[[], Link],
-        make_bridge: MakeBridge,
         engines: int = 1,
     ) -> None:
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._directory = directory
         request_counts = share_request_counts(directory.metrics)
-        self._engine = _engine(settings, directory, make_link, engines)
+        self._engine = _engine(settings, directory, engines)
         self.allocate = self._engine.allocate
         self.release_memory = self._engine.release_memory
         applications = Applications(
             settings,
             self._engine,
-            make_bridge,
+            make_hub_bridge,
             request_counts,
             credentials.tokens,
             directory.path,
@@ -52,7 +50,7 @@ class FrontEndSite:
         )
         self.applications: Mapping[int, WSGIApplication] = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
-            settings, self._engine, make_bridge, credentials, allocate=self.allocate
+            settings, self._engine, make_hub_bridge, credentials, allocate=self.allocate
         )
 
     def start(self) -> None:
@@ -73,19 +71,17 @@ class FrontEndSite:
         return True
 
 
-def _engine(
-    settings: ServerSettings, directory: PrivateDirectory, make_link: Callable[[], Link], engines: int
-) -> RemoteEngine | EnginePool:
+def _engine(settings: ServerSettings, directory: PrivateDirectory, engines: int) -> RemoteEngine | EnginePool:
     memory_bytes = settings.http_worker_memory_bytes
     if engines == 1:
-        return RemoteEngine(str(directory.socket), make_link(), memory_bytes)
+        return RemoteEngine(str(directory.socket), GeventLink(), memory_bytes)
     from trident.core.remote.pool import EnginePool  # for several engines only
 
     sockets = [str(directory.socket_of(index)) for index in range(engines)]
     keeps_answers = bool(settings.response_cache_bytes) and settings.redis_options is None
     return EnginePool(
         sockets,
-        make_link,
+        GeventLink,
         memory_bytes,
         directory.changes,
         keeps_answers=keeps_answers,

@@ -7,7 +7,7 @@ from functools import partial
 from wsgiref.types import WSGIApplication
 
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.applications import Applications, MakeBridge, grpc_ports
+from trident.app.sites.applications import Applications, grpc_ports, make_hub_bridge
 from trident.app.sites.credentials import Credentials, http_tls
 from trident.app.sites.engine_start import EngineStart
 from trident.app.sites.site import Http2Port
@@ -22,17 +22,15 @@ class InProcessSite:
 
     allocate: Allocate | None = None
 
-    def __init__(
-        self, settings: ServerSettings, credentials: Credentials, make_bridge: MakeBridge, started: EngineStart
-    ) -> None:
+    def __init__(self, settings: ServerSettings, credentials: Credentials, started: EngineStart) -> None:
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._started = started
         self._engine = started.engine
-        applications = Applications(settings, self._engine, make_bridge, tokens=credentials.tokens)
+        applications = Applications(settings, self._engine, make_hub_bridge, tokens=credentials.tokens)
         self._applications = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
-            settings, self._engine, make_bridge, credentials, show=applications.show
+            settings, self._engine, make_hub_bridge, credentials, show=applications.show
         )
         self._start_watch = StartWatch(settings, self._engine, started.fail)
         self._metrics_log = make_metrics_log(settings, self._engine)

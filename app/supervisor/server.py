@@ -13,7 +13,6 @@ from socket import socket
 from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
-from gunicorn.errors import AppImportError
 from gunicorn.glogging import Logger
 
 from trident.app.process.files import IN_MEMORY, raise_file_limit
@@ -21,16 +20,12 @@ from trident.app.supervisor.arbiter import TridentArbiter
 from trident.app.supervisor.engine_child import EngineChild
 from trident.app.supervisor.start import FailureNote, release_stop_signals, send_noted_signals
 from trident.app.worker.limits import ConnectionLimits, StopTimes
-from trident.app.worker.listening_sockets import Bind, BindFailed, PortDispatcher, open_listeners
+from trident.app.worker.listening_sockets import Bind, BindFailed, open_listeners
 from trident.core.observability.log import ask_to_reopen_log, log_failure
 
 if TYPE_CHECKING:
     from trident.app.sites.engine_start import EngineStart
     from trident.app.sites.site import Site
-    from trident.app.worker.worker import TridentWorker
-
-
-WORKER_CLASS = "trident.app.supervisor.arbiter.WorkerProcess"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +33,15 @@ class ServerConfiguration:
     """What the supervisor needs to know of the server that it runs.
 
     `addresses` are the sockets to listen on; `last_ports` close after all others. `begin` is called in a worker, after
-    the fork and before the worker imports the modules that serve; a stock worker class does not call it. `make_site` is
-    called there later, with the worker (None under a stock worker class) and the result of `begin`. After SIGTERM the
-    server answers for `drain_grace_s` seconds while it is unready, and then has `exit_timeout_s` for the requests in
-    flight. `engines` are the processes behind the workers, none if each site contains the engine. `shared_modules` are
-    imported before the workers are forked. A process that cannot serve writes the reason into `failure_note`.
+    the fork and before the worker imports the modules that serve. `make_site` is called there later, with the result of
+    `begin`. After SIGTERM the server answers for `drain_grace_s` seconds while it is unready, and then has
+    `exit_timeout_s` for the requests in flight. `engines` are the processes behind the workers, none if each site
+    contains the engine. `shared_modules` are imported before the workers are forked. A process that cannot serve writes
+    the reason into `failure_note`.
     """
 
     addresses: tuple[Bind, ...]
-    make_site: Callable[[TridentWorker | None, EngineStart | None], Site]
+    make_site: Callable[[EngineStart | None], Site]
     begin: Callable[[], EngineStart | None] = lambda: None
     last_ports: frozenset[int] = frozenset()
     drain_grace_s: float = 0.0
@@ -54,8 +49,6 @@ class ServerConfiguration:
     request_timeout_s: float = 60.0
     keepalive_s: float = 600.0
     max_body_size: int = 2**31 - 1
-    worker_class: str = WORKER_CLASS
-    stock_threads: int = 16
     workers: int = 1
     shared_modules: tuple[str, ...] = ()
     engines: tuple[EngineChild, ...] = ()
@@ -97,7 +90,6 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         self._configuration = configuration
         self._descriptors = [listener.detach() for listener in listeners]
         self._max_connections = max_connections
-        self._stock_site: Site | None = None
         self._begun: EngineStart | None = None
         self.engines = configuration.engines
         self.failure_note = configuration.failure_note
@@ -118,9 +110,8 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         settings: dict[str, Any] = {
             "bind": [f"fd://{descriptor}" for descriptor in self._descriptors],
             "workers": configuration.workers,
-            "worker_class": configuration.worker_class,
+            "worker_class": "trident.app.supervisor.arbiter.WorkerProcess",
             "worker_connections": self._max_connections,
-            "threads": 1 if configuration.worker_class == WORKER_CLASS else configuration.stock_threads,
             "preload_app": False,
             "timeout": _HEARTBEAT_TIMEOUT_S,
             "graceful_timeout": int(configuration.drain_grace_s + configuration.exit_timeout_s) + _STOP_RESERVE_S,
@@ -132,7 +123,6 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             "proc_name": "trident",
             "post_fork": _forked,
             "post_worker_init": _booted,
-            "worker_exit": self._stock_worker_exit,
         }
         if os.access(IN_MEMORY, os.W_OK):
             settings["worker_tmp_dir"] = IN_MEMORY  # heartbeats must not wait for a disk
@@ -143,38 +133,20 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         """Begin in a new worker what takes long and needs nothing of the worker."""
         self._begun = self._configuration.begin()
 
-    def make_site(self, worker: TridentWorker | None) -> Site:
-        return self._configuration.make_site(worker, self._begun)
-
-    def load(self) -> PortDispatcher:
-        """The WSGI callable for a stock worker. Raises AppImportError under a worker that patches `threading`."""
-        from gevent.monkey import is_module_patched
-
-        if is_module_patched("threading"):
-            raise AppImportError(
-                f"the worker class {self._configuration.worker_class!r} has replaced the native threads that models "
-                f"run on: use {WORKER_CLASS!r}"
-            )
-        self._stock_site = site = self.make_site(None)
-        site.start()
-        return PortDispatcher(site.applications)
+    def make_site(self) -> Site:
+        return self._configuration.make_site(self._begun)
 
     def run(self) -> None:
         TridentArbiter(self).run()
 
-    def _stock_worker_exit(self, arbiter: Any, worker: Any) -> None:
-        if self._stock_site is not None:
-            self._stock_site.begin_exit()
-            self._stock_site.finish(self.stop_times.exit_timeout_s)
-
 
 def _forked(arbiter: Any, worker: Any) -> None:
-    """In a new worker of any class."""
+    """In a new worker."""
     arbiter.worker_forked()
 
 
 def _booted(worker: Any) -> None:
-    """A worker of any class now has its own signal handlers, so the stop signals that came before may arrive."""
+    """The worker now has its own signal handlers, so the stop signals that came before may arrive."""
     release_stop_signals()
     send_noted_signals()
 

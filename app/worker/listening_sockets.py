@@ -13,9 +13,8 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from trident.app.process.port_owner import owner_of
 from trident.core.errors import ErrorCode, ServerError
@@ -168,20 +167,3 @@ def drop_handshakes(listener: socket.socket) -> None:
         )
     except OSError as error:
         log.debug("new connections cannot be held back at the stop: %s", error)
-
-
-class PortDispatcher:
-    """Chooses the application by `SERVER_PORT`.
-
-    The worker of this project calls `application_for` once per listener instead.
-    """
-
-    def __init__(self, applications: Mapping[int, WSGIApplication]) -> None:
-        self._applications = {str(port): application for port, application in applications.items()}
-
-    def application_for(self, port: int) -> WSGIApplication:
-        """The application of a port. Raises LookupError for an unknown port."""
-        return self._applications[str(port)]
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        return self._applications[environ["SERVER_PORT"]](environ, start_response)

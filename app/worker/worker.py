@@ -28,7 +28,7 @@ from trident.app.worker.http2.connections import Http2Connections
 from trident.app.worker.io import CoarseClock
 from trident.app.worker.limits import ConnectionLimits, StopTimes
 from trident.app.worker.listener import Listener
-from trident.app.worker.listening_sockets import PortDispatcher, notice_dead_clients
+from trident.app.worker.listening_sockets import notice_dead_clients
 from trident.app.worker.shutdown import Ports, Shutdown
 from trident.app.worker.tls import TlsSocket
 from trident.core.frontend.body import release_buffers
@@ -93,8 +93,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             super().load_wsgi()
             self.site = PlainSite(self.wsgi, [_port(listener) for listener in self.sockets])
         else:
-            self.site = make_site(self)
-        self.wsgi = PortDispatcher(self.site.applications)
+            self.site = make_site()
 
     def handle_usr1(self, sig: int, frame: Any) -> None:
         """SIGUSR1: the log file was moved away. Not gevent's greenlet, which would begin at the hub's leisure."""
@@ -152,9 +151,8 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             self._http2_ports.listeners.append(accepting)
             return
         ports = self._last_ports if port in getattr(self.app, "last_ports", ()) else self._ports
-        application = self.wsgi.application_for(port)
         service = Http1Service(
-            application,
+            self.site.applications[port],
             listener.getsockname(),
             self.cfg,
             ports.connections,

@@ -15,9 +15,7 @@ import requests
 
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.stock_server import StockServer
 from tests.contract.servers.streamer import write_streamer
-from tests.project import ROOT
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.shapes("front-ends")
@@ -159,22 +157,6 @@ def test_a_load_balancer_gets_the_load_of_the_models_cache(server: ServerProcess
     report = json.loads(answer.headers["endpoint-load-metrics"].removeprefix("JSON "))
     assert report["named_metrics"] == {"pending_requests": 0, "kv_cache_utilization": 0.25, "max_token_capacity": 7680}
     assert 0 <= report["cpu_utilization"] <= 1
-
-
-def test_streams_under_gunicorns_thread_worker(
-    http_workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with StockServer(write_streamer(tmp_path / "models"), tmp_path / "log", "--shutdown-grace-secs=0") as stock:
-        flag, gone = tmp_path / "flag", tmp_path / "gone"
-        with stream(stock, "say first", f"wait {flag}", "count 100", "fail broken") as answer:
-            parts = answer.iter_content(chunk_size=None)
-            assert next(parts) == event("first")
-            flag.touch()
-            assert b"".join(parts) == b"".join([event(str(number)) for number in range(100)]) + ERROR
-        with connect(stock, f"pour {tmp_path / 'count'}", f"cancelled {gone}") as sock:
-            sock.recv(100)
-        assert until(lambda: gone.exists() and gone.read_text()) == "cancelled"
 
 
 def test_curl_shows_the_events(server: ServerProcess) -> None:

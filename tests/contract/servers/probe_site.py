@@ -193,7 +193,7 @@ def main() -> int:
     return serve(
         ServerConfiguration(
             addresses=tuple(Bind("127.0.0.1", port) for port in options.ports),
-            make_site=lambda worker, begun: ProbeSite(options.ports, options.failure, not options.undrained),
+            make_site=lambda begun: ProbeSite(options.ports, options.failure, not options.undrained),
             last_ports=frozenset(options.ports[1:2] if options.last else ()),
             **options.settings,
         )

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.servers.ports import free_ports
 from tests.contract.servers.probe_site import Client, Server, served
 from tests.contract.servers.session import session_members
 from tests.project import ROOT
@@ -113,27 +112,3 @@ def test_nohup_keeps_the_server() -> None:
         server.signal(signal.SIGTERM)
         assert server.ended() == 0
         assert server.output.count("Handling signal") == 1
-
-
-def test_gunicorns_thread_worker_serves_the_site() -> None:
-    with served(worker_class="gthread") as server:
-        assert "REMOTE_ADDR" in server.get("environ")
-        server.signal(signal.SIGTERM)
-        assert server.ended() == 0
-
-
-def test_patching_worker_class_is_refused() -> None:
-    (port,) = free_ports(1)
-    command = [
-        sys.executable,
-        "tests/contract/servers/probe_site.py",
-        str(port),
-        "--settings",
-        '{"worker_class": "gevent"}',
-    ]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120
-    )
-    assert ended.returncode == 1
-    assert "use 'trident.app.supervisor.arbiter.WorkerProcess'" in ended.stderr
-    assert "Traceback" not in ended.stderr

@@ -17,7 +17,6 @@ from tests.contract.servers.processes import engine_of, front_ends_of, workers_o
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import PATH, good_body, link_models
-from tests.contract.servers.stock_server import StockServer
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.waiting import until
@@ -225,20 +224,3 @@ def test_sigterm_fails_readiness_at_once_and_serves_through_the_grace(tmp_path: 
             thread.join()
         assert failures == []
         assert server.process.wait(LIMIT_S) == 0
-
-
-@pytest.mark.shapes("one-process", "front-ends")
-def test_application_serves_under_gunicorns_thread_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with StockServer(link_models(tmp_path / "m", "simple", "str_id"), tmp_path / "log") as server:
-        client = tritonclient.http.InferenceServerClient(server.address)
-        inputs = [tritonclient.http.InferInput(f"INPUT{n}", [2, 16], "INT32") for n in range(2)]
-        for binary in (True, False):
-            for each in inputs:
-                each.set_data_from_numpy(np.arange(32, dtype=np.int32).reshape(2, 16), binary_data=binary)
-            result = client.infer("simple", inputs, request_compression_algorithm="gzip")
-            assert (result.as_numpy("OUTPUT0") == 2 * np.arange(32).reshape(2, 16)).all()
-        assert client.get_model_config("simple")["max_batch_size"] == 8
-        status, _, body = server.request("POST", PATH, b"{")
-        assert (status, json.loads(body)["error"][:44]) == (400, "failed to parse the request JSON buffer: une")
-        assert b"nv_inference_count" in server.request("GET", "/metrics", port=server.metrics_port)[2]

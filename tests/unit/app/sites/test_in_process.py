@@ -54,13 +54,12 @@ FOR_GRPC = {"trident.app.worker.http2.connection", "trident.core.grpc.applicatio
 SERVE_ONE_MODEL = """
 import sys
 from trident.app.settings.reading import read_settings
-from trident.app.sites.applications import make_hub_bridge
 from trident.app.sites.credentials import Credentials
 from trident.app.sites.engine_start import EngineStart
 from trident.app.sites.in_process import InProcessSite
 
 settings = read_settings(["--model-repository=" + sys.argv[1], "--allow-grpc=" + sys.argv[2]], {})
-site = InProcessSite(settings, Credentials(settings), make_hub_bridge, EngineStart(settings))
+site = InProcessSite(settings, Credentials(settings), EngineStart(settings))
 site.start()
 assert site._engine.wait_loaded(60)
 print(*sys.modules)

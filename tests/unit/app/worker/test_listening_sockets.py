@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import gevent
 import pytest
@@ -12,7 +11,6 @@ from trident.app.worker.listener import Listener
 from trident.app.worker.listening_sockets import (
     Bind,
     BindFailed,
-    PortDispatcher,
     drop_handshakes,
     open_listener,
     open_listeners,
@@ -106,19 +104,3 @@ def test_a_listener_whose_port_another_process_refused_closes_without_a_word(
     gevent.sleep(0.01)
     assert accepting.listener.closed
     assert capfd.readouterr() == ("", "")
-
-
-def named(name: bytes) -> Any:
-    return lambda environ, start_response: [name]
-
-
-def test_the_dispatcher_calls_the_application_of_the_port() -> None:
-    dispatcher = PortDispatcher({8000: named(b"http"), 8002: named(b"metrics")})
-    assert list(dispatcher({"SERVER_PORT": "8002"}, None)) == [b"metrics"]  # type: ignore[arg-type]
-
-
-def test_the_dispatcher_raises_for_an_unknown_port() -> None:
-    dispatcher = PortDispatcher({8000: named(b"http")})
-    assert list(dispatcher.application_for(8000)({}, None)) == [b"http"]  # type: ignore[arg-type]
-    with pytest.raises(LookupError):
-        dispatcher.application_for(8001)
