@@ -9,7 +9,7 @@
     python -m bench grpc            gRPC beside binary HTTP, and beside a grpcio server
     python -m bench large           large tensors beside a bare loop over the socket
     python -m bench python          models in Python beside ONNX models of the same function
-    python -m bench repository      the model repository: cold starts, the start of a tiny server, loads under load
+    python -m bench repository      the model repository: cold starts, and the start of a tiny server
     python -m bench sagemaker       SageMaker's container
     python -m bench scale           scaling rules under bursts, in a simulation
     python -m bench sequences       sequences beside dynamic batching

@@ -36,13 +36,13 @@ from bench.results import (
     geometric_mean,
     machine_sentence,
     names_among,
-    number,
     positive,
     table,
 )
 from bench.servers import server as servers
 from bench.servers.server import Server
 from tests.project import ROOT
+from trident.app.bench.measure import number
 
 WARM_UP_S = 1
 BARE_SECONDS = 4.0

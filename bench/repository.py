@@ -1,8 +1,7 @@
-"""The model repository: cold starts from an emulator of S3, the start of a tiny server, and loads while serving."""
+"""The model repository: cold starts from an emulator of S3, and the start of a tiny server."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import statistics
@@ -10,16 +9,11 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
-from bench.cases import ADD_SUB_JSON, LENGTH, Case
-from bench.clients import ClientResult, run_client, write_requests
+from bench.cases import ADD_SUB_JSON
 from bench.machine import tree_seconds
-from bench.models.repositories import SHIPPED, WIDTH, build_big, build_scaled
+from bench.models.repositories import SHIPPED, build_big
 from bench.runner import Benchmark, Run
 from bench.servers.server import Server, trident
 from tests.project import ROOT
@@ -170,91 +164,17 @@ def tiny(run: Run) -> None:
             run.results.at_most(shape, "resident, all processes, MB", 90, resident)
 
 
-SCALED = Case("scaled", "", "scaled", (("INPUT", "FP32", (WIDTH,)),), ("OUTPUT",), binary=True)
-OTHERS = ("other_1", "other_2", "other_3")
-OTHER_MEGABYTES = 16
-WARM_UP_S = 2
-PAUSE_S = 0.2
-QUIET, CHANGING_OTHERS, REPLACING_IT = "nothing else", "others loaded and unloaded", "the model itself replaced"
-
-
-def load(run: Run) -> None:
-    """Requests to a model while nothing changes, while other models are loaded, and while it is itself replaced."""
-    repository = run.folder / "load"
-    shutil.rmtree(repository, ignore_errors=True)
-    build_scaled(repository / SCALED.model)
-    for other in OTHERS:
-        build_big(repository / other, megabytes=OTHER_MEGABYTES)
-    body, headers = SCALED.body()
-    requests = write_requests(SCALED.key, body, headers=headers)
-    # No scale occurs twice: weights that had been there before would prove nothing.
-    factors, others = itertools.count(2), itertools.cycle(OTHERS)
-    results: dict[str, list[ClientResult]] = defaultdict(list)
-    changes: dict[str, list[float]] = defaultdict(list)
-    with _server(run, repository, "--model-control-mode=explicit", f"--load-model={SCALED.model}") as server:
-
-        def change_another() -> None:
-            model = next(others)
-            server.load(model)
-            server.unload(model)
-
-        def replace() -> None:
-            """Replace the weights and load them. RuntimeError if the answer does not use them."""
-            factor = next(factors)
-            build_scaled(repository / SCALED.model, factor)
-            server.load(SCALED.model)
-            answered, answer = server.ask("POST", SCALED.path, body, headers)
-            output = SCALED.answer(answer, answered[LENGTH])["OUTPUT"]
-            if not np.allclose(output, np.multiply(SCALED.feeds()["INPUT"], factor)):
-                raise RuntimeError(f"{server.name} answers with old weights after a reload")
-
-        def measured(seconds: int) -> ClientResult:
-            result = run_client(server.url(SCALED.path), requests, connections=run.options.connections, seconds=seconds)
-            server.settle()
-            return result
-
-        steps: dict[str, Callable[[], None] | None] = {
-            QUIET: None,
-            CHANGING_OTHERS: change_another,
-            REPLACING_IT: replace,
-        }
-        measured(WARM_UP_S)
-        with ThreadPoolExecutor(1) as pool:
-            for number in range(run.options.rounds):
-                print(f"load: round {number + 1} of {run.options.rounds}", file=sys.stderr, flush=True)
-                for what, change in steps.items():
-                    pending = pool.submit(measured, run.options.seconds)
-                    end, count = time.monotonic() + run.options.seconds, 0
-                    while change is not None and time.monotonic() < end and not pending.done():
-                        change()
-                        count += 1
-                        time.sleep(PAUSE_S)
-                    results[what].append(pending.result())
-                    changes[what].append(count)
-    quiet = statistics.median(result.p99_ms for result in results[QUIET])
-    for what, found in results.items():
-        run.results.note("under load", f"changes; {what}", "changes", changes[what])
-        run.results.note("under load", f"requests/s; {what}", "requests/s", [result.rate for result in found])
-        run.results.note("under load", f"p50; {what}", "ms", [result.p50_ms for result in found])
-        p99 = run.results.note("under load", f"p99; {what}", "ms", [result.p99_ms for result in found])
-        run.results.at_most("under load", f"failed requests; {what}", 0, sum(result.errors for result in found))
-        if what != QUIET:
-            run.results.at_most("under load", f"p99 over that with nothing else; {what}", 2, p99.median / quiet)
-
-
 REPOSITORY = Benchmark(
     "The model repository: s3, cold starts of a big model from an emulator of S3 beside a script that does the same; "
     "tiny, the start and memory of a server of one tiny model (without PYTHONDONTWRITEBYTECODE, so that the modules "
-    "are compiled); load, requests while models are loaded, unloaded and replaced.",
+    "are compiled).",
     lambda models: None,
     {},
-    probes={"s3": s3, "tiny": tiny, "load": load},
+    probes={"s3": s3, "tiny": tiny},
     arguments={
-        "rounds": (3, "rounds of s3 and load; the median counts"),
+        "rounds": (3, "rounds of s3; the median counts"),
         "megabytes": (1024, "s3: weights of the model, MB of 2**20"),
         "starts": (10, "tiny: starts of each server"),
         "beside": (None, "tiny, s3: the folder of another checkout"),
-        "seconds": (60, "load: seconds of each of its three parts"),
-        "connections": (64, "load: connections of the client"),
     },
 )

@@ -21,6 +21,7 @@ from pathlib import Path
 from bench import machine
 from bench.machine import OTHERS_LIMIT, STOLEN_LIMIT, LoadWatch, MachineLoad, look
 from tests.project import ROOT
+from trident.app.bench.measure import number
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -31,13 +32,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
 
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
-
-
-def number(value: float) -> str:
-    """About three significant digits, thousands separated by commas."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 # Standard deviations between the median and the ends of a 95 % interval, in halves of the square root of the count.

@@ -14,15 +14,12 @@ refused. The rules and their targets are those of deploy/helm/trident.
 from __future__ import annotations
 
 import argparse
-import http.client
 import math
 import os
 import random
 import shutil
 import subprocess
 import tempfile
-import threading
-import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -31,11 +28,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import machine
-from bench.results import number, table
+from bench.results import table
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
+from trident.app.bench.client import LoadClient, Target
 from trident.app.bench.plots import Point, lines, picture
 
 PAGE = ROOT / "docs" / "scale.md"
@@ -339,34 +337,12 @@ def _measured(server: ServerProcess) -> tuple[int, int]:
 
 def _send(port: int, times: Sequence[float]) -> list[float]:
     """The durations of requests that are sent at `times`, from when each was due."""
-    durations: list[float] = []
-    pending = iter(times)
-    lock = threading.Lock()
-    begin = time.perf_counter() + 0.5
-
-    def client() -> None:
-        connection = http.client.HTTPConnection(HOST, port, timeout=60)
-        while True:
-            with lock:
-                due = next(pending, None)
-            if due is None:
-                return connection.close()
-            time.sleep(max(0.0, begin + due - time.perf_counter()))
-            connection.request("POST", "/v2/models/slow/infer", _BODY)
-            response = connection.getresponse()
-            response.read()
-            if response.status != 200:
-                raise RuntimeError(f"status {response.status}")
-            durations.append(time.perf_counter() - begin - due)
-
-    threads = [threading.Thread(target=client) for _ in range(_CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(durations) < len(times):
-        raise RuntimeError(f"only {number(len(durations))} of {number(len(times))} requests were answered")
-    return durations
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {len(_BODY)}\r\n\r\n"
+    with LoadClient(Target(HOST, port, [[head.encode() + _BODY]])) as client:
+        sample = client.run(times[-1], due=times, most=_CLIENTS)
+    if sample.errors:
+        raise RuntimeError(f"{sample.errors} of {len(times)} requests failed: {sample.error}")
+    return list(sample.latency)
 
 
 def main(arguments: list[str]) -> None:

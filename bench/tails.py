@@ -34,11 +34,12 @@ from bench.clients import BUILD, ClientResult, run_client, write_requests
 from bench.machine import LoadWatch
 from bench.models import repositories
 from bench.models.networks import graph_of
-from bench.results import names_among, number, positive, table
+from bench.results import names_among, positive, table
 from bench.servers.server import Server
 from bench.servers.watched import pauses_us
 from tests.contract.servers.ports import HOST
 from tests.project import ROOT
+from trident.app.bench.measure import number
 
 FOLDER = BUILD / "tails"
 DELAYED = "digits_cnn"
@@ -101,9 +102,13 @@ def idle_connections(server: Server) -> Iterator[None]:
         yield
 
 
-def reload(server: Server) -> None:
-    """Touch a model, because one whose files have not changed is not loaded again."""
-    (server.repository / f"{LARGE}_0" / "1" / "model.onnx").touch()
+def reloads(model: str, every_s: float) -> Condition:
+    """Load a model again and again. It is touched, because one whose files have not changed is not loaded again."""
+
+    def touch(server: Server) -> None:
+        (server.repository / model / "1" / "model.onnx").touch()
+
+    return repeated("POST", f"/v2/repository/models/{model}/load", every_s=every_s, before=touch)
 
 
 def broken_tensor() -> bytes:
@@ -172,8 +177,9 @@ CONDITIONS: dict[str, tuple[str, Condition]] = {
     ),
     "reloads": (
         "a model of 100 MB is loaded again and again",
-        repeated("POST", f"/v2/repository/models/{LARGE}_0/load", every_s=0, before=reload),
+        reloads(f"{LARGE}_0", every_s=0),
     ),
+    "replaced": ("the model itself is loaded again five times a second at most", reloads("simple", every_s=0.2)),
     "idle": ("10,000 connections that have asked once are open", idle_connections),
     "broken": (
         "a JSON tensor of 16 MB that is not UTF-8 is refused, five times a second at most",

@@ -55,7 +55,7 @@ _ROUGH = 90
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to run the model. 0 and "" leave a setting as it is; `batch` -1 means one request at a time."""
+    """A way to run the model. 0 and "" leave a setting as it is."""
 
     backend: str = ""
     instances: int = 0

@@ -178,7 +178,7 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
     for each in found:
         said.append(f"{each.what} of the best way over as it was, in turns: {each.text}: {each.verdict}.")
     for each in beside:
-        said.append(f"{each.what} over the next best, {others[0].candidate.text}: {each.text}: {each.verdict}.")
+        said.append(f"{each.what} of it over the next, {others[0].candidate.text}: {each.text}: {each.verdict}.")
     if level is None:
         said.append(
             "Nothing that was measured keeps the target: a faster model, another machine or a longer target is needed."

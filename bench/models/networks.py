@@ -52,12 +52,6 @@ def mean() -> onnx.ModelProto:
     return graph_of(nodes, [*IMAGE], [1])
 
 
-def scaled(width: int, factor: float) -> onnx.ModelProto:
-    """Multiplies its input by a factor."""
-    node = helper.make_node("Mul", ["INPUT", "factor"], ["OUTPUT"])
-    return graph_of([node], [width], [width], {"factor": np.full(width, factor)})
-
-
 def digits_cnn(channels: tuple[int, int] = CNN_CHANNELS) -> onnx.ModelProto:
     """28x28 pixels to the probabilities of ten digits, about 10^6 multiplications an image.
 

@@ -176,15 +176,6 @@ def build_big(folder: Path, *, megabytes: int) -> Path:
     return graph
 
 
-def build_scaled(folder: Path, factor: float = 1.0) -> None:
-    """Write a model that multiplies by a factor, or replace its weights by a rename, as a careful upload does."""
-    if not (folder / "config.pbtxt").exists():
-        write(folder, CONFIG.format(batch=64, dims_in=WIDTH, dims_out=WIDTH, batching=BATCHING), None)
-    aside = folder.parent.with_name(f"{folder.name}.part")
-    onnx.save(networks.scaled(WIDTH, factor), aside)
-    aside.replace(folder / "1" / "model.onnx")
-
-
 BUCKETS: dict[str, dict[str, str]] = {
     "lengths_16_32_64_128_and_rows": {"LENGTH_BUCKETS": "16,32,64,128", "BATCH_BUCKETS": "1,2,4,8,16"},
     "lengths_16_32_64_128": {"LENGTH_BUCKETS": "16,32,64,128"},
