@@ -36,6 +36,7 @@ from trident.core.config.autocomplete import BackendFacts, normalize
 from trident.core.config.ensemble_check import KnownModels
 from trident.core.config.golden import GoldenRequest
 from trident.core.config.placement import placements
+from trident.core.config.platforms import GENAI as GENAI_BACKEND
 from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.problem import Problem
 from trident.core.config.request_check import RequestValidator
@@ -386,6 +387,8 @@ class RepositoryCheck:
             self.known.note(config, spec)
             if config.backend == TEXT_BACKEND:
                 self.tasks[directory.name] = config.parameters["task"].string_value
+            elif config.backend == GENAI_BACKEND:
+                self.tasks[directory.name] = "text-generation"
         for path, error in found.unchecked:
             _log_unchecked(path, error)
         return found.problems

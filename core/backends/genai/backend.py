@@ -61,7 +61,7 @@ class GenaiBackend:
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         """The tensors of every such model. Raises a ServerError if the folder has no such model."""
         read_generation_folder(path, config.name)
-        return _SIGNATURE
+        return replace(_SIGNATURE, inputs=_INPUTS[:1], optional_inputs=_INPUTS[1:])
 
     def complete(self, path: Path, config: ModelConfig) -> None:
         """Fill in the tensors, the template for chats, and that a request has many responses."""

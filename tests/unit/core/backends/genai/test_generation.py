@@ -16,6 +16,7 @@ from trident.core.backends.genai.backend import GenaiBackend
 from trident.core.backends.genai.folder import read_generation_folder
 from trident.core.backends.genai.stub.generation import Decoder, Options, Sequence, Speed, Text
 from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import validate_against_signature
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
 
 CONTEXT = 2048
@@ -171,6 +172,13 @@ def test_a_folder_that_cannot_be_served_is_refused(tmp_path: Path, change: dict[
 def test_a_folder_says_what_a_token_takes(tmp_path: Path) -> None:
     folder = read_generation_folder(write_counter(tmp_path), "counter")
     assert folder.cache_bytes == 2 * 4 * 16  # keys and values of one layer with one head of 16 numbers
+
+
+def test_a_completed_configuration_fits_the_model(tmp_path: Path) -> None:
+    folder, backend = write_counter(tmp_path), GenaiBackend({})
+    config = ModelConfig(name="counter", backend="genai")
+    backend.complete(folder, config)
+    assert validate_against_signature(config, backend.inspect(folder, config), "counter") == []
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
