@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,8 +40,10 @@ _TEMPLATE_TOKENS = ("bos_token", "eos_token")
 # Members that are for this server, not for the model.
 _OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "n", "tools", "user"})
 # What TensorRT-LLM's models call them.
-_OTHER_NAMES = {"stop_words": "stop", "random_seed": "seed", "return_log_probs": "logprobs"}
-_USAGE = {"prompt_tokens": "num_input_tokens", "completion_tokens": "num_output_tokens"}
+_OTHER_NAMES = {"stop_words": "stop", "random_seed": "seed"}
+# Inputs that ask Triton's vLLM and TensorRT-LLM models for more than the text.
+_ALWAYS_ASKED = ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
+_ASKED_FOR_LOGPROBS = ("return_logprobs", "return_log_probs")
 # The names that text-generation-inference has for OpenAI's options.
 _GENERATION_NAMES = {"max_new_tokens": "max_tokens", "adapter_id": "adapter"}
 # Without a template of the model's own.
@@ -55,11 +58,98 @@ class _Form(NamedTuple):
     prefix: str
     is_chat: bool
 
-    def choice(self, text: str, finish: str | None, *, is_chunk: bool) -> dict[str, Any]:
+    def choice(self, text: str, finish: str | None, logprobs: _Logprobs | None, *, is_chunk: bool) -> dict[str, Any]:
         content: dict[str, Any] = {"text": text}
         if self.is_chat:
             content = {"delta" if is_chunk else "message": {"role": "assistant", "content": text}}
-        return {"index": 0, **content, "logprobs": None, "finish_reason": finish}
+        made = logprobs and (logprobs.of_chat() if self.is_chat else logprobs.of_completion())
+        return {"index": 0, **content, "logprobs": made, "finish_reason": finish}
+
+
+class _Candidate(NamedTuple):
+    """A token that could come at one place of the text. The likeliest one has rank 1."""
+
+    token: str
+    logprob: float
+    rank: int
+
+    def member(self) -> dict[str, Any]:
+        return {"token": self.token, "logprob": self.logprob, "bytes": list(self.token.encode())}
+
+
+class _Logprobs:
+    """The tokens of a text with their likelihoods, and the `most` likeliest ones at each place."""
+
+    def __init__(self, most: int, at: int) -> None:
+        """The text begins `at` characters after the beginning of the answer."""
+        self._most = most
+        self._at = at
+        self._places: list[list[_Candidate]] = []
+
+    def add(self, text: bytes) -> None:
+        """Add the JSON of a vLLM model: an object of candidates for each place, that of the text first."""
+        for place in filter(None, orjson.loads(text) or ()):
+            self._places.append(
+                [_Candidate(each["decoded_token"] or "", each["logprob"], each["rank"] or 0) for each in place.values()]
+            )
+
+    def of_chat(self) -> dict[str, Any]:
+        return {
+            "content": [
+                {**place[0].member(), "top_logprobs": [each.member() for each in self._likeliest(place)]}
+                for place in self._places
+            ]
+        }
+
+    def of_completion(self) -> dict[str, Any]:
+        tokens = [place[0].token for place in self._places]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [place[0].logprob for place in self._places],
+            "top_logprobs": [{each.token: each.logprob for each in self._likeliest(place)} for place in self._places],
+            "text_offset": list(accumulate(map(len, tokens[:-1]), initial=self._at)) if tokens else [],
+        }
+
+    def _likeliest(self, place: list[_Candidate]) -> list[_Candidate]:
+        return sorted((each for each in place if each.rank <= self._most), key=lambda each: each.rank)
+
+
+class _Account:
+    """What the responses to a request have said so far."""
+
+    def __init__(self, output: str, logprobs: int | None) -> None:
+        """`output` has the text; `logprobs` is how many candidates the client wants at each place, None for nothing."""
+        self._output = output
+        self._most = logprobs
+        self._counts = {"prompt_tokens": 0, "completion_tokens": 0}
+        self.size = 0
+        self.finish_reason = "stop"
+
+    def begin_logprobs(self) -> _Logprobs | None:
+        """Those of the text that comes."""
+        return None if self._most is None else _Logprobs(self._most, self.size)
+
+    def add(self, response: InferenceResponse, logprobs: _Logprobs | None) -> str:
+        """Note a response, and add to `logprobs`. Returns its text."""
+        text = _text_of(response, self._output)
+        self.size += len(text)
+        reason = _scalar(response, "finish_reason")
+        if isinstance(reason, bytes) and reason not in (b"", b"None"):
+            self.finish_reason = reason.decode("utf-8", "replace")
+        # As vLLM models do it: all tokens of the prompt, and the tokens of this response.
+        self._counts["prompt_tokens"] = int(_scalar(response, "num_input_tokens") or self._counts["prompt_tokens"])
+        self._counts["completion_tokens"] += int(_scalar(response, "num_output_tokens") or 0)
+        given = None if logprobs is None else _scalar(response, "logprobs")
+        if logprobs is not None and isinstance(given, bytes):
+            try:
+                logprobs.add(given)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise BackendFailed(f"the output 'logprobs' is not as that of vLLM models: {error!r}") from error
+        return text
+
+    def usage(self) -> dict[str, int]:
+        """The tokens that the model counts; 0 if it counts none."""
+        return {**self._counts, "total_tokens": sum(self._counts.values())}
 
 
 _COMPLETION = _Form("text_completion", "text_completion", "cmpl", is_chat=False)
@@ -107,7 +197,7 @@ def _generated(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, as
     prompt: str = asked["inputs"]
     request = _request(model.spec, prompt, options)
     complete(front_end, environ, request)
-    text, _ = _whole(front_end, environ, model, request, _text_output(model.spec))
+    text, _ = _whole(front_end, environ, model, request, _Account(_text_output(model.spec), None))
     return json_reply([{"generated_text": prompt + text if is_full else text}])
 
 
@@ -127,43 +217,44 @@ def _completed(
 ) -> Reply:
     if body.get("n", 1) != 1:
         raise InvalidRequest("'n' may only be 1", hint="send the request several times")
-    name, output = model.spec.name, _text_output(model.spec)
+    name = model.spec.name
+    account = _Account(_text_output(model.spec), _logprobs(body) if "logprobs" in model.spec.outputs else None)
     prompt = _prompt_of_chat(front_end, name, body) if form.is_chat else _prompt(body)
     request = _request(model.spec, prompt, body)
     complete(front_end, environ, request)
     head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
     if body.get("stream") is True:
         stream = _responses(front_end, environ, model, request)
-        chunks = _Chunks(front_end, environ, stream, form, head, output, body.get("stream_options"))
+        chunks = _Chunks(front_end, environ, stream, form, head, account, body.get("stream_options"))
         chunks.begin()
         reply = Reply(200, [("Content-Type", EVENT_STREAM), ("X-Accel-Buffering", "no")], chunks)
     else:
-        text, last = _whole(front_end, environ, model, request, output)
-        choice = form.choice(text, _finish_reason(last), is_chunk=False)
-        reply = json_reply({**head, "object": form.whole, "choices": [choice], "usage": _usage(last)})
+        text, logprobs = _whole(front_end, environ, model, request, account)
+        choice = form.choice(text, account.finish_reason, logprobs, is_chunk=False)
+        reply = json_reply({**head, "object": form.whole, "choices": [choice], "usage": account.usage()})
     add_load(front_end, environ, reply.headers, name)
     return reply
 
 
 def _whole(
-    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest, output: str
-) -> tuple[str, InferenceResponse]:
-    """The text of all responses, and the last one of them. Raises ServerError."""
-    text, last = "", None
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest, account: _Account
+) -> tuple[str, _Logprobs | None]:
+    """The text of all responses. Raises ServerError."""
+    text, has_text, logprobs = "", False, account.begin_logprobs()
     stream = _responses(front_end, environ, model, request)
     try:
         for response in stream:
             if response.error is not None:
                 raise response.error
             if response.outputs:
-                text += _text_of(response, output)
-                last = response
+                text += account.add(response, logprobs)
+                has_text = True
     finally:
         if isinstance(stream, ResponseStream):
             stream.cancel()
-    if last is None:
+    if not has_text:
         raise BackendFailed("the model has sent no text", model=model.spec.name)
-    return text, last
+    return text, logprobs
 
 
 class _Chunks:
@@ -176,7 +267,7 @@ class _Chunks:
         stream: Iterator[InferenceResponse],
         form: _Form,
         head: Mapping[str, Any],
-        output: str,
+        account: _Account,
         options: object,
     ) -> None:
         self._front_end = front_end
@@ -184,9 +275,8 @@ class _Chunks:
         self._stream = stream
         self._form = form
         self._head = head
-        self._output = output
+        self._account = account
         self._has_usage = isinstance(options, dict) and options.get("include_usage") is True
-        self._last: InferenceResponse | None = None
         self._begun: InferenceResponse | None = None
         self._has_ended = False
 
@@ -209,17 +299,17 @@ class _Chunks:
                 if response.error is not None:
                     raise response.error
                 if response.outputs:
-                    self._last = response
-                    return self._event(self._form.choice(_text_of(response, self._output), None, is_chunk=True))
+                    logprobs = self._account.begin_logprobs()
+                    text = self._account.add(response, logprobs)
+                    return self._event(self._form.choice(text, None, logprobs, is_chunk=True))
         except ServerError as error:
             self._has_ended = True
             error.__traceback__ = None  # it refers to this frame, which refers to the response
             return event(orjson.dumps(openai_error_object(self._front_end, self._environ, error)))
         self._has_ended = True
-        choice = self._form.choice("", "stop" if self._last is None else _finish_reason(self._last), is_chunk=True)
-        end = self._event(choice)
+        end = self._event(self._form.choice("", self._account.finish_reason, None, is_chunk=True))
         if self._has_usage:
-            usage = {"choices": [], "usage": _usage(self._last)}
+            usage = {"choices": [], "usage": self._account.usage()}
             end += event(orjson.dumps({**self._head, "object": self._form.chunk, **usage}))
         return end + event(b"[DONE]")
 
@@ -267,6 +357,13 @@ def _text_input(spec: ModelSpec) -> InputSpec:
 
 def _request(spec: ModelSpec, prompt: str, body: Mapping[str, Any]) -> InferenceRequest:
     options = {name: value for name, value in body.items() if name not in _OWN and value is not None}
+    if (newer := options.pop("max_completion_tokens", None)) is not None:
+        options.setdefault("max_tokens", newer)
+    options.pop("top_logprobs", None)
+    if (logprobs := _logprobs(body)) is None:
+        options.pop("logprobs", None)
+    else:
+        options["logprobs"] = logprobs
     streams = body.get("stream") is True
     values: dict[str, Any] = {
         **{ours: options[theirs] for ours, theirs in _OTHER_NAMES.items() if theirs in options},
@@ -274,6 +371,8 @@ def _request(spec: ModelSpec, prompt: str, body: Mapping[str, Any]) -> Inference
         "stream": streams,
         "exclude_input_in_output": True,
         "sampling_parameters": orjson.dumps(options).decode(),
+        **dict.fromkeys(_ALWAYS_ASKED, True),
+        **dict.fromkeys(_ASKED_FOR_LOGPROBS, logprobs is not None),
     }
     taken = _text_input(spec)
     tensors = [_tensor(spec, taken, prompt)]
@@ -289,6 +388,17 @@ def _request(spec: ModelSpec, prompt: str, body: Mapping[str, Any]) -> Inference
         if name not in RESERVED_PARAMETERS and not name.startswith(RESERVED_PREFIX):
             parameters[name] = value if isinstance(value, str | int | bool | float) else orjson.dumps(value).decode()
     return InferenceRequest(spec.name, tensors, parameters=parameters)
+
+
+def _logprobs(body: Mapping[str, Any]) -> int | None:
+    """How many candidates the client wants at each place of the text, None for no likelihoods: a number, or for chats
+    `true` and another number. Raises InvalidRequest."""
+    wanted = body.get("logprobs")
+    if isinstance(wanted, bool):
+        wanted = (body.get("top_logprobs") or 0) if wanted else None
+    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0):
+        raise InvalidRequest("'logprobs' must be a whole number, or true and 'top_logprobs' a whole number")
+    return wanted
 
 
 def _tensor(spec: ModelSpec, declared: InputSpec, value: Any) -> InputTensor:
@@ -313,20 +423,9 @@ def _text_of(response: InferenceResponse, output: str) -> str:
     return b"".join(elements).decode("utf-8", "replace")
 
 
-def _scalar(response: InferenceResponse | None, name: str) -> Any:
-    found = [] if response is None else [each.array for each in response.outputs if each.name == name]
+def _scalar(response: InferenceResponse, name: str) -> Any:
+    found = [each.array for each in response.outputs if each.name == name]
     return found[0].ravel()[0] if found and found[0].size else None
-
-
-def _finish_reason(response: InferenceResponse) -> str:
-    reason = _scalar(response, "finish_reason")
-    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) and reason else "stop"
-
-
-def _usage(response: InferenceResponse | None) -> dict[str, int]:
-    """The tokens that the model counts; 0 if it counts none."""
-    counts = {name: int(_scalar(response, output) or 0) for name, output in _USAGE.items()}
-    return {**counts, "total_tokens": sum(counts.values())}
 
 
 # --- prompts

@@ -28,13 +28,19 @@ class TritonPythonModel:
                 if word == "fail":
                     sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("the model has failed")))
                     break
-                reason = b"length" if at + 1 < len(words) else b"stop"
+                is_last = at + 1 == min(len(words), options.get("max_tokens", 100))
+                reason = b"None" if not is_last else b"length" if at + 1 < len(words) else b"stop"
                 tensors = [
                     pb_utils.Tensor("text_output", np.array([(word.upper() + " ").encode()], np.object_)),
                     pb_utils.Tensor("finish_reason", np.array([reason], np.object_)),
                     pb_utils.Tensor("num_input_tokens", np.array([len(words)], np.uint32)),
-                    pb_utils.Tensor("num_output_tokens", np.array([at + 1], np.uint32)),
+                    pb_utils.Tensor("num_output_tokens", np.array([1], np.uint32)),
                 ]
+                wanted = pb_utils.get_input_tensor_by_name(request, "return_logprobs")
+                if wanted.as_numpy()[0]:
+                    names = [word.upper(), "other", "third"][: 1 + options["logprobs"]]
+                    place = {n: {"logprob": -n, "rank": n, "decoded_token": name} for n, name in enumerate(names, 1)}
+                    tensors.append(pb_utils.Tensor("logprobs", np.array([json.dumps([place]).encode()], np.object_)))
                 sender.send(pb_utils.InferenceResponse(tensors))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
@@ -47,9 +53,11 @@ backend: "python"
 model_transaction_policy {{ decoupled: true }}
 input {{ name: "text_input" data_type: TYPE_STRING dims: [1] }}
 input {{ name: "sampling_parameters" data_type: TYPE_STRING dims: [1] optional: true }}
+input {{ name: "return_logprobs" data_type: TYPE_BOOL dims: [1] optional: true }}
 input {{ name: "stream" data_type: TYPE_BOOL dims: [1] optional: true }}
 output {{ name: "text_output" data_type: TYPE_STRING dims: [-1] }}
 output {{ name: "finish_reason" data_type: TYPE_STRING dims: [-1] }}
+output {{ name: "logprobs" data_type: TYPE_STRING dims: [-1] }}
 output {{ name: "num_input_tokens" data_type: TYPE_UINT32 dims: [1] }}
 output {{ name: "num_output_tokens" data_type: TYPE_UINT32 dims: [1] }}
 parameters {{
@@ -93,6 +101,22 @@ def test_a_completion_is_streamed(client: Any) -> None:
     assert [choice.finish_reason for chunk in chunks for choice in chunk.choices] == [None, None, "stop"]
     assert chunks[-1].usage.total_tokens == 4
     assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_likelihoods_of_the_model_are_in_both_forms(client: Any) -> None:
+    answer = client.completions.create(model="writer", prompt="ab c", logprobs=1)
+    found = answer.choices[0].logprobs
+    assert (found.tokens, found.token_logprobs, found.text_offset) == (["AB", "C"], [-1, -1], [0, 2])
+    assert found.top_logprobs == [{"AB": -1}, {"C": -1}]
+    hi = [{"role": "user", "content": "hi"}]
+    for streams in (False, True):
+        chat = client.chat.completions.create(
+            model="writer", messages=hi, logprobs=True, top_logprobs=2, stream=streams, max_completion_tokens=1
+        )
+        answer = next(iter(list(chat))) if streams else chat
+        (place,) = answer.choices[0].logprobs.content
+        assert (place.token, place.logprob, bytes(place.bytes)) == ("<USER>", -1, b"<USER>")
+        assert [(each.token, each.logprob) for each in place.top_logprobs] == [("<USER>", -1), ("other", -2)]
 
 
 def test_messages_become_a_prompt_by_the_models_template(client: Any) -> None:
