@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,7 +32,7 @@ import onnx
 import onnxruntime
 
 from bench.cases import ADD_SUB, BY_KEY, LENGTH, Case
-from bench.clients import BUILD, Load, write_requests
+from bench.clients import BUILD, ClientResult, Load, write_requests
 from bench.loads import infer
 from bench.machine import tree_members, tree_seconds
 from bench.models import networks, repositories
@@ -213,9 +213,9 @@ def loop(graph: Path, feeds_file: Path, provider: str, binding: bool, count_file
         else:
             session.run(None, feeds)
         count[0] += 1
-    result = dict.fromkeys(("p50_us", "p99_us", "p999_us", "errors"), 0)
-    result |= {"requests": int(count[0]), "duration_us": int((time.perf_counter() - began) * 1e6)}
-    print(f"RESULT {json.dumps(result)}")
+    seconds = time.perf_counter() - began
+    result = ClientResult(int(count[0]), seconds, 0, 0, 0, 0, time.process_time())
+    print(json.dumps(asdict(result)))
 
 
 class BareServer(Server):
@@ -336,7 +336,7 @@ def registered(server: Server, kind: str, document: dict[str, object]) -> Iterat
 
 
 def gpu_tests(part: Part) -> None:
-    tests = (ROOT / "tests" / "unit").rglob("test_*.py")
+    tests = (ROOT / "tests").rglob("test_*.py")
     files = [str(file) for file in tests if "pytest.mark.gpu" in file.read_text()]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -393,7 +393,7 @@ def tensorrt(part: Part) -> None:
 
 PARTS: dict[str, tuple[Callable[[Part], None], float]] = {
     "models": (models, 90),
-    "tests": (gpu_tests, 100),
+    "tests": (gpu_tests, 200),
     "add_sub": (add_sub, 60),
     "resnet": (lambda part: batches(part, part.resnet()), 180),
     "bert": (lambda part: batches(part, BERT), 180),

@@ -19,8 +19,17 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from trident.core.backends.backend import Execution, LoadContext, OnChange
-from trident.core.backends.tensors.gather import Gatherer, OnBuffer, PaddingGatherer, batch_inputs, batch_total
+from trident.core.backends.tensors.gather import (
+    Gatherer,
+    OnBuffer,
+    PaddingGatherer,
+    SteadySizes,
+    batch_inputs,
+    batch_total,
+)
 from trident.core.backends.tensors.split import PaddedSplitter, Splitter, scattered_outputs
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
@@ -84,7 +93,7 @@ class Runner:
 
     `run_placed` and `run_bound` are for a request that runs alone, of a model that `may_bind`. `scalars` are the inputs
     without dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`). `padding` is for what pads by
-    itself.
+    itself, and `steady` for a session that has to keep its batch size.
     """
 
     run: Run
@@ -96,6 +105,7 @@ class Runner:
     may_run_inline: bool = False
     close: Callable[[], None] | None = None
     padding: Pads | None = None
+    steady: SteadySizes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,19 +162,25 @@ class InProcessModel:
 
     def instance(self, placement: Placement) -> InProcessInstance:
         """An instance on the weights of its device, which are loaded if there are none. Raises a ServerError."""
-        spec, config, buckets = self._spec, self._config, self._spec.buckets
+        spec, config = self._spec, self._config
         weights = self._weights(placement)
         runner = self._framework.runner(weights, placement)
+        buckets = spec.buckets or (BucketSpec() if runner.steady is not None else None)
         described = batch_inputs(config, spec.name)
         if buckets is None:
             gatherer = Gatherer(spec, scalars=runner.scalars, batch_inputs=described, on_buffer=runner.on_buffer)
             splitter = Splitter(spec, scattered_outputs(config))
         else:
             gatherer = PaddingGatherer(
-                spec, buckets, scalars=runner.scalars, batch_inputs=described, on_buffer=runner.on_buffer
+                spec,
+                buckets,
+                scalars=runner.scalars,
+                batch_inputs=described,
+                on_buffer=runner.on_buffer,
+                steady=runner.steady,
             )
-            splitter = PaddedSplitter(spec, buckets, self._length_axes(weights, buckets))
-        binds = buckets is None and not runner.scalars and may_bind(spec, config)
+            splitter = PaddedSplitter(spec, buckets, gatherer, self._length_axes(weights, buckets))
+        binds = spec.buckets is None and not runner.scalars and may_bind(spec, config)
         return InProcessInstance(placement, spec, gatherer, splitter, runner, self._framework.failures, binds)
 
     def _weights(self, placement: Placement) -> Any:
@@ -246,6 +262,17 @@ def length_axes(
     return found
 
 
+def may_pad(spec: ModelSpec, config: ModelConfig) -> bool:
+    """Whether rows can be added to a batch: each tensor has one for each item, and nothing else counts the items."""
+    inputs = spec.inputs.values()
+    return (
+        spec.sequence is None
+        and not config.batch_input
+        and not config.batch_output
+        and not any(tensor.allow_ragged_batch or tensor.is_shape_tensor for tensor in inputs)
+    )
+
+
 def may_bind(spec: ModelSpec, config: ModelConfig) -> bool:
     """Whether the tensors of requests are those of the model, so that nothing has to be done to them in between."""
     tensors: list[InputSpec | OutputSpec] = [*spec.inputs.values(), *spec.outputs.values()]
@@ -284,6 +311,7 @@ class InProcessInstance:
         self._run = runner.run
         self._run_placed = runner.run_placed if binds else None
         self._run_bound = runner.run_bound if binds else None
+        self._steady = runner.steady
         self._run_options = runner.run_options
         self._failures = failures
         self._exceptions = failures.exceptions
@@ -310,13 +338,15 @@ class InProcessInstance:
                 if type(tensor) is RegionInput and tensor.on_device and tensor.on_device.device_id == device_id
             }
             places = {name: place for name, place in first.outputs_on_device.items() if place.device_id == device_id}
-            if inputs or places:
+            if (inputs or places) and (self._steady is None or self._steady.size(total) == total):
                 return self._execute_bound(self._run_bound, first, inputs, places, total)
         try:
             feed = self._gatherer.gather(requests, total)
             gathered_ns = monotonic_ns()
             memory = first.output_memory if is_alone else None
-            if memory is None or self._run_placed is None:
+            if type(self._gatherer) is PaddingGatherer and self._gatherer.size < self._gatherer.rows:
+                results = self._run_in_parts(feed, self._gatherer.size, self._gatherer.rows)
+            elif memory is None or self._run_placed is None:
                 results = self._run(self._names, feed, self._run_options)
             else:
                 results = self._run_placed(self._names, feed, self._run_options, memory)
@@ -327,6 +357,13 @@ class InProcessInstance:
         if self._padding is not None:
             execution.bucket = self._padding.use
         return execution
+
+    def _run_in_parts(self, feed: Mapping[str, Array], size: int, rows: int) -> Sequence[Array]:
+        parts = [
+            self._run(self._names, {name: array[at : at + size] for name, array in feed.items()}, self._run_options)
+            for at in range(0, rows, size)
+        ]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def _execute_bound(
         self,

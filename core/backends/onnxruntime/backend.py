@@ -18,7 +18,7 @@ import onnxruntime
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.cpu_budget import Spinning, available_cores, spinning_of
-from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
+from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner, may_pad
 from trident.core.backends.model_files import weight_bytes
 from trident.core.backends.onnxruntime.batch_sizes import run_sizes
 from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
@@ -60,6 +60,7 @@ from trident.core.backends.onnxruntime.session import (
     shrink_arena,
 )
 from trident.core.backends.registry import DeviceSupport, ProviderState
+from trident.core.backends.tensors.gather import SteadySizes
 from trident.core.config.autocomplete import is_complete
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
@@ -181,8 +182,11 @@ class OnnxRuntimeBackend:
             _check_signature(config, context.path, session)
             labels.update(found)
             if placement.kind is DeviceKind.GPU:
-                run_sizes(session, context.spec, placement)
+                steady[placement.device] = run_sizes(session, context.spec, placement)
             return session
+
+        # The sizes that the session of a device has to keep.
+        steady: dict[str, SteadySizes | None] = {}
 
         # The instance that has the session of a device, under TensorRT.
         users: dict[str, object] = {}
@@ -206,7 +210,9 @@ class OnnxRuntimeBackend:
                 else:
                     session = load(placement)
             options = run_options(settings_on(plan, placement, context.placements))
-            return make_runner(session, context.spec, placement, options, may_run_inline, close)
+            made = make_runner(session, context.spec, placement, options, may_run_inline, close)
+            is_steady = session.get_providers()[0] != TENSORRT and may_pad(context.spec, config)
+            return replace(made, steady=steady.get(placement.device) if is_steady else None)
 
         def provider(session: Any) -> str:
             """The first, which runs all it can."""

@@ -9,7 +9,8 @@ Source: docs/spec/onnxruntime-backend.md section 5.5 items 1 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -249,8 +250,44 @@ def batch_total(batch_sizes: Sequence[int], max_batch_size: int, model_name: str
 # filled up with the pad value of their input. Source: docs/ragged-batching.md.
 
 
+class SteadySizes:
+    """Keeps the batch size of a session that needs `change_s` seconds for another one. Any thread.
+
+    `seconds` is how long an execution of each size takes, the size in use first. A larger batch runs in several
+    executions, a smaller one is padded. The size changes, for all instances of the session, when the batches since then
+    would have taken less time with another size, by as much as the change takes.
+    """
+
+    def __init__(self, seconds: Mapping[int, float], change_s: float) -> None:
+        self._seconds = seconds
+        self._change_s = change_s
+        self._lock = threading.Lock()
+        self._size = next(iter(seconds))
+        # What another size would have saved; negative sums are forgotten.
+        self._saved = dict.fromkeys(seconds, 0.0)
+
+    def size(self, items: int) -> int:
+        """The size for a batch of so many items."""
+        with self._lock:
+            taken = self._taken(self._size, items)
+            for size in self._saved:
+                self._saved[size] = max(0.0, self._saved[size] + taken - self._taken(size, items))
+            best = max(self._saved, key=self._saved.__getitem__)
+            if self._saved[best] > self._change_s:
+                self._size = best
+                self._saved = dict.fromkeys(self._saved, 0.0)
+            return self._size
+
+    def _taken(self, size: int, items: int) -> float:
+        return -(-items // size) * self._seconds[size]
+
+
 class PaddingGatherer(Gatherer):
-    """A Gatherer for a model with `buckets`. `use` is the bucket of the latest feed, with its padding."""
+    """A Gatherer for a model with `buckets`, or with `steady` sizes.
+
+    `rows`, `size` and `use` are those of the latest feed: its rows, how many of them are executed at once, and its
+    bucket with the padding.
+    """
 
     def __init__(
         self,
@@ -260,9 +297,13 @@ class PaddingGatherer(Gatherer):
         scalars: frozenset[str] = frozenset(),
         batch_inputs: Sequence[BatchInputSpec] = (),
         on_buffer: OnBuffer | None = None,
+        steady: SteadySizes | None = None,
     ) -> None:
         super().__init__(spec, scalars=scalars, batch_inputs=batch_inputs, on_buffer=on_buffer)
         self.use = BucketUse(0, 0, 0, 0)
+        self.rows = self.size = 0
+        self._steady = steady
+        self._pads_rows = steady is not None or bool(buckets.batch_sizes)
         self._buckets = buckets
         self._batching = spec.max_batch_size > 0
         self._pad_values = {
@@ -272,7 +313,8 @@ class PaddingGatherer(Gatherer):
     def gather(self, requests: Sequence[InferenceRequest], total: int) -> dict[str, Array]:
         """Gather as Gatherer does, padded to the bucket of the batch."""
         buckets = self._buckets
-        rows = buckets.rows(total)
+        self.size = buckets.rows(total) if self._steady is None else self._steady.size(total)
+        self.rows = rows = -(-total // self.size) * self.size
         length = buckets.length(max(lengths_of(requests, buckets))) if buckets.lengths else 0
         feed: dict[str, Array] = {}
         elements = made = 0
@@ -290,7 +332,7 @@ class PaddingGatherer(Gatherer):
                 by_row = table.reshape(rows, *by_row.shape[1:]) if by_row.ndim > 1 else table.reshape(-1)
             for name in batch_input.target_names:
                 feed[name] = by_row
-        self.use = BucketUse(rows if buckets.batch_sizes else 0, length, elements, made - elements)
+        self.use = BucketUse(self.size if self._pads_rows else 0, length, elements, made - elements)
         return feed
 
     def _padded(self, name: str, arrays: list[Array], rows: int, length: int) -> Array:

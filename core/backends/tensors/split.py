@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from trident.core.backends.tensors.gather import input_named, lengths_of
+from trident.core.backends.tensors.gather import PaddingGatherer, input_named, lengths_of
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec, ModelSpec, OutputSpec
 from trident.core.errors import BackendFailed
@@ -218,23 +218,25 @@ def scattered_outputs(config: ModelConfig) -> dict[str, str]:
 
 
 class PaddedSplitter(Splitter):
-    """A Splitter for a model with `buckets`.
+    """A Splitter for what `gatherer` padded.
 
     `axes` has the dimensions of each output that are as long as the padded inputs. They are cut back to the length of
     the request; those of other outputs stay as the model made them.
     """
 
-    def __init__(self, spec: ModelSpec, buckets: BucketSpec, axes: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, spec: ModelSpec, buckets: BucketSpec, gatherer: PaddingGatherer, axes: Mapping[str, tuple[int, ...]]
+    ) -> None:
         super().__init__(spec, {})
         self._buckets = buckets
+        self._gatherer = gatherer
         self._axes = axes
 
     def split(
         self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int], results: Sequence[Array], total: int
     ) -> Sequence[Outputs]:
         """Split as Splitter does; `total` are the real items."""
-        buckets = self._buckets
-        rows = buckets.rows(total)
+        buckets, rows = self._buckets, self._gatherer.rows
         if rows > total:
             results = [self._real_rows(name, result, rows, total) for name, result in self._named(results)]
         if self._axes:

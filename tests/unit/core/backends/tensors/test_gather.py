@@ -12,12 +12,14 @@ from trident.core.backends.tensors.gather import (
     Gatherer,
     PaddingGatherer,
     StagingBuffer,
+    SteadySizes,
     batch_inputs,
     batch_total,
     input_named,
     lengths_of,
 )
 from trident.core.config.request_check import RequestValidator
+from trident.core.config.spec import BucketSpec
 from trident.core.errors import BackendFailed, ConfigInvalid
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.tensors import Array, bytes_array
@@ -188,6 +190,21 @@ def test_a_batch_gets_the_rows_of_its_bucket_as_copies_of_the_last_one() -> None
     feed = padding.gather([request(INPUT0=rows(1, 2, 3)), request(INPUT0=rows(2, 2, 5))], 3)
     assert feed["INPUT0"].tolist() == [[3, 3], [5, 5], [5, 5], [5, 5]]
     assert padding.use == BucketUse(4, 0, 6, 2)
+
+
+def test_a_steady_size_changes_when_another_one_would_have_saved_what_the_change_takes() -> None:
+    steady = SteadySizes({1: 2.0, 4: 3.0, 8: 5.0}, 10.0)
+    assert [steady.size(8) for _ in range(3)] == [8, 8, 8]  # it saves 16 - 5
+    assert [steady.size(1) for _ in range(5)] == [8, 8, 8, 1, 1]  # saves 3 each time
+    assert [steady.size(4) for _ in range(4)] == [1, 1, 4, 4]  # saves 5 each time
+    assert [steady.size(16) for _ in range(3)] == [4, 4, 4]  # saves 2 each time
+
+
+def test_padding_fills_the_last_of_several_executions() -> None:
+    spec, _ = bucket_model(bucket_text(BATCH_BUCKETS="8"))
+    padding = PaddingGatherer(spec, BucketSpec(), steady=SteadySizes({2: 1.0}, 1.0))
+    assert padding.gather([request(INPUT0=rows(3, 2))], 3)["INPUT0"].shape == (4, 2)
+    assert (padding.rows, padding.size, padding.use) == (4, 2, BucketUse(2, 0, 6, 2))
 
 
 def test_inputs_get_the_length_of_the_bucket_of_the_longest() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
 from tests.unit.packed_tensors import TWO, plain_requests, spec, two_results
+from trident.core.backends.tensors.gather import PaddingGatherer
 from trident.core.backends.tensors.split import PaddedSplitter, Splitter, scattered_outputs
 from trident.core.errors import BackendFailed
 from trident.core.inference.request import InferenceRequest, InputTensor
@@ -170,7 +171,9 @@ def split(
     """The output arrays of each request."""
     spec, buckets = bucket_model(text)
     sizes = [each.inputs[0].shape[0] for each in requests]
-    answers = PaddedSplitter(spec, buckets, axes or {}).split(requests, sizes, results, sum(sizes))
+    gatherer = PaddingGatherer(spec, buckets)
+    gatherer.gather(requests, sum(sizes))
+    answers = PaddedSplitter(spec, buckets, gatherer, axes or {}).split(requests, sizes, results, sum(sizes))
     for answer in answers:
         assert all(output.array.flags.c_contiguous and output.array.shape == output.shape for output in answer)
     return [[output.array for output in answer] for answer in answers]
