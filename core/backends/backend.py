@@ -179,8 +179,8 @@ class BackendModel(Protocol):
 class ShrinkableModel(BackendModel, Protocol):
     """A version whose framework keeps memory for later executions, and can return it."""
 
-    def shrink(self) -> None:
-        """Return the memory that only past executions needed. Any thread; executions go on meanwhile."""
+    def shrink(self, device: str) -> None:
+        """Return the memory of `device` that only past executions needed. On the thread of an instance there."""
         ...
 
 

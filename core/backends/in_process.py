@@ -218,11 +218,11 @@ class InProcessModel:
         with self._changing:
             self._loaded = {device: weights for device, weights in self._loaded.items() if device in kept}
 
-    def shrink(self) -> None:
-        """Return the memory that only past runs needed, on all devices."""
-        if self._framework.shrink is not None:
-            for device, weights in self._loaded.items():
-                self._framework.shrink(weights, device)
+    def shrink(self, device: str) -> None:
+        """Return the memory of `device` that only past runs needed."""
+        weights = self._loaded.get(device)
+        if self._framework.shrink is not None and weights is not None:
+            self._framework.shrink(weights, device)
 
     def close(self) -> None:
         """Drop all weights. They are freed when the last instance on them has closed as well."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
@@ -295,10 +296,14 @@ class ModelVersion:
         self._model.retain({placement.device for placement in self.placements})
 
     def shrink(self) -> None:
-        """Return the memory that only its past executions needed, if its framework can."""
-        model = self._model
-        if isinstance(model, ShrinkableModel):
-            model.shrink()
+        """Return the memory that only its past executions needed, if its framework can and an instance rests.
+
+        A framework keeps memory of the GPU for each thread that calls it, so the instances' threads do it.
+        """
+        model, run_at_rest = self._model, getattr(self._scheduler, "run_at_rest", None)
+        if isinstance(model, ShrinkableModel) and run_at_rest is not None:
+            for device in {placement.device for placement in self.placements}:
+                run_at_rest(device, partial(model.shrink, device))
 
     def measure(self, latencies: LatencyOptions) -> None:
         """Keep the distributions of durations that are switched on, from now on."""

@@ -231,6 +231,22 @@ class DynamicBatcher:
             else:
                 self._pool.wake(queue.items)
 
+    def run_at_rest(self, device: str, errand: Callable[[], None]) -> bool:
+        """Call `errand` on the thread of an instance on `device` that rests, and wait for it. False if none rests."""
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                errand()
+            finally:
+                done.set()
+
+        with self._lock:
+            is_sent = self._pool.send(device, run)
+        if is_sent:
+            done.wait()
+        return is_sent
+
     # --- on the instance threads
 
     def _serve(self, instance: ModelInstance) -> None:
@@ -260,6 +276,9 @@ class DynamicBatcher:
                 instance.token.acquire(timeout=min(remaining_s, threading.TIMEOUT_MAX))
             else:
                 instance.token.acquire()
+                if instance.errand is not None:
+                    errand, instance.errand = instance.errand, None
+                    errand()
 
     def _next_work(self, instance: ModelInstance) -> Work | None:
         """Take work for an instance whose thread is awake; None if it must rest or end, as its state then says."""

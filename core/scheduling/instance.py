@@ -74,10 +74,11 @@ ENDED.next = ()
 class ModelInstance:
     """One instance of a model version. It executes on its own thread, or on a submitting one while its own rests.
 
-    The scheduler's lock guards `state`, `retired`, `taken` and `wait`. `token` is a binary semaphore: the thread rests
-    by acquiring it, and whoever moves it to WOKEN or ENDED releases it. `retired` tells the thread to end when it next
-    looks for work. `taken` is the number of requests that it has taken and not finished, without those of
-    `open_requests`, which are done when their final response was delivered. `wait` is valid while HOLDING.
+    The scheduler's lock guards `state`, `retired`, `errand`, `taken` and `wait`. `token` is a binary semaphore: the
+    thread rests by acquiring it, and whoever moves it to WOKEN or ENDED releases it. `retired` tells the thread to end
+    when it next looks for work, and `errand` is what it calls before that. `taken` is the number of requests that it
+    has taken and not finished, without those of `open_requests`, which are done when their final response was
+    delivered. `wait` is valid while HOLDING.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class ModelInstance:
         self.token.acquire()
         self.state: ThreadState = RUNNING
         self.retired = False
+        self.errand: Callable[[], None] | None = None
         self.taken = 0
         self.wait = Wait(0, 0, None, 0)
         self._own_thread: threading.Thread | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from trident.core.scheduling.batch_forming import Wait, Work
 from trident.core.scheduling.instance import ENDED, HOLDING, IDLE, LENT, RUNNING, WAITING, WOKEN, ModelInstance
@@ -89,6 +90,16 @@ class InstancePool:
         else:
             self.holder = None
             self._wake(holder)
+
+    def send(self, device: str, errand: Callable[[], None]) -> bool:
+        """IDLE -> WOKEN for a thread of `device`, which calls `errand` first. False if none of them rests."""
+        for instance in self.idle:
+            if instance.backend.placement.device == device:
+                instance.errand = errand
+                self.idle.remove(instance)
+                self._wake(instance)
+                return True
+        return False
 
     def rise(self, instance: ModelInstance) -> None:
         """WOKEN or WAITING -> RUNNING, or IDLE or HOLDING -> RUNNING if the time limit has woken the thread."""

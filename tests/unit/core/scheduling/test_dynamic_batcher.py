@@ -77,6 +77,28 @@ def test_every_idle_instance_takes_a_request(make_bench: MakeBench) -> None:
     assert sorted(bench.wait(3)) == ["a", "b", "c"]
 
 
+def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    ran: list[str] = []
+
+    def errand() -> None:
+        ran.append(threading.current_thread().name)
+
+    assert not bench.scheduler.run_at_rest("cpu", errand)
+    bench.scheduler.start()
+    bench.submit("a")
+    bench.wait(1)
+    until(lambda: bench.scheduler.run_at_rest("cpu", errand))
+    assert ran == [f"trident-{bench.backend.placement.name}"]
+    assert not bench.scheduler.run_at_rest("gpu:0", errand)
+    bench.backend.gate.clear()
+    bench.submit("b")
+    bench.begun(0)
+    assert not bench.scheduler.run_at_rest("cpu", errand)
+    bench.backend.gate.set()
+    assert bench.wait(2) == ["a", "b"]
+
+
 def test_requests_left_by_a_batch_wake_another_instance(make_bench: MakeBench) -> None:
     bench = make_bench(batching(4, 6), instances=2)
     for backend in bench.backends:
