@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from tests.unit.core.remote.thread_link import ThreadLink
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
 from trident.core.inference.pending_request import PendingRequest
@@ -23,7 +24,6 @@ from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array, Buffer
 from trident.core.interprocess.frames import Frame, FrameReader, frame
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
-from trident.core.remote.connection import ThreadLink
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
 from trident.core.remote.pool import EnginePool

@@ -28,6 +28,7 @@ from tests.unit.core.remote.remote_parts import (
     numbers,
     served,
 )
+from tests.unit.core.remote.thread_link import ThreadLink
 from tests.unit.core.scheduling.later_bench import described, later_benches, text
 from tests.unit.fake_engine import identity_spec
 from tests.waiting import until
@@ -44,7 +45,6 @@ from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.remote import engine_client as engine_client
 from trident.core.remote.calls import EngineGone
-from trident.core.remote.connection import ThreadLink
 from trident.core.remote.engine_client import RemoteEngine
 
 
