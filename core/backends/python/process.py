@@ -47,101 +47,6 @@ _LAST_BREATH_S = 1.0
 OnLine = Callable[[int, str], None]
 
 
-class StubProcess:
-    """Started by the constructor. Any thread.
-
-    `sock` and `memory` belong to the channel, which closes them; `readiness` is the socket on which the stub answers
-    whether its model is ready. The process and its children end when the server ends, however that ends: the kernel
-    kills them when the server's end of the lifeline is closed.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        interpreter: str,
-        variables: Mapping[str, str],
-        memory_bytes: int,
-        watcher: FileWatcher,
-        on_line: OnLine,
-        on_end: Callable[[], None],
-    ) -> None:
-        """`name` is that of the instance, for whoever lists processes. `on_line` gets level and text of what the
-        process prints, on the watcher's thread; so is `on_end` called.
-
-        Raises ModelLoadFailed, and OutOfMemory for the shared memory.
-        """
-        self._on_line = on_line
-        self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._ending = threading.Lock()
-        self._has_ended = False
-        self.sock, sock = socket.socketpair()
-        self.readiness, readiness = socket.socketpair()
-        self._lifeline, lifeline = socket.socketpair()
-        try:
-            self.memory = SharedMemory.create(memory_bytes)
-            passed = [sock.fileno(), self.memory.descriptor, readiness.fileno(), lifeline.fileno()]
-            self._process = subprocess.Popen(
-                [interpreter, str(_PROGRAM), *map(str, passed), name],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**os.environ, **variables},
-                pass_fds=passed,
-                start_new_session=True,
-            )
-        except (OSError, MemoryError) as error:
-            for each in (self.sock, self.readiness, self._lifeline):
-                each.close()
-            if isinstance(error, MemoryError):
-                raise OutOfMemory(
-                    f"cannot share {memory_bytes} bytes of memory with a model's process: {error} "
-                    f"(set by --backend-config=python,{MEMORY_SIZE})"
-                ) from error
-            reason = os.strerror(error.errno or 0)
-            raise ModelLoadFailed(f"the interpreter '{interpreter}' cannot be started: {reason}") from error
-        finally:
-            for each in (sock, readiness, lifeline):
-                each.close()
-        self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
-        pipes = ((self._process.stdout, logging.INFO), (self._process.stderr, logging.WARNING))
-        self._outputs = [_Output(pipe, level, self._line, watcher) for pipe, level in pipes if pipe is not None]
-        self._watched = watcher.watch(self._pidfd, on_end)
-        self._watched.arm()
-
-    def _line(self, level: int, text: str) -> None:
-        # In the traceback of a crash, the frames of imports and of this server's program say nothing of the model.
-        if level >= logging.WARNING and not any(each in text for each in _NOT_THE_MODEL):
-            self.last_lines.append(text)
-        self._on_line(level, text)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` seconds for the end of the process. Returns whether it has ended."""
-        # The process stays a zombie until `end`, so that its number remains that of its group.
-        return self._has_ended or wait_readable(self._pidfd, timeout_s)
-
-    def end(self, is_ending: bool = False) -> str:
-        """Kill the process and its children, and free all. Returns how it ended, "" if it was killed here.
-
-        `is_ending`: it has closed its socket, so that it gets a moment to end by itself.
-        """
-        with self._ending:
-            if self._has_ended:
-                return ""
-            self._has_ended = True
-        has_ended = wait_readable(self._pidfd, _LAST_BREATH_S if is_ending else 0)
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        code = self._process.wait()
-        self._watched.end()
-        for output in self._outputs:
-            output.close()
-        os.close(self._pidfd)
-        self.readiness.close()
-        self._lifeline.close()
-        return end_text(code) if has_ended else ""
-
-
 def _ignore(level: int, text: str) -> None: ...
 
 
@@ -306,25 +211,72 @@ class LaunchPlan:
 
 
 class ModelProcess:
-    """`initialize` and `execute` on one thread at a time; any thread calls the other methods."""
+    """`initialize` and `execute` on one thread at a time; any thread calls the other methods.
+
+    The process and its children end when the server ends, however that ends: the kernel kills them when the server's
+    end of the lifeline is closed.
+    """
 
     def __init__(
         self, plan: LaunchPlan, placement: Placement, watcher: FileWatcher, on_gone: Callable[[], None]
     ) -> None:
-        """Start the process. `on_gone` is called on the watcher's thread when it ends. Raises a ServerError."""
+        """Start the process. `on_gone` is called on the watcher's thread when it ends.
+
+        Raises ModelLoadFailed, and OutOfMemory for the memory that the server shares with it.
+        """
         self._plan = plan
         self._placement = placement
         self._log = ModelLog(plan.spec.name, placement.name)
-        self._process = StubProcess(
-            placement.name, plan.interpreter, plan.variables, plan.memory_bytes, watcher, self._log.printed, on_gone
-        )
-        self._channel = StubChannel(self._process.sock, self._process.memory, plan.spec, watcher, plan.outputs)
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._ending = threading.Lock()
+        self._has_ended = False
+        self._how: str | None = None
+        own, given = zip(*[socket.socketpair() for _ in range(3)], strict=True)
+        sock, readiness, self._lifeline = own
+        try:
+            memory = SharedMemory.create(plan.memory_bytes)
+            passed = [given[0].fileno(), memory.descriptor, given[1].fileno(), given[2].fileno()]
+            self._process = subprocess.Popen(
+                # The name is for whoever lists processes.
+                [plan.interpreter, str(_PROGRAM), *map(str, passed), placement.name],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **plan.variables},
+                pass_fds=passed,
+                start_new_session=True,
+            )
+        except (OSError, MemoryError) as error:
+            for each in own:
+                each.close()
+            if isinstance(error, MemoryError):
+                raise OutOfMemory(
+                    f"cannot share {plan.memory_bytes} bytes of memory with a model's process: {error} "
+                    f"(set by --backend-config=python,{MEMORY_SIZE})"
+                ) from error
+            reason = os.strerror(error.errno or 0)
+            raise ModelLoadFailed(f"the interpreter '{plan.interpreter}' cannot be started: {reason}") from error
+        finally:
+            for each in given:
+                each.close()
+        self.id = self._process.pid
+        self._pidfd = os.pidfd_open(self.id)
+        pipes = ((self._process.stdout, logging.INFO), (self._process.stderr, logging.WARNING))
+        self._outputs = [_Output(pipe, level, self._printed, watcher) for pipe, level in pipes if pipe is not None]
+        self._watched = watcher.watch(self._pidfd, on_gone)
+        self._watched.arm()
+        self._channel = StubChannel(sock, memory, plan.spec, watcher, plan.outputs)
         self._channel.on_lost = on_gone
         self._metrics = plan.metrics.owner()
         ModelCalls(self._channel, self._log, plan.models, self._metrics, plan.spec.name, placement)
-        self._readiness = ReadinessCheck(self._process.readiness, placement.name)
-        self._ending = threading.Lock()
-        self._how: str | None = None
+        self._readiness_socket = readiness
+        self._readiness = ReadinessCheck(readiness, placement.name)
+
+    def _printed(self, level: int, text: str) -> None:
+        # In the traceback of a crash, the frames of imports and of this server's program say nothing of the model.
+        if level >= logging.WARNING and not any(each in text for each in _NOT_THE_MODEL):
+            self._last_lines.append(text)
+        self._log.printed(level, text)
 
     def initialize(self) -> None:
         """Have the process import the model and initialize it. Blocks. Raises StubGone, BackendFailed."""
@@ -376,17 +328,18 @@ class ModelProcess:
 
     @property
     def has_ended(self) -> bool:
-        return self._process.wait(0)
+        return self._wait(0)
 
-    @property
-    def id(self) -> int:
-        return self._process.pid
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` seconds for the end of the process. Returns whether it has ended."""
+        # The process stays a zombie until `end`, so that its number remains that of its group.
+        return self._has_ended or wait_readable(self._pidfd, timeout_s)
 
     @property
     def resident_bytes(self) -> int:
         """Resident memory of the process without what it shares with the server; 0 if it has ended."""
         try:
-            fields = Path(f"/proc/{self._process.pid}/statm").read_text().split()
+            fields = Path(f"/proc/{self.id}/statm").read_text().split()
             return (int(fields[1]) - int(fields[2])) * _PAGE
         except (OSError, ValueError, IndexError):
             return 0
@@ -399,7 +352,7 @@ class ModelProcess:
         """Let the model finalize, and end the process, after `within_s` seconds at the latest. Blocks."""
         if within_s:
             self._channel.stop()
-            if not self._process.wait(within_s):
+            if not self._wait(within_s):
                 _log.warning(
                     "model instance '%s' did not finalize within %g s and is killed", self._placement.name, within_s
                 )
@@ -415,8 +368,8 @@ class ModelProcess:
         """
         with self._ending:
             if self._how is None:
-                how = self._process.end(is_ending)
-                lines = "\\n".join(self._process.last_lines)
+                how = self._kill(is_ending)
+                lines = "\\n".join(self._last_lines)
                 self._how = (how or f"was killed because {reason or 'it is not needed'}") + (
                     f"; its last lines were: {lines}" if lines else ""
                 )
@@ -424,3 +377,18 @@ class ModelProcess:
                 self._channel.lose(error)
                 self._metrics.close()
             return self._how
+
+    def _kill(self, is_ending: bool) -> str:
+        """Kill the process and its children, and free what it has. Returns how it ended, "" if it was killed here."""
+        self._has_ended = True
+        has_ended = wait_readable(self._pidfd, _LAST_BREATH_S if is_ending else 0)
+        with suppress(ProcessLookupError):
+            os.killpg(self.id, signal.SIGKILL)
+        code = self._process.wait()
+        self._watched.end()
+        for output in self._outputs:
+            output.close()
+        os.close(self._pidfd)
+        self._readiness_socket.close()
+        self._lifeline.close()
+        return end_text(code) if has_ended else ""
