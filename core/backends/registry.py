@@ -214,10 +214,10 @@ def check_installed(module: str, extra: str, model: str) -> None:
 
 @contextmanager
 def importing(backend: str, extra: str) -> Iterator[None]:
-    """Turn the ImportError of a framework that is missing or broken into NotInstalled."""
+    """Turn the error of a framework that is missing or broken into NotInstalled."""
     try:
         yield
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: one of its libraries cannot be loaded
         raise NotInstalled(f"unable to import backend '{backend}': {error}", hint=install_hint(extra)) from error
 
 

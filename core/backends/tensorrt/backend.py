@@ -29,7 +29,7 @@ from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda.driver import CudaDriver, CudaError, compute_capability
-from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
 
 __all__ = ["TensorRtBackend", "device_support", "make_backend"]
 
@@ -167,14 +167,14 @@ class TensorRtBackend:
             raise load_failure_of(exc, "unable to create TensorRT engine", config.name, device_id) from exc
 
     def _package(self, plan: Path) -> TensorRtPackage:
-        """TensorRT, imported when the first plan is read. Raises ModelLoadFailed, which says what built `plan`."""
+        """TensorRT, imported when the first plan is read. Raises NotInstalled, which says what built `plan`."""
         with self._opening:
             if self._opened_package is None:
                 try:
                     self._opened_package = self._import(self._settings)
-                except ModelLoadFailed as error:
-                    hint = f"{error.hint}; the plan was built by {origin_of(plan)}"
-                    raise ModelLoadFailed(error.message, hint=hint) from error
+                except NotInstalled as error:
+                    error.hint = f"{error.hint}; the plan was built by {origin_of(plan)}"
+                    raise
             return self._opened_package
 
     def _driver(self) -> CudaDriver:

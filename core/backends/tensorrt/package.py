@@ -17,7 +17,7 @@ from typing import Any
 
 from trident.core.backends.model_files import origin_of
 from trident.core.backends.parameters import boolean
-from trident.core.backends.registry import DeviceSupport, ProviderState
+from trident.core.backends.registry import DeviceSupport, ProviderState, importing
 from trident.core.backends.tensorrt import EXTRA
 from trident.core.cuda.driver import CudaError
 from trident.core.errors import BackendFailed, ConfigInvalid, DeviceLost, ModelLoadFailed, OutOfMemory, ServerError
@@ -179,15 +179,9 @@ class TensorRtPackage:
 
 
 def import_package(settings: BackendSettings) -> TensorRtPackage:
-    """Raises ModelLoadFailed with the command that installs the package."""
-    try:
-        module = import_module("tensorrt")
-    except (ImportError, OSError) as error:
-        raise ModelLoadFailed(
-            f"unable to import backend 'tensorrt': {error}",
-            hint=f"install its framework: pip install 'trident-inference[{EXTRA}]'",
-        ) from error
-    return TensorRtPackage(module, settings)
+    """Raises NotInstalled."""
+    with importing("tensorrt", EXTRA):
+        return TensorRtPackage(import_module("tensorrt"), settings)
 
 
 def _make_logger(module: Any, last: threading.local) -> Any:
