@@ -39,27 +39,9 @@ def normalized(text: str, gpu_ids: tuple[int, ...] = ()) -> ModelConfig:
     return config
 
 
-def test_identity_is_filled_from_directory_and_files() -> None:
-    config = normalized("")
-    assert (config.name, config.platform, config.backend) == ("m", "onnxruntime_onnx", "onnxruntime")
-    assert normalized('name: "other"').name == "other"
-
-
 @pytest.mark.parametrize("text", ["", "version_policy { latest {} }"])
 def test_latest_version_is_the_default_policy(text: str) -> None:
     assert normalized(text).version_policy.latest.num_versions == 1
-
-
-def test_given_version_policy_stays() -> None:
-    assert normalized("version_policy { latest { num_versions: 3 } }").version_policy.latest.num_versions == 3
-    assert normalized("version_policy { all {} }").version_policy.WhichOneof("policy_choice") == "all"
-
-
-def test_preferred_batch_size_defaults_to_the_largest() -> None:
-    assert list(normalized("max_batch_size: 8 dynamic_batching {}").dynamic_batching.preferred_batch_size) == [8]
-    assert list(normalized("dynamic_batching {}").dynamic_batching.preferred_batch_size) == []
-    given = normalized("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 2, 4 ] }")
-    assert list(given.dynamic_batching.preferred_batch_size) == [2, 4]
 
 
 def test_sequence_batching_gets_the_default_idle_time() -> None:
@@ -67,6 +49,15 @@ def test_sequence_batching_gets_the_default_idle_time() -> None:
     assert sequence.max_sequence_idle_microseconds == 1_000_000
     assert list(sequence.oldest.preferred_batch_size) == [4]
     assert normalized("sequence_batching {}").sequence_batching.max_sequence_idle_microseconds == 1_000_000
+
+
+def test_given_values_stay() -> None:
+    assert normalized("version_policy { latest { num_versions: 3 } }").version_policy.latest.num_versions == 3
+    assert normalized("version_policy { all {} }").version_policy.WhichOneof("policy_choice") == "all"
+    assert list(normalized("max_batch_size: 8 dynamic_batching {}").dynamic_batching.preferred_batch_size) == [8]
+    assert list(normalized("dynamic_batching {}").dynamic_batching.preferred_batch_size) == []
+    given = normalized("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 2, 4 ] }")
+    assert list(given.dynamic_batching.preferred_batch_size) == [2, 4]
 
 
 def test_pinned_memory_is_enabled_by_default() -> None:
@@ -193,35 +184,24 @@ def problems(text: str, gpu_ids: GpuIds) -> list[str]:
     return [problem.message for problem in instance_group_problems(config, "m", gpu_ids)]
 
 
-def test_missing_groups_become_one_named_after_the_model() -> None:
+def test_gpu_groups_take_all_gpus_unless_they_list_some() -> None:
     assert with_groups("", []) == [("m", CPU, 2, [])]
     assert with_groups("", None) == [("m", CPU, 2, [])]
     assert with_groups("", [0]) == [("m", GPU, 1, [0])]
     assert with_groups("", [], backend="python") == [("m", CPU, 1, [])]
-
-
-def test_unnamed_groups_are_numbered() -> None:
-    text = 'instance_group [ { kind: KIND_CPU count: 3 }, { name: "own" kind: KIND_CPU }, { kind: KIND_MODEL } ]'
-    assert with_groups(text, []) == [("m_0", CPU, 3, []), ("own", CPU, 2, []), ("m_2", MODEL, 1, [])]
-
-
-def test_gpu_group_takes_all_gpus_unless_it_lists_some() -> None:
     text = "instance_group [ { kind: KIND_GPU }, { kind: KIND_GPU gpus: [ 1 ] count: 2 }, { gpus: [ 0 ] } ]"
     assert with_groups(text, [0, 1]) == [("m_0", GPU, 1, [0, 1]), ("m_1", GPU, 2, [1]), ("m_2", GPU, 1, [0])]
 
 
-def test_auto_becomes_cpu_if_a_listed_gpu_is_missing() -> None:
-    assert with_groups("instance_group { gpus: [ 0, 3 ] }", [0]) == [("m_0", CPU, 2, [0, 3])]
-    assert problems("instance_group { gpus: [ 0, 3 ] }", [0]) == [
-        "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs"
-    ]
-
-
-def test_groups_that_ask_for_a_missing_gpu_may_run_on_the_cpu() -> None:
+def test_a_missing_gpu_is_refused_or_replaced_by_the_cpu() -> None:
     text = "instance_group [ { kind: KIND_GPU }, { gpus: [ 0 ] count: 3 }, { kind: KIND_MODEL } ]"
     assert with_groups(text, CpuInstead()) == [("m_0", CPU, 2, []), ("m_1", CPU, 3, []), ("m_2", MODEL, 1, [])]
     assert problems(text, CpuInstead()) == []
     assert len(problems("instance_group { kind: KIND_CPU gpus: [ 0 ] }", CpuInstead())) == 1
+    assert problems("instance_group { kind: KIND_GPU gpus: [ 0 ] }", None) == [
+        "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"
+    ]
+    assert problems("instance_group { kind: KIND_CPU }", None) == []
 
 
 @pytest.mark.parametrize("gpu_ids", [(), None])
@@ -257,13 +237,6 @@ def test_invalid_groups_are_problems() -> None:
     ]
 
 
-def test_server_without_gpu_support_refuses_gpu_groups() -> None:
-    assert problems("instance_group { kind: KIND_GPU gpus: [ 0 ] }", None) == [
-        "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"
-    ]
-    assert problems("instance_group { kind: KIND_CPU }", None) == []
-
-
 def test_missing_groups_are_a_problem_before_normalisation() -> None:
     assert [problem.message for problem in instance_group_problems(ModelConfig(name="m"), "m", [])] == [
         "must specify one or more 'instance group's for m"
@@ -290,13 +263,16 @@ def test_the_limit_of_a_group(text: str, expected: InstanceLimit) -> None:
     assert instance_limit(text_format.Parse(text, ModelInstanceGroup())) == expected
 
 
-def test_another_limit_is_another_instance() -> None:
+def test_another_limit_or_other_profiles_make_another_instance() -> None:
     text = (
         'instance_group {{ name: "m" kind: KIND_CPU count: 2 rate_limiter {{ resources {{ name: "R" count: {} }} }} }}'
     )
     before, after = (placements(text_format.Parse(text.format(count), ModelConfig())) for count in (1, 2))
     assert placement_changes(before, before) == ([], [])
     assert placement_changes(before, after) == ([1, 0], list(after))
+    before = placed("00")
+    after = [replace(before[0], profiles=("1",)), before[1]]
+    assert placement_changes(before, after) == ([1], [after[0]])
 
 
 def test_each_count_and_gpu_gives_an_instance() -> None:
@@ -329,41 +305,6 @@ def placed(text: str, name: str = "m") -> list[Placement]:
         else Placement(f"{name}_{number}", DeviceKind.GPU, int(device))
         for number, device in enumerate(text)
     ]
-
-
-@pytest.mark.parametrize(
-    ("current", "wanted", "removed", "added"),
-    [
-        ("", "", [], ""),
-        ("cc", "cc", [], ""),
-        ("cc", "cccc", [], "cc"),
-        ("cccc", "cc", [3, 2], ""),
-        ("c0", "0c", [], ""),
-        ("c0c1c0", "c1", [5, 4, 2, 1], ""),
-        ("cc", "00", [1, 0], "00"),
-        ("c01", "c0023", [2], "023"),
-        ("0", "c", [0], "c"),
-    ],
-)
-def test_changes_compare_kind_and_device(current: str, wanted: str, removed: list[int], added: str) -> None:
-    before = placed(current)
-    indices, additions = placement_changes(before, placed(wanted, "another"))
-    assert indices == removed
-    assert [placement.device for placement in additions] == [placement.device for placement in placed(added)]
-    for index in indices:
-        del before[index]
-    assert sorted(p.device for p in before + additions) == sorted(p.device for p in placed(wanted))
-
-
-def test_an_instance_with_other_profiles_is_made_anew() -> None:
-    before = placed("00")
-    after = [replace(before[0], profiles=("1",)), before[1]]
-    assert placement_changes(before, after) == ([1], [after[0]])
-
-
-def test_changes_add_the_last_instances_of_a_device() -> None:
-    three = placed("ccc")
-    assert placement_changes(three[:1], three) == ([], three[1:])
 
 
 def signature(in_shape: tuple[int, ...] = (-1, 16), out_shape: tuple[int, ...] = (-1, 16)) -> ModelSignature:
@@ -405,22 +346,21 @@ def test_batchable_graph_gets_the_default_batch_size_and_a_batcher(caplog: pytes
     ]
 
 
-def test_given_batch_size_stays_and_gets_a_batcher() -> None:
-    config = completed("max_batch_size: 2", signature())
-    assert config.max_batch_size == 2
-    assert config.HasField("dynamic_batching")
-
-
-def test_batch_size_of_one_or_a_given_scheduler_gets_no_batcher() -> None:
-    assert completed("", signature(), default=1).WhichOneof("scheduling_choice") is None
-    assert completed("sequence_batching {}", signature()).WhichOneof("scheduling_choice") == "sequence_batching"
-
-
 def test_default_of_zero_leaves_the_model_without_batching() -> None:
     config = completed("", signature(), default=0)
     assert config.max_batch_size == 0
     assert list(config.input[0].dims) == [-1, 16]
     assert not config.HasField("dynamic_batching")
+
+
+def test_given_sides_and_batch_size_stay() -> None:
+    config = completed("max_batch_size: 2", signature())
+    assert config.max_batch_size == 2
+    assert config.HasField("dynamic_batching")
+    config = completed('input { name: "mine" }', signature())
+    assert [entry.name for entry in config.input] == ["mine"]
+    assert [entry.name for entry in config.output] == ["OUT"]
+    assert not completed('batch_input { target_name: "IN" }', signature()).input
 
 
 @pytest.mark.parametrize(("in_shape", "out_shape"), [((2, 4), (-1, 4)), ((-1, 4), ()), ((-1, 4), (2, 4))])
@@ -443,13 +383,6 @@ def test_batch_size_for_a_graph_that_cannot_batch_is_refused(
     assert (caught.value.hint or "").startswith(tensor)
 
 
-def test_given_side_stays_unchanged() -> None:
-    config = completed('input { name: "mine" }', signature())
-    assert [entry.name for entry in config.input] == ["mine"]
-    assert [entry.name for entry in config.output] == ["OUT"]
-    assert not completed('batch_input { target_name: "IN" }', signature()).input
-
-
 def test_tensor_without_dimensions_gets_one() -> None:
     batching = completed("", signature((-1,), (-1,))).input[0]
     assert list(batching.dims) == [1]
@@ -457,13 +390,6 @@ def test_tensor_without_dimensions_gets_one() -> None:
     scalar = completed("", signature((), ())).input[0]
     assert list(scalar.dims) == [1]
     assert not scalar.HasField("reshape")
-
-
-def test_dimension_of_zero_becomes_variable_and_is_no_batch_dimension() -> None:
-    config = completed("", signature((0, 3), (0,)))
-    assert (list(config.input[0].dims), list(config.output[0].dims)) == ([-1, 3], [-1])
-    assert config.max_batch_size == 0
-    assert list(completed("", signature((-1, 0))).input[0].dims) == [-1]
 
 
 def test_unsupported_datatype_becomes_invalid() -> None:

@@ -27,22 +27,6 @@ def test_sizes_axes_and_values_are_read() -> None:
     )
 
 
-def test_without_batching_the_first_dimension_may_be_the_length() -> None:
-    spec = bucket_spec(config_of(bucket_text(max_batch_size=0, LENGTH_BUCKETS="16")))
-    assert spec is not None
-    assert spec.axes == {"INPUT0": 0}
-
-
-def test_without_buckets_there_is_no_spec() -> None:
-    assert bucket_spec(config_of(bucket_text())) is None
-
-
-def test_other_backends_keep_their_parameters_to_themselves() -> None:
-    config = config_of(bucket_text(BATCH_BUCKETS="what it likes"))
-    config.backend = "python"
-    assert bucket_spec(config) is None
-
-
 def test_a_size_is_the_smallest_that_holds_the_batch() -> None:
     spec = BucketSpec(batch_sizes=(1, 4, 8), lengths=(16, 32))
     assert [spec.rows(items) for items in (1, 2, 4, 5, 8)] == [1, 4, 4, 8, 8]
@@ -192,17 +176,6 @@ def test_what_cannot_be_padded_is_a_problem(text: str, message: str) -> None:
     [(said, hint)] = found(text)
     assert said == message
     assert hint
-
-
-def test_other_backends_are_not_checked() -> None:
-    config = config_of(bucket_text(BATCH_BUCKETS="what it likes"))
-    config.backend = "python"
-    assert list(bucket_problems(config, "m")) == []
-
-
-def test_fixed_inputs_beside_padded_ones_are_left_alone() -> None:
-    text = bucket_text(LENGTH_BUCKETS="8") + tensor_text("input", "SCALE", "FP32", [1])
-    assert found(text) == []
 
 
 def shapes(samples: list[WarmupSample]) -> list[tuple[str, int, tuple[int, ...]]]:

@@ -13,14 +13,6 @@ from trident.core.config.problem import InvalidModelConfig
 from trident.core.errors import ConfigInvalid
 
 
-def test_configuration_is_parsed() -> None:
-    config = parse_model_config(
-        'name: "m" max_batch_size: 8 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 3, -1 ] } ]', "config.pbtxt"
-    )
-    assert config.name == "m"
-    assert list(config.input[0].dims) == [3, -1]
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -74,9 +66,12 @@ def test_comment_may_have_any_encoding(content: bytes) -> None:
     assert parse_model_config(decode_config(content, "config.pbtxt"), "config.pbtxt").max_batch_size == 8
 
 
-def test_byte_order_mark_is_ignored() -> None:
+def test_a_byte_order_mark_and_exponents_are_read() -> None:
     content = b"\xef\xbb\xbfmax_batch_size: 8\r\n"
     assert parse_model_config(decode_config(content, "config.pbtxt"), "config.pbtxt").max_batch_size == 8
+    text = "model_metrics { metric_control { histogram_options { buckets: [ 1, - 1.5, .5, 1e+3, 1e-01, - inf ] } } }"
+    [control] = parse_model_config(text, "p").model_metrics.metric_control
+    assert list(control.histogram_options.buckets) == [1, -1.5, 0.5, 1000, 0.1, float("-inf")]
 
 
 @pytest.mark.parametrize(
@@ -140,12 +135,6 @@ def test_unknown_field_of_an_override_is_named_without_the_list_of_all() -> None
 )
 def test_what_triton_reads_is_read(text: str, same: str) -> None:
     assert parse_model_config(f"input {{ {text}\n }}", "p") == parse_model_config(f"input {{ {same} }}", "p")
-
-
-def test_numbers_with_an_exponent_are_read() -> None:
-    text = "model_metrics { metric_control { histogram_options { buckets: [ 1, - 1.5, .5, 1e+3, 1e-01, - inf ] } } }"
-    [control] = parse_model_config(text, "p").model_metrics.metric_control
-    assert list(control.histogram_options.buckets) == [1, -1.5, 0.5, 1000, 0.1, float("-inf")]
 
 
 @pytest.mark.parametrize(

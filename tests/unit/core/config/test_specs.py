@@ -18,7 +18,7 @@ from trident.core.config.resolve import (
     resolve_sequence_spec,
     with_graph_labels,
 )
-from trident.core.config.schema import DataType, ModelConfig, datatype_of
+from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import (
     BatchingSpec,
     FlagControl,
@@ -91,15 +91,19 @@ def test_the_labels_of_the_graph_are_used_where_no_label_file_is_named() -> None
     }
 
 
-def test_model_without_dynamic_batching_has_no_batching_spec() -> None:
-    assert batching("max_batch_size: 8") is None
-
-
 def test_batching_spec_has_sorted_sizes_and_nanoseconds() -> None:
     text = "preferred_batch_size: [ 6, 2, 6 ] max_queue_delay_microseconds: 500 preserve_ordering: true"
     assert batching(f"max_batch_size: 8 dynamic_batching {{ {text} }}") == BatchingSpec(
         preferred_batch_sizes=(2, 6), max_queue_delay_ns=500_000, preserve_ordering=True
     )
+    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {TARGET}") == BatchingSpec(
+        preferred_batch_sizes=(8,), target_p99_ns=2_500_000
+    )
+    text = 'parameters { key: "WAIT_OUT_QUEUE_DELAY" value { string_value: "true" } }'
+    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {text}") == BatchingSpec(
+        preferred_batch_sizes=(8,), waits_out_delay=True
+    )
+    assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
 
 
 @pytest.mark.parametrize(
@@ -113,23 +117,6 @@ def test_batching_spec_has_sorted_sizes_and_nanoseconds() -> None:
 )
 def test_the_arrival_of_requests_counts_where_batches_wait(text: str, counts: bool) -> None:
     assert resolved(f"max_batch_size: 8 {text}").counts_arrival is counts
-
-
-def test_a_target_is_in_nanoseconds() -> None:
-    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {TARGET}") == BatchingSpec(
-        preferred_batch_sizes=(8,), target_p99_ns=2_500_000
-    )
-
-
-def test_a_delay_may_have_to_be_waited_out() -> None:
-    text = 'parameters { key: "WAIT_OUT_QUEUE_DELAY" value { string_value: "true" } }'
-    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {text}") == BatchingSpec(
-        preferred_batch_sizes=(8,), waits_out_delay=True
-    )
-
-
-def test_model_that_cannot_batch_has_a_preferred_size_of_one() -> None:
-    assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
 
 
 def test_priority_levels_without_a_policy_have_the_default() -> None:
@@ -174,14 +161,6 @@ def test_client_and_server_share_the_message_classes(first: str) -> None:
     )
 
 
-def test_datatype_of_knows_only_the_table() -> None:
-    row = datatype_of(DataType.TYPE_STRING)
-    assert row is not None
-    assert row.name == "BYTES"
-    assert datatype_of(DataType.TYPE_INVALID) is None
-    assert datatype_of(77) is None
-
-
 CONTROLS = """
 control_input { name: "S" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ -1, 2.5 ] } }
 control_input { name: "R" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ true, false ] } }
@@ -198,10 +177,6 @@ def sequence_of_spec(config: ModelConfig) -> SequenceSpec:
     spec = resolve_sequence_spec(config)
     assert spec is not None
     return spec
-
-
-def test_a_model_without_sequences_has_none() -> None:
-    assert resolve_sequence_spec(ModelConfig(name="m")) is None
 
 
 def test_controls_and_states_keep_their_values() -> None:

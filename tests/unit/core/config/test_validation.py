@@ -46,10 +46,6 @@ def messages(text: str) -> list[str]:
     return [problem.message for problem in problems(text)]
 
 
-def test_valid_configuration_has_no_problem() -> None:
-    assert messages(GOOD) == []
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -122,10 +118,12 @@ def test_every_problem_is_reported_at_once() -> None:
     ]
 
 
-def test_validation_before_auto_complete_skips_inputs_and_outputs() -> None:
+def test_inputs_are_checked_after_auto_complete() -> None:
     text = 'backend: "onnxruntime" batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "A" } '
     assert problems(text + "input { dims: 0 } output {}", completed=False) == []
     assert [problem.message for problem in problems(text)] == ["unknown source input name 'A' for m"]
+    config = config_of('input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {} }')
+    assert list(tensor_problems(config, "m", completed=False)) == []
 
 
 def test_error_has_the_first_message_and_all_problems() -> None:
@@ -192,24 +190,6 @@ def messages_tensors(text: str) -> list[str]:
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_tensor_problem_has_its_text(side: str, fields: str, text: str) -> None:
     assert messages_tensors(f"{side} {{ {fields} }}") == [text.format(side=side)]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        "dims: [ 2, 4, -1, 6 ] reshape { shape: [ 8, -1, 1, 6 ] }",
-        "dims: [ -1 ] reshape { shape: [ 1, -1 ] }",
-        "dims: [ 1 ] reshape {}",
-        "dims: [ 2, 3 ] reshape { shape: [ 6 ] }",
-    ],
-)
-def test_reshape_with_equal_size_has_no_problem(fields: str) -> None:
-    assert messages_tensors(f'max_batch_size: 2 input {{ name: "X" data_type: TYPE_FP32 {fields} }}') == []
-
-
-def test_empty_reshape_is_allowed_before_auto_complete() -> None:
-    config = config_of('input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {} }')
-    assert list(tensor_problems(config, "m", completed=False)) == []
 
 
 def test_format_needs_three_dimensions() -> None:
@@ -369,20 +349,6 @@ def test_a_target_that_does_not_fit_the_rest_is_a_problem_with_a_cure(text: str,
     assert found.hint
 
 
-def test_a_target_waits_for_the_size_that_auto_complete_finds() -> None:
-    assert refused(f"dynamic_batching {{}} {target('20')}", completed=False) == []
-
-
-def test_a_sequence_batchers_own_problems_are_among_them() -> None:
-    assert refused("sequence_batching { control_input {} }") == [
-        "sequence batching control tensor must have a name for m"
-    ]
-
-
-def test_an_ensembles_own_problems_are_among_them() -> None:
-    assert refused('platform: "ensemble" ensemble_scheduling {}') == ["must specify 'step' for ensemble 'm'"]
-
-
 def test_response_cache_excludes_some_models() -> None:
     start = "Response Cache does not currently support model m with "
     end = ". Please disable the response cache."
@@ -392,11 +358,6 @@ def test_response_cache_excludes_some_models() -> None:
         f"{start}'decoupled' transaction policy{end}"
     ]
     assert f"{start}sequence batching scheduler{end}" in refused(f"{cached} sequence_batching {{}}")
-
-
-@pytest.mark.parametrize("value", ["true", "False", "1", "0"])
-def test_whether_a_delay_is_waited_out_is_a_boolean(value: str) -> None:
-    assert refused(f"max_batch_size: 8 dynamic_batching {{}} {waiting_out(value)}") == []
 
 
 @pytest.mark.parametrize("value", ["", "yes"])
@@ -421,11 +382,6 @@ def control(fields: str, kind: str = START, name: str = "C") -> str:
 def state(fields: str = "", initial: str = "") -> str:
     made = f"initial_state {{ {initial} }}" if initial else ""
     return f'state {{ input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: [ 2, -1 ] {fields} {made} }} '
-
-
-def test_a_model_without_sequences_has_no_problems() -> None:
-    assert messages_sequence("") == []
-    assert messages_sequence(control("int32_false_true: [ 0, 1 ]") + state()) == []
 
 
 @pytest.mark.parametrize(
@@ -521,11 +477,6 @@ def test_a_client_sends_neither_controls_nor_states() -> None:
         "sequence batching control tensor 'C' must not be a model input for m",
         "sequence batching state tensor 'I' must not be a model input for m",
     ]
-
-
-def test_the_batch_size_may_be_completed_later() -> None:
-    config = sequence_config("oldest { preferred_batch_size: [ 9 ] }", "")
-    assert list(sequence_problems(config, "m", completed=False)) == []
 
 
 IO = 'input { name: "IN" } output { name: "OUT" }'
@@ -749,17 +700,9 @@ def buckets(*controls: tuple[str, str]) -> dict[str, tuple[float, ...]]:
     return histogram_buckets(text_format.Parse(f"model_metrics {{ {text} }}", ModelConfig()))
 
 
-def test_a_model_has_the_default_buckets_of_every_histogram() -> None:
-    assert histogram_buckets(ModelConfig()) == DEFAULT_BUCKETS
-    assert histogram_buckets(ModelConfig())[FIRST_RESPONSE] == (100, 500, 2000, 5000)
-
-
 def test_a_model_chooses_the_buckets_of_one_histogram() -> None:
     assert buckets((FIRST_RESPONSE, "1, 10, 0.5")) == {**DEFAULT_BUCKETS, FIRST_RESPONSE: (0.5, 1, 10)}
     assert buckets((QUEUE, "0.1"), (FIRST_RESPONSE, "7")) == {**DEFAULT_BUCKETS, QUEUE: (0.1,), FIRST_RESPONSE: (7,)}
-
-
-def test_bounds_without_a_meaning_are_left_out() -> None:
     assert buckets((QUEUE, "2, inf, 1, nan, 2"))[QUEUE] == (1, 2)
     assert buckets((QUEUE, "inf"), ("nv_x", "1")) == DEFAULT_BUCKETS
 

@@ -40,13 +40,6 @@ def test_empty_samples_are_skipped_and_a_count_of_zero_means_one(tmp_path: Path)
     assert [(sample.name, sample.batch_size, sample.count) for sample in found] == [("two", 2, 1), ("often", 1, 5)]
 
 
-def test_zero_data_gives_zeros(tmp_path: Path) -> None:
-    zeros = array(tmp_path, "data_type: TYPE_FP32 dims: [ 2, 3 ] zero_data: true")
-    assert zeros.dtype == np.float32
-    assert zeros.shape == (2, 3)
-    assert not zeros.any()
-
-
 @pytest.mark.parametrize("source", ["zero_data", "random_data"])
 def test_zero_and_random_strings_are_empty(tmp_path: Path, source: str) -> None:
     assert array(tmp_path, f"data_type: TYPE_STRING dims: [ 2 ] {source}: true").tolist() == [b"", b""]
@@ -63,12 +56,6 @@ def test_random_tensors_are_reproducible(tmp_path: Path) -> None:
 def test_random_bools_are_valid(tmp_path: Path) -> None:
     bools = array(tmp_path, "data_type: TYPE_BOOL dims: [ 64 ] random_data: true")
     assert set(bools.view(np.uint8).tolist()) == {0, 1}
-
-
-def test_file_supplies_the_tensor(tmp_path: Path) -> None:
-    write(tmp_path, np.arange(6, dtype=np.int32).tobytes())
-    value = 'data_type: TYPE_INT32 dims: [ 2, 3 ] input_data_file: "raw"'
-    assert array(tmp_path, value).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_file_supplies_strings(tmp_path: Path) -> None:
@@ -133,27 +120,6 @@ def found(directory: Path, value: str, *, batch_size: int = 1, max_batch_size: i
 GOOD = "data_type: TYPE_FP32 dims: [ 2 ] zero_data: true"
 
 
-def test_valid_samples_have_no_problems(tmp_path: Path) -> None:
-    for batch_size in (0, 1, 4):
-        assert found(tmp_path, GOOD, batch_size=batch_size) == []
-    assert found(tmp_path, GOOD, max_batch_size=0) == []
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (GOOD.replace("FP32", "INT32"), f"{ID}inference input 'IN' data-type is 'INT32', but model 'm' expects 'FP32'"),
-        (
-            GOOD.replace("2 ]", "3 ]"),
-            f"{ID}unexpected shape for input 'IN' for model 'm'. Expected [-1,2], got [1,3]. ",
-        ),
-    ],
-)
-def test_sample_that_the_version_would_refuse_is_a_problem(tmp_path: Path, value: str, message: str) -> None:
-    (text,) = found(tmp_path, value)
-    assert text.startswith(f"failed to run warmup sample 's': {message}")
-
-
 def test_sample_with_other_inputs_is_a_problem(tmp_path: Path) -> None:
     (text,) = found(tmp_path, GOOD, name="X")
     assert text == "failed to run warmup sample 's': unexpected inference input 'X' for model 'm'; "
@@ -188,12 +154,6 @@ def read(folder: Path, initial: str = "", data_type: str = "TYPE_INT32", dims: s
 def put(folder: Path, content: bytes) -> None:
     (folder / "initial_state").mkdir()
     (folder / "initial_state" / "data").write_bytes(content)
-
-
-def test_without_data_a_state_is_zeros_of_the_smallest_shape(tmp_path: Path) -> None:
-    assert read(tmp_path).tolist() == [[0], [0]]
-    assert read(tmp_path, data_type="TYPE_STRING").tolist() == [[b""], [b""]]
-    assert read(tmp_path, "dims: [ 2, 2 ] zero_data: true").tolist() == [[0, 0], [0, 0]]
 
 
 def test_data_comes_from_a_file(tmp_path: Path) -> None:
