@@ -378,13 +378,10 @@ class OwnHeaders(V2Application):
         return [("Content-Type", f"{self.binary_mime};size={json_length}")]
 
 
-def test_subclasses_can_add_routes() -> None:
+def test_subclasses_can_add_routes_and_infer_paths() -> None:
     assert call(Platform(), "/ping", "GET")[2] == b'{"pong":true}'
     assert call(Platform(), "/v2", "GET")[0] == "200 OK"
     assert call(Recording(), "/ping", "GET")[0] == "404 Not Found"
-
-
-def test_subclasses_can_add_infer_paths() -> None:
     application = Platform()
     assert call(application, "/invocations")[0] == "200 OK"
     assert call(application, INFER)[0] == "200 OK"
@@ -400,15 +397,12 @@ def test_subclasses_can_change_statuses_for_both_ways() -> None:
     assert call(application, INFER)[0] == "404 Not Found"
 
 
-def test_two_attributes_mark_binary_bodies() -> None:
+def test_subclasses_mark_binary_bodies_by_attributes_or_methods() -> None:
     application = Platform()
     assert application.binary_header({"HTTP_X_JSON_SIZE": "5"}) == "5"
     assert application.binary_header({"HTTP_INFERENCE_HEADER_CONTENT_LENGTH": "5"}) is None
     assert application.body_headers(None) == [("Content-Type", JSON)]
     assert application.body_headers(7) == [("Content-Type", "application/x-platform"), ("X-Json-Size", "7")]
-
-
-def test_two_methods_mark_binary_bodies() -> None:
     application = OwnHeaders(FakeEngine(echo), HttpOptions(), ThreadBridge())
     header = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}]}'
     answer = Client(application).post(

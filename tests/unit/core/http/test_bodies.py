@@ -27,12 +27,9 @@ def chunked(content: bytes) -> dict[str, Any]:
     return {"wsgi.input": io.BytesIO(content), "wsgi.input_terminated": True}
 
 
-def test_a_body_up_to_the_limit_is_read() -> None:
+def test_a_body_is_read_up_to_the_limit_and_its_announced_length() -> None:
     assert read_body(environ(b"12345"), 5) == b"12345"
     assert read_body(chunked(b"12345"), 5) == b"12345"
-
-
-def test_read_body_stops_at_the_announced_length() -> None:
     assert read_body(environ(b"12345", CONTENT_LENGTH="2"), 100) == b"12"
     assert read_body({"wsgi.input": io.BytesIO(b"next request")}, 100) == b""
 
@@ -44,14 +41,13 @@ def test_a_larger_body_is_refused(given: dict[str, Any]) -> None:
     assert refused.value.message.endswith("Use --http-max-input-size to increase the limit.")
 
 
-def test_an_empty_body_is_an_empty_object() -> None:
+def test_a_body_is_an_object_with_parameters_if_there_are_any() -> None:
     assert read_object(environ(b""), 100) == {}
     assert read_parameters(environ(b""), 100) == {}
-
-
-def test_read_object_parses_objects() -> None:
     assert read_object(environ(b'{"a":1}'), 100) == {"a": 1}
     assert read_parameters(environ(b'{"parameters":{"a":1}}'), 100) == {"a": 1}
+    with pytest.raises(InvalidRequest, match=r"^Unable to parse 'parameters': "):
+        read_parameters(environ(b'{"parameters":[]}'), 100)
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 5000, b'{"a":NaN}'])
@@ -64,11 +60,6 @@ def test_invalid_json_is_refused(content: bytes) -> None:
 def test_a_value_other_than_an_object_is_refused(content: bytes) -> None:
     with pytest.raises(InvalidRequest, match="attempt to access JSON non-object as object"):
         read_object(environ(content), 100)
-
-
-def test_parameters_other_than_an_object_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"^Unable to parse 'parameters': "):
-        read_parameters(environ(b'{"parameters":[]}'), 100)
 
 
 # --- compression
@@ -118,10 +109,14 @@ def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
         tracemalloc.stop()
 
 
-def test_an_empty_body_is_refused() -> None:
+def test_an_empty_or_corrupted_body_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"^nothing to be decompressed$"):
         decompress(b"", "gzip", 10)
     assert decompress(zlib.compress(b""), "deflate", 10) == b""
+    broken = bytearray(PACKED["gzip"])
+    broken[-6] ^= 1
+    with pytest.raises(InvalidRequest, match="incorrect data check"):
+        decompress(broken, "gzip", 10_000)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +125,6 @@ def test_an_empty_body_is_refused() -> None:
 def test_broken_bodies_are_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest, match=r"^failed to decompress the request body: "):
         decompress(body, "gzip", 10_000)
-
-
-def test_a_corrupted_body_is_refused() -> None:
-    broken = bytearray(PACKED["gzip"])
-    broken[-6] ^= 1
-    with pytest.raises(InvalidRequest, match="incorrect data check"):
-        decompress(broken, "gzip", 10_000)
 
 
 def test_parts_become_one_stream() -> None:

@@ -57,7 +57,7 @@ def tensors_of(request: InferenceRequest) -> dict[str, tuple[str, tuple[int, ...
     return {each.name: (each.datatype, each.shape, list(each.data.tolist())) for each in request.inputs}
 
 
-def test_members_with_the_name_of_an_input_are_tensors() -> None:
+def test_members_are_tensors_parameters_or_absent() -> None:
     request = decode({"text": "hi \u00e9", "count": [3], "stream": True})
     assert tensors_of(request) == {
         "text": ("BYTES", (1,), ["hi \u00e9".encode()]),
@@ -65,31 +65,24 @@ def test_members_with_the_name_of_an_input_are_tensors() -> None:
         "stream": ("BOOL", (1,), [True]),
     }
     assert (request.model_name, request.model_version, request.parameters) == ("m", -1, None)
-
-
-def test_all_other_members_are_parameters_of_the_model() -> None:
     members = {"id": "r1", "temperature": 0.5, "timeout": 7, "triton_x": "y", "sequence_id": 2, "flag": False}
     request = decode({"text": "a", **members})
     assert request.parameters == members
     assert request.id == "r1"
     assert (request.timeout_us, request.correlation_id) == (0, 0)
-
-
-def test_the_members_of_parameters_are_tensors_and_parameters_too() -> None:
     request = decode({"text": "a", "parameters": {"count": 2, "temperature": 1, "parameters": "word"}})
     assert tensors_of(request)["count"] == ("INT32", (1,), [2])
     assert request.parameters == {"temperature": 1, "parameters": "word"}
-
-
-def test_null_means_that_an_optional_field_is_absent() -> None:
     request = decode({"text": "a", "id": None, "parameters": None})
     assert (request.id, request.parameters) == ("", None)
 
 
-def test_an_input_may_be_called_id() -> None:
+def test_an_input_may_be_called_id_but_not_parameters() -> None:
     request = decode({"id": [5]}, spec(id=("INT64", (1,))))
     assert tensors_of(request) == {"id": ("INT64", (1,), [5])}
     assert (request.id, request.parameters) == ("", None)
+    text = "Keyword 'parameters' for nested schema also given as input tensor name"
+    assert refusal({"parameters": 1}, spec(parameters=("INT32", (1,)))) == text
 
 
 @pytest.mark.parametrize(
@@ -187,18 +180,10 @@ def test_a_number_does_not_depend_on_the_strings_beside_it(digits: str) -> None:
     assert isinstance((once.parameters or {})["speed"], int) is (len(digits) < 21 and -(2**63) <= int(digits) < 2**64)
 
 
-def test_an_input_cannot_be_given_again_under_parameters() -> None:
+def test_an_input_is_given_once_as_a_member_or_under_parameters() -> None:
     text = refusal({"id": "r", "text": "a", "parameters": {"text": "b"}})
     assert text == "Converting keyword: 'parameters': [request id: r] input 'text' already exists in request"
-
-
-def test_a_string_that_is_the_name_of_an_input_is_no_second_input() -> None:
     assert tensors_of(decode({"text": "text", "count": 1}))["text"] == ("BYTES", (1,), [b"text"])
-
-
-def test_an_input_called_parameters_cannot_be_given() -> None:
-    text = "Keyword 'parameters' for nested schema also given as input tensor name"
-    assert refusal({"parameters": 1}, spec(parameters=("INT32", (1,)))) == text
 
 
 def test_halves_have_no_json_form() -> None:
@@ -371,18 +356,12 @@ def test_id_model_and_parameters_come_before_outputs_of_the_same_name() -> None:
     }
 
 
-def test_numbers_that_json_lacks_are_written_as_words() -> None:
+def test_words_and_any_bytes_are_written_and_halves_refused() -> None:
     text = encode(
         output("a", "FP32", [float("nan")]), output("b", "FP64", [float("inf"), 1]), output("c", "BYTES", [b"null"])
     )
     assert text == b'{"a":NaN,"b":[Infinity,1.0],"c":"null","model_name":"m","model_version":"3"}'
-
-
-def test_bytes_that_are_not_utf8_are_written_as_they_are() -> None:
     assert b'"x":["\xff","y"]' in encode(output("x", "BYTES", [b"\xff", b"y"]), output("n", "INT32", [1]))
-
-
-def test_half_outputs_have_no_json_form() -> None:
     with pytest.raises(InvalidRequest, match="sending FP16 data via JSON is not supported"):
         encode(output("x", "FP16", [1]))
 

@@ -290,16 +290,13 @@ def test_a_smaller_limit_applies_to_known_texts() -> None:
         decode_request(text, None, -1, SPEC, 8)
 
 
-def test_models_do_not_share_templates() -> None:
+def test_templates_belong_to_one_model_and_are_bounded() -> None:
     text = body(entry("A", "INT32", [1]))
     decode(text)
     other = spec(A=("INT32", (1,)))
     object.__setattr__(other, "name", "other")
     request, _ = decode_request(text, None, -1, other, LIMIT)
     assert (request.model_name, type(request.inputs)) == ("other", list)
-
-
-def test_the_number_of_templates_is_bounded() -> None:
     templates = KnownBodies()
     for number in range(1100):
         text = body(entry("A", "INT32", [1]), parameters={"number": number})

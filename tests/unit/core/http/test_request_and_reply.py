@@ -39,9 +39,12 @@ def started(reply: Reply, environ: dict[str, Any]) -> tuple[list[Any], list[Any]
     return calls, body
 
 
-def test_status_lines_have_number_and_phrase() -> None:
+def test_a_status_line_and_an_empty_reply() -> None:
     assert STATUS_LINES[200] == "200 OK"
     assert STATUS_LINES[405] == "405 Method Not Allowed"
+    reply = empty_reply(TEXT, 400)
+    assert (reply.status, reply.body) == (400, [])
+    assert reply.headers == [("Content-Type", TEXT), ("Content-Length", "0")]
 
 
 def test_json_is_compact_and_leaves_slashes_and_letters_alone() -> None:
@@ -50,29 +53,17 @@ def test_json_is_compact_and_leaves_slashes_and_letters_alone() -> None:
     assert reply.headers == [("Content-Type", JSON), ("Content-Length", "16")]
 
 
-def test_an_empty_reply_has_a_type_and_a_length() -> None:
-    reply = empty_reply(TEXT, 400)
-    assert (reply.status, reply.body) == (400, [])
-    assert reply.headers == [("Content-Type", TEXT), ("Content-Length", "0")]
-
-
-def test_send_gives_bytes_to_a_plain_server() -> None:
+def test_send_gives_buffers_to_our_worker_and_bytes_to_others() -> None:
     reply = Reply(200, [("A", "b")], [b"x", memoryview(b"yy"), bytearray(b"z")])
     calls, body = started(reply, {})
     assert calls == [("200 OK", [("A", "b")])]
     assert body == [b"x", b"yy", b"z"]
     assert all(type(part) is bytes for part in body)
-
-
-def test_the_size_of_a_body_is_that_of_its_parts() -> None:
-    assert body_size(Reply(200, [], [b"x", memoryview(b"yy")])) == 3
-    assert body_size(Reply(200, [], (part for part in [b"x"]))) == 0
-
-
-def test_send_gives_buffers_to_our_worker_without_copying() -> None:
     part = memoryview(b"yy")
     _, body = started(Reply(200, [], [b"x", part]), {BODY_KEY: b""})
     assert body[1] is part
+    assert body_size(Reply(200, [], [b"x", memoryview(b"yy")])) == 3
+    assert body_size(Reply(200, [], (part for part in [b"x"]))) == 0
 
 
 @pytest.mark.parametrize("environ", [{}, {BODY_KEY: b"", "wsgi.input": BytesIO()}])
@@ -161,18 +152,12 @@ def test_request_log_writes_tritons_number_of_the_method(
 # --- options
 
 
-def test_no_header_is_forwarded_by_default() -> None:
+def test_the_header_pattern_forwards_nothing_by_default_and_ignores_case() -> None:
     assert HttpOptions().header_pattern is None
-
-
-def test_the_header_pattern_ignores_case_and_matches_a_part() -> None:
     pattern = HttpOptions(header_forward_pattern="x-(a|b)").header_pattern
     assert pattern is not None
     assert pattern.matches("My-X-A-Header")
     assert not pattern.matches("X-C")
-
-
-def test_an_invalid_pattern_is_refused_at_start() -> None:
     with pytest.raises(ConfigInvalid, match="--http-header-forward-pattern is not a regular expression: '\\('"):
         HttpOptions(header_forward_pattern="(")
 

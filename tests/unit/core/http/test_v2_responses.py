@@ -65,13 +65,10 @@ def test_binary_tensors_follow_the_json(columns: int) -> None:
     assert bytes(tensor) == array[1:].tobytes()
 
 
-def test_large_tensors_are_not_copied() -> None:
+def test_large_and_empty_binary_tensors() -> None:
     array = np.zeros((1, 5000), np.float32)
     encoded = encode_response(response(array, "FP32"), plan(binary=True), SPEC)
     assert np.shares_memory(array, np.frombuffer(encoded[0][1], np.uint8))
-
-
-def test_an_empty_binary_tensor_is_answered_as_json() -> None:
     encoded = encode_response(response(np.zeros((1, 0), np.float32), "FP32"), plan(binary=True), SPEC)
     assert encoded[1] is None
     assert orjson.loads(encoded[0][0])["outputs"][0]["parameters"] == {"binary_data_size": 0}
@@ -84,19 +81,13 @@ def test_bytes_are_packed_or_written_as_strings() -> None:
     assert orjson.loads(text)["outputs"][0]["data"] == ["a", "é"]
 
 
-def test_bytes_that_are_not_utf8_are_written_as_they_are() -> None:
+def test_special_values_bytes_and_null_are_written_as_text() -> None:
     text = encode_response(response(bytes_array([b"\xff\xfe"], (1, 1)), "BYTES"), plan(), SPEC)[0][0]
     assert b'"data":["\xff\xfe"]' in text
-
-
-def test_nan_and_infinity_are_written_as_words() -> None:
     array = np.array([[np.nan, np.inf, -np.inf, 1.5]], np.float32)
     text = bytes(encode_response(response(array, "FP32"), plan(), SPEC)[0][0])
     assert text.endswith(b'"data":[NaN,Infinity,-Infinity,1.5]}]}')
     assert math.isnan(json.loads(text)["outputs"][0]["data"][0])
-
-
-def test_the_word_null_in_a_string_is_not_taken_for_a_missing_number() -> None:
     text = encode_response(response(bytes_array([b"null"], (1, 1)), "BYTES"), plan(), SPEC)[0][0]
     assert orjson.loads(text)["outputs"][0]["data"] == ["null"]
 

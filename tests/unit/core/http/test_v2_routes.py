@@ -110,18 +110,12 @@ def test_other_methods_are_405(client: Client, path: str, methods: str, mime: st
         assert answer.headers["Allow"] == ", ".join(methods.split())
 
 
-def test_the_path_of_statistics_is_never_a_model(client: Client) -> None:
+def test_names_and_paths_are_taken_as_they_are(client: Client) -> None:
     assert list(client.get("/v2/models/stats").get_json()) == ["model_stats"]
     assert client.get("/v2/models/stats/config").status_code == 404
-
-
-def test_model_names_are_not_decoded(client: Client) -> None:
     assert client.get("/v2/models/a%2Fb").get_json()["name"] == "a%2Fb"
     answer = client.get("/v2/models/%00")
     assert answer.json == {"error": "Request for unknown model: '%00' is not found"}
-
-
-def test_the_host_plays_no_part(client: Client) -> None:
     assert client.get("/v2/health/live", headers={"Host": "[::1"}).status_code == 200
 
 
@@ -709,20 +703,14 @@ def fp32(in_shape: tuple[int, ...]) -> ModelSignature:
     return ModelSignature((TensorSignature("IN", "FP32", in_shape),), (TensorSignature("OUT", "FP32", in_shape),))
 
 
-def test_a_written_config() -> None:
+def test_a_config_is_printed_as_by_triton() -> None:
     text = 'name: "simple" backend: "onnxruntime" max_batch_size: 8 dynamic_batching {} '
     text += "instance_group [ { kind: KIND_CPU count: 1 } ] "
     for side in ("input", "output"):
         for number in (0, 1):
             text += f'{side} {{ name: "{side.upper()}{number}" data_type: TYPE_INT32 dims: [ 16 ] }} '
     assert rendered("simple", text) == SIMPLE
-
-
-def test_an_auto_completed_config_without_batching() -> None:
     assert rendered("auto_nobatch", "", fp32((2, 4))) == AUTO_NOBATCH
-
-
-def test_an_overridden_config() -> None:
     assert rendered("cls", 'backend: "onnxruntime" max_batch_size: 2', fp32((-1, 4))) == CLS_OVERRIDDEN
 
 

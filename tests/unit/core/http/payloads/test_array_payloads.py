@@ -135,7 +135,7 @@ def test_objects_are_never_unpickled() -> None:
         read_npy(pickle.dumps([1, 2, 3]), "it")
 
 
-def test_numpy_loads_the_encoded_outputs() -> None:
+def test_numpy_arrays_and_archives_are_written_for_numpy() -> None:
     for datatype, values in (("FP32", [[1, np.nan]]), ("UINT64", [2**64 - 1]), ("BOOL", [[True]]), ("BF16", [[0.5]])):
         written = np.load(io.BytesIO(b"".join(encode_npy([column("A", datatype, values)]))), allow_pickle=False)
         np.testing.assert_array_equal(written, values)
@@ -143,6 +143,10 @@ def test_numpy_loads_the_encoded_outputs() -> None:
         io.BytesIO(b"".join(encode_npy([column("A", "BYTES", [b"a", b"\xff\0b", b""])]))), allow_pickle=False
     )
     assert strings.tolist() == [[b"a"], [b"\xff\0b"], [b""]]
+    columns = [column("A", "FP32", [[1, 2]]), column("B/C", "BYTES", [b"x"])]
+    with np.load(io.BytesIO(b"".join(encode_npz(columns))), allow_pickle=False) as loaded:
+        assert {name: loaded[name].tolist() for name in loaded.files} == {"A": [[1, 2]], "B/C": [[b"x"]]}
+    assert b"".join(encode_npz(columns)) == b"".join(encode_npz(columns))
 
 
 def test_outputs_that_the_format_cannot_hold_are_refused() -> None:
@@ -191,13 +195,6 @@ def test_arrays_are_inputs_by_name() -> None:
         assert payload.arrays["A"].tolist() == [[1, 1], [1, 1]]
         assert payload.arrays["B"].tolist() == [[3], [4]]
         assert (payload.count, payload.stacked) == (2, True)
-
-
-def test_numpy_loads_the_encoded_archive() -> None:
-    columns = [column("A", "FP32", [[1, 2]]), column("B/C", "BYTES", [b"x"])]
-    with np.load(io.BytesIO(b"".join(encode_npz(columns))), allow_pickle=False) as loaded:
-        assert {name: loaded[name].tolist() for name in loaded.files} == {"A": [[1, 2]], "B/C": [[b"x"]]}
-    assert b"".join(encode_npz(columns)) == b"".join(encode_npz(columns))
 
 
 A = write_npy(np.ones((1, 2), np.float32))
@@ -305,16 +302,10 @@ def test_each_format_becomes_a_dense_matrix(arrays: dict[str, Array]) -> None:
     assert dense(arrays, data=arrays["data"].astype(np.float16)).dtype == np.float16
 
 
-def test_values_with_the_same_position_are_added() -> None:
+def test_values_of_a_matrix_may_repeat_exceed_the_last_row_or_be_none() -> None:
     assert dense(COO, row=[1, 1, 1], col=[2, 2, 0]).tolist() == [[0, 0, 0], [4, 0, 8]]
     assert dense(CSR, indices=[2, 1, 1]).tolist() == [[0, 0, 3], [0, 9, 0]]
-
-
-def test_entries_after_the_last_row_are_ignored() -> None:
     assert dense(CSR, indptr=[0, 1, 2], indices=[2, 0, 99]).tolist() == [[0, 0, 3], [4, 0, 0]]
-
-
-def test_a_matrix_without_values_is_zeros() -> None:
     nothing = np.array([], np.int32)
     assert dense(CSR, data=np.array([]), indices=nothing, indptr=[0, 0, 0]).tolist() == [[0, 0, 0]] * 2
     assert dense(COO, data=np.array([]), row=nothing, col=nothing).tolist() == [[0, 0, 0]] * 2
@@ -419,9 +410,11 @@ def test_json_without_a_type_is_decoded_as_json(body: bytes, padding: bytes) -> 
     assert decode_octets(memoryview(text), one("FP32", 2), RULES).arrays["IN"].tolist() == [[1, 2]]
 
 
-def test_an_error_in_a_document_is_reported() -> None:
+def test_a_document_without_a_type_is_decoded_or_its_error_reported() -> None:
     with pytest.raises(InvalidRequest, match="instance 0, input 'IN': expected a list of 2, got one of 3"):
         decode_octets(b'{"instances":[[1,2,3]]} ', one("FP32", 2), RULES)
+    payload = decode_octets(b'{"instances":["a",{"b64":"AAE="}]}', one("BYTES", 1), RULES)
+    assert payload.arrays["IN"].tolist() == [[b"a"], [b"\0\1"]]
 
 
 @pytest.mark.parametrize("body", [b"[\0\0\0\1\0\0\0", b'{"a":"instances"}   ', b"[[1,2],["])
@@ -433,11 +426,6 @@ def test_bytes_that_begin_like_json_are_decoded_as_bytes(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b'["a",1]', b'{"text":"the \\"instances\\""}', b'{"a":"instances"}'])
 def test_a_string_input_may_be_json_text(body: bytes) -> None:
     assert decode_octets(body, one("BYTES", 1), RULES).arrays["IN"].tolist() == [[body]]
-
-
-def test_a_document_may_have_strings() -> None:
-    payload = decode_octets(b'{"instances":["a",{"b64":"AAE="}]}', one("BYTES", 1), RULES)
-    assert payload.arrays["IN"].tolist() == [[b"a"], [b"\0\1"]]
 
 
 @pytest.mark.parametrize(
@@ -464,6 +452,8 @@ def test_an_error_names_the_input(body: bytes, spec: ModelSpec, message: str) ->
 def test_arrays_with_rows_are_a_batch() -> None:
     payload = decode_arrays({"IN": np.ones((3, 2))}, one("FP32", 2))
     assert (payload.count, payload.stacked, payload.arrays["IN"].dtype) == (3, True, np.float32)
+    arrays = {"IN": np.array([["é"], ["b"]])}
+    assert decode_arrays(arrays, one("BYTES", 1)).arrays["IN"].tolist() == [["é".encode()], [b"b"]]
 
 
 @pytest.mark.parametrize(
@@ -503,18 +493,10 @@ def test_a_wrong_array_names_the_input(array: Array, spec: ModelSpec, message: s
         decode_arrays({"IN": array}, spec)
 
 
-def test_inputs_with_different_rows_are_refused() -> None:
+def test_inputs_of_a_batch_have_the_same_rows_and_fitting_dims() -> None:
     assert common_count({"A": np.ones(2), "B": np.ones((2, 2))}) == 2
     with pytest.raises(InvalidRequest, match="input 'B' has 3 rows, input 'A' has 2: expected the same"):
         common_count({"A": np.ones(2), "B": np.ones(3)})
-
-
-def test_variable_dims_fit_any_length() -> None:
     assert fits_dims((3, 2), (-1, 2))
     assert not fits_dims((3, 2), (3, 3))
     assert not fits_dims((3,), (3, 3))
-
-
-def test_strings_become_bytes_objects() -> None:
-    arrays = {"IN": np.array([["é"], ["b"]])}
-    assert decode_arrays(arrays, one("BYTES", 1)).arrays["IN"].tolist() == [["é".encode()], [b"b"]]

@@ -78,11 +78,8 @@ def test_integers_are_exact() -> None:
     assert decode("7,0.5\n8,1", spec) == {"A": [[7], [8]], "B": [[0.5], [1]]}
 
 
-def test_booleans_are_words_or_digits() -> None:
+def test_booleans_and_strings_are_words() -> None:
     assert decode("true,False,1, 0", one("BOOL", 4)) == {"IN": [[True, False, True, False]]}
-
-
-def test_strings_may_be_quoted() -> None:
     spec = model({"A": ("BYTES", (2,)), "B": ("FP32", (1,))})
     text = b'"a,""b""","c\r\nd",1\r\n\xff\xfe,,2\r\n'
     assert decode(text, spec) == {"A": [[b'a,"b"', b"c\r\nd"], [b"\xff\xfe", b""]], "B": [[1], [2]]}
@@ -158,23 +155,17 @@ def test_outputs_are_columns_side_by_side() -> None:
     assert b"".join(encode_csv(columns)) == b"7,x,0.5,1.0\n8,y,2.0,3.0\n"
 
 
-def test_nan_and_infinities_are_words() -> None:
+def test_special_values_are_written_as_words_and_strings_quoted_if_necessary() -> None:
     assert (
         b"".join(encode_csv([column("A", "FP16", [[np.nan, np.inf, -np.inf, 1]])])) == b"NaN,Infinity,-Infinity,1.0\n"
     )
-
-
-def test_strings_are_quoted_if_necessary() -> None:
     column_of_strings = column("A", "BYTES", [b"plain", b"a,b", b'"', b"a\r\nb", b"", b" a", b"\xff"])
     assert b"".join(encode_csv([column_of_strings])) == b'plain\n"a,b"\n""""\n"a\r\nb"\n""\n" a"\n\xff\n'
 
 
-def test_rows_may_have_different_lengths() -> None:
+def test_outputs_may_have_rows_of_different_lengths_or_none() -> None:
     ragged = OutputColumn("A", BY_NAME["INT8"], [np.ones((1, 1), np.int8), np.ones((1, 2), np.int8)])
     assert b"".join(encode_csv([ragged])) == b"1\n1,1\n"
-
-
-def test_whole_tensors_are_split_into_rows() -> None:
     scalar, vector = column("A", "FP32", 1.5, whole=True), column("B", "INT8", [1, 2], whole=True)
     assert b"".join(encode_csv([scalar])) == b"1.5\n"
     assert b"".join(encode_csv([vector])) == b"1\n2\n"
@@ -197,14 +188,8 @@ def blocks(inputs: Signature, columns: int, optional: str = "") -> list[tuple[st
 def test_inputs_are_columns_side_by_side() -> None:
     inputs: Signature = {"A": ("FP32", (2, 3)), "B": ("BYTES", (1,)), "C": ("FP32", ())}
     assert blocks(inputs, 8) == [("A", 0, 6, (2, 3)), ("B", 6, 7, (1,)), ("C", 7, 8, ())]
-
-
-def test_the_number_of_columns_resolves_a_variable_dim() -> None:
     assert blocks({"A": ("FP32", (-1, 3)), "B": ("FP32", (1,))}, 7) == [("A", 0, 6, (2, 3)), ("B", 6, 7, (1,))]
-
-
-def test_optional_inputs_may_be_missing() -> None:
-    inputs: Signature = {"A": ("FP32", (2,)), "B": ("FP32", (1,))}
+    inputs = {"A": ("FP32", (2,)), "B": ("FP32", (1,))}
     assert len(blocks(inputs, 3, optional="B")) == 2
     assert blocks(inputs, 2, optional="B") == [("A", 0, 2, (2,))]
 

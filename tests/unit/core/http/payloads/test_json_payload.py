@@ -275,14 +275,11 @@ def test_the_first_error_is_named(values: list[Any], datatype: str, dims: tuple[
     assert message in caught.value.message
 
 
-def test_rank_and_base64_are_recognized() -> None:
+def test_base64_has_no_rank_and_may_be_of_any_length() -> None:
     assert [rank_of(value) for value in (1, [], [1], [[1], 2], {"b64": ""})] == [0, 1, 1, 2, 0]
     assert is_b64({"b64": 1})
     assert not is_b64({"b64": "", "key": 1})
     assert not is_b64("b64")
-
-
-def test_raw_bytes_may_have_an_empty_variable_dim() -> None:
     assert raw_row(b"", spec("FP32", -1, 2), "here").shape == (0, 2)
 
 
@@ -292,20 +289,19 @@ def test_raw_bytes_may_have_an_empty_variable_dim() -> None:
 TWO = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))}, optional="B")
 
 
-def test_objects_may_have_inputs_in_any_order() -> None:
+def test_objects_may_have_inputs_in_any_order_and_omit_optional_ones() -> None:
     payload = decode_instances([{"A": [1, 2], "B": "x"}, {"B": "y", "A": [3, 4]}], TWO, RULES, instance_name)
     assert payload.arrays["A"].tolist() == [[1, 2], [3, 4]]
     assert payload.arrays["B"].tolist() == [[b"x"], [b"y"]]
     assert (payload.count, payload.stacked) == (2, True)
-
-
-def test_all_instances_may_omit_an_optional_input() -> None:
     assert list(decode_instances([{"A": [1, 2]}], TWO, RULES, instance_name).arrays) == ["A"]
 
 
-def test_one_input_takes_values_or_objects() -> None:
+def test_one_input_takes_values_or_objects_but_not_both() -> None:
     for instances in ([[1, 2]], [{"IN": [1, 2]}]):
         assert decode_instances(instances, one("FP32", 2), RULES, instance_name).arrays["IN"].tolist() == [[1, 2]]
+    with pytest.raises(InvalidRequest, match="instance 0: expected an object with a value by input name"):
+        decode_instances([[1, 2], {"IN": [1, 2]}], one("FP32", 2), RULES, instance_name)
 
 
 def test_a_flat_row_has_the_elements_of_all_inputs() -> None:
@@ -326,13 +322,10 @@ def test_a_flat_row_of_the_only_input_takes_its_shape(dims: tuple[int, ...], bat
     assert payload.stacked is (batch > 0)
 
 
-def test_an_object_of_base64_is_a_value_unless_an_input_has_that_name() -> None:
+def test_an_object_is_base64_or_members_by_the_names_of_the_inputs() -> None:
     assert decode_instances([{"b64": "YWI="}], one("BYTES", 1), RULES, instance_name).arrays["IN"].tolist() == [[b"ab"]]
     spec = model({"b64": ("FP32", (1,))})
     assert decode_instances([{"b64": 1}], spec, RULES, instance_name).arrays["b64"].tolist() == [[1]]
-
-
-def test_a_key_is_ignored_unless_an_input_has_that_name() -> None:
     rules = DecodeRules(ignored_fields=frozenset({"key"}))
     instances = [{"key": 7, "IN": 1}, {"IN": 2}]
     assert decode_instances(instances, one("FP32", 1), rules, instance_name).arrays["IN"].tolist() == [[1], [2]]
@@ -340,21 +333,18 @@ def test_a_key_is_ignored_unless_an_input_has_that_name() -> None:
     assert decode_instances([{"key": 7}], spec, rules, instance_name).arrays["key"].tolist() == [[7]]
 
 
-def test_without_a_batch_dimension_instances_are_separate() -> None:
+def test_without_a_batch_dimension_instances_are_separate_and_may_differ_in_shape() -> None:
     payload = decode_instances([[1, 2], [3, 4]], one("FP32", 2, batch=0), RULES, instance_name)
     assert (payload.count, payload.stacked) == (2, False)
-
-
-APART = model({"A": ("FP32", (-1,)), "B": ("INT64", ())}, batch=0)
-
-
-def test_separate_instances_may_have_different_shapes() -> None:
     instances = [{"A": [], "B": 1}, {"A": [1, 2], "B": 2}, {"A": {"b64": "AACAPw=="}, "B": 3}]
     payload = decode_instances(instances, APART, RULES, instance_name)
     assert (payload.arrays, payload.count, payload.stacked) == ({}, 3, False)
     assert payload.rows is not None
     assert [(row["A"].tolist(), row["B"].tolist()) for row in payload.rows] == [([], 1), ([1, 2], 2), ([1], 3)]
     assert {(row["A"].ndim, row["A"].dtype.name, row["B"].shape) for row in payload.rows} == {(1, "float32", ())}
+
+
+APART = model({"A": ("FP32", (-1,)), "B": ("INT64", ())}, batch=0)
 
 
 @pytest.mark.parametrize(
@@ -408,11 +398,6 @@ def test_an_error_names_the_instance(instances: list[Any], message: str) -> None
     with pytest.raises(InvalidRequest) as caught:
         decode_instances(instances, TWO, RULES, instance_name)
     assert message in caught.value.message
-
-
-def test_objects_and_values_of_one_input_do_not_mix() -> None:
-    with pytest.raises(InvalidRequest, match="instance 0: expected an object with a value by input name"):
-        decode_instances([[1, 2], {"IN": [1, 2]}], one("FP32", 2), RULES, instance_name)
 
 
 # --- number array
@@ -583,19 +568,13 @@ def test_several_outputs_are_an_object_for_each_instance() -> None:
     }
 
 
-def test_rows_may_have_different_shapes() -> None:
+def test_outputs_are_rows_of_any_shape_columns_or_whole() -> None:
     ragged = OutputColumn("A", BY_NAME["FP32"], [np.ones((1, 1), np.float32), np.ones((2, 2), np.float32)])
     assert b"".join(encode_predictions([ragged])) == b'{"predictions":[[1.0],[1.0,1.0],[1.0,1.0]]}'
     assert b"".join(encode_json([ragged], DocumentForm.COLUMNS)) == b'{"outputs":[[1.0],[1.0,1.0],[1.0,1.0]]}'
-
-
-def test_a_request_of_columns_gets_columns() -> None:
     columns = [column("A", "FP32", [[1], [2]]), column("B", "BOOL", [True, False])]
     assert b"".join(encode_json(columns[:1], DocumentForm.COLUMNS)) == b'{"outputs":[[1.0],[2.0]]}'
     assert b"".join(encode_json(columns, DocumentForm.COLUMNS)) == b'{"outputs":{"A":[[1.0],[2.0]],"B":[true,false]}}'
-
-
-def test_whole_tensors_are_split_or_kept_whole() -> None:
     scalar, vector = column("A", "FP32", 1.5, whole=True), column("B", "INT8", [1, 2], whole=True)
     assert b"".join(encode_predictions([scalar])) == b'{"predictions":[1.5]}'
     assert b"".join(encode_predictions([vector])) == b'{"predictions":[1,2]}'
@@ -609,6 +588,10 @@ def test_many_rows_are_written_in_parts() -> None:
     parts = encode_predictions([column("A", "BYTES", texts)])
     assert max(map(len, parts)) < 12 * ELEMENTS
     assert orjson.loads(b"".join(parts)) == {"predictions": [[text.decode()] for text in texts]}
+    rows = range(2 * ELEMENTS + 1)
+    parts = encode_jsonlines([column("A", "INT32", list(rows))])
+    assert len(parts) == 3
+    assert b"".join(parts) == b"".join(b"%d\n" % row for row in rows)
 
 
 # --- json lines
@@ -671,13 +654,6 @@ def test_each_instance_is_encoded_as_a_line() -> None:
     assert b"".join(encode_jsonlines(both)) == b'{"A":[0.1,"NaN"],"B":1}\n{"A":[3.0,4.0],"B":2}\n'
 
 
-def test_many_lines_are_written_in_parts() -> None:
-    rows = range(2 * ELEMENTS + 1)
-    parts = encode_jsonlines([column("A", "INT32", list(rows))])
-    assert len(parts) == 3
-    assert b"".join(parts) == b"".join(b"%d\n" % row for row in rows)
-
-
 # --- request lines
 
 
@@ -706,21 +682,19 @@ def test_each_line_is_a_request(document: bytes, between: bytes, end: bytes) -> 
     assert [line.strip() for line in found] == [document, V2]
 
 
-def test_a_first_line_may_have_any_length() -> None:
+def test_request_lines_may_be_long_or_blank() -> None:
     long = INSTANCES + b" " * 200_000 + b"}"
     body = INSTANCES[:-1] + b" " * 200_000 + b"}\n" + V2
     assert documents(JSON, memoryview(body)) == [body.split(b"\n")[0], V2]
     assert documents(JSON, memoryview(long)) is None
+    assert documents(LINES, V2 + b"\n\n" + V2 + b"\n \r\n") == [V2, V2]
 
 
-def test_arrays_are_requests_in_json_and_instances_in_json_lines() -> None:
+def test_which_documents_are_request_lines() -> None:
     rows = b"[1,2]\n[3,4]\n"
     assert documents(JSON, rows) == [b"[1,2]", b"[3,4]"]
     assert documents(LINES, rows) is None
     assert documents("", rows) is None
-
-
-def test_a_single_line_is_a_request_only_in_json_lines_with_instances() -> None:
     for document in (V2, INSTANCES, COLUMNS):
         assert documents(JSON, document + b"\n") is None
     assert documents(LINES, V2 + b"\n") is None
@@ -755,7 +729,3 @@ def test_an_input_may_have_the_name_of_a_member() -> None:
     lines = b'{"instances":[1,2]}\n{"instances":[3,4]}\n'
     assert documents(LINES, lines, spec) is None
     assert documents(JSON, lines, spec) is not None
-
-
-def test_blank_lines_are_passed_over() -> None:
-    assert documents(LINES, V2 + b"\n\n" + V2 + b"\n \r\n") == [V2, V2]

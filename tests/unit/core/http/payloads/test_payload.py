@@ -155,20 +155,14 @@ def test_booleans_numbers_and_strings_are_not_converted_into_each_other(datatype
         as_datatype(wide, BY_NAME[datatype], LOCATION)
 
 
-def test_infinities_and_nan_are_kept() -> None:
+def test_special_values_and_bf16_keep_their_meaning() -> None:
     wide = np.array([[np.inf, -np.inf, np.nan, 1.0]])
     for name in ("FP16", "FP32", "FP64", "BF16"):
         got = as_numbers(as_datatype(wide, BY_NAME[name], LOCATION), BY_NAME[name])
         np.testing.assert_array_equal(got, wide)
-
-
-def test_a_nan_with_all_bits_set_stays_a_nan() -> None:
     wide = np.array([0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)
     got = as_datatype(wide, BY_NAME["BF16"], LOCATION)
     assert np.isnan(as_numbers(got, BY_NAME["BF16"])).all()
-
-
-def test_bf16_rounds_to_the_nearest_even() -> None:
     wide = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20])
     got = as_numbers(as_datatype(wide, BY_NAME["BF16"], LOCATION), BY_NAME["BF16"])
     assert got.tolist() == [1.0, 1.0, 1 + 2**-6, 1 + 2**-7]
@@ -191,26 +185,14 @@ def test_text_becomes_utf8() -> None:
 # --- error location
 
 
-def test_instances_count_from_zero_and_lines_from_one() -> None:
+def test_a_location_names_instance_line_element_or_column() -> None:
     assert ErrorLocation(instance_name, "IN").at(3) == "instance 3, input 'IN'"
     assert ErrorLocation(line_name, "IN").at(3, 1, 2) == "line 4, input 'IN', element [1,2]"
-
-
-def test_without_rows_all_indices_belong_to_the_element() -> None:
     assert ErrorLocation(None, "IN").at(3, 1) == "input 'IN', element [3,1]"
     assert ErrorLocation(None, "IN").at() == "input 'IN'"
-
-
-def test_an_element_is_located_by_its_position() -> None:
     assert unravelled(7, (2, 2, 3)) == (1, 0, 1)
     assert ErrorLocation(instance_name, "IN").element(7, (2, 2, 3)) == "instance 1, input 'IN', element [0,1]"
-
-
-def test_a_csv_location_has_row_and_column() -> None:
     assert CsvErrorLocation("IN", 10).element(7, (2, 5)) == "row 2, column 13 (input 'IN')"
-
-
-def test_a_mismatch_gives_the_expected_value() -> None:
     assert mismatch("there", "this", "that").message == "there: expected this, got that"
 
 
@@ -244,22 +226,16 @@ def test_other_instances_are_separate(spec: object) -> None:
     assert not instance_signature(spec, None).stacked  # type: ignore[arg-type]
 
 
-def test_unknown_and_missing_names_are_refused() -> None:
+def test_wrong_names_of_inputs_are_refused() -> None:
     spec = model({"A": ("FP32", (1,)), "B": ("FP32", (1,))}, optional="B")
     check_names(["A"], spec, "here")
     with pytest.raises(InvalidRequest, match="here: 'C' is not an input of model 'm', whose inputs are 'A', 'B'"):
         check_names(["A", "C"], spec, "here")
     with pytest.raises(InvalidRequest, match="here: input 'A' is missing"):
         check_names(["B"], spec, "here")
-
-
-def test_several_inputs_are_refused_where_one_is_needed() -> None:
     assert single_input(one("FP32", 1), "this").name == "IN"
     with pytest.raises(InvalidRequest, match="this needs a model with one input, 'm' has 'A', 'B'"):
         single_input(model({"A": ("FP32", ()), "B": ("FP32", ())}), "this")
-
-
-def test_the_first_unknown_name_is_reported() -> None:
     names = [f"x{n}" for n in range(20)]
     with pytest.raises(InvalidRequest, match="'x0' is not an input"):
         check_names(iter(names), one("FP32", 1), "here")
@@ -276,13 +252,10 @@ def payload(count: int | None, stacked: bool = True) -> DecodedPayload:
     return DecodedPayload(arrays={}, count=count, stacked=stacked)
 
 
-def test_a_batch_is_kept_as_one_part() -> None:
+def test_parts_of_a_batch_are_joined_in_order() -> None:
     array = np.ones((2, 3), np.float32)
     (column,) = output_columns([[tensor("A", array)]], payload(2))
     assert column.parts[0] is array
-
-
-def test_parts_of_a_batch_are_joined_in_order() -> None:
     responses = [[tensor("A", np.full((n, 2), n, np.float32))] for n in (2, 1)]
     (column,) = output_columns(responses, payload(3))
     assert [part.tolist() for part in column.parts] == [[[2, 2], [2, 2], [1, 1]]]
@@ -299,13 +272,10 @@ def test_single_instances_become_rows_and_keep_their_shapes() -> None:
         first.array("x")
 
 
-def test_bf16_becomes_fp32() -> None:
+def test_outputs_of_bf16_and_without_rows_become_columns() -> None:
     (column,) = output_columns([[tensor("A", np.array([0x3F80], np.uint16), "BF16")]], payload(1))
     assert column.parts[0].tolist() == [1.0]
     assert column.parts[0].dtype == np.float32
-
-
-def test_whole_tensors_have_no_rows() -> None:
     (column,) = output_columns([[tensor("A", np.ones(()))]], payload(None))
     assert column.whole
     assert column.array("x").shape == ()
@@ -335,11 +305,13 @@ def test_slices_of_rows_are_the_rows_in_order(rows: int, width: int) -> None:
     assert np.concatenate([first.parts[0] for first, _ in slices]).tolist() == numbers.tolist()
 
 
-def test_columns_without_common_rows_are_one_slice() -> None:
+def test_a_document_without_common_rows_or_utf_8_is_one_slice() -> None:
     long, short = np.zeros(2 * ELEMENTS), np.zeros(3)
     for parts in ([long], [short]), ([long], [np.zeros(())]), ([long, short], [long]):
         columns = [OutputColumn(str(i), BY_NAME["FP64"], part, whole=True) for i, part in enumerate(parts)]
         assert list(row_slices(columns)) == [columns]
+    body = b"[\xff0,0]"
+    assert outcome(decode_json, body, "scalars", Slicing(size=1)) == outcome(decode_json, body, "scalars")
 
 
 # --- A body that is decoded in slices gives the payload that it gives as a whole, and the same error
@@ -402,11 +374,6 @@ def outcome(
 
 def _content(array: Array) -> Any:
     return array.dtype, array.shape, repr(array.tolist())
-
-
-def test_a_first_slice_that_is_not_utf_8_has_the_error_of_the_document() -> None:
-    body = b"[\xff0,0]"
-    assert outcome(decode_json, body, "scalars", Slicing(size=1)) == outcome(decode_json, body, "scalars")
 
 
 @pytest.mark.slow

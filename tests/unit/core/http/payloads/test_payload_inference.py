@@ -191,11 +191,8 @@ def test_one_failed_document_fails_all() -> None:
         bench.infer(v2([1, 2]), v2([3, 4]))
 
 
-def test_numpy_formats_cannot_be_joined_by_line() -> None:
+def test_documents_that_cannot_be_joined_or_are_too_large_are_refused() -> None:
     with pytest.raises(NotAcceptable, match="answers in application/x-npy cannot be joined line by line"):
         LineBench().infer(v2([1, 2]), answer_type=lambda is_v2: "application/x-npy")
-
-
-def test_a_body_over_the_limit_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="exceeds the maximum allowed input size of 100 bytes"):
         LineBench(HttpOptions(max_input_size=100)).infer(v2([1, 2]), v2([1, 2]))
