@@ -52,20 +52,14 @@ def test_a_marked_method_stays_the_same_function() -> None:
     assert mark_of(method) == CallMark(blocks=True)
 
 
-def test_a_message_survives_the_way_to_a_front_end() -> None:
+def test_metadata_has_the_batch_dimension_and_a_platform() -> None:
+    plain, batching = model_metadata(SPEC, [1]), model_metadata(replace(SPEC, max_batch_size=8), [1])
+    assert plain.inputs == (TensorMetadata(name="IN", datatype="INT32", shape=(-1,)),)
+    assert batching.outputs == (TensorMetadata(name="OUT", datatype="INT32", shape=(-1, -1)),)
+    assert model_metadata(SPEC, [1]).platform == "onnxruntime_onnx"
+    assert model_metadata(replace(SPEC, platform=""), [1, 2]).platform == "onnxruntime"
     config = ModelConfig(name="m", max_batch_size=8)
     assert ConfigMessage.of(config).parse() == config
 
 
 SPEC = identity_spec("m")
-
-
-def test_a_shape_begins_with_the_batch_dimension_of_a_model_that_batches() -> None:
-    plain, batching = model_metadata(SPEC, [1]), model_metadata(replace(SPEC, max_batch_size=8), [1])
-    assert plain.inputs == (TensorMetadata(name="IN", datatype="INT32", shape=(-1,)),)
-    assert batching.outputs == (TensorMetadata(name="OUT", datatype="INT32", shape=(-1, -1)),)
-
-
-def test_the_backend_stands_in_for_a_missing_platform() -> None:
-    assert model_metadata(SPEC, [1]).platform == "onnxruntime_onnx"
-    assert model_metadata(replace(SPEC, platform=""), [1, 2]).platform == "onnxruntime"

@@ -191,17 +191,6 @@ def test_a_step_of_a_fixed_version_stays_with_it(tmp_path: Path) -> None:
         assert (bench.ask("latest"), bench.ask("first")) == (3, 1)
 
 
-def test_a_reloaded_step_serves_the_ensemble(chain: Path) -> None:
-    ensemble(chain, "outer", step("e", "INPUT0", "OUTPUT0"))
-    with explicit(chain, load_models=("outer",)) as bench:
-        old = bench.version("b")
-        put(chain / "b" / "1" / "model.fake", "20")
-        bench.load("b")
-        assert bench.ask("outer") == 20
-        assert old.gone.wait(LIMIT_S), "nobody holds the replaced version any longer"
-        bench.until_index("a 1 READY", "b 1 READY", "e 1 READY", "outer 1 READY")
-
-
 def test_a_reloaded_step_serves_an_ensemble_that_is_just_being_loaded_again(chain: Path) -> None:
     """The load of the step has ended, so its ensemble must not answer with the old version until another load ends."""
     with explicit(chain, load_models=("e",)) as bench:

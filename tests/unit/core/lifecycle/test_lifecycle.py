@@ -581,10 +581,6 @@ def test_a_limit_of_zero_means_one_thread() -> None:
     until(lambda: threads() == [])
 
 
-def test_wait_idle_returns_without_work() -> None:
-    assert LoadThreads(1).wait_idle(0)
-
-
 def test_after_close_nothing_begins_and_what_runs_ends(work: Work) -> None:
     load_threads = LoadThreads(1)
     for _ in range(3):
@@ -672,21 +668,6 @@ def test_broken_files_in_the_place_of_a_serving_version_are_a_failure_of_a_ready
         assert bench.engine.phase().failures == {"m": "version 1 is READY: Internal: the weights are broken"}
 
 
-def test_a_failed_load_request_leaves_the_server_ready(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    write(tmp_path, "bad", BROKEN)
-    with explicit(tmp_path, load_models=("m",)) as bench:
-        for name in ("bad", "none"):
-            with pytest.raises(Exception, match="failed"):
-                bench.load(name)
-        assert bench.engine.is_ready()
-        bench.engine.unload_model("m", False)
-        put(tmp_path / "m" / "1" / "model.fake", BROKEN)
-        with pytest.raises(Exception, match="failed"):
-            bench.load("m")
-        assert bench.engine.is_ready()
-
-
 @pytest.mark.parametrize(("config", "is_ready"), [(CONFIG, False), (TWO_VERSIONS, True)])
 def test_an_older_version_serves_from_the_start_if_the_policy_selects_it(
     config: str, is_ready: bool, tmp_path: Path
@@ -755,26 +736,6 @@ def test_a_model_that_failed_is_not_counted_until_it_serves(progress: StartProgr
     failed = ServingPhase(name=Phase.FAILED, done=1, total=2, failures={"b": "why"})
     assert progress.serving_phase(KnownModels(b="why")) == failed
     assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.FAILED, done=2, total=2)
-
-
-@pytest.mark.parametrize(("failure", "phase"), [("", Phase.READY), ("why", Phase.FAILED)])
-def test_a_failed_model_fails_the_start(progress: StartProgress, failure: str, phase: Phase) -> None:
-    progress.begin(1)
-    progress.begin_model("a")
-    progress.end_model("a", failure)
-    progress.end()
-    assert progress.phase is phase
-    assert progress.wait(0.0)
-
-
-@pure_python_only
-def test_after_the_start_the_models_say_what_is_unready(progress: StartProgress) -> None:
-    progress.begin(2)
-    progress.fail("a", "it failed at the start and serves now")
-    progress.fail("missing", "not found")
-    progress.end()
-    phase = progress.serving_phase(KnownModels(b="", c="broken"))
-    assert (phase.model, phase.failures) == ("b", {"missing": "not found", "c": "broken"})
 
 
 def test_an_exit_during_the_start_stays_an_exit(progress: StartProgress) -> None:

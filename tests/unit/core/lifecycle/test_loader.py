@@ -27,11 +27,11 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
 )
 from tests.waiting import until
 from trident.core.backends.backend import LoadContext
-from trident.core.errors import ConfigInvalid, ModelLoadFailed, ModelNotFound, OutOfMemory, ServerError
+from trident.core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory, ServerError
 from trident.core.inference.request import InputTensor
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader, Prepared
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.state import UNLOADED, LoadCause, LoadCounts, ModelState
+from trident.core.lifecycle.state import UNLOADED, LoadCause, LoadCounts
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.repositories import Located, ModelKey
 from trident.core.repository.repository import ModelDirectory
@@ -103,33 +103,6 @@ def load(loader: ModelLoader, prepared: Prepared) -> ModelVersion:
         version.begin_unload("the test is over")
         version.finish_unload()
     return version
-
-
-def test_prepare_reads_the_configuration_and_the_versions(source: CountingSource) -> None:
-    write(source.path, "m", 1, 2)
-    loader = loader_of(FakeBackend())
-    prepared = loader.prepare(located(source))
-    assert prepared.available == (1, 2)
-    assert prepared.config.backend == "fake"
-    # As it is written, without auto-completion.
-    assert not prepared.config.HasField("version_policy")
-
-
-@pytest.mark.parametrize("config", ["max_batch_sise: 8", CONFIG + 'name: "other"', 'backend: "onnxruntime" junk'])
-def test_prepare_refuses_an_invalid_configuration(source: CountingSource, config: str) -> None:
-    write(source.path, "m", 1, config=config)
-    with pytest.raises(ConfigInvalid):
-        loader_of(FakeBackend()).prepare(located(source))
-
-
-def test_a_failed_load_sets_the_reason_and_frees_everything(source: CountingSource) -> None:
-    write(source.path, "m", BROKEN)
-    backend = FakeBackend()
-    loader = loader_of(backend)
-    version = load(loader, loader.prepare(located(source)))
-    reason = "Internal: the weights are broken"
-    assert (version.state.current, version.state.reason) == (ModelState.UNAVAILABLE, reason)
-    assert backend.loads == ["m:1=broken"]
 
 
 def test_instances_are_closed_when_a_later_one_fails(source: CountingSource) -> None:

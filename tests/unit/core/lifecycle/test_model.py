@@ -32,21 +32,17 @@ from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerError, Se
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Content, Model, Plan, Retirement, plan_reload
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.state import TRANSITIONS, UNLOADED, ModelState, VersionState
+from trident.core.lifecycle.state import TRANSITIONS, ModelState, VersionState
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.repositories import Located, ModelKey
 from trident.core.repository.sources import LocalSource, SourceFile
 
 
-def test_every_state_has_a_row_in_the_table() -> None:
+def test_every_state_has_a_row_and_other_moves_are_bugs() -> None:
     assert set(TRANSITIONS) == set(ModelState)
-
-
-def test_a_move_replaces_the_reason() -> None:
-    failed = VersionState("m", 1, "server start")
-    assert failed.current is ModelState.LOADING
-    failed.move(ModelState.UNAVAILABLE, "Internal: broken")
-    assert (failed.current, failed.reason) == (ModelState.UNAVAILABLE, "Internal: broken")
+    state = VersionState("m", 1, "server start")
+    with pytest.raises(RuntimeError, match="model m:1 cannot go from LOADING to UNLOADING"):
+        state.move(ModelState.UNLOADING)
 
 
 def test_every_move_is_logged_with_cause_and_duration(caplog: pytest.LogCaptureFixture) -> None:
@@ -60,12 +56,6 @@ def test_every_move_is_logged_with_cause_and_duration(caplog: pytest.LogCaptureF
     assert first.endswith(" s, cause: server start")
     assert second.endswith(" s, cause: unload request")
     assert third.endswith(" s, cause: unload request (unloaded)")
-
-
-def test_a_move_that_is_not_in_the_table_is_a_bug() -> None:
-    state = VersionState("m", 1, "server start")
-    with pytest.raises(RuntimeError, match="model m:1 cannot go from LOADING to UNLOADING"):
-        state.move(ModelState.UNLOADING)
 
 
 PLAN_CONFIG = 'backend: "onnxruntime" max_batch_size: 8 '
@@ -115,20 +105,14 @@ def test_changed_files_and_configurations_reload(new: Content, plan: Plan) -> No
     assert plan.changes_nothing == (plan == NOTHING)
 
 
-def test_only_a_new_version_is_loaded() -> None:
+def test_versions_that_are_new_failed_or_gone_are_planned() -> None:
     new = content(PLAN_CONFIG, "3/model.onnx")
     assert plan_reload(content(), new, [1, 2, 3], {1, 2}) == Plan((3,), (1, 2), (), False)
     assert plan_reload(content(), new, [3], {1, 2}) == Plan((3,), (), (1, 2), False)
-
-
-def test_a_version_that_is_missing_or_not_selected_is_dropped() -> None:
     assert plan_reload(content(), content(without="1/model.onnx"), [2], {1, 2}) == Plan((), (2,), (1,), False)
     plan = plan_reload(content(ALL_OF_PLAN), content(PLAN_CONFIG, "config.pbtxt"), [2], {1, 2})
     assert plan == Plan((), (2,), (1,), True)
     assert not plan.changes_nothing
-
-
-def test_a_version_that_failed_to_load_is_loaded_again() -> None:
     assert plan_reload(content(), content(), [1, 2], {2}) == Plan((1,), (2,), (), False)
 
 
@@ -203,18 +187,6 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
     assert repository.retirement.wait(LIMIT_S)
     until(lambda: threads() == [])
     assert all(model.is_closed for model in repository.backend.models)
-
-
-def test_the_latest_policy_moves_on_and_the_old_version_stays_in_the_index(repository: Repository) -> None:
-    repository.write(1)
-    repository.load()
-    repository.put("2/model.fake", "2")
-    repository.load()
-    assert repository.settled() == {1: "UNAVAILABLE unloaded", 2: "READY"}
-    assert repository.backend.loads == ["m:1=1", "m:2=2"]
-    # At no moment is there no version.
-    assert repository.published == [[1], [2]]
-    assert repository.model.is_ready
 
 
 def test_the_old_version_serves_until_the_new_one_does(repository: Repository) -> None:
@@ -398,16 +370,6 @@ def test_a_failed_instance_leaves_the_version_unchanged(repository: Repository) 
     assert len(version.placements) == 3
 
 
-def test_an_override_that_changes_only_instances_is_applied_in_place(repository: Repository) -> None:
-    repository.write(1)
-    repository.load()
-    repository.load(override=MORE_INSTANCES)
-    assert len(repository.model.serving[1].placements) == 3
-    assert repository.backend.loads == ["m:1=1"]
-    repository.load(override=MORE_INSTANCES)
-    assert repository.backend.loads == ["m:1=1"] * 2
-
-
 @pytest.mark.parametrize("weight", ["2", BROKEN])
 def test_a_load_that_ends_after_the_exit_is_discarded(repository: Repository, weight: str) -> None:
     """Even if it was to drop or change the serving versions, which have left by then."""
@@ -436,21 +398,6 @@ def serving(repository: Path) -> Iterator[tuple[Bench, ModelVersion, Retirement]
         yield bench, version, Retirement()
         until(lambda: version.state.current is ModelState.UNAVAILABLE)
         bench.lifecycle.models.all()[0].serving = {}
-
-
-def test_a_version_is_unloading_until_running_requests_are_answered(tmp_path: Path) -> None:
-    with serving(tmp_path) as (bench, version, retirement):
-        model = bench.backend.models[0]
-        with bench.running("m") as responses:
-            retirement.begin(version, "a test")
-            assert version.state.current is ModelState.UNLOADING
-            assert not retirement.wait(0)
-            assert not model.is_closed
-            assert version.in_flight == 1
-        assert retirement.wait(LIMIT_S)
-        assert (version.state.current, version.state.reason) == (ModelState.UNAVAILABLE, UNLOADED)
-        assert weight_of(responses) == 1
-        assert model.is_closed
 
 
 def test_queued_requests_still_run_until_the_wait_ends(tmp_path: Path) -> None:
@@ -484,11 +431,6 @@ def test_the_log_names_the_versions_with_requests_in_flight(tmp_path: Path, capl
         assert waiting.result(LIMIT_S)
     assert Retirement().wait(3)
     assert caplog.messages[-1] == "Timeout 3: Found 0 model versions that have in-flight inferences"
-
-
-def test_wait_returns_at_once_when_nothing_leaves() -> None:
-    assert Retirement().wait(0)
-    assert threads() == []
 
 
 def test_every_accepted_request_is_answered(tmp_path: Path) -> None:

@@ -29,13 +29,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield bench
 
 
-def test_a_poll_without_changes_does_nothing(bench: Bench) -> None:
-    version = bench.version("m")
-    bench.poll()
-    assert bench.version("m") is version
-    assert bench.backend.loads == ["m:1=1"]
-
-
 def test_a_poll_loads_new_models_reloads_changed_ones_and_unloads_removed_ones(bench: Bench, tmp_path: Path) -> None:
     write(tmp_path, "new", 5)
     put(tmp_path / "m" / "1" / "model.fake", "2")
@@ -132,18 +125,6 @@ def test_a_failed_model_that_is_removed_leaves_the_index(tmp_path: Path) -> None
         bench.poll()
         assert bench.index() == ["m 1 READY"]
         assert bench.engine.is_ready()
-
-
-def test_a_failure_is_forgotten_when_the_files_that_serve_return(bench: Bench, tmp_path: Path) -> None:
-    config = tmp_path / "m" / "config.pbtxt"
-    config.rename(tmp_path / "kept")
-    put(config, "no configuration")
-    bench.poll()
-    assert bench.index() != ["m 1 READY"]
-    (tmp_path / "kept").replace(config)
-    bench.poll()
-    assert bench.index() == ["m 1 READY"]
-    assert bench.backend.loads == ["m:1=1"]
 
 
 def test_a_repository_that_vanishes_keeps_its_models(tmp_path: Path) -> None:
