@@ -159,16 +159,16 @@ def test_an_ended_batch_still_prefers_a_preferred_size() -> None:
     assert form_batch(queue, DELAYED, 2 * S) == Run(2, PREFERRED)
 
 
-def test_the_oldest_request_sets_the_delay() -> None:
+def test_the_delay_ends_after_the_oldest_arrival_or_before_a_timeout() -> None:
     queue = requests(1) + requests(2, enqueue_ns=S // 2)
     assert form_batch(queue, DELAYED, 2 * S) == Wait(10 * S + S // 2, 6, None, S // 2)
-
-
-def test_the_delay_begins_when_a_request_arrived_and_not_when_it_was_queued() -> None:
     queue = requests(1, 2)
     queue[1].request.arrived_ns = S // 4
     assert form_batch(queue, DELAYED, 2 * S) == Wait(10 * S + S // 4, 6, None, S // 4)
     assert form_batch(queue, DELAYED, 10 * S + S // 4) == Run(2, DELAY)
+    queue = requests(1, 2)
+    queue[1].expires_ns = 5 * S
+    assert form_batch(queue, DELAYED, 2 * S) == Wait(5 * S, 6, None, S)
 
 
 def test_a_request_that_arrived_before_those_that_wait_ends_the_wait() -> None:
@@ -187,12 +187,6 @@ def test_a_batch_of_requests_that_overtook_another_is_closed_by_priority(limits:
     assert form_batch(queue, limits, 2 * S) == Run(count, PRIORITY)
     queue[-1].enqueue_ns = S + 1
     assert form_batch(queue, limits, 2 * S) != Run(count, PRIORITY)
-
-
-def test_a_nearer_queue_timeout_shortens_the_wait() -> None:
-    queue = requests(1, 2)
-    queue[1].expires_ns = 5 * S
-    assert form_batch(queue, DELAYED, 2 * S) == Wait(5 * S, 6, None, S)
 
 
 def test_with_a_margin_a_batch_is_closed_before_one_of_its_requests_expires() -> None:
@@ -240,20 +234,23 @@ def ids_of(batch: list[PendingRequest]) -> list[str]:
     return [pending.request.id for pending in batch]
 
 
-def test_an_empty_queue_gives_no_work() -> None:
+def test_a_queue_that_is_empty_or_below_delay_until_gives_no_work() -> None:
     assert take_work(queue_with(), BATCHES, 1) is None
-
-
-def test_a_queue_below_delay_until_gives_no_work() -> None:
     assert take_work(queue_with("a", delay_until=2), BATCHES, 1) is None
 
 
-def test_a_batch_leaves_the_queue() -> None:
+def test_a_batch_leaves_the_queue_unless_it_may_grow_or_be_long() -> None:
     queue = queue_with(*"abcde")
     work = take_work(queue, BATCHES, 1)
     assert isinstance(work, Work)
     assert ids_of(work.batch) == list("abcd")
     assert (work.rejections, work.reason, queue.size) == ([], CloseReason.FULL, 1)
+    queue = queue_with("a")
+    assert isinstance(take_work(queue, DELAYED_FOUR, 1), Wait)
+    assert queue.size == 1
+    queue = queue_with("a")
+    assert take_work(queue, UNBATCHED, 1, is_short=ShortExecutions(SPEC).expected) is None
+    assert queue.size == 1
 
 
 def test_a_full_batch_that_left_an_older_request_of_a_lower_level_is_closed_by_priority() -> None:
@@ -268,12 +265,6 @@ def test_a_full_batch_that_left_an_older_request_of_a_lower_level_is_closed_by_p
     assert (ids_of(work.batch), work.reason) == (list("1234"), CloseReason.PRIORITY)
 
 
-def test_a_batch_that_may_grow_stays_queued() -> None:
-    queue = queue_with("a")
-    assert isinstance(take_work(queue, DELAYED_FOUR, 1), Wait)
-    assert queue.size == 1
-
-
 def test_rejections_are_work_while_a_batch_waits() -> None:
     queue = queue_with()
     cancelled = pending_request("a")
@@ -286,12 +277,6 @@ def test_rejections_are_work_while_a_batch_waits() -> None:
     assert [(rejection.pending, type(rejection.error)) for rejection in work.rejections] == [
         (cancelled, RequestCancelled)
     ]
-
-
-def test_a_batch_that_may_be_long_stays_queued_for_an_instance_thread() -> None:
-    queue = queue_with("a")
-    assert take_work(queue, UNBATCHED, 1, is_short=ShortExecutions(SPEC).expected) is None
-    assert queue.size == 1
 
 
 DELAY_NS = 1000
@@ -319,38 +304,29 @@ def all_wait(callers: Callers, requests: list[PendingRequest], now_ns: int) -> b
     return answer
 
 
-def test_all_wait_when_each_of_them_has_a_request() -> None:
+def test_callers_are_known_to_wait_when_none_is_new_for_long_enough() -> None:
     callers, requests = noted(Caller(), Caller(), Caller())
     assert all_wait(callers, requests, LATER_NS)
     assert not all_wait(callers, requests[:2], LATER_NS)
     assert not all_wait(callers, [requests[0], requests[1], requests[1]], LATER_NS)
-
-
-def test_nobody_is_known_to_wait_while_new_callers_come() -> None:
     callers, requests = noted(Caller(), Caller())
     assert not all_wait(callers, requests, LATER_NS - 1)
     requests.append(request_of(Caller()))
     callers.note(requests[-1], LATER_NS)
     assert not all_wait(callers, requests, LATER_NS)
     assert all_wait(callers, requests, LATER_NS + SETTLED_NS)
-
-
-def test_a_long_delay_takes_longer_without_new_callers() -> None:
     callers, requests = noted(Caller(), delay_ns=SETTLED_NS)
     assert not all_wait(callers, requests, SETTLED_DELAYS * SETTLED_NS)
     assert all_wait(callers, requests, SETTLED_DELAYS * SETTLED_NS + 1)
 
 
-def test_a_request_without_a_caller_may_be_followed_by_others() -> None:
+def test_callers_that_are_unknown_or_gone_are_not_waited_for() -> None:
     callers, requests = noted(Caller())
     other = request_of(None)
     callers.note(other, LATER_NS)
     assert not all_wait(callers, [*requests, other], LATER_NS)
     assert not all_wait(callers, requests, LATER_NS + SETTLED_NS - 1)
     assert all_wait(callers, requests, LATER_NS + SETTLED_NS)
-
-
-def test_a_caller_that_has_gone_is_not_waited_for() -> None:
     gone = Caller()
     callers, requests = noted(Caller(), gone)
     assert not all_wait(callers, requests[:1], LATER_NS)

@@ -66,12 +66,9 @@ def test_a_target_leaves_a_busy_accelerator_time_to_spare() -> None:
     assert tuned.busy_ns < 0.85 * greedy.busy_ns
 
 
-def test_a_fixed_delay_is_the_wait_of_a_lonely_request() -> None:
+def test_executions_wait_for_the_delay_a_full_batch_or_the_instance() -> None:
     outcome = simulate([0, 1000 * MS], Machine(2, 0, noise=0), max_batch_size=4, setting=BatchSetting(3 * MS, 4))
     assert outcome.served == [(0, 5 * MS), (1000 * MS, 1005 * MS)]
-
-
-def test_a_full_batch_does_not_wait_and_the_next_one_waits_for_the_instance() -> None:
     outcome = simulate([0, 0, 0], Machine(2, 0, noise=0), max_batch_size=2, setting=BatchSetting(0, 2))
     assert sorted(end for _, end in outcome.served) == [2 * MS, 4 * MS, 4 * MS]
 

@@ -63,20 +63,6 @@ def test_requests_queued_during_an_execution_are_the_next_batch(make_bench: Make
     assert bench.backend.batches == [["a"], list("bcdefghi"), list("jk")]
 
 
-def test_every_idle_instance_takes_a_request(make_bench: MakeBench) -> None:
-    bench = make_bench(instances=3)
-    for backend in bench.backends:
-        backend.gate.clear()
-    bench.scheduler.start()
-    bench.submit(*"abc")
-    for number in range(3):
-        bench.begun(number)
-    assert bench.scheduler.in_flight == 3
-    for backend in bench.backends:
-        backend.gate.set()
-    assert sorted(bench.wait(3)) == ["a", "b", "c"]
-
-
 def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: MakeBench) -> None:
     bench = make_bench()
     ran: list[str] = []
@@ -121,15 +107,6 @@ def test_a_queue_delay_ends_at_a_preferred_size(make_bench: MakeBench) -> None:
     bench.submit("e")
     assert len(bench.wait(5)) == 5
     assert sum(len(backend.batches) for backend in bench.backends) == 2
-
-
-def test_a_queue_delay_ends_in_time(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(8, delay_ns=1_000_000))
-    bench.scheduler.start()
-    bench.submit("a")
-    assert bench.wait(1) == ["a"]
-    bench.submit("b", "c")
-    assert bench.wait(3) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("waits_out", [False, True])
@@ -464,13 +441,6 @@ def test_a_callback_may_submit_a_request(make_bench: MakeBench) -> None:
     request.on_response = lambda response: bench.scheduler.submit(bench.request("b"))
     bench.scheduler.submit(request)
     assert bench.wait(1) == ["b"]
-
-
-def test_threads_have_the_names_of_their_instances(make_bench: MakeBench) -> None:
-    bench = make_bench(instances=2)
-    bench.scheduler.start()
-    names = {thread.name for thread in threading.enumerate()}
-    assert {"trident-m_0_0", "trident-m_0_1"} <= names
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -953,10 +923,6 @@ def executed_batches(batching: BatchingSpec | None) -> list[list[str]]:
 
 def test_dynamic_batching_executes_queued_requests_as_one_batch() -> None:
     assert executed_batches(batching(8)) == [["a", "b", "c"]]
-
-
-def test_a_model_without_dynamic_batching_executes_each_request_alone() -> None:
-    assert executed_batches(None) == [["a"], ["b"], ["c"]]
 
 
 def test_a_stopped_batcher_waits_no_more_whatever_the_tuner_sets(make_bench: MakeBench) -> None:

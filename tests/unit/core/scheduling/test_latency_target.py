@@ -49,9 +49,6 @@ def test_a_latency_runs_from_the_arrival() -> None:
     pending.request.arrived_ns = 40
     window.note([pending], 60, 70)
     assert window.percentile_ns(0.99) == 30
-
-
-def test_without_requests_there_is_no_latency() -> None:
     assert Window(0).percentile_ns(0.99) == 0
 
 
@@ -62,14 +59,11 @@ def window_costing(sizes: list[int], fixed_ns: int, item_ns: int) -> Window:
     return window
 
 
-def test_the_line_through_the_executions_is_found() -> None:
+def test_the_cost_of_an_item_takes_executions_of_several_sizes() -> None:
     cost = ExecutionCost()
     cost.learn(window_costing([1, 2, 5, 9], 4000, 50))
     assert (cost.fixed_ns, cost.item_ns) == (pytest.approx(4000), pytest.approx(50))
     assert cost.of(100) == pytest.approx(9000)
-
-
-def test_executions_of_one_size_do_not_tell_what_an_item_costs() -> None:
     cost = ExecutionCost()
     cost.learn(window_costing([4] * 10, 1000, 100))
     assert (cost.fixed_ns, cost.item_ns) == (1400, 0)
@@ -114,11 +108,8 @@ def controller() -> BatchController:
     return BatchController(20 * MS, 64)
 
 
-def test_nothing_waits_and_nothing_is_cut_before_anything_is_known(controller: BatchController) -> None:
+def test_idle_instances_do_not_wait(controller: BatchController) -> None:
     assert controller.setting == BatchSetting(0, 64)
-
-
-def test_instances_that_have_time_to_spare_do_not_wait(controller: BatchController) -> None:
     for _ in range(10):
         setting = controller.update(window_of([1, 2] * 20, fixed_ms=4, item_ms=0.1), 1)
     assert setting == BatchSetting(0, 64)
@@ -156,12 +147,9 @@ def test_a_delay_in_which_nobody_comes_is_given_up_for_longer_and_longer(control
     assert sum(waits) < 10
 
 
-def test_the_size_lets_two_executions_fit_into_the_budget(controller: BatchController) -> None:
+def test_the_size_fits_twice_into_the_budget_saves_work_and_keeps_up(controller: BatchController) -> None:
     setting = controller.update(window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5), 1)
     assert setting.max_size == 12  # half of 0.8 * 20 ms
-
-
-def test_the_size_is_no_larger_than_it_saves_work() -> None:
     setting = BatchController(1000 * MS, 64).update(window_of([1, 3] * 20, fixed_ms=0.2, item_ms=1), 1)
     assert setting.max_size == 13  # 64 times the fixed cost
 
@@ -196,6 +184,7 @@ def test_a_queue_that_has_grown_is_worked_off_with_the_sizes_that_save_most(cont
 
 def test_a_setting_is_the_limits_of_a_batch() -> None:
     assert BatchSetting(5 * MS, 12).limits() == BatchLimits(12, frozenset((12,)), 12, 5 * MS, 2 * MS)
+    assert not BatchSetting(0, 16).differs_notably(BatchSetting(200_000, 16))
 
 
 @pytest.mark.parametrize(
@@ -213,10 +202,6 @@ def test_a_setting_is_the_limits_of_a_batch() -> None:
 )
 def test_a_change_of_a_quarter_is_notable(delay_ns: int, size: int, differs: bool) -> None:
     assert BatchSetting(4 * MS, 16).differs_notably(BatchSetting(delay_ns, size)) is differs
-
-
-def test_a_delay_of_some_microseconds_is_not_notable() -> None:
-    assert not BatchSetting(0, 16).differs_notably(BatchSetting(200_000, 16))
 
 
 SPEC = model_spec(64, BatchingSpec(preferred_batch_sizes=(), target_p99_ns=20 * MS))

@@ -263,12 +263,6 @@ def test_a_rejected_request_is_counted_by_its_error_and_answered(error: ServerEr
     assert {counted: number for counted, number in failures.items() if number} == {reason: 1}
 
 
-def test_the_callback_gets_the_response() -> None:
-    answers: list[InferenceResponse] = []
-    deliver(request(on_response=answers.append), response := InferenceResponse("m", 1, []))
-    assert answers == [response]
-
-
 def test_a_failing_callback_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     def on_response(response: InferenceResponse) -> None:
         raise RuntimeError("the socket is gone")
@@ -295,8 +289,5 @@ def test_flush_calls_each_caller_of_a_batch_once() -> None:
         each.flush = (tell_first, tell_second, None)[number % 3]
     flush_callers(requests)
     assert (first.flushes, second.flushes) == (1, 1)
-
-
-def test_flush_skips_requests_without_one() -> None:
     flush_callers([request()])
     flush_callers([])

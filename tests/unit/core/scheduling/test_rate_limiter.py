@@ -85,6 +85,7 @@ def test_implied_limits_are_those_of_the_neediest() -> None:
     needs = [{ON_0: 2, ON_1: 1}, {ON_0: 4}, {Resource("named", None): 1}]
     assert resource_limits(needs, options) == {ON_0: 4, ON_1: 1, Resource("named", None): 9}
     assert resource_limits(needs[:1], options) == {ON_0: 2, ON_1: 1}
+    assert RateLimiter().enter(placed("m", limit(priority=3)), "m") is None
 
 
 def refusal(placement: Placement, *others: Placement, options: tuple[ResourceLimit, ...] = ()) -> str:
@@ -136,10 +137,6 @@ def run(turns: int, *claims: Claim) -> Counter[str]:
         ran[running.name] += 1
         running.end()
     return ran
-
-
-def test_an_instance_without_needs_has_no_claim() -> None:
-    assert RateLimiter().enter(placed("m", limit(priority=3)), "m") is None
 
 
 def test_what_an_execution_that_waits_for_others_keeps_from_them() -> None:

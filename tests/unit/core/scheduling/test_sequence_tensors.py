@@ -72,13 +72,10 @@ def test_a_state_that_was_not_written_stays() -> None:
     assert (list(for_client), values(after)) == ([], {"SUM_IN": [[3]], "N_IN": [[9]]})
 
 
-def test_a_client_that_asks_for_outputs_gets_no_states() -> None:
+def test_the_model_gets_what_belongs_to_the_request_and_clients_no_states() -> None:
     _, states, builder = made()
     sent = InferenceRequest("m", as_run(), outputs=("OUT",), correlation_id=1)
     assert builder.built(sent, states.first).outputs == ("OUT", "SUM", "N")
-
-
-def test_the_model_gets_what_belongs_to_the_request() -> None:
     _, states, builder = made()
     sent = InferenceRequest("m", as_list(), id="a", correlation_id=1, sequence_start=True, timeout_us=7)
     sent.trace, sent.arrived_ns = RequestTrace(number=1), 5
