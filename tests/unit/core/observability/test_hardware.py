@@ -37,8 +37,10 @@ from trident.core.observability.hardware import (
 from trident.core.observability.nvml import Gpu, load_library
 
 
-def test_used_memory_is_total_less_available() -> None:
+def test_counts_of_proc_are_read_as_by_its_documentation() -> None:
     assert memory_bytes(MEMINFO) == (2000 * 1024, 500 * 1024)
+    assert cpu_ticks("cpu  1 2 4 8 16 32 64 128 256 512\ncpu0 0 0 0 0\n") == (1 + 2 + 4 + 32 + 64 + 128, 255)
+    assert cpu_ticks("cpu  1 2 4 8\n") == (7, 15)
 
 
 @pytest.mark.parametrize("text", ["", "MemTotal: 5 kB\n", "MemTotal:\nMemAvailable: 5 kB\n", "MemTotal: x kB\n"])
@@ -60,14 +62,6 @@ def meter(proc: Proc) -> CpuMeter:
 def utilization(reading: CpuReading | None) -> float:
     assert reading is not None
     return reading.utilization
-
-
-def test_steal_counts_as_busy_and_iowait_as_idle() -> None:
-    assert cpu_ticks("cpu  1 2 4 8 16 32 64 128 256 512\ncpu0 0 0 0 0\n") == (1 + 2 + 4 + 32 + 64 + 128, 255)
-
-
-def test_the_fewer_fields_of_old_kernels_are_read() -> None:
-    assert cpu_ticks("cpu  1 2 4 8\n") == (7, 15)
 
 
 @pytest.mark.parametrize("text", ["", "cpu\n", "cpu0 1 2 3 4\n", "cpu 1 2 3 x\n", "intr 1 2 3 4\n"])
@@ -334,10 +328,16 @@ def test_the_real_library_reports_the_real_gpu() -> None:
         assert 0 <= reading.memory_used <= reading.memory_total
 
 
-def test_uuids_follow_the_order_of_the_visible_gpus(library: FakeNvml) -> None:
+def test_a_uuid_and_the_memory_of_each_visible_gpu(library: FakeNvml) -> None:
     assert gpu_uuids(load=lambda: library) == UUIDS
     assert gpu_uuids("2,0", lambda: library) == ("GPU-bb33", "GPU-aa11")
     assert library.sessions == 0
+    assert gpu_memory("2,0", lambda: library) == ((240_000, 3_000), (80_000, 1_000))
+    assert gpu_memory(f"{MIG},1", lambda: library) == ((640_000, 8_000), (160_000, 2_000))
+    library.codes["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
+    assert gpu_memory("0,1", lambda: library) == (None, None)
+    assert library.sessions == 0
+    assert gpu_memory(load=no_library) == ()
 
 
 @pytest.mark.parametrize(
@@ -359,15 +359,6 @@ def test_uuids_follow_the_order_of_the_visible_gpus(library: FakeNvml) -> None:
 def test_visible_gpus_are_chosen_as_cuda_chooses_them(visible: str | None, numbers: list[int]) -> None:
     gpus = [Gpu(uuid, ctypes.c_void_p(number)) for number, uuid in enumerate(UUIDS)]
     assert visible_gpus(gpus, visible) == [gpus[number] for number in numbers]
-
-
-def test_memory_follows_the_order_of_the_visible_gpus(library: FakeNvml) -> None:
-    assert gpu_memory("2,0", lambda: library) == ((240_000, 3_000), (80_000, 1_000))
-    assert gpu_memory(f"{MIG},1", lambda: library) == ((640_000, 8_000), (160_000, 2_000))
-    library.codes["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
-    assert gpu_memory("0,1", lambda: library) == (None, None)
-    assert library.sessions == 0
-    assert gpu_memory(load=no_library) == ()
 
 
 def test_the_driver_is_read_with_the_memory_of_the_visible_gpus(library: FakeNvml) -> None:

@@ -248,16 +248,17 @@ def test_hits_and_misses_of_the_cache_have_theirs() -> None:
     assert shown == near
 
 
-def test_a_summary_without_requests_is_nan() -> None:
+def test_summaries_count_zeros_long_pauses_and_nothing() -> None:
     found = summaries(measured_summary())
     assert all(math.isnan(value) for each in found.values() for _, value in each.quantiles)
     assert {(each.sum, each.count) for each in found.values()} == {(0, 0)}
-
-
-def test_durations_of_zero_are_counted() -> None:
     statistics = measured_summary()
     execute_once(statistics, 0)
     assert request_quantiles(statistics) == [0.0, 0.0]
+    statistics = measured_summary(0.5)
+    execute_once(statistics, 1000, START)
+    execute_once(statistics, 5000, START + 100_000 * S)
+    assert request_quantiles(statistics, START + 100_001 * S) == [pytest.approx(5000, rel=WITHIN)]
 
 
 def test_what_is_older_than_a_minute_is_forgotten_but_counted() -> None:
@@ -269,13 +270,6 @@ def test_what_is_older_than_a_minute_is_forgotten_but_counted() -> None:
     assert math.isnan(request_quantiles(statistics, START + 91 * S)[0])
     found = summaries(statistics, START + 10_000 * S)["nv_inference_request_summary_us"]
     assert (found.sum, found.count) == (10_000, 2)
-
-
-def test_requests_after_a_long_pause_are_counted() -> None:
-    statistics = measured_summary(0.5)
-    execute_once(statistics, 1000, START)
-    execute_once(statistics, 5000, START + 100_000 * S)
-    assert request_quantiles(statistics, START + 100_001 * S) == [pytest.approx(5000, rel=WITHIN)]
 
 
 class Version:

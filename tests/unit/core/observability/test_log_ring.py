@@ -7,17 +7,6 @@ import os
 from trident.core.observability.log_ring import _SIZE, LogRing
 
 
-def test_a_reader_goes_on_where_it_was() -> None:
-    ring = LogRing()
-    ring.write(b"one\ntwo\n")
-    end, lines = ring.read(0)
-    assert lines == [b"one", b"two"]
-    assert ring.read(end) == (end, [])
-    ring.write(b"three\n")
-    assert ring.read(end)[1] == [b"three"]
-    assert ring.read(10**15)[1] == [b"one", b"two", b"three"]
-
-
 def test_the_oldest_lines_make_room_and_none_is_torn() -> None:
     ring = LogRing()
     line = b"x" * 999

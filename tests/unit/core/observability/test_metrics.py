@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from trident.core.inference.pending_request import CancelCause
@@ -217,24 +216,6 @@ def test_the_page_is_tritons_line_by_line() -> None:
     assert page(SNAPSHOT).splitlines() == PAGE.splitlines()
 
 
-def test_a_parser_finds_every_series_under_tritons_name() -> None:
-    found = [sample for family in text_string_to_metric_families(page(SNAPSHOT)) for sample in family.samples]
-    written = [line for line in PAGE.splitlines() if not line.startswith("#")]
-    # This parser appends `_total` to the name of every counter.
-    assert [sample.name.removesuffix("_total") for sample in found] == [
-        line.split("{")[0].split()[0].removesuffix("_total") for line in written
-    ]
-    assert [sample.value for sample in found] == [float(line.rsplit(maxsplit=1)[1]) for line in written]
-    idle = next(sample for sample in found if sample.labels.get("model") == "idle")
-    assert idle.labels == {
-        "model": "idle",
-        "version": "3",
-        "namespace": "/models",
-        "_team": 'a"b',
-        "_cost_centre": "7",
-    }
-
-
 def test_a_snapshot_can_be_sent_to_another_process() -> None:
     assert pickle.loads(pickle.dumps(SNAPSHOT)) == SNAPSHOT
 
@@ -312,12 +293,9 @@ def test_only_the_exact_word_switches_counter_latencies_off(value: str) -> None:
     assert page(SNAPSHOT, options) == PAGE
 
 
-def test_gpu_and_cpu_gauges_can_be_switched_off() -> None:
+def test_gauges_of_gpus_and_the_cpu_may_be_left_out() -> None:
     assert not any("gpu" in name or "energy" in name for name in families_on(page(SNAPSHOT, MetricsOptions(gpu=False))))
     assert not any("cpu" in name for name in families_on(page(SNAPSHOT, MetricsOptions(cpu=False))))
-
-
-def test_gpu_families_are_left_out_without_a_gpu() -> None:
     assert not any("gpu" in n or "energy" in n for n in families_on(page(MetricsSnapshot(models=(DIGITS,)))))
 
 
@@ -336,16 +314,16 @@ def test_downloads_are_shown_after_the_first_one() -> None:
     assert "trident_repository" not in render(metric_families(SNAPSHOT, MetricsOptions())).decode()
 
 
-def test_distributions_are_off_unless_the_value_is_exactly_true() -> None:
+def test_distributions_are_those_of_the_configuration() -> None:
     assert not MetricsOptions().latencies.is_any
     found = MetricsOptions(config={"summary_latencies": "true", "histogram_latencies": "True"}).latencies
     assert (found.histograms, found.summaries) == (False, True)
     assert MetricsOptions(config={"histogram_latencies": "true"}).latencies.histograms
-
-
-def test_quantiles_are_those_of_the_configuration() -> None:
     assert MetricsOptions(config={"summary_quantiles": "0.9:0.01,0.25:0"}).latencies.quantiles == (0.9, 0.25)
     assert MetricsOptions().latencies.quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
+    plain = ModelMetrics(model="m", version=1, statistics=ModelStatistics().snapshot(), load_duration_secs=1.0)
+    assert render(distributions(plain)) == b""
+    assert pickle.loads(pickle.dumps(plain)) == plain
 
 
 def test_a_series_has_the_sizes_that_the_model_pads_to() -> None:
@@ -448,12 +426,6 @@ def test_parsers_of_both_formats_read_the_page() -> None:
     )
 
 
-def test_a_version_without_distributions_has_no_series() -> None:
-    plain = ModelMetrics(model="m", version=1, statistics=ModelStatistics().snapshot(), load_duration_secs=1.0)
-    assert render(distributions(plain)) == b""
-    assert pickle.loads(pickle.dumps(plain)) == plain
-
-
 def test_without_a_cache_there_are_no_summaries_of_it() -> None:
     statistics = ModelStatistics()
     statistics.measure(LatencyMeters(LatencyOptions(summaries=True), DEFAULT_BUCKETS))
@@ -523,54 +495,12 @@ def test_labels_of_equal_text_but_other_names_are_told_apart() -> None:
     ]
 
 
-def test_a_family_without_labels_has_no_braces() -> None:
+def test_families_without_labels_or_series() -> None:
     assert lines(MetricFamily("f", "gauge", "Text", (Sample({}, 1),))) == ["# HELP f Text", "# TYPE f gauge", "f 1"]
-
-
-def test_a_family_without_series_is_not_written() -> None:
     assert lines(MetricFamily("f", "gauge", "Text", ())) == []
     assert render([]) == b""
-
-
-def test_characters_that_end_a_line_or_a_value_are_escaped() -> None:
     found = lines(MetricFamily("f", "gauge", 'a\\b\n"c"', (Sample({"x": 'a\\b\n"c"'}, 1),)))
     assert found == ['# HELP f a\\\\b\\n"c"', "# TYPE f gauge", 'f{x="a\\\\b\\n\\"c\\""} 1']
-
-
-def test_a_parser_reads_the_page_back() -> None:
-    labels = {"model": 'Ünï "code" \\ \n', "version": "1"}
-    page = render(
-        [
-            MetricFamily("requests", "counter", "How\nmany", (Sample(labels, 7), Sample({}, 0.25))),
-            MetricFamily("level", "gauge", "How high", (Sample({}, math.nan),)),
-            MetricFamily(
-                "time",
-                "histogram",
-                "How long",
-                (
-                    Sample({"le": "5"}, 1, "_bucket"),
-                    Sample({"le": "+Inf"}, 2, "_bucket"),
-                    Sample({}, 9, "_sum"),
-                    Sample({}, 2, "_count"),
-                ),
-            ),
-        ]
-    )
-    requests, level, time = text_string_to_metric_families(page.decode())
-    assert (requests.type, requests.documentation) == ("counter", "How\nmany")
-    # The parser calls every counter `_total`; the page does not.
-    assert [(s.name, s.labels, s.value) for s in requests.samples] == [
-        ("requests_total", labels, 7),
-        ("requests_total", {}, 0.25),
-    ]
-    assert b"_total" not in page
-    assert math.isnan(level.samples[0].value)
-    assert [(s.name, s.value) for s in time.samples] == [
-        ("time_bucket", 1),
-        ("time_bucket", 2),
-        ("time_sum", 9),
-        ("time_count", 2),
-    ]
 
 
 def test_openmetrics_keeps_the_names_and_gives_up_the_types_that_contradict_them() -> None:

@@ -315,14 +315,11 @@ def test_nothing_is_sampled_without_a_level() -> None:
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-def test_a_context_that_is_written_can_be_read() -> None:
+def test_a_context_may_be_of_a_later_version_and_is_read_as_written() -> None:
     text = traceparent_of(int(TRACE, 16), int(SPAN, 16))
     assert text == f"00-{TRACE}-{SPAN}-01"
     assert parse_traceparent(text) == (int(TRACE, 16), int(SPAN, 16))
     assert parse_traceparent(traceparent_of(1, 2)) == (1, 2)
-
-
-def test_a_later_version_may_have_more() -> None:
     assert parse_traceparent(f" 01-{TRACE}-{SPAN}-00-what-else ") == (int(TRACE, 16), int(SPAN, 16))
 
 
@@ -393,9 +390,6 @@ def test_what_is_cleared_is_that_of_the_start() -> None:
     settings.change("", {"trace_rate": 4})
     settings.change("", {"trace_rate": None})
     assert settings.of() == TraceSettings(levels=TIMES, rate=3)
-
-
-def test_a_model_whose_settings_are_all_cleared_has_none() -> None:
     settings = table()
     settings.change("m", {"trace_rate": 1, "trace_count": 1})
     assert settings.models == ("m",)
@@ -440,20 +434,6 @@ def written(files: TraceFiles, setting: Setting, *ids: int) -> None:
         files.write([trace_of(number, setting)])
 
 
-def test_one_file_has_all_traces_and_is_a_document_at_the_end(tmp_path: Path) -> None:
-    counts = TraceCounts()
-    files = TraceFiles(str(tmp_path / "t"), counts)
-    assert list(tmp_path.iterdir()) == []
-    setting = setting_of()
-    written(files, setting, 1, 2)
-    assert (tmp_path / "t").read_text().startswith('[{"id":1,')
-    written(files, setting_of(), 3)
-    files.finish(setting)
-    files.close()
-    assert numbers(tmp_path / "t") == [1, 2, 3]
-    assert counts.metrics().written == 3
-
-
 def test_files_are_numbered_whatever_setting_fills_them(tmp_path: Path) -> None:
     files = TraceFiles(str(tmp_path / "t"), TraceCounts())
     pairs, triples = setting_of(frequency=2), setting_of(frequency=3)
@@ -463,20 +443,6 @@ def test_files_are_numbered_whatever_setting_fills_them(tmp_path: Path) -> None:
     files.close()
     found = {path.name: numbers(path) for path in tmp_path.iterdir()}
     assert found == {"t.0": [1, 2], "t.1": [4, 5, 6], "t.2": [3]}
-
-
-def test_the_last_of_a_count_of_traces_completes_a_file(tmp_path: Path) -> None:
-    files = TraceFiles(str(tmp_path / "t"), TraceCounts())
-    setting = setting_of(count=3)
-    written(files, setting, 1, 2)
-    assert list(tmp_path.iterdir()) == []
-    written(files, setting, 3)
-    assert numbers(tmp_path / "t.0") == [1, 2, 3]
-    unfinished = setting_of(count=3)
-    written(files, unfinished, 4)
-    files.finish(unfinished)
-    files.close()
-    assert numbers(tmp_path / "t") == [4]
 
 
 def test_what_cannot_be_written_is_counted_logged_once_and_goes_on_when_it_can(
