@@ -38,21 +38,15 @@ def test_frames_are_found_in_any_pieces(step: int) -> None:
         assert content[: len(sent)] == sent
 
 
-def test_frames_are_found_wherever_the_stream_is_cut() -> None:
+def test_frames_are_found_wherever_the_stream_is_cut_and_stay_valid() -> None:
     stream = written()
     for at in range(len(stream) + 1):
         reader = FrameReader(ALL, "peer")
         assert len(reader.feed(stream[:at]) + reader.feed(stream[at:])) == len(STREAM), at
-
-
-def test_frames_stay_valid_when_more_arrive() -> None:
     reader = FrameReader(ALL, "peer")
     ((*_, first),) = reader.feed(frame(CALL, 1, (b"first",)))
     reader.feed(frame(CALL, 2, (b"other",)))
     assert bytes(first).rstrip() == b"first"
-
-
-def test_flags_and_counts_are_returned() -> None:
     assert FrameReader(ALL, "peer").feed(HEADER.pack(0, RESPONSE, 3, 2, 5))[0][:4] == (RESPONSE, 3, 2, 5)
 
 

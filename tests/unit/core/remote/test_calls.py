@@ -133,12 +133,9 @@ def test_a_value_survives_the_way(value: object, hint: Any) -> None:
     assert type(found) is type(value)
 
 
-def test_members_keep_their_types() -> None:
+def test_members_and_nan_keep_their_types() -> None:
     found = over_the_wire([1, True, 1.0], list[int | bool | float])
     assert [type(each) for each in found] == [int, bool, float]
-
-
-def test_nan_stays_nan() -> None:
     assert math.isnan(over_the_wire(math.nan, float))
 
 
@@ -350,6 +347,8 @@ def test_every_method_of_the_protocol_is_a_call_or_a_frame() -> None:
     methods = {name for name in vars(Engine) if not name.startswith("_")}
     assert set(CALLS) | NO_CALLS == methods
     assert not set(CALLS) & NO_CALLS
+    blocking = {name for name, call in CALLS.items() if call.mark.blocks}
+    assert blocking == {"repository_index", "load_model", "load_directory", "unload_model"}
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=lambda call: call.name)
@@ -359,11 +358,6 @@ def test_a_call_has_the_types_of_the_protocol(call: Call) -> None:
     names = list(signature(method).parameters)[1:]
     assert call.parameters == tuple(hints[name] for name in names)
     assert call.result == hints["return"]
-
-
-def test_calls_that_wait_for_storage_or_loads_block() -> None:
-    blocking = {name for name, call in CALLS.items() if call.mark.blocks}
-    assert blocking == {"repository_index", "load_model", "load_directory", "unload_model"}
 
 
 QUESTIONS: tuple[tuple[str, tuple[object, ...]], ...] = (
@@ -447,13 +441,10 @@ def test_keyword_only_arguments_are_passed_by_name() -> None:
     assert recorder.seen == ("m", False, True)
 
 
-def test_large_files_and_any_text_arrive_unchanged() -> None:
+def test_any_text_and_large_files_arrive_unchanged() -> None:
     parameters = {"config": "ü\0\ud800", "file:1/model.onnx": bytes(range(256)) * 8192}
     _, arguments = decode_call(padded(encode_call("load_model", ("a \udcff", parameters))))
     assert arguments == ["a \udcff", parameters]
-
-
-def test_a_name_that_is_not_unicode_does_not_break_the_index() -> None:
     call = CALLS["repository_index"]
     index = [IndexEntry(name="fine"), IndexEntry(name="\udcff", reason="no \udcfe")]
     assert decode_result(call, padded(encode_result(call, index))) == index
@@ -574,14 +565,15 @@ def test_every_error_of_the_engine_keeps_its_class(kind: type[ServerError]) -> N
     assert vars(found).get("problems") == vars(error).get("problems")
 
 
-def test_an_error_may_have_neither_hint_nor_model() -> None:
+def test_an_error_may_lack_its_hint_and_is_made_anew_by_its_code() -> None:
     found = error_over_the_wire(QueueFull("full"))
     assert (type(found), found.hint, found.model) == (QueueFull, None, None)
-
-
-def test_each_reading_makes_a_new_error() -> None:
     plain = error_to_plain(OutOfMemory("no memory"))
     assert error_of(plain) is not error_of(plain)
+    plain = error_to_plain(QueueFull("full"))
+    plain[1] = ErrorCode.INTERNAL.value
+    found = error_of(plain)
+    assert (type(found), found.code) == (ServerError, ErrorCode.INTERNAL)
 
 
 @pytest.mark.parametrize("code", ErrorCode)
@@ -591,13 +583,6 @@ def test_an_unknown_class_keeps_its_code(code: ErrorCode) -> None:
     assert type(found) is ServerError
     assert (found.code, found.message, found.hint) == (code, "what happened", "h")
     assert ServerError.code is ErrorCode.UNKNOWN
-
-
-def test_the_code_wins_over_a_class_that_has_another_code() -> None:
-    plain = error_to_plain(QueueFull("full"))
-    plain[1] = ErrorCode.INTERNAL.value
-    found = error_of(plain)
-    assert (type(found), found.code) == (ServerError, ErrorCode.INTERNAL)
 
 
 @pytest.mark.parametrize("error", [KeyError("secret"), RuntimeError("secret"), MemoryError(), KeyboardInterrupt()])
@@ -626,10 +611,15 @@ def test_text_that_is_not_unicode_is_sent() -> None:
     assert (found.message, found.hint, found.model) == ("m ? ü", "h ?", "?")
 
 
-def test_engine_gone_is_unavailable() -> None:
+def test_every_error_has_a_row_even_those_without_an_engine_or_problems() -> None:
     error = EngineGone("gone")
     assert error.code is ErrorCode.UNAVAILABLE
     assert type(error_over_the_wire(error)) is EngineGone
+    found = error_of(["InvalidModelConfig", "Invalid argument", "m", "h", None, []])
+    assert (found.code, found.message, found.hint) == (ErrorCode.INVALID_ARG, "m", "h")
+    names = {kind.__name__ for kind in engine_errors()}
+    assert {"QueueFull", "InvalidModelConfig", "RepositoryUnavailable"} <= names
+    assert all(getattr(errors, name, None) or name == "InvalidModelConfig" for name in names)
 
 
 @pytest.mark.parametrize(
@@ -655,14 +645,3 @@ def test_reading_refuses_malformed_errors(plain: Any) -> None:
 @pytest.mark.parametrize("name", ["ErrorCode", "Exception", "Enum", "annotations", "__builtins__", "os.system"])
 def test_reading_finds_only_classes_of_the_table(name: str) -> None:
     assert type(error_of([name, "Unknown", "m", None, None, []])) is ServerError
-
-
-def test_an_invalid_config_without_problems_is_still_an_error() -> None:
-    found = error_of(["InvalidModelConfig", "Invalid argument", "m", "h", None, []])
-    assert (found.code, found.message, found.hint) == (ErrorCode.INVALID_ARG, "m", "h")
-
-
-def test_every_class_of_core_errors_is_in_the_table() -> None:
-    names = {kind.__name__ for kind in engine_errors()}
-    assert {"QueueFull", "InvalidModelConfig", "RepositoryUnavailable"} <= names
-    assert all(getattr(errors, name, None) or name == "InvalidModelConfig" for name in names)

@@ -283,16 +283,6 @@ def test_many_requests_for_a_lost_engine_do_not_raise(ends: Ends) -> None:
 # --- from the engine
 
 
-def test_each_answer_reaches_its_request(ends: Ends) -> None:
-    answers = [ends.submit(numbers(SMALL, id=str(index))) for index in range(3)]
-    numbered = [ends.next_request()[0] for _ in range(3)]
-    for index in (2, 0, 1):
-        ends.answer(numbered[index], SMALL + index)
-    for index, answer in enumerate(answers):
-        response = answer.get()
-        assert (response.id, response.outputs[0].array.tolist()) == (str(index), (SMALL + index).tolist())
-
-
 def test_a_request_may_have_many_answers(ends: Ends) -> None:
     answer = ends.submit(numbers(SMALL))
     number, _, _ = ends.next_request()
@@ -360,18 +350,6 @@ def test_read_raises_at_the_end_of_the_connection(ends: Ends) -> None:
 
 
 # --- its loss
-
-
-def test_lose_answers_everything_that_waits(ends: Ends) -> None:
-    answers = [ends.submit(numbers(SMALL)) for _ in range(3)]
-    results: list[Any] = []
-    ends.connection.call(b"[1]", results.append)
-    ends.connection.lose("it has ended")
-    for answer in answers:
-        error = answer.get().error
-        assert isinstance(error, EngineGone)
-        assert "it has ended" in error.message
-    assert results == [LOST]
 
 
 def test_requests_and_calls_after_the_loss_fail(ends: Ends) -> None:

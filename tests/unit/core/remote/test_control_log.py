@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fake_engine import FakeEngine
 from trident.core.remote.calls import CALLS
 from trident.core.remote.control_log import Change, ControlLog
 
@@ -79,16 +78,6 @@ def test_all_arguments_of_a_load_survive(folder: Path) -> None:
     parameters = {"config": "{}", "file:1/model.onnx": bytes(range(256)), "empty": b"", "text": "é\udcff\0"}
     note(ControlLog(folder), "load_model", "a", parameters)
     assert later(folder) == [("load_model", ["a", parameters])]
-
-
-def test_repeat_makes_the_same_call(folder: Path) -> None:
-    control_log = ControlLog(folder)
-    note(control_log, "load_model", "a", {"config": "{}"})
-    note(control_log, "unload_model", "b", True, True)
-    engine = FakeEngine()
-    for change in control_log.changes():
-        change.repeat(engine)
-    assert engine.calls == [("load", "a", {"config": "{}"}), ("unload", "b", True)]
 
 
 @pytest.mark.parametrize(

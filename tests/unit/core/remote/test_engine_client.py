@@ -23,7 +23,6 @@ from tests.unit.core.remote.remote_parts import (
     ServedEngine,
     ask,
     connected,
-    echo,
     filled,
     numbers,
     served,
@@ -33,7 +32,7 @@ from tests.unit.core.scheduling.later_bench import described, later_benches, tex
 from tests.unit.fake_engine import identity_spec
 from tests.waiting import until
 from trident.core.engine.in_process import make_engine
-from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, QueueFull, RequestCancelled, ServerError
+from trident.core.errors import InvalidRequest, ModelNotFound, QueueFull, RequestCancelled
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
@@ -80,28 +79,6 @@ def test_a_call_returns_what_the_engine_returns(
     remote: RemoteEngine, engine: ServedEngine, method: str, arguments: tuple[Any, ...]
 ) -> None:
     assert getattr(remote, method)(*arguments) == getattr(engine, method)(*arguments)
-
-
-def test_changes_reach_the_engine(remote: RemoteEngine, engine: ServedEngine) -> None:
-    remote.load_model("a", {"config": "{}", "file:1/model.onnx": b"\0\xff"})
-    remote.load_directory("b", "/models/b")
-    remote.unload_model("a", True, wait=True)
-    assert engine.calls == [
-        ("load", "a", {"config": "{}", "file:1/model.onnx": b"\0\xff"}),
-        ("load_directory", "b", "/models/b"),
-        ("unload", "a", True),
-    ]
-
-
-def test_a_call_raises_what_the_engine_raises(remote: RemoteEngine, engine: ServedEngine) -> None:
-    engine.refusal = ModelLoadFailed("it cannot be", hint="another one", model="a")
-    with pytest.raises(ModelLoadFailed, match="it cannot be") as raised:
-        remote.load_model("a", {})
-    assert (raised.value.hint, raised.value.model) == ("another one", "a")
-    with pytest.raises(ModelNotFound, match="'b' is not found"):
-        remote.model("b")
-    with pytest.raises(InvalidRequest):
-        remote.model_statistics("b")
 
 
 def test_a_model_is_asked_for_once_per_generation(remote: RemoteEngine, engine: ServedEngine) -> None:
@@ -330,19 +307,6 @@ def request_for(model: str, values: np.ndarray[Any, Any], datatype: str, inputs:
 # --- without an engine
 
 
-def test_calls_fail_before_the_engine_starts(tmp_path: Path) -> None:
-    remote = RemoteEngine(str(tmp_path / "nobody"), ThreadLink(), SHARED)
-    remote.start()
-    try:
-        assert (remote.is_live(), remote.is_ready()) == (True, False)
-        assert remote.phase() == ServingPhase(name=Phase.ENGINE_DOWN, failures={"engine": "it has not started yet"})
-        assert remote.allocate(100) is None
-        with pytest.raises(EngineGone, match="it has not started yet"):
-            remote.model("simple")
-    finally:
-        remote.close()
-
-
 def test_a_request_for_a_model_that_was_found_before_the_loss_fails(engine: ServedEngine, tmp_path: Path) -> None:
     with served(tmp_path, engine) as (path, server), connected(path) as remote:
         model = remote.model("simple")
@@ -491,14 +455,3 @@ def test_close_answers_everything_that_waits(engine: ServedEngine, tmp_path: Pat
         until(lambda: engine.calls == [("cancel", "simple")])
     until(lambda: threading.active_count() <= threads)
     assert caplog.text == ""
-
-
-def test_an_error_of_the_engine_is_an_answer(remote: RemoteEngine, engine: ServedEngine) -> None:
-    def refuse(request: InferenceRequest) -> InferenceResponse:
-        return InferenceResponse("simple", 1, [], id=request.id, error=ServerError("no"))
-
-    engine.respond = refuse
-    response = ask(remote, numbers(SMALL, id="an id")).get()
-    assert (response.id, str(response.error)) == ("an id", "no")
-    engine.respond = echo
-    assert ask(remote, numbers(SMALL)).get().error is None

@@ -243,26 +243,6 @@ def test_a_front_end_that_does_not_read_is_no_longer_read_and_then_disconnected(
         assert_served(neighbour)
 
 
-def test_a_front_end_that_reads_late_gets_everything(engine: ServedEngine, tmp_path: Path) -> None:
-    array = np.arange(5000, dtype=np.int32)
-    engine.respond = lambda request: InferenceResponse(
-        "simple", 1, [OutputTensor("OUT", "INT32", array.shape, array)], id=request.id
-    )
-    count = 500
-    with served(tmp_path, engine) as (path, _), ByHand.at(path).greet() as hand:
-
-        def send() -> None:
-            for number in range(count):
-                hand.send(RequestWriter().write(numbers(SMALL), number, lambda content: None))
-
-        sender = threading.Thread(target=send)
-        sender.start()
-        found = [hand.next_of(17) for _ in range(count)]
-        sender.join()
-    assert [number for _, _, _, number, _ in found] == list(range(count))
-    assert all(array.tobytes() in bytes(content) for *_, content in found)
-
-
 def test_answers_from_many_threads_reach_a_slow_front_end(engine: ServedEngine, tmp_path: Path) -> None:
     """A thread that finds the socket full leaves the rest to the server's thread."""
     array = np.arange(2500, dtype=np.int32)
@@ -494,13 +474,10 @@ def test_the_server_accepts_again_when_it_has_descriptors(
     assert caplog.text.count("could not be accepted") == 3
 
 
-def test_a_server_without_an_engine_is_live_and_not_ready() -> None:
+def test_the_state_of_an_engine_that_is_not_there_or_any_other_survives() -> None:
     state = engine_down("it has ended")
     assert (state.live, state.ready) == (True, False)
     assert (state.phase.name, state.phase.failures) == (Phase.ENGINE_DOWN, {"engine": "it has ended"})
-
-
-def test_a_state_survives_the_way() -> None:
     download = DownloadPhase(bytes_done=1, bytes_total=2**40, objects_done=0, objects_total=3, seconds=0.5)
     phase = ServingPhase(
         name=Phase.LOADING, model="m", done=1, total=2, failures={"bad": "no \udcff file"}, download=download

@@ -49,9 +49,12 @@ def test_the_worst_state_counts(state: ModelState) -> None:
     assert merged_index([[other], [READY]]) == [other]
 
 
-def test_a_reason_of_any_engine_is_shown() -> None:
+def test_a_model_is_shown_as_far_as_any_engine_has_it() -> None:
     with_reason = IndexEntry(name="m", version=1, state=ModelState.READY, reason="a newer one failed")
     assert merged_index([[READY], [with_reason]]) == [with_reason]
+    never = IndexEntry(name="n")
+    assert merged_index([[never], [never]]) == [never]
+    assert merged_index([[IndexEntry(name="m")], [READY]]) == [READY]
 
 
 def test_the_entries_go_by_name_and_version() -> None:
@@ -59,15 +62,6 @@ def test_the_entries_go_by_name_and_version() -> None:
         IndexEntry(name=name, version=int(version), state=ModelState.READY) for name, version in ("a1", "a2", "b1")
     ]
     assert merged_index([entries[1:], entries[:1], entries]) == entries
-
-
-def test_a_model_that_no_engine_has_loaded_has_no_state() -> None:
-    never = IndexEntry(name="n")
-    assert merged_index([[never], [never]]) == [never]
-
-
-def test_a_model_that_one_engine_has_loaded_is_shown_with_its_version_only() -> None:
-    assert merged_index([[IndexEntry(name="m")], [READY]]) == [READY]
 
 
 EMPTY = ModelStatistics().snapshot()
@@ -91,15 +85,12 @@ def test_every_number_is_a_sum_but_the_last_inference_and_the_oldest_execution()
     assert total.request_success == 7
 
 
-def test_counts_by_reason_are_added() -> None:
+def test_counts_by_reason_and_batches_by_size_are_added() -> None:
     one = replace(EMPTY, request_failures={FailureReason.OTHER: 2}, request_cancellations={CancelCause.CLIENT: 1})
     other = replace(EMPTY, request_failures={FailureReason.OTHER: 3, FailureReason.BACKEND: 0})
     total = merged([one, other])
     assert total.request_failures == {FailureReason.OTHER: 5, FailureReason.BACKEND: 0}
     assert total.request_cancellations[CancelCause.CLIENT] == 1
-
-
-def test_batches_are_added_by_size() -> None:
     total = merged(
         [replace(EMPTY, batches=(batch(1, 5), batch(4, 1))), replace(EMPTY, batches=(batch(2, 1), batch(4, 2)))]
     )
@@ -160,10 +151,16 @@ def test_a_model_is_one_series_with_sums() -> None:
     assert total.models[0].processes == (ModelProcessMetrics(instance="m_0", resident_bytes=20, restarts=2),)
 
 
-def test_the_worst_state_is_shown() -> None:
+def test_the_worst_state_is_shown_and_the_machine_once() -> None:
     ready = VersionStateMetrics(model="m", version="1", state="READY")
     loading = replace(ready, state="LOADING")
     assert merged([MetricsSnapshot(states=(ready,)), MetricsSnapshot(states=(loading,))]).states == (loading,)
+    up, down = (RemoteCacheMetrics(is_up=is_up, faults={"timeout": 1}) for is_up in (True, False))
+    total = merged([MetricsSnapshot(remote_cache=up), MetricsSnapshot(remote_cache=down)])
+    assert total.remote_cache == RemoteCacheMetrics(is_up=False, faults={"timeout": 2})
+    cpu = CpuReading(utilization=0.5, memory_total=8, memory_used=4)
+    part = MetricsSnapshot(hardware=HardwareReading(cpu=cpu, pinned=PinnedMemory(total=6, used=1)))
+    assert twice(part).hardware == HardwareReading(cpu=cpu, pinned=PinnedMemory(total=12, used=2))
 
 
 def test_counts_of_the_server_are_sums() -> None:
@@ -181,18 +178,6 @@ def test_counts_of_the_server_are_sums() -> None:
     assert total.resources[0].limit == 8
     assert total.traces == TraceMetrics(written=6, lost={Loss.QUEUE_FULL: 2})
     assert merged([part, MetricsSnapshot()]).downloads == part.downloads
-
-
-def test_a_remote_cache_is_up_if_all_engines_reach_it() -> None:
-    up, down = (RemoteCacheMetrics(is_up=is_up, faults={"timeout": 1}) for is_up in (True, False))
-    total = merged([MetricsSnapshot(remote_cache=up), MetricsSnapshot(remote_cache=down)])
-    assert total.remote_cache == RemoteCacheMetrics(is_up=False, faults={"timeout": 2})
-
-
-def test_the_machine_is_shown_once() -> None:
-    cpu = CpuReading(utilization=0.5, memory_total=8, memory_used=4)
-    part = MetricsSnapshot(hardware=HardwareReading(cpu=cpu, pinned=PinnedMemory(total=6, used=1)))
-    assert twice(part).hardware == HardwareReading(cpu=cpu, pinned=PinnedMemory(total=12, used=2))
 
 
 def test_histograms_are_added_with_the_latest_exemplars() -> None:

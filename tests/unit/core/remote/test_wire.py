@@ -173,10 +173,12 @@ def test_every_field_of_a_request_arrives() -> None:
     assert bytes(tensor.data) == np.array([1, 2], "<i4").tobytes()
 
 
-def test_defaults_arrive_as_defaults() -> None:
+def test_defaults_and_tensors_without_dimensions_arrive() -> None:
     found = read_request(RequestWriter().write(InferenceRequest("m", []), 1, no_offset))
     assert as_tuple(found) == as_tuple(InferenceRequest("m", []))
     assert list(found.inputs) == []
+    (scalar,) = sent(InferenceResponse("m", 1, [output("OUT", "FP32", np.array(1.5, np.float32))])).outputs
+    assert (scalar.shape, scalar.array.tolist()) == ((), 1.5)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +193,16 @@ def test_inputs_of_every_datatype_arrive(datatype: str, elements: int) -> None:
         assert bytes(read_request(RequestWriter().write(request, 1, no_offset)).inputs[0].data) == array.tobytes()
 
 
-def test_elements_of_bytes_inputs_arrive() -> None:
+def test_elements_of_bytes_arrive() -> None:
     elements = [b"", b"a", b"\0\xff", "ü".encode()]
     array = np.empty(4, object)
     array[:] = elements
     request = InferenceRequest("m", [InputTensor("IN", "BYTES", (4,), array)])
     assert bytes(read_request(RequestWriter().write(request, 1, no_offset)).inputs[0].data) == pack_bytes(elements)
+    array = np.empty((2, 2), object)
+    array[:] = [[b"", b"a"], [b"\0\xff", b"x" * 1000]]
+    (found,) = sent(InferenceResponse("m", 1, [output("OUT", "BYTES", array)])).outputs
+    assert found.array.tolist() == array.tolist()
 
 
 def test_large_inputs_are_read_from_shared_memory() -> None:
@@ -474,18 +480,6 @@ def test_outputs_of_every_datatype_arrive(datatype: str, elements: int) -> None:
     assert found.array.dtype == array.dtype
     assert (found.array == array).all()
     assert bytes(found.content()) == array.tobytes()
-
-
-def test_elements_of_bytes_outputs_arrive() -> None:
-    array = np.empty((2, 2), object)
-    array[:] = [[b"", b"a"], [b"\0\xff", b"x" * 1000]]
-    (found,) = sent(InferenceResponse("m", 1, [output("OUT", "BYTES", array)])).outputs
-    assert found.array.tolist() == array.tolist()
-
-
-def test_a_tensor_without_dimensions_arrives() -> None:
-    (found,) = sent(InferenceResponse("m", 1, [output("OUT", "FP32", np.array(1.5, np.float32))])).outputs
-    assert (found.shape, found.array.tolist()) == ((), 1.5)
 
 
 def test_large_outputs_are_read_from_shared_memory() -> None:
