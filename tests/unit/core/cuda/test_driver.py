@@ -26,16 +26,13 @@ def absent(name: str) -> DriverLibrary:
     raise OSError(f"{name}: cannot open shared object file")
 
 
-def test_a_machine_without_a_driver_or_a_gpu_has_none() -> None:
+def test_what_the_driver_finds() -> None:
     failing_init, failing_count, without_gpu = FakeCuda(), FakeCuda(), FakeCuda()
     failing_init.failing, failing_count.failing, without_gpu.devices = "cuInit", "cuDeviceGetCount", 0
     for load in (absent, lambda _: failing_init, lambda _: failing_count, lambda _: without_gpu):
         assert CudaDriver.open(load) is None
         assert gpu_ids(load=load) == ()
         assert compute_capability(0, load) == ""
-
-
-def test_gpus_are_numbered_and_may_be_too_old() -> None:
     cuda = FakeCuda()
     cuda.capabilities = [(5, 2), (6, 0), (7, 5)]
     cuda.devices = 3

@@ -62,8 +62,14 @@ def test_the_settings_have_triton_s_names_and_order() -> None:
     ]
 
 
-def test_only_the_named_settings_change() -> None:
+def test_the_named_settings_change_until_one_is_invalid() -> None:
     assert applied({"log_verbose_level": 3, "log_error": False}) == (LogLevels(verbose=3, error=False), None)
+    levels, error = applied({"log_format": "json", "log_verbose_level": "wrong", "log_info": False})
+    assert levels == LogLevels(info=False)
+    assert str(error) == "not log_verbose_level"
+    _, error = applied({"log_format": "xml"})
+    assert isinstance(error, InvalidRequest)
+    assert (error.message, error.hint) == ("invalid argument for log_format, got: xml", "one of default, ISO8601, json")
 
 
 @pytest.mark.parametrize(("value", "scope"), [("all", "all"), ("true", "true"), (True, "true"), (False, "false")])
@@ -87,18 +93,6 @@ def test_a_misspelled_setting_is_refused_before_anything_changes(name: str, text
 @pytest.mark.parametrize("text", ["default", "ISO8601", "json"])
 def test_the_formats(text: str) -> None:
     assert applied({"log_format": text}) == (LogLevels(format=text), None)
-
-
-def test_changes_before_an_invalid_one_stay() -> None:
-    levels, error = applied({"log_format": "json", "log_verbose_level": "wrong", "log_info": False})
-    assert levels == LogLevels(info=False)
-    assert str(error) == "not log_verbose_level"
-
-
-def test_an_unknown_format_names_the_known_ones() -> None:
-    _, error = applied({"log_format": "xml"})
-    assert isinstance(error, InvalidRequest)
-    assert (error.message, error.hint) == ("invalid argument for log_format, got: xml", "one of default, ISO8601, json")
 
 
 def test_the_file_cannot_be_changed_and_then_nothing_is() -> None:

@@ -51,9 +51,15 @@ def request() -> InferenceRequest:
     return InferenceRequest("simple", [])
 
 
-def test_infer_returns_a_response_given_on_the_same_thread() -> None:
+def test_infer_and_run_stay_on_the_calling_thread() -> None:
     given = response()
     assert ThreadBridge().infer(FakeEngine(lambda _: given).model("simple"), request()) is given
+    bridge = ThreadBridge()
+    assert bridge.run(threading.get_ident) == threading.get_ident()
+    assert bridge.run(int, "12", base=8) == 10
+    with pytest.raises(ValueError, match="invalid literal"):
+        bridge.run(int, "x")
+    bridge.close()
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -96,15 +102,6 @@ def test_an_interrupted_wait_cancels_the_request() -> None:
     with pytest.raises(KeyboardInterrupt):
         ThreadBridge().infer(engine.model("simple"), request(), interrupt)
     assert engine.calls == [("cancel", "simple")]
-
-
-def test_run_calls_the_function_on_the_calling_thread() -> None:
-    bridge = ThreadBridge()
-    assert bridge.run(threading.get_ident) == threading.get_ident()
-    assert bridge.run(int, "12", base=8) == 10
-    with pytest.raises(ValueError, match="invalid literal"):
-        bridge.run(int, "x")
-    bridge.close()
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,9 @@ def test_each_batch_item_is_ranked_separately() -> None:
     ranked = classify(output([[0.1, 0.4, 0.3, 0.2], [9, 8, 7, 6]]), 2, 8, ("cat", "dog", "bird"))
     assert (ranked.name, ranked.datatype, ranked.shape) == ("OUT", "BYTES", (2, 2))
     assert ranked.array.tolist() == [[b"0.400000:1:dog", b"0.300000:2:bird"], [b"9.000000:0:cat", b"8.000000:1:dog"]]
-
-
-def test_without_a_batch_dimension_all_elements_are_one_item() -> None:
     ranked = classify(output([[1, 5], [9, 3]], "INT32"), 3, 0, ())
     assert (ranked.shape, ranked.array.tolist()) == ((3,), [b"9:2", b"5:1", b"3:3"])
-
-
-def test_classes_are_limited_to_the_elements() -> None:
     assert classify(output([[1.0, 2.0]]), 2**40, 8, ()).array.tolist() == [[b"2.000000:1", b"1.000000:0"]]
-
-
-def test_values_without_a_label_have_none() -> None:
     assert classify(output([[3, 2, 1]], "INT8"), 3, 8, ("", "é")).array.tolist() == [[b"3:0", "2:1:é".encode(), b"1:2"]]
 
 

@@ -27,10 +27,14 @@ def default_of(engine: Index, name: str = "") -> DefaultModel:
     return DefaultModel(engine, ThreadBridge(), name, "the cure")
 
 
-def test_the_named_model_is_used_whatever_else_serves() -> None:
+def test_a_named_model_is_used_and_ready_when_it_serves() -> None:
     engine = Index("a", "b")
     assert default_of(engine, "b").find().spec.name == "b"
     assert engine.looks == 0
+    engine = Index("a")
+    assert default_of(engine).is_ready()
+    assert default_of(engine, "a").is_ready()
+    assert not default_of(engine, "c").is_ready()
 
 
 def test_the_only_model_is_looked_for_once_and_again_after_its_unload() -> None:
@@ -70,13 +74,6 @@ def test_no_model_is_the_only_one_before_a_restarted_engine_has_said_how_far_it_
     engine.serving = ServingPhase(name=Phase.ENGINE_DOWN)
     with pytest.raises(ModelLoading, match="still being loaded"):
         default_of(engine).find()
-
-
-def test_a_named_model_is_ready_when_it_serves() -> None:
-    engine = Index("a")
-    assert default_of(engine).is_ready()
-    assert default_of(engine, "a").is_ready()
-    assert not default_of(engine, "c").is_ready()
 
 
 def test_without_a_name_any_serving_model_is_ready() -> None:

@@ -61,12 +61,14 @@ def test_the_first_error_is_raised_and_the_others_are_cancelled() -> None:
     assert len(engine._pending) == 0
 
 
-def test_a_disconnected_client_cancels_all_requests() -> None:
+def test_a_disconnected_client_cancels_all_requests_and_a_connected_one_gets_responses() -> None:
     engine = FakeEngine(lambda request: None)
     given = requests(3)
     with pytest.raises(RequestCancelled, match="went away"):
         infer_many(engine, given, lambda: True)
     assert engine.cancelled == given
+    engine = HoldingEngine(2)
+    assert len(infer_many(engine, requests(2), lambda: False)) == 2
 
 
 def test_a_disconnected_client_is_noticed_while_answers_arrive() -> None:
@@ -103,11 +105,6 @@ def test_an_expired_deadline_cancels_requests_without_awaiting_them() -> None:
     assert engine.cancelled == given
 
 
-def test_a_connected_client_gets_its_responses() -> None:
-    engine = HoldingEngine(2)
-    assert len(infer_many(engine, requests(2), lambda: False)) == 2
-
-
 def test_requests_are_made_only_when_they_can_be_submitted() -> None:
     made: list[int] = []
 
@@ -136,15 +133,12 @@ def test_a_failing_iterator_cancels_the_requests_in_flight() -> None:
     assert engine.cancelled == [first]
 
 
-def test_all_requests_name_the_held_version_which_is_released_afterwards() -> None:
+def test_the_held_version_is_named_by_all_requests_and_released() -> None:
     engine = FakeEngine()
     given = requests(3)
     infer_many(engine, given)
     assert [request.model_version for request in given] == [-2, -2, -2]
     assert (engine.holds, engine.released) == ([("simple", -1)], [("simple", -2)])
-
-
-def test_the_version_is_released_after_an_error() -> None:
     engine = FakeEngine(lambda request: InferenceResponse("simple", 1, [], error=InvalidRequest("no")))
     with pytest.raises(InvalidRequest):
         infer_many(engine, requests(3))

@@ -101,12 +101,9 @@ EXPECTED = {
 }
 
 
-def test_json_has_the_names_of_the_report(report: Callable[[str], str]) -> None:
+def test_a_report_is_json_or_text(report: Callable[[str], str]) -> None:
     name, _, document = report("JSON").partition(" ")
     assert (name, orjson.loads(document)) == ("JSON", EXPECTED)
-
-
-def test_text_has_one_pair_for_each_figure(report: Callable[[str], str]) -> None:
     assert report("text") == (
         "TEXT cpu_utilization=0.300000, mem_utilization=0.800000, application_utilization=0.900000, "
         "rps_fractional=8.000000, eps=2.000000, named_metrics.pending_requests=3, "

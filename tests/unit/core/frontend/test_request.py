@@ -34,10 +34,13 @@ def test_version_zero_is_rejected(text: str) -> None:
     )
 
 
-def test_header_patterns_ignore_case() -> None:
+def test_header_patterns_ignore_case_and_take_linear_time() -> None:
     pattern = header_pattern("http-header-forward-pattern", "^x-team")
     assert pattern is not None
     assert pattern.matches("X-Team-Name")
+    found = header_pattern("http-header-forward-pattern", "^(a|aa)+$")
+    assert found is not None
+    assert not found.matches("a" * 10_000 + "!")
 
 
 @pytest.mark.parametrize(
@@ -50,23 +53,14 @@ def test_header_patterns_have_the_syntax_of_re2(pattern: str, matching: str, oth
     assert (found.matches(matching), found.matches(other), found.matches(matching)) == (True, False, True)
 
 
-def test_header_patterns_match_long_names_in_linear_time() -> None:
-    found = header_pattern("http-header-forward-pattern", "^(a|aa)+$")
-    assert found is not None
-    assert not found.matches("a" * 10_000 + "!")
-
-
 @pytest.mark.parametrize("pattern", ["(?=a)", r"(a)\1"])
 def test_header_patterns_outside_re2_are_rejected(pattern: str) -> None:
     with pytest.raises(ConfigInvalid, match="is not a regular expression"):
         header_pattern("grpc-header-forward-pattern", pattern)
 
 
-def test_an_empty_header_pattern_forwards_nothing() -> None:
+def test_an_empty_header_pattern_forwards_nothing_and_an_invalid_one_names_its_option() -> None:
     assert header_pattern("http-header-forward-pattern", "") is None
-
-
-def test_an_invalid_header_pattern_names_its_option() -> None:
     with pytest.raises(ConfigInvalid, match="--grpc-header-forward-pattern is not a regular expression: '\\(': "):
         header_pattern("grpc-header-forward-pattern", "(")
 

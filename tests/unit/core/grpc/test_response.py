@@ -91,15 +91,12 @@ def test_unusual_shapes(shape: tuple[int, ...]) -> None:
     assert len(message.raw_output_contents) == 1
 
 
-def test_the_parameters_of_a_response_keep_their_types() -> None:
+def test_parameters_keep_their_types_or_fail() -> None:
     parameters = {"b": False, "i": -5, "s": "", "f": 0.25, "l": 2**63 - 1}
     message = unary(InferenceResponse("m", 1, [], parameters=dict(parameters)))
     read = {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in message.parameters.items()}
     assert read == parameters
     assert type(read["b"]) is bool
-
-
-def test_a_parameter_that_no_field_can_hold_fails() -> None:
     with pytest.raises(BackendFailed, match="the parameter 'n', which is no 64-bit integer"):
         unary(InferenceResponse("m", 1, [], parameters={"n": 2**63}))
 
@@ -129,14 +126,11 @@ def test_the_empty_end_of_the_responses() -> None:
     assert not answer.outputs
 
 
-def test_a_refused_request_in_a_stream_is_answered_with_its_id_alone() -> None:
+def test_a_refused_or_failed_request_in_a_stream_is_answered() -> None:
     message = stream(encode_stream_error("no such model", "r"))
     assert message.error_message == "no such model"
     assert message.infer_response == ModelInferResponse(id="r")
     assert stream(encode_stream_error("text", "")).HasField("infer_response")
-
-
-def test_a_failed_request_in_a_stream_is_answered_with_its_model_and_as_the_last() -> None:
     message = stream(encode_stream_failure("it broke", "r", "simple", "3"))
     assert message.error_message == "it broke"
     answer = message.infer_response

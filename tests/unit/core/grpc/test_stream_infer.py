@@ -88,23 +88,6 @@ def test_each_request_gets_its_response_and_the_end_is_ok() -> None:
     with_client(FakeEngine(echo), test)
 
 
-def test_responses_come_in_the_order_of_the_requests() -> None:
-    engine = SlowEngine()
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        send(client, stream, "a", "b", "c")
-        until(lambda: len(engine.kept) == 3)
-        engine.answer("b")
-        engine.answer("c")
-        gevent.sleep(0.01)
-        assert answers(stream) == []
-        engine.answer("a")
-        assert ids(stream) == ["a", "b", "c"]
-
-    with_client(engine, test)
-
-
 def test_a_bad_request_is_answered_in_order_and_the_others_continue() -> None:
     engine = SlowEngine()
 
@@ -183,25 +166,6 @@ def test_with_triton_grpc_error_the_first_failure_ends_the_call_and_cancels_the_
         engine.answer("c")
         assert stream.releases == 1
         assert ids(stream) == ["refused", "a"]
-
-    with_client(engine, test)
-
-
-def test_with_triton_grpc_error_requests_before_the_failure_are_answered_first() -> None:
-    engine = SlowEngine()
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer", {"triton_grpc_error": "true"})
-        send(client, stream, "a", "bad", "c")
-        until(lambda: len(engine.kept) == 3)
-        bad = engine.kept.pop("bad")
-        bad.on_response(InferenceResponse("simple", 3, [], id="bad", error=BackendFailed("no")))
-        engine.answer("c")
-        assert not stream.has_ended
-        engine.answer("a")
-        assert ids(stream) == ["a"]
-        assert (stream.status, stream.message) == (INTERNAL, "no")
-        assert stream.releases == 1
 
     with_client(engine, test)
 

@@ -26,9 +26,6 @@ def test_tensors_that_look_alike_share_one_layout() -> None:
     assert layout.size == 20
     assert layout.entries[1] == ("B", "FP64", (1, 1), 12, 20)
     assert layout_of([]).size == 0
-
-
-def test_a_forgotten_layout_is_made_again() -> None:
     first = layout_of([("A", "INT8", (0,), 0)])
     for size in range(1, 1100):
         assert layout_of([("A", "INT8", (size,), size)]).size == size

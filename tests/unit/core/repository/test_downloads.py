@@ -308,11 +308,15 @@ def test_each_fetch_has_its_own_slot() -> None:
         pass
 
 
-def test_stopped_fetch_gets_no_slot() -> None:
+def test_what_is_stopped_gives_up() -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(GivenUp), FetchSlots(threading.BoundedSemaphore(1), stop).one():
         pass
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(GivenUp):
+        Backoff().call(failing(1), "list", stop)
 
 
 def failing(times: int) -> Callable[[], str]:
@@ -330,24 +334,14 @@ def recording(pauses: list[float], attempts: int) -> Backoff:
     return Backoff(attempts=attempts, pause=lambda _, seconds: pauses.append(seconds), draw=lambda: 0.5)
 
 
-def test_pauses_grow_up_to_the_cap() -> None:
+def test_pauses_grow_up_to_the_cap_and_the_last_attempt() -> None:
     pauses: list[float] = []
     assert recording(pauses, 10).call(failing(8), "list", threading.Event()) == "done"
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
-
-
-def test_call_fails_after_the_last_attempt() -> None:
-    pauses: list[float] = []
+    pauses.clear()
     with pytest.raises(RepositoryUnavailable, match="failed to list the bucket in 3 attempts: connection lost"):
         recording(pauses, 3).call(failing(3), "list the bucket", threading.Event())
     assert len(pauses) == 2
-
-
-def test_call_ends_when_stop_is_set() -> None:
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(GivenUp):
-        Backoff().call(failing(1), "list", stop)
 
 
 def test_pauses_have_full_jitter() -> None:

@@ -133,16 +133,13 @@ def two(tmp_path: Path) -> list[LocalSource]:
     return [folder(tmp_path / "a", "both", "first"), folder(tmp_path / "b", "both", "second")]
 
 
-def test_scan_leaves_out_duplicate_names(two: list[LocalSource]) -> None:
+def test_duplicate_names_are_left_out_and_marked(two: list[LocalSource]) -> None:
     scan = Repositories(two).scan()
     assert sorted(scan.models) == [ModelKey("first"), ModelKey("second")]
     assert scan.models[ModelKey("second")].source is two[1]
     assert [file.path for file in scan.models[ModelKey("second")].files] == ["1/"]
     assert scan.duplicates == {"both"}
     assert scan.failures == {}
-
-
-def test_names_mark_duplicates_as_not_unique(two: list[LocalSource]) -> None:
     assert Repositories(two).names() == {
         ModelKey("both"): NOT_UNIQUE,
         ModelKey("first"): "",
@@ -159,14 +156,11 @@ def test_namespacing_gives_every_model_its_own_key(two: list[LocalSource]) -> No
     assert [located.key for located in known.find("both")] == [("both", a), ("both", b)]
 
 
-def test_find_returns_every_repository_with_the_model(two: list[LocalSource]) -> None:
+def test_find_returns_every_repository_with_the_model_once(two: list[LocalSource]) -> None:
     known = Repositories(two)
     assert [located.source for located in known.find("both")] == two
     assert [located.source for located in known.find("second")] == two[1:]
     assert known.find("none") == []
-
-
-def test_repository_named_twice_counts_once(two: list[LocalSource]) -> None:
     known = Repositories([two[0], LocalSource(two[0].path)])
     assert known.scan().duplicates == frozenset()
     assert len(known.find("both")) == 1

@@ -29,11 +29,8 @@ def test_named_configuration_takes_precedence(directory: ModelDirectory) -> None
     assert read_config(directory, config_name="other").max_batch_size == 8
 
 
-def test_missing_file_gives_an_empty_configuration(directory: ModelDirectory) -> None:
+def test_a_model_without_its_configuration(directory: ModelDirectory, caplog: pytest.LogCaptureFixture) -> None:
     assert read_config(directory) == ModelConfig()
-
-
-def test_missing_required_file_is_an_error(directory: ModelDirectory, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ModelNotFound) as caught:
         read_config(directory, required=True)
     assert caught.value.message == "model configuration is not provided for model 'm'"
@@ -72,16 +69,13 @@ def uncompleted(tmp_path: Path) -> ModelDirectory:
     return model_with_versions(tmp_path / "m", 1, 3)
 
 
-def test_graph_supplies_a_missing_configuration(uncompleted: ModelDirectory) -> None:
+def test_the_requested_version_supplies_the_graph(uncompleted: ModelDirectory) -> None:
     graphs = Graphs()
     config = loaded(uncompleted, graphs)
     assert graphs.inspected == ["3"]
     assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 4)
     assert list(config.dynamic_batching.preferred_batch_size) == [4]
     assert [(group.name, group.count) for group in config.instance_group] == [("m", 2)]
-
-
-def test_requested_version_supplies_the_graph(uncompleted: ModelDirectory) -> None:
     graphs = Graphs()
     loaded(uncompleted, graphs, version=1)
     assert graphs.inspected == ["1"]
@@ -166,11 +160,8 @@ def stored(tmp_path: Path) -> ModelDirectory:
     return model_with_versions(tmp_path / "m", 1, 3)
 
 
-def test_model_without_a_configuration_has_no_problems(stored: ModelDirectory) -> None:
+def test_a_check_without_a_configuration(stored: ModelDirectory) -> None:
     assert check_model(stored, Graphs()).problems == []
-
-
-def test_missing_required_configuration_is_a_problem(stored: ModelDirectory) -> None:
     found = check_model(stored, Graphs(), auto_complete=False).problems
     assert [problem.path for problem in found] == [str(stored.path)]
 
@@ -218,6 +209,14 @@ def test_error_of_the_backend_is_a_problem_of_the_version(stored: ModelDirectory
     (stored.path / "3" / "model.onnx").unlink()
     [problem] = check_model(stored, Graphs()).problems
     assert (problem.path, problem.message) == (str(stored.path / "3"), "no model in 3")
+
+
+def test_an_error_of_the_check_without_a_field_is_that_of_the_version(stored: ModelDirectory) -> None:
+    class Refuses(Graphs):
+        def check(self, config: ModelConfig) -> None:
+            raise ModelLoadFailed("not here")
+
+    assert check_model(stored, Refuses()).problems == [Problem(str(stored.path / "3"), "not here")]
 
 
 def test_missing_version_is_a_problem(tmp_path: Path) -> None:
@@ -307,14 +306,6 @@ def test_a_version_whose_file_needs_the_framework_is_noted_as_well(stored: Model
     found = check_model(stored, Unread())
     assert found.problems == []
     assert [(path.name, error.message) for path, error in found.unchecked] == [("3", "no framework")]
-
-
-def test_an_error_of_the_check_without_a_field_is_that_of_the_version(stored: ModelDirectory) -> None:
-    class Refuses(Graphs):
-        def check(self, config: ModelConfig) -> None:
-            raise ModelLoadFailed("not here")
-
-    assert check_model(stored, Refuses()).problems == [Problem(str(stored.path / "3"), "not here")]
 
 
 RIGHT = hashlib.md5(b"graph").hexdigest()

@@ -109,13 +109,10 @@ def test_version_policy_selects_versions(policy: str, selected: list[int]) -> No
     assert select_versions(config, [2, 10, 0], "m") == selected
 
 
-def test_missing_specific_version_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_version_is_logged_and_an_empty_selection_refused(caplog: pytest.LogCaptureFixture) -> None:
     config = text_format.Parse("version_policy { specific { versions: [ 1, 4 ] } }", ModelConfig())
     assert select_versions(config, [1], "m") == [1]
     assert caplog.messages == ["version 4 is specified for model 'm', but the version directory is not present"]
-
-
-def test_empty_selection_is_an_error() -> None:
     with pytest.raises(ConfigInvalid) as caught:
         select_versions(ModelConfig(), [], "m")
     assert caught.value.message == "at least one version must be available under the version policy of model 'm'"

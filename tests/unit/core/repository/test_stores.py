@@ -425,13 +425,10 @@ def test_failed_first_listing_begins_with_the_text_of_triton() -> None:
     assert error.message.endswith("s3:ListBucket on arn:aws:s3:::b")
 
 
-def test_message_stays_on_one_line_whatever_the_key() -> None:
+def test_messages_are_one_line_without_secrets() -> None:
     call = S3Call("s3:GetObject", "s3://b/a\nERROR all is lost", "b", "a\nERROR all is lost")
     for error in (call.refused("anonymous", "X", "Y"), call.failed("anonymous", "X", "Y"), call.gone("removed")):
         assert "\n" not in f"{error.message}{error.hint}"
-
-
-def test_safe_text_hides_secrets_and_control_characters() -> None:
     assert safe_text("the key hunter2\r\nis\x00 wrong", ("hunter2", "")) == "the key [secret] is  wrong"
     assert len(safe_text("x" * 10_000, ())) == 500
 
@@ -503,8 +500,15 @@ def test_unknown_or_uneven_parts_give_no_checksum(lengths: tuple[int, ...]) -> N
     assert ask(f"{PLAIN}-3", lengths=lengths) is None
 
 
-def test_etag_of_a_single_part_gives_no_checksum() -> None:
+def test_etags_that_are_no_md5_give_no_digest() -> None:
     assert ask(f"{PLAIN}-1", lengths=(SIZE,)) is None
+    assert content_digest("b", PLAIN) == f"md5:{PLAIN}"
+    assert content_digest("b", f"{PLAIN}-2") == ""
+    assert content_digest("b", PLAIN.upper()) == ""
+    assert content_digest("b--use1-az4--x-s3", PLAIN) == ""
+    assert ask(PLAIN, bucket="b--use1-az4--x-s3") is None
+    md5 = hashlib.md5(NINE_DIGITS, usedforsecurity=False)
+    assert gcs.content_digest(encoded(md5.digest())) == f"md5:{md5.hexdigest()}"
 
 
 ENCRYPTED = [
@@ -560,17 +564,6 @@ def test_checksum_that_cannot_be_computed_is_none(head: dict[str, object]) -> No
     assert ask("x", head) is None
 
 
-def test_md5_etag_is_the_digest() -> None:
-    assert content_digest("b", PLAIN) == f"md5:{PLAIN}"
-    assert content_digest("b", f"{PLAIN}-2") == ""
-    assert content_digest("b", PLAIN.upper()) == ""
-
-
-def test_etag_of_a_directory_bucket_is_no_digest() -> None:
-    assert content_digest("b--use1-az4--x-s3", PLAIN) == ""
-    assert ask(PLAIN, bucket="b--use1-az4--x-s3") is None
-
-
 NINE_DIGITS = b"123456789"
 # The check value of CRC-32C (Castagnoli) for this content.
 CRC32C = bytes.fromhex("e3069283")
@@ -580,25 +573,17 @@ def encoded(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def test_digest_names_the_md5_in_hex() -> None:
-    md5 = hashlib.md5(NINE_DIGITS, usedforsecurity=False)
-    assert gcs.content_digest(encoded(md5.digest())) == f"md5:{md5.hexdigest()}"
-
-
 @pytest.mark.parametrize("md5", [None, "", "no base64!", encoded(b"short")])
 def test_digest_is_empty_without_a_valid_md5(md5: str | None) -> None:
     assert gcs.content_digest(md5) == ""
 
 
-def test_md5_checksum_hashes_to_its_value() -> None:
+def test_checksums_hash_pieces_to_their_values() -> None:
     digest = gcs.content_digest(encoded(hashlib.md5(NINE_DIGITS, usedforsecurity=False).digest()))
     checksum = md5_checksum(digest)
     running = checksum.make()
     running.update(NINE_DIGITS)
     assert running.hexdigest() == checksum.value
-
-
-def test_crc32c_checksum_hashes_pieces_to_its_value() -> None:
     checksum = crc32c_checksum(encoded(CRC32C))
     assert checksum is not None
     running = checksum.make()

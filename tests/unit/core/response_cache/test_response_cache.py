@@ -44,8 +44,10 @@ def test_the_form_and_the_order_of_the_inputs_do_not_matter(inputs: Any) -> None
     assert request_key(SCOPE, request(inputs)) == request_key(SCOPE, request())
 
 
-def test_what_does_not_decide_the_answer_is_not_in_the_key() -> None:
+def test_the_key_has_what_decides_the_answer_and_its_scope() -> None:
     assert request_key(SCOPE, request(id="r", priority=3, timeout_us=9)) == request_key(SCOPE, request())
+    assert request_key(b"87654321", request()) != request_key(SCOPE, request())
+    assert request_key(SCOPE, request()).startswith(SCOPE)
 
 
 def test_everything_that_decides_the_answer_is_in_the_key() -> None:
@@ -67,11 +69,6 @@ def test_everything_that_decides_the_answer_is_in_the_key() -> None:
         request([a, InputTensor("B", "BYTES", (2,), B[::-1])]),
     ]
     assert len({request_key(SCOPE, each) for each in requests}) == len(requests)
-
-
-def test_another_scope_is_another_key() -> None:
-    assert request_key(b"87654321", request()) != request_key(SCOPE, request())
-    assert request_key(SCOPE, request()).startswith(SCOPE)
 
 
 def test_a_large_request_has_a_short_key_that_depends_on_every_byte() -> None:
