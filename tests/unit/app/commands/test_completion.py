@@ -9,11 +9,8 @@ from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 
 
-def test_every_command_is_completed() -> None:
+def test_every_command_and_option_of_serve_is_completed() -> None:
     assert {each.name.partition(" ")[0] for each in completion.COMMANDS} == {"", *COMMANDS}
-
-
-def test_every_option_of_a_server_is_one_of_serve() -> None:
     (serve,) = (each for each in completion.COMMANDS if each.name == "serve")
     expected = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag}
     assert {each.flag for each in serve.options} == expected | {"help"}

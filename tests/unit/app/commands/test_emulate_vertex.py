@@ -37,6 +37,10 @@ def test_routes_and_variables_are_read() -> None:
     options = read("m", "--env=A=1", "--env", "B_2=x=y", "--predict-route=/predict", "--health-route=/health")
     assert options.variables == {"A": "1", "B_2": "x=y"}
     assert (options.deployment.predict_path, options.deployment.health_path) == ("/predict", "/health")
+    options = read("m", "--invoke-route-prefix=/*")
+    assert options.deployment.is_invoked
+    assert "/invoke/" in example(options, "http://h:1")
+    assert "PredictionServiceClient" in example(read("m"), "http://h:1")
 
 
 def test_limits_depend_on_the_endpoint_type() -> None:
@@ -46,13 +50,6 @@ def test_limits_depend_on_the_endpoint_type() -> None:
     assert shared.deployment.endpoint_type is EndpointType.SHARED
     longer = read("m", "--inference-timeout=3600", "--deployment-timeout=7200")
     assert (longer.limits.inference_s, longer.limits.deployment_s) == (3600.0, 7200.0)
-
-
-def test_an_invoke_route_prefix_is_read() -> None:
-    options = read("m", "--invoke-route-prefix=/*")
-    assert options.deployment.is_invoked
-    assert "/invoke/" in example(options, "http://h:1")
-    assert "PredictionServiceClient" in example(read("m"), "http://h:1")
 
 
 def test_a_batch_job_is_read() -> None:

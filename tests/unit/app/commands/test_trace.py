@@ -96,13 +96,10 @@ def test_a_tree_has_a_line_for_each_span_with_its_bar() -> None:
     )
 
 
-def test_every_bar_is_seen_and_stays_in_its_place() -> None:
+def test_every_bar_is_seen_and_no_name_changes_the_terminal() -> None:
     drawn = draw(Span("all", 100, 200, [Span("early", 0, 1), Span("late", 300, 400), Span("point", 199, 199)]))
     bars = [line.rpartition("ms  ")[2] for line in drawn.splitlines()]
     assert bars == ["█" * 40, "█", " " * 39 + "█", " " * 39 + "█"]
-
-
-def test_names_cannot_change_the_terminal() -> None:
     assert draw(Span("a\x1b[2J\nb", 0, 1)).startswith("a\\u001b[2J\\nb ")
 
 

@@ -85,13 +85,10 @@ def test_the_log_of_the_child_goes_to_the_stderr_that_it_was_started_with() -> N
     }
 
 
-def test_what_the_child_prints_on_stdout_is_no_warning() -> None:
+def test_output_of_the_child_and_its_programs_is_logged() -> None:
     child = "print('by Python'); sys.stdout.flush(); os.system('echo by a program')"
     found = {event["message"]: (event["level"], event["file"]) for event in events(child)}
     assert found == {"by Python": ("INFO", "stdout"), "by a program": ("INFO", "stdout")}
-
-
-def test_what_the_childs_own_programs_print_is_logged() -> None:
     assert native("import subprocess; subprocess.run(['sh', '-c', 'echo from a program >&2'])") == ["from a program"]
 
 

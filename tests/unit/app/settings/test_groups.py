@@ -30,14 +30,8 @@ def test_backend_settings_are_split_by_backend_and_the_last_value_counts() -> No
         "": {"default-max-batch-size": "8"},
         "python": {"path": "a=b,c"},
     }
-
-
-def test_the_group_gives_its_backend_settings_by_backend() -> None:
     settings = BackendSettings(backend_config=("onnxruntime,a=b",), backend_directory="/backends").backend_settings
     assert settings == {"": {"backend-directory": "/backends"}, "onnxruntime": {"a": "b"}}
-
-
-def test_the_setting_for_all_backends_names_the_directory_too() -> None:
     settings = BackendSettings(backend_config=("backend-directory=/mine",)).backend_settings
     assert settings == {"": {"backend-directory": "/mine"}}
 
@@ -53,11 +47,8 @@ def test_the_group_gives_the_options_of_the_log() -> None:
     assert settings.log_options == LogOptions(verbose=1, info=False, format="json", file="x", escape=False)
 
 
-def test_the_last_of_several_metrics_settings_of_one_name_counts() -> None:
+def test_metrics_settings_go_by_name_and_the_last_one_counts() -> None:
     assert split_metrics_settings(["a=1", "b=2:3", "a=4"]) == {"a": "4", "b": "2:3"}
-
-
-def test_the_group_gives_its_metrics_settings_by_name() -> None:
     assert MetricsSettings(metrics_config=("a=1=2",)).metrics_settings == {"a": "1=2"}
 
 

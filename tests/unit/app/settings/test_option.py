@@ -50,6 +50,7 @@ def test_options_by_field_gives_the_options_in_order() -> None:
     assert options["keys"].names == ("keys", "pass-key")
     assert options["keys"].variables == ("TRIDENT_KEYS", "TRIDENT_PASS_KEY")
     assert not options["silent"].takes_value
+    assert Sample() == Sample(main_colour="red", keys=(), silent=False, terminal="")
 
 
 def test_an_option_has_the_name_of_its_field_unless_its_row_says_otherwise() -> None:
@@ -57,10 +58,7 @@ def test_an_option_has_the_name_of_its_field_unless_its_row_says_otherwise() -> 
     assert named["main_colour"] == ("main-colour", "TRIDENT_MAIN_COLOUR")
     assert named["silent"] == ("quiet", "TRIDENT_QUIET")
     assert named["terminal"] == ("", "TERM")
-
-
-def test_the_field_has_the_default_of_its_option() -> None:
-    assert Sample() == Sample(main_colour="red", keys=(), silent=False, terminal="")
+    assert variable_of("http-max-input-size") == "TRIDENT_HTTP_MAX_INPUT_SIZE"
 
 
 @pytest.mark.parametrize(
@@ -81,10 +79,6 @@ def test_a_secret_is_masked_after_its_name() -> None:
 def test_the_error_names_an_option_or_a_variable() -> None:
     assert str(BadOption.of("--http-port", "why")) == 'Bad option: "--http-port".\nwhy'
     assert str(BadOption.of("TRIDENT_HTTP_PORT", "why")) == 'Bad variable: "TRIDENT_HTTP_PORT".\nwhy'
-
-
-def test_the_variable_is_the_flag_in_capitals() -> None:
-    assert variable_of("http-max-input-size") == "TRIDENT_HTTP_MAX_INPUT_SIZE"
 
 
 def test_an_option_is_spelled_as_it_is_typed() -> None:

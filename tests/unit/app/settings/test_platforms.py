@@ -76,10 +76,6 @@ def test_sagemaker_is_detected_by_its_directory(container: Container) -> None:
     assert SettingRow("allow-http", "false", "platform") in found.describe()
 
 
-def test_a_plain_server_needs_a_repository(container: Container) -> None:
-    assert container.refusal() == "--model-repository must be specified"
-
-
 def test_a_directory_does_not_count_if_a_repository_is_given(container: Container) -> None:
     container.holds("cat/1/model.onnx")
     found = container.settings("--model-repository=/models")

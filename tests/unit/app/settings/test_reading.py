@@ -22,11 +22,6 @@ def test_the_process_environment_is_read_by_default(monkeypatch: pytest.MonkeyPa
     assert read_settings([REPOSITORY]).server_id == "from the process"
 
 
-def test_a_misspelled_variable_ends_the_start() -> None:
-    with pytest.raises(BadOption, match="did you mean TRIDENT_HTTP_PORT"):
-        settings(TRIDENT_HTP_PORT="1")
-
-
 def test_options_without_effect_are_kept_for_the_log() -> None:
     assert settings("--cache-directory=/x", "--grpc-infer-allocation-pool-size=9").without_effect == (
         "--cache-directory",
@@ -70,9 +65,10 @@ def test_what_is_given_overrides_the_variables() -> None:
     assert read_cloud_cache({"model-cache-bytes": None}, VARIABLES) == CloudCache(directory="/cache", max_bytes=5)
 
 
-def test_the_folder_of_tritons_copies_is_used_without_another() -> None:
+def test_the_cache_is_in_the_directory_that_is_mounted_for_triton() -> None:
     assert read_cloud_cache({}, MOUNTS).directory == "/mnt/trident"
     assert read_cloud_cache({}, MOUNTS | VARIABLES).directory == "/cache"
+    assert cache_directory("/mnt/models") == "/mnt/models/trident"
 
 
 def test_the_default_is_that_of_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +80,6 @@ def test_the_default_is_that_of_serve(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_bad_size_in_the_variable_is_refused() -> None:
     with pytest.raises(BadOption, match="TRIDENT_MODEL_CACHE_BYTES"):
         read_cloud_cache({}, {"TRIDENT_MODEL_CACHE_BYTES": "much"})
-
-
-def test_the_cache_is_in_the_directory_that_is_mounted_for_triton() -> None:
-    assert cache_directory("/mnt/models") == "/mnt/models/trident"
 
 
 def test_the_cache_is_in_the_home_of_the_user_and_is_not_made_yet(

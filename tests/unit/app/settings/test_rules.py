@@ -185,17 +185,11 @@ def test_the_deprecated_option_works_and_warns() -> None:
     lenient = read_settings([REPOSITORY, "--strict-model-config=false"], {})
     assert not lenient.disable_auto_complete_config
     assert [deprecated in text for text in lenient.warnings] == [True]
-
-
-def test_the_option_overrides_its_deprecated_form() -> None:
     settings = read_settings([REPOSITORY, "--disable-auto-complete-config", "--strict-model-config=false"], {})
     assert settings.disable_auto_complete_config
     assert [text.partition(" is ")[2] for text in settings.warnings][1:] == [
         "overridden by '--disable-auto-complete-config'."
     ]
-
-
-def test_settings_without_a_deprecated_option_give_no_warning() -> None:
     assert deprecations({"disable_auto_complete_config": True}) == ()
 
 

@@ -110,17 +110,10 @@ def test_every_option_can_be_set_by_flag_and_by_variable(
     assert (by_flag.sources[name], by_variable.sources[name]) == ("flag", "environment")
 
 
-def test_the_model_repository_can_be_set_by_variable() -> None:
-    assert read_settings([], {"TRIDENT_MODEL_REPOSITORY": "/a"}).model_repository == ("/a",)
-
-
-def test_every_field_except_the_sources_is_an_option_with_a_help_text() -> None:
+def test_every_option_has_a_field_a_help_text_and_names_of_its_own() -> None:
     without = [each.name for each in fields(ServerSettings) if each.name not in SERVER_OPTIONS]
     assert without == ["sources", "warnings", "without_effect", "platform_values", "open_platforms", "any_layout"]
     assert all(each.help.endswith(".") and each.section for each in SERVER_OPTIONS.values())
-
-
-def test_no_two_options_share_a_name_or_a_variable() -> None:
     names = [name for each in SERVER_OPTIONS.values() if each.flag for name in each.names]
     variables = [variable for each in SERVER_OPTIONS.values() for variable in each.variables]
     assert len(set(names)) == len(names)

@@ -32,25 +32,16 @@ def in_environment(**environ: str) -> list[tuple[str, list[str]]]:
     return [(name, texts) for _, name, texts in given_variables(OPTIONS, environ)]
 
 
-def test_other_variables_are_ignored() -> None:
+def test_variables_with_our_prefix_are_read() -> None:
     assert in_environment(PATH="/bin", TRIDENT_HTTP_PORT="1", TRIDENTINE="x") == [("TRIDENT_HTTP_PORT", ["1"])]
+    assert in_environment(CUDA_VISIBLE_DEVICES="0;1") == [("CUDA_VISIBLE_DEVICES", ["0;1"])]
+    assert in_environment(TRIDENT_MODEL_STORE="/a") == [("TRIDENT_MODEL_STORE", ["/a"])]
+    assert in_environment(TRIDENT_HTTP_PORT="", CUDA_VISIBLE_DEVICES="") == [("CUDA_VISIBLE_DEVICES", [""])]
 
 
 @pytest.mark.parametrize("text", ["/a;/b c", "/a\n/b c\n", ";/a;;\r\n/b c;"])
 def test_a_repeatable_option_takes_several_values(text: str) -> None:
     assert in_environment(TRIDENT_MODEL_REPOSITORY=text) == [("TRIDENT_MODEL_REPOSITORY", ["/a", "/b c"])]
-
-
-def test_a_semicolon_in_the_value_of_another_option_stays() -> None:
-    assert in_environment(CUDA_VISIBLE_DEVICES="0;1") == [("CUDA_VISIBLE_DEVICES", ["0;1"])]
-
-
-def test_an_alias_has_its_own_variable() -> None:
-    assert in_environment(TRIDENT_MODEL_STORE="/a") == [("TRIDENT_MODEL_STORE", ["/a"])]
-
-
-def test_an_empty_variable_counts_only_where_empty_is_a_value() -> None:
-    assert in_environment(TRIDENT_HTTP_PORT="", CUDA_VISIBLE_DEVICES="") == [("CUDA_VISIBLE_DEVICES", [""])]
 
 
 def test_an_unknown_variable_with_our_prefix_names_the_closest_one() -> None:
@@ -107,11 +98,8 @@ def refusal(*arguments: str) -> str:
     return str(error.value)
 
 
-def test_a_value_follows_after_an_equals_sign_or_as_the_next_argument() -> None:
+def test_a_value_follows_its_option_and_may_be_anything() -> None:
     assert on_command_line("--http-port=1", "--http-port", "2") == [("http-port", "1"), ("http-port", "2")]
-
-
-def test_a_value_may_be_empty_or_look_like_an_option() -> None:
     assert on_command_line("--http-address=", "--http-address=a=b", "--http-address", "--strict") == [
         ("http-address", ""),
         ("http-address", "a=b"),
@@ -119,9 +107,10 @@ def test_a_value_may_be_empty_or_look_like_an_option() -> None:
     ]
 
 
-def test_a_flag_takes_no_value() -> None:
+def test_an_option_is_refused_without_its_value_or_with_one_too_many() -> None:
     assert on_command_line("--strict", "--http-port=1") == [("strict", "true"), ("http-port", "1")]
     assert refusal("--strict=true").startswith('Bad option: "--strict".\nit takes no value')
+    assert refusal("--strict", "--http-port") == 'Bad option: "--http-port".\na value is missing; it takes integer'
 
 
 @pytest.mark.parametrize(
@@ -140,12 +129,9 @@ def test_a_unique_prefix_is_enough(argument: str, flag: str) -> None:
     assert on_command_line(argument)[0][0] == flag
 
 
-def test_an_own_option_does_not_make_a_prefix_of_tritonservers_ambiguous() -> None:
+def test_a_prefix_must_name_one_option() -> None:
     assert on_command_line("--http-re=x") == [("http-restricted-api", "x")]
     assert on_command_line("--http-req=x") == [("http-request-timeout", "x")]
-
-
-def test_an_ambiguous_prefix_names_the_candidates() -> None:
     names = "--http-address, --http-port, --http-restricted-api"
     assert refusal("--http-=1") == f'Bad option: "--http-".\nambiguous: it may be {names}'
 
@@ -159,10 +145,6 @@ def test_a_misspelled_option_names_the_closest_one(argument: str) -> None:
 def test_an_option_without_a_close_name_is_unknown() -> None:
     assert refusal("--zzz") == 'Bad option: "--zzz".\nunknown option'
     assert refusal("--=x") == 'Bad option: "--".\nunknown option'
-
-
-def test_an_option_without_its_value_is_refused() -> None:
-    assert refusal("--strict", "--http-port") == 'Bad option: "--http-port".\na value is missing; it takes integer'
 
 
 @pytest.mark.parametrize("arguments", [("models",), ("-p", "1"), ("--", "models"), ("",)])
@@ -181,17 +163,11 @@ def given(*arguments: str, **environ: str) -> OptionValues:
     return collect(SERVER_OPTIONS, arguments, environ)
 
 
-def test_the_command_line_overrides_the_environment() -> None:
+def test_the_last_value_of_the_strongest_source_counts() -> None:
     found = given("--http-port=1", TRIDENT_HTTP_PORT="2", TRIDENT_METRICS_PORT="3")
     assert found.values == {"http_port": 1, "metrics_port": 3}
     assert found.sources == {"http_port": FLAG, "metrics_port": ENVIRONMENT}
-
-
-def test_the_last_of_several_values_counts() -> None:
     assert given("--http-port=1", "--http-port=2").values == {"http_port": 2}
-
-
-def test_values_of_a_repeatable_option_accumulate_within_one_source() -> None:
     assert given("--model-repository=/a", "--model-store=/b").values == {"model_repository": ("/a", "/b")}
     assert given(TRIDENT_MODEL_REPOSITORY="/a;/b", TRIDENT_MODEL_STORE="/c").values == {
         "model_repository": ("/a", "/b", "/c")

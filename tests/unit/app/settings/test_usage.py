@@ -16,6 +16,7 @@ def test_every_option_is_in_the_help_text() -> None:
         for name in each.names if each.flag else ():
             assert f"--{name}" in words
     assert all(each.variable in text for each in SERVER_OPTIONS.values())
+    assert max(map(len, (serve_usage() + serve_usage("all") + USAGE + EMULATE_USAGE).split("\n"))) <= 120
 
 
 def test_the_help_of_serve_has_fifteen_options_and_the_names_of_the_groups() -> None:
@@ -31,7 +32,3 @@ def test_the_help_of_serve_has_fifteen_options_and_the_names_of_the_groups() -> 
 def test_an_unknown_group_names_the_groups() -> None:
     with pytest.raises(BadOption, match="there is no group 'htp'; the groups are model-repository, "):
         serve_usage("htp")
-
-
-def test_the_lines_fit_a_terminal() -> None:
-    assert max(map(len, (serve_usage() + serve_usage("all") + USAGE + EMULATE_USAGE).split("\n"))) <= 120

@@ -41,18 +41,15 @@ def test_a_default_model_that_is_loaded_or_may_be_is_no_problem(arguments: list[
     assert problem(*arguments) == ""
 
 
-def test_a_server_without_vertex_ai_has_no_default_model_problem() -> None:
-    assert default_model_problem(read_settings(["--model-repository=/models"], {}), ROWS) == ""
-
-
-FAILED = ServingPhase(name=Phase.FAILED, failures=dict.fromkeys("dcba", "no"))
-
-
 def test_the_first_failures_are_named_with_their_reasons() -> None:
+    assert default_model_problem(read_settings(["--model-repository=/models"], {}), ROWS) == ""
     settings = read_settings(["--model-repository=/models"], {})
     expected = "Internal - failed to load all models (a: no; b: no; c: no; and 1 more)"
     assert start_failure(settings, FAILED, ROWS) == expected
     assert start_failure(settings, ServingPhase(name=Phase.READY), ROWS) == ""
+
+
+FAILED = ServingPhase(name=Phase.FAILED, failures=dict.fromkeys("dcba", "no"))
 
 
 @pytest.mark.parametrize(

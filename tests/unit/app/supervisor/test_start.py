@@ -88,15 +88,12 @@ def test_every_gpu_has_an_engine_and_a_front_end_on_few_cores_too(cores: float) 
     assert (choice.engines, choice.http_workers) == (2, 2)
 
 
-def test_one_engine_is_the_default_and_several_have_front_ends() -> None:
+def test_auto_is_one_engine_where_several_make_no_sense() -> None:
     assert choose_topology(settings(REPOSITORY), 64).engines == 1
     choice = choose_topology(settings(REPOSITORY, "--engines=3"), 2)
     assert choice == Topology(3, "there are 2 cores", 3)
     assert str(choice) == "3 HTTP workers in front of 3 engine processes: there are 2 cores"
     assert choose_topology(settings(REPOSITORY, "--engines=3", "--http-workers=1"), 2)[0::2] == (1, 3)
-
-
-def test_auto_is_one_engine_where_several_make_no_sense() -> None:
     assert choose_topology(settings(REPOSITORY, "--engines=auto", "--http-workers=0"), 64).engines == 1
 
 

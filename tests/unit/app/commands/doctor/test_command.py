@@ -65,11 +65,8 @@ def test_every_repository_has_its_own_lines(
     assert "unknown storage ftp://" in page
 
 
-def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--jsn"]) == 1
-    assert "unknown option" in capsys.readouterr().err
-
-
-def test_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_unknown_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--help"]) == 0
     assert "Usage: trident doctor [--json] [REPO ...]" in capsys.readouterr().out
+    assert main(["doctor", "--jsn"]) == 1
+    assert "unknown option" in capsys.readouterr().err

@@ -32,11 +32,10 @@ def test_the_page_fits_100_columns_and_shows_no_control_character() -> None:
     assert max(map(len, page.splitlines())) <= 100
     assert "  FAILED   HTTP  taken\\u001b[2J by word" in page
     assert "\x1b" not in page
-
-
-def test_a_path_stays_whole() -> None:
     path = "/x" * 60
     assert path in text_report([Line("Repository", "models", Level.FAILED, f"cannot read {path}")])
+    assert has_failed(LINES)
+    assert not has_failed(LINES[:2])
 
 
 def test_the_json_report_has_the_counts_and_every_line() -> None:
@@ -44,11 +43,6 @@ def test_the_json_report_has_the_counts_and_every_line() -> None:
     assert (report["failed"], report["warnings"]) == (1, 1)
     expected = {"area": "Limits", "check": "open files", "level": "warning", "text": "256", "cure": "raise it"}
     assert report["lines"][1] == expected
-
-
-def test_a_warning_is_no_failure() -> None:
-    assert has_failed(LINES)
-    assert not has_failed(LINES[:2])
 
 
 @pytest.mark.parametrize(

@@ -77,31 +77,19 @@ def test_a_missing_provider_is_as_bad_as_the_need_for_it(
     assert lines(DRIVER, gpus, state, asked_by)[CUDA].level is level
 
 
-def test_the_linker_names_the_library_that_is_missing() -> None:
+def test_libraries_and_frameworks_that_are_missing_are_named() -> None:
     assert "libcublas.so.12" in lines(DRIVER, 1, BROKEN)[CUDA].text
-
-
-def test_an_optional_provider_may_be_absent() -> None:
     name = "OpenVINOExecutionProvider"
     assert lines(DRIVER, 1, ProviderState(name, False), ("m",))[name].level is Level.OK
-
-
-def test_a_driver_whose_gpus_cannot_be_used_is_a_warning() -> None:
-    found = lines(DRIVER, 0, LOADS)["driver"]
-    assert found.level is Level.WARNING
-    assert "CUDA_VISIBLE_DEVICES" in found.cure
-
-
-def test_gpus_without_their_state_are_a_warning() -> None:
-    assert lines(NO_DRIVER, 2, LOADS)["driver"].level is Level.WARNING
-
-
-def test_a_backend_without_its_framework_fails() -> None:
     (_, line) = gpu_lines(GpuReading(DRIVER, (0,), {"fast": "No module named 'fast'"}), ())
     assert (line.check, line.level) == ("backend fast", Level.FAILED)
 
 
-def test_many_models_that_ask_are_counted() -> None:
+def test_gpus_that_cannot_be_used_are_a_warning() -> None:
+    found = lines(DRIVER, 0, LOADS)["driver"]
+    assert found.level is Level.WARNING
+    assert "CUDA_VISIBLE_DEVICES" in found.cure
+    assert lines(NO_DRIVER, 2, LOADS)["driver"].level is Level.WARNING
     asked_by = tuple(f"m{number}" for number in range(7))
     assert lines(NO_DRIVER, 0, ABSENT, asked_by)["driver"].text.endswith("m0, m1, m2, m3, m4 and 2 more")
 
@@ -136,31 +124,22 @@ def test_the_cores_show_the_quota_and_the_threads_that_follow() -> None:
     assert line(replace(READING, cores=0.5), "CPU").level is Level.WARNING
 
 
-def test_shared_memory_of_the_workers_above_the_free_memory_is_a_warning() -> None:
+def test_shared_memory_is_that_of_several_processes() -> None:
     assert "share up to 2 GiB" in line(READING, "processes").text
     found = line(replace(READING, worker_bytes=4 * GIB), "processes")
     assert found.level is Level.WARNING
     assert "--http-worker-memory-bytes" in found.cure
-
-
-def test_one_process_shares_no_memory() -> None:
     found = line(replace(READING, topology=Topology(0, "few cores"), worker_bytes=99 * GIB), "processes")
     assert (found.level, found.text) == (Level.OK, "all in one process: few cores")
 
 
-def test_temporary_files_in_memory_are_a_warning_and_none_a_failure() -> None:
+def test_tight_limits_are_warnings() -> None:
     found = line(replace(READING, temporary=IN_MEMORY), "temporary files")
     assert (found.level, found.text) == (Level.WARNING, "they are kept in memory, in /dev/shm, which has 64 MiB")
     assert line(replace(READING, temporary=""), "temporary files").level is Level.FAILED
-
-
-def test_few_open_files_are_a_warning() -> None:
     found = line(replace(READING, open_files=1024), "open files")
     assert (found.level, found.text) == (Level.WARNING, "1024, which allows 512 connections")
     assert line(replace(READING, open_files=resource.RLIM_INFINITY), "open files").text.startswith("unlimited,")
-
-
-def test_an_unknown_memory_limit_is_a_warning() -> None:
     assert line(replace(READING, room=None), "memory").level is Level.WARNING
 
 

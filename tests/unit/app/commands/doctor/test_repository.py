@@ -37,17 +37,11 @@ def line(reading: RepositoryReading, check: str) -> Line:
     return next(each for each in repository_lines(reading) if each.check == check)
 
 
-def test_models_versions_and_sizes_are_counted() -> None:
+def test_models_are_counted_and_an_unreadable_or_empty_repository_is_told() -> None:
     assert line(READING, "models").text == "1 model, 2 versions, 1.09 KiB"
     assert READING.load_bytes == 1015
-
-
-def test_an_unreadable_repository_fails() -> None:
     (found,) = repository_lines(RepositoryReading(location=CLOUD, failure="no such folder", hint="make it"))
     assert (found.level, found.text, found.cure) == (Level.FAILED, "no such folder", "make it")
-
-
-def test_an_empty_repository_is_a_warning() -> None:
     found = line(replace(READING, models={}), "models")
     assert found.level is Level.WARNING
     assert "expected MODEL/1/model.onnx" in found.cure

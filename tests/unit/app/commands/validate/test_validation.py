@@ -88,9 +88,12 @@ def test_problems_between_models_are_reported_with_their_repository(tmp_path: Pa
     assert report.findings == [Finding(location, "two", "ensemble_scheduling", "it does not fit", "change it")]
 
 
-def test_a_repository_without_problems_is_one_line() -> None:
+def test_a_report_is_safe_for_a_terminal() -> None:
     assert text_report(Report(models=3)) == "3 models, no problems\n"
     assert text_report(Report(models=1)) == "1 model, no problems\n"
+    text = text_report(Report(models=1, findings=[Finding("/m", "a\x1b[2J", "b\r", "c\nd", "e\x9b")]))
+    assert text.replace("\n", "").isprintable()
+    assert text.count("\n") == 5
 
 
 def test_problems_are_aligned_below_their_model() -> None:
@@ -121,12 +124,6 @@ def test_problems_are_aligned_below_their_model() -> None:
         "\n"
         "4 problems, in 2 of 3 models\n"
     )
-
-
-def test_a_name_cannot_control_the_terminal() -> None:
-    text = text_report(Report(models=1, findings=[Finding("/m", "a\x1b[2J", "b\r", "c\nd", "e\x9b")]))
-    assert text.replace("\n", "").isprintable()
-    assert text.count("\n") == 5
 
 
 def test_the_json_report_has_every_field() -> None:

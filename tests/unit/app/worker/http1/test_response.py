@@ -80,8 +80,10 @@ def test_a_stream_over_http_1_0_ends_with_the_connection() -> None:
     assert not keep_alive
 
 
-def test_an_empty_stream_has_length_0() -> None:
+def test_what_has_no_content_has_no_length_or_0() -> None:
     assert answer("200 OK", [], iter([]))[0] == [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]
+    head = ResponseHead("204 No Content", [("Content-Length", "0")])
+    assert (head.start, head.omits_body) == (b"HTTP/1.1 204 No Content\r\n", True)
 
 
 def test_a_stream_that_ends_early_ends_the_connection() -> None:
@@ -168,19 +170,11 @@ def test_a_stream_that_is_always_ready_lets_others_run() -> None:
     assert len(sink.sent) > 3
 
 
-def test_a_head_is_rendered_and_its_length_remembered() -> None:
+def test_a_head_is_rendered_and_its_length_and_close_remembered() -> None:
     head = ResponseHead("200 OK", [("Content-Type", "a/b"), ("content-length", "7"), ("Transfer-Encoding", "chunked")])
     assert head.start == b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\ncontent-length: 7\r\n"
     assert (head.declared, head.closes, head.omits_body) == (7, False, False)
-
-
-def test_the_applications_connection_close_is_remembered() -> None:
     assert ResponseHead("200 OK", [("Connection", "Close")]).closes
-
-
-def test_a_204_has_no_length() -> None:
-    head = ResponseHead("204 No Content", [("Content-Length", "0")])
-    assert (head.start, head.omits_body) == (b"HTTP/1.1 204 No Content\r\n", True)
 
 
 @pytest.mark.parametrize(

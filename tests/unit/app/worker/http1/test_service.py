@@ -23,17 +23,11 @@ def service(application: Any, address: Any) -> Http1Service:
     return Http1Service(application, address, Config(), connections)
 
 
-def test_the_base_environ_names_the_address_and_keeps_room_for_the_request() -> None:
+def test_the_environ_has_the_address_and_the_estimated_offset() -> None:
     environ = service(Application(), ("::1", 8000, 0, 0)).base_environ()
     assert (environ["SERVER_NAME"], environ["SERVER_PORT"]) == ("::1", "8000")
     assert {"REMOTE_ADDR", "REMOTE_PORT", "wsgi.input"} <= environ.keys()
-
-
-def test_a_unix_socket_has_no_port() -> None:
     environ = service(Application(), "/run/x.sock").base_environ()
     assert (environ["SERVER_NAME"], environ["SERVER_PORT"]) == ("/run/x.sock", "")
-
-
-def test_the_binary_offset_is_the_applications_estimate_or_0() -> None:
     assert service(Application(), ("h", 1)).binary_offset({}) == 12
     assert service(lambda environ, start: [], ("h", 1)).binary_offset({}) == 0
