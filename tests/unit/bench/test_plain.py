@@ -12,14 +12,12 @@ from tests.project import ROOT
 OTHER = "tritonserver --model-repository={repo} --http-port={http}"
 
 
-def test_a_run_without_options_measures_everything_beside_flask() -> None:
+def test_a_run_is_beside_flask_unless_another_server_is_named() -> None:
     options = parse([])
     assert (options.only, options.servers, options.beside) == (KEYS, ["trident", "flask"], None)
-
-
-def test_a_run_beside_another_server_leaves_flask_out() -> None:
     options = parse(["--beside", OTHER])
     assert (options.only, options.servers, options.beside) == (BESIDE_KEYS, ["trident"], OTHER)
+    assert "| add/sub" not in beside_markdown(results(cell("trident", 3000, 50)))
 
 
 @pytest.mark.parametrize(
@@ -61,10 +59,6 @@ def test_a_row_holds_both_servers_and_their_ratios() -> None:
     ]
     assert "requests/s 1.50, CPU per request 0.50" in page
     assert "`serve {repo} {http}`" in page
-
-
-def test_a_case_without_the_other_server_has_no_row() -> None:
-    assert "| add/sub" not in beside_markdown(results(cell("trident", 3000, 50)))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "bench/results").glob("*.md")), ids=lambda path: path.name)

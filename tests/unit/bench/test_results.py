@@ -83,6 +83,9 @@ def test_the_override_leaves_a_quiet_run_unmarked(tmp_path: Path) -> None:
 
 def test_the_ratio_is_the_median_of_the_pairs_ratios() -> None:
     assert Ratio.of([2.0, 30.0, 8.0], [1.0, 10.0, 2.0]).median == 3.0
+    with pytest.raises(ValueError, match="shorter"):
+        Ratio.of([1.0, 2.0], [1.0])
+    assert math.isnan(geometric_mean([]))
 
 
 def test_the_interval_narrows_as_pairs_are_added() -> None:
@@ -100,18 +103,9 @@ def test_the_interval_of_a_few_pairs_is_all_of_them(count: int) -> None:
     assert (ratio.low, ratio.high) == (values[0], values[-1])
 
 
-def test_ratio_refuses_turns_without_a_partner() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        Ratio.of([1.0, 2.0], [1.0])
-
-
 @pytest.mark.parametrize(("values", "mean"), [([2.0, 8.0], 4.0), ([5.0], 5.0), ([0.0, 5.0], 5.0)])
 def test_geometric_mean(values: list[float], mean: float) -> None:
     assert geometric_mean(values) == pytest.approx(mean)
-
-
-def test_geometric_mean_of_nothing_is_not_a_number() -> None:
-    assert math.isnan(geometric_mean([]))
 
 
 def test_a_comparison_has_a_row_for_each_load_over_the_last_one() -> None:

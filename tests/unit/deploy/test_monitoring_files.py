@@ -35,10 +35,9 @@ _ROWS = [
 
 def test_dashboard_file_is_up_to_date() -> None:
     assert DASHBOARD.read_text() == text(), "run: python -m deploy.monitoring.build_dashboard"
-
-
-def test_dashboard_has_its_rows() -> None:
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == _ROWS
+    document = json.dumps(dashboard())
+    assert set(re.findall(r'"uid": "([^"]*)"', document)) == {"${datasource}", "trident"}
 
 
 def test_panels_have_unique_ids_and_do_not_overlap() -> None:
@@ -48,11 +47,6 @@ def test_panels_have_unique_ids_and_do_not_overlap() -> None:
     for one, other in combinations(places, 2):
         beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-
-
-def test_dashboard_names_no_data_source() -> None:
-    document = json.dumps(dashboard())
-    assert set(re.findall(r'"uid": "([^"]*)"', document)) == {"${datasource}", "trident"}
 
 
 def test_dashboard_variables_are_defined() -> None:

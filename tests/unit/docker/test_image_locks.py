@@ -105,13 +105,10 @@ def test_shared_extras_fit_every_stage() -> None:
             }
 
 
-def test_the_image_for_older_drivers_has_cuda_12() -> None:
+def test_images_have_the_onnx_runtime_and_cuda_that_they_name() -> None:
     pins = read_pins(lock_file("gpu12"))
     assert {name for name in pins if name.startswith("nvidia-")} == {name for name in pins if name.endswith("-cu12")}
     assert pins["onnxruntime-gpu"] == "1.26.0"
-
-
-def test_gpu_image_has_the_same_onnx_runtime() -> None:
     assert read_pins(lock_file("gpu"))["onnxruntime-gpu"] == read_pins(lock_file("cpu"))["onnxruntime"]
     assert "onnxruntime" not in read_pins(lock_file("gpu"))
 
@@ -127,23 +124,20 @@ def test_pins_have_hashes_and_lock_files_name_no_index(target: str) -> None:
         assert 1 <= len(hashes) <= len(architectures(target)), entry
 
 
-def test_every_extra_of_the_project_can_be_in_an_image() -> None:
+def test_every_extra_can_be_in_an_image_and_repeats_nothing() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     no_image = {"docs", "test", "train"}
     assert {*STAGES, *EXTRAS, *ALWAYS, *no_image, "tensorrt"} == project["optional-dependencies"].keys()
+    for target in LOCKS:
+        stage, extra = stage_and_extra(target)
+        if extra:
+            assert not read_pins(lock_file(target)).items() & read_pins(lock_file(stage)).items(), target
 
 
 @pytest.mark.parametrize(("stage", "cuda"), [("gpu", "cu13"), ("gpu12", "cu12")])
 def test_tensorrt_is_that_for_the_cuda_of_the_image(stage: str, cuda: str) -> None:
     names = {f"tensorrt-{cuda}", f"tensorrt-{cuda}-bindings", f"tensorrt-{cuda}-libs"}
     assert read_pins(ROOT / f"docker/extras/{stage}-tensorrt.lock").keys() == names
-
-
-def test_extra_repeats_nothing_of_its_stage() -> None:
-    for target in LOCKS:
-        stage, extra = stage_and_extra(target)
-        if extra:
-            assert not read_pins(lock_file(target)).items() & read_pins(lock_file(stage)).items(), target
 
 
 def test_pytorch_is_that_for_cpus_in_the_cpu_image_alone() -> None:

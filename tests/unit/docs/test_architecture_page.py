@@ -39,12 +39,16 @@ def actual_rooms(top: str) -> set[str]:
 
 def test_every_named_file_exists() -> None:
     assert missing_paths(PAGE) == []
+    assert missing_paths("see core/no_such.py and core/errors.py, app/no_room/") == ["app/no_room/", "core/no_such.py"]
 
 
-def test_every_picture_names_files() -> None:
+def test_the_pictures_and_the_tree_name_what_there_is() -> None:
     pictures = MERMAID.findall(PAGE)
     assert len(pictures) == 4
     assert [len(PATH.findall(picture)) > 8 for picture in pictures] == [False, True, True, True]
+    (tree,) = TREE.findall(PAGE)
+    assert set(listed_rooms(tree)) == set(TOP)
+    assert all((ROOT / top).is_dir() for top in TOP)
 
 
 @pytest.mark.parametrize("top", ["core", "adapters", "app"])
@@ -53,13 +57,3 @@ def test_the_tree_lists_every_room(top: str) -> None:
     listed = listed_rooms(tree)[top]
     assert {name for name in listed if name.endswith("/")} == actual_rooms(top)
     assert all((ROOT / top / name).exists() for name in listed)
-
-
-def test_the_tree_lists_every_top_level_folder() -> None:
-    (tree,) = TREE.findall(PAGE)
-    assert set(listed_rooms(tree)) == set(TOP)
-    assert all((ROOT / top).is_dir() for top in TOP)
-
-
-def test_a_missing_file_is_found() -> None:
-    assert missing_paths("see core/no_such.py and core/errors.py, app/no_room/") == ["app/no_room/", "core/no_such.py"]

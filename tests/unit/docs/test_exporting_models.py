@@ -46,9 +46,11 @@ def test_the_code_for_a_library_compiles_and_writes_the_model_file(library: str,
     assert '"models/iris/1/model.onnx"' in code
 
 
-def test_the_tensorflow_command_writes_the_model_file() -> None:
+def test_the_tensorflow_command_and_the_configuration_are_valid() -> None:
     [words] = commands("python")
     assert words[words.index("--output") + 1] == "models/iris/1/model.onnx"
+    [text] = [block for block in blocks("text") if "max_batch_size" in block]
+    assert text_format.Parse(text, ModelConfig()).max_batch_size == 64
 
 
 def test_the_commands_check_and_serve_an_exported_classifier(
@@ -72,8 +74,3 @@ def test_the_commands_check_and_serve_an_exported_classifier(
     assert answer.status_code == 200
     shapes = {output["name"]: output["shape"] for output in orjson.loads(answer.data)["outputs"]}
     assert shapes == {"output_label": [2, 1], "output_probability": [2, 3]}
-
-
-def test_the_configuration_is_valid() -> None:
-    [text] = [block for block in blocks("text") if "max_batch_size" in block]
-    assert text_format.Parse(text, ModelConfig()).max_batch_size == 64

@@ -165,18 +165,12 @@ def commands(page: str) -> list[list[str]]:
 # --- coming from Triton
 
 
-def test_the_table_of_options_is_up_to_date() -> None:
+def test_the_table_of_options_knows_tritons_and_its_notes() -> None:
     written = TABLE.search(TRITON)
     assert written is not None
     assert written[1] == options_table(), "run: python -m tests.unit.docs.test_guides"
-
-
-def test_every_option_of_triton_is_known() -> None:
     options = [each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag and not each.own]
     assert {name for each in options for name in each.names} == TRITONS
-
-
-def test_every_note_belongs_to_an_option_of_the_table() -> None:
     assert NOTES.keys() <= TRITONS
 
 

@@ -50,29 +50,23 @@ def test_the_page_names_the_option_that_each_variable_sets() -> None:
     assert len(given) == 2
 
 
-def test_the_page_gives_the_default_routes() -> None:
+def test_the_page_gives_the_defaults() -> None:
     predict, health, _ = variables.read_routes({"AIP_ENDPOINT_ID": "E", "AIP_DEPLOYED_MODEL_ID": "D"})
     documented = {row[0]: row[1] for row in rows("variable")}
     assert (documented["AIP_PREDICT_ROUTE"], documented["AIP_HEALTH_ROUTE"]) == (predict, health)
-
-
-def test_the_page_gives_the_defaults_on_the_platform() -> None:
     given = {f"--{each.flag}": each.text for each in server_options({}, on_platform=True)}
     assert {row[0]: row[1] for row in rows("setting")} == given
 
 
-def test_every_flag_on_the_page_exists() -> None:
+def test_every_flag_and_parameter_on_the_page_exists() -> None:
     flags = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)}
     assert {name for name in re.findall(r"--([a-z][a-z-]+)", SERVER) if name not in flags} == set()
+    assert {row[0] for row in rows("member of parameters")} == {field.name for field in fields(Target)}
 
 
 @pytest.mark.parametrize("member", [field.name for field in fields(Target)])
 def test_the_page_documents_each_reserved_parameter(member: str) -> None:
     assert member in {row[0] for row in rows("member of parameters")}
-
-
-def test_the_page_reserves_no_other_parameter() -> None:
-    assert {row[0] for row in rows("member of parameters")} == {field.name for field in fields(Target)}
 
 
 def test_the_page_names_the_public_and_the_hidden_groups_of_routes() -> None:

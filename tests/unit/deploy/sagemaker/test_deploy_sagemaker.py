@@ -225,19 +225,13 @@ def test_update_waits_as_long_as_its_steps_may_take() -> None:
     )
 
 
-def test_update_may_have_other_alarms_or_none() -> None:
+def test_an_update_may_change_alarms_and_keep_the_number_of_instances() -> None:
     other = only(dry_run("update", "digits", *REAL_TIME, "--rollback-alarm=mine"), "sagemaker.UpdateEndpoint")
     assert other["DeploymentConfig"]["AutoRollbackConfiguration"] == {"Alarms": [{"AlarmName": "mine"}]}
     none = dry_run("update", "digits", *REAL_TIME, "--no-alarms")
     assert "AutoRollbackConfiguration" not in only(none, "sagemaker.UpdateEndpoint")["DeploymentConfig"]
     assert "PutMetricAlarm" not in names(none)
-
-
-def test_serverless_endpoint_is_updated_without_steps() -> None:
     assert "DeploymentConfig" not in only(dry_run("update", "seldom", *SERVERLESS), "sagemaker.UpdateEndpoint")
-
-
-def test_update_can_keep_the_number_of_instances() -> None:
     kept = only(dry_run("update", "digits", *REAL_TIME, "--keep-instance-count"), "sagemaker.UpdateEndpoint")
     assert kept["RetainAllVariantProperties"] is True
     assert "RetainAllVariantProperties" not in only(dry_run("update", "digits", *REAL_TIME), "sagemaker.UpdateEndpoint")
@@ -379,11 +373,8 @@ def test_variable_that_the_server_would_refuse_is_refused(variable: str, text: s
     assert text in refusal("create", "x", *REAL_TIME, f"--env={variable}")
 
 
-def test_too_many_variables_are_refused() -> None:
+def test_variables_are_limited_in_number_and_need_our_prefix_only_to_be_checked() -> None:
     assert "at most 100" in refusal("create", "x", *REAL_TIME, *(f"--env=X{n}=1" for n in range(101)))
-
-
-def test_unknown_variables_without_a_prefix_are_accepted() -> None:
     calls = dry_run("create", "x", *REAL_TIME, "--env=OMP_NUM_THREADS=4", "--env=TRIDENT_LOG_VERBOSE=1")
     environment = calls[0].parameters["PrimaryContainer"]["Environment"]
     assert environment == {"OMP_NUM_THREADS": "4", "TRIDENT_LOG_VERBOSE": "1"}

@@ -47,6 +47,10 @@ def test_dry_run_prints_calls_in_order() -> None:
     (created, _), (deployed, document) = shown(*DEPLOY, "--new=dedicated", "--ttl=1d")
     assert (created, deployed) == ("EndpointService.CreateEndpoint", "EndpointService.DeployModel")
     assert dict(DeployModelRequest.from_json(json.dumps(document)).traffic_split) == {"0": 100}
+    arguments = ("--model=d", "--name=n", "--input=gs://b/i", "--output=gs://b/o", "--format=jsonl", *MACHINE)
+    (_, document), (looked, _) = shown("batch", *arguments, "--wait")
+    assert looked == "JobService.GetBatchPredictionJob"
+    assert CreateBatchPredictionJobRequest.from_json(json.dumps(document)).batch_prediction_job.display_name == "n"
 
 
 def test_dry_run_uses_a_stand_in_for_an_answer() -> None:
@@ -58,13 +62,6 @@ def test_dry_run_uses_a_stand_in_for_an_answer() -> None:
         "EndpointService.DeleteEndpoint",
         "ModelService.DeleteModel",
     ]
-
-
-def test_dry_run_shows_the_wait_for_a_job() -> None:
-    arguments = ("--model=d", "--name=n", "--input=gs://b/i", "--output=gs://b/o", "--format=jsonl", *MACHINE)
-    (_, document), (looked, _) = shown("batch", *arguments, "--wait")
-    assert looked == "JobService.GetBatchPredictionJob"
-    assert CreateBatchPredictionJobRequest.from_json(json.dumps(document)).batch_prediction_job.display_name == "n"
 
 
 def test_dry_run_abbreviates_long_and_binary_bodies() -> None:
