@@ -13,14 +13,11 @@ COMPOSE = ROOT / "deploy" / "compose"
 _BASE = re.compile(r"docker\.io/library/python:\S+")
 
 
-def test_emulators_are_those_of_the_tests() -> None:
+def test_emulators_are_those_of_the_tests_on_the_base_of_the_server() -> None:
     pins = re.findall(r'"([a-z0-9-]+)(?:\[[^]]*\])?==([\w.]+)"', (COMPOSE / "emulators" / "Dockerfile").read_text())
     locked = dict(line.split("==") for line in (ROOT / "requirements.lock").read_text().split() if "==" in line)
     assert {name for name, _ in pins} == {"moto", "flask", "flask-cors", "gcp-storage-emulator", "boto3"}
     assert {name: version for name, version in pins if locked[name] != version} == {}
-
-
-def test_emulator_image_has_the_base_of_the_server() -> None:
     bases = [
         _BASE.findall(path.read_text())
         for path in (COMPOSE / "emulators" / "Dockerfile", ROOT / "docker" / "Dockerfile")

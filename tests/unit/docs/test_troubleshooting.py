@@ -186,13 +186,10 @@ def test_the_page_lists_every_error_class_with_its_statuses() -> None:
     assert sorted(documented) == sorted(expected)
 
 
-def test_the_page_lists_the_statuses_that_the_server_answers() -> None:
+def test_the_page_lists_every_status_with_a_meaning_and_a_cure() -> None:
     answered = {int(status) for cells in rows(ERRORS, "class") for status in cells[2:5] if status.isdigit()}
     answered |= set(refusal._REASONS)
     assert {int(cells[0]) for cells in rows(PAGE, "status")} == answered
-
-
-def test_every_row_gives_a_meaning_and_a_cure() -> None:
     for heading in ("message", "what you see"):
         assert [cells for cells in rows(PAGE, heading) if len(cells) != 3 or not all(cells)] == []
 

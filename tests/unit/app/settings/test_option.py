@@ -81,15 +81,12 @@ def test_the_error_names_an_option_or_a_variable() -> None:
     assert str(BadOption.of("TRIDENT_HTTP_PORT", "why")) == 'Bad variable: "TRIDENT_HTTP_PORT".\nwhy'
 
 
-def test_an_option_is_spelled_as_it_is_typed() -> None:
+def test_an_option_is_spelled_and_its_default_described() -> None:
     assert SERVER_OPTIONS["http_port"].spelling == "--http-port=<integer>"
     assert SERVER_OPTIONS["log_info"].spelling == "--log-info=true|false"
     assert SERVER_OPTIONS["model_repository"].spelling == "--model-repository=<string>, --model-store=<string>"
     assert SERVER_OPTIONS["disable_auto_complete_config"].spelling == "--disable-auto-complete-config"
     assert SERVER_OPTIONS["delay_scheduler"].spelling == "TRITONSERVER_DELAY_SCHEDULER=<integer>"
-
-
-def test_a_default_that_depends_on_other_options_is_described() -> None:
     assert SERVER_OPTIONS["http_port"].default_text == "8000"
     assert SERVER_OPTIONS["metrics_address"].default_text == "that of --http-address"
     assert SERVER_OPTIONS["model_config_name"].default_text == ""

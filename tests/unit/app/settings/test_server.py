@@ -138,12 +138,9 @@ def test_tritonservers_counts_below_their_minimum_count_as_the_minimum() -> None
     assert found.model_load_retry_count == 0
 
 
-def test_the_metrics_address_defaults_to_the_http_address() -> None:
+def test_defaults_follow_the_http_address_and_the_mounted_directories() -> None:
     assert ServerSettings(http_address="::1").metrics_address == "::1"
     assert ServerSettings(http_address="::1", metrics_address="::").metrics_address == "::"
-
-
-def test_the_model_cache_defaults_to_the_mounted_directories() -> None:
     assert settings(TRITON_GCS_MOUNT_DIRECTORY="/gcs").model_cache_directory == "/gcs/trident"
     both = {"TRITON_AWS_MOUNT_DIRECTORY": "/aws", "TRITON_GCS_MOUNT_DIRECTORY": "/gcs"}
     assert settings(**both).model_cache_directory == "/aws/trident"

@@ -21,6 +21,8 @@ def config(*texts: str, **fields: Any) -> TraceOptions:
 def test_nothing_is_traced_unless_asked_for() -> None:
     assert options() == TraceOptions()
     assert TraceOptions().start == TraceSettings(levels=(), rate=1000, count=-1, frequency=0)
+    assert options("--trace-level=OFF", "--trace-config=level=TIMESTAMPS").start.levels == ()
+    assert config("level=OFF", "level=TIMESTAMPS", "triton,file=/t").start.levels == ("TIMESTAMPS",)
 
 
 def test_settings_of_the_triton_mode() -> None:
@@ -46,11 +48,6 @@ def test_the_older_options() -> None:
     warnings = read_settings(["--model-repository=/models", *older, *newer], {}).warnings
     assert [text for text in warnings if "--trace-rate" in text and "--trace-config" in text] != []
     assert [text for text in warnings if "--trace-count" in text] == []
-
-
-def test_the_older_level_off_ends_all_levels() -> None:
-    assert options("--trace-level=OFF", "--trace-config=level=TIMESTAMPS").start.levels == ()
-    assert config("level=OFF", "level=TIMESTAMPS", "triton,file=/t").start.levels == ("TIMESTAMPS",)
 
 
 def test_opentelemetry_has_its_own_settings() -> None:

@@ -46,9 +46,15 @@ def test_the_only_model_is_looked_for_once_and_again_after_its_unload() -> None:
     assert default.find().spec.name == "b"
 
 
-def test_no_model_is_not_ready() -> None:
+def test_without_a_model_there_is_no_default() -> None:
     with pytest.raises(ModelNotReady, match="no model is loaded"):
         default_of(Index()).find()
+    engine = Index("a")
+    engine.serving = ServingPhase(name=Phase.LOADING, done=1, total=2)
+    with pytest.raises(ModelNotReady, match="still being loaded"):
+        default_of(engine).find()
+    engine.serving = ServingPhase(name=Phase.READY)
+    assert default_of(engine).find().spec.name == "a"
 
 
 def test_several_models_are_refused_with_a_hint() -> None:
@@ -57,15 +63,6 @@ def test_several_models_are_refused_with_a_hint() -> None:
     assert caught.value.hint == "the cure"
     with pytest.raises(ConfigInvalid, match=r"…$"):
         default_of(Index(*map(str, range(20)))).find()
-
-
-def test_no_model_is_the_only_one_while_models_load() -> None:
-    engine = Index("a")
-    engine.serving = ServingPhase(name=Phase.LOADING, done=1, total=2)
-    with pytest.raises(ModelNotReady, match="still being loaded"):
-        default_of(engine).find()
-    engine.serving = ServingPhase(name=Phase.READY)
-    assert default_of(engine).find().spec.name == "a"
 
 
 @pytest.mark.parametrize("names", [(), ("a",)], ids=["none loaded yet", "one of several loaded"])

@@ -94,9 +94,6 @@ def test_a_slice_is_about_as_long_as_asked_for() -> None:
     assert max(lengths) <= 1002
     assert len(lengths) <= len(text) / 900
     assert array.is_long
-
-
-def test_a_longer_element_makes_a_longer_slice_up_to_a_limit() -> None:
     short, long = ('[1,"' + "x" * length + '",2]' for length in (100, 1000))
     array = sliced(short.encode(), 16, whole_elements=True)
     assert array is not None

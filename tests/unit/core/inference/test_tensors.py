@@ -32,14 +32,11 @@ def test_tensors_that_look_alike_share_one_layout() -> None:
     assert layout_of([("A", "INT8", (0,), 0)]).entries == first.entries
 
 
-def test_packed_and_separate_inputs_have_the_same_size() -> None:
+def test_packed_inputs_have_the_same_size_and_are_cut_on_first_use() -> None:
     request = packed_request([1, 2, 3], 0.5, rows=2)
     assert request.nbytes == 40
     inputs = [*request.inputs, InputTensor("C", "BYTES", (1,), memoryview(b"\x01\0\0\0x"))]
     assert request.with_inputs(inputs, model_version=-1, id="").nbytes == 45
-
-
-def test_packed_inputs_are_cut_on_first_use() -> None:
     request = packed_request([1, 2, 3], 0.5)
     first, second = request.inputs
     assert (first.name, first.datatype, first.shape) == ("A", "INT32", (1, 3))

@@ -116,12 +116,9 @@ def test_versions_that_are_new_failed_or_gone_are_planned() -> None:
     assert plan_reload(content(), content(), [1, 2], {2}) == Plan((1,), (2,), (), False)
 
 
-def test_all_versions_of_an_unloaded_model_are_loaded() -> None:
+def test_everything_is_loaded_after_an_unload_or_by_force() -> None:
     assert plan_reload(None, content(), [1, 2], ()) == EVERYTHING
     assert plan_reload(None, content(THREE), [1, 2], (), force=True) == EVERYTHING
-
-
-def test_force_reloads_unless_the_change_can_be_made_in_place() -> None:
     assert plan_reload(content(), content(), [1, 2], {1, 2}, force=True) == EVERYTHING
     assert plan_reload(content(), content(THREE), [1, 2], {1, 2}, force=True) == IN_PLACE
     assert plan_reload(content(), content(ALL_OF_PLAN), [1, 2], {1, 2}, force=True) == IN_PLACE

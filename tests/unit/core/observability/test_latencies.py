@@ -297,13 +297,18 @@ class Version:
         return [each.id for each in self.statistics.requests("m", 1).failed]
 
 
-def test_the_slowest_are_kept_whatever_their_order_and_batch() -> None:
+def test_the_slowest_and_the_last_failed_requests_are_kept() -> None:
     version = Version()
     for ms in range(1, 101):
         version.execute(ms, 900 - ms)
     for _ in range(100):
         version.execute(1, 2)
     assert version.slowest == [str(ms) for ms in range(899, 899 - MOST, -1)]
+    version = Version()
+    for number in range(MOST + 10):
+        version.now_ms += 1
+        version.fail(str(number))
+    assert version.failed == [str(number) for number in range(MOST + 9, 9, -1)]
 
 
 def test_a_request_has_its_times() -> None:
@@ -340,14 +345,6 @@ def test_requests_are_forgotten_after_an_hour_and_faster_ones_take_their_place()
     assert (version.slowest, version.failed) == (["3"], [])
     version.now_ms += KEPT_MS
     assert version.slowest == []
-
-
-def test_only_the_last_failed_requests_are_kept() -> None:
-    version = Version()
-    for number in range(MOST + 10):
-        version.now_ms += 1
-        version.fail(str(number))
-    assert version.failed == [str(number) for number in range(MOST + 9, 9, -1)]
 
 
 def test_ids_and_errors_of_any_length_take_no_more_memory() -> None:

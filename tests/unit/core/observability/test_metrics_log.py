@@ -138,10 +138,15 @@ def test_each_report_is_the_difference_to_the_one_before() -> None:
         assert values(server)["request_success"] == values(model)["request_success"] == expected
 
 
-def test_a_server_without_models_reports_zeros() -> None:
+def test_without_models_or_requests_there_are_zeros() -> None:
     (server,) = Intervals().reports(MetricsSnapshot(), is_ready=False)
     assert set(values(server).values()) == {0}
     assert "ready" in values(server)
+    version = Version(histograms=True)
+    version.execute(100)
+    quiet = figures(Activity.since(version.snapshot(), version.snapshot()))
+    assert set(quiet.values()) == {0}
+    assert not any("duration" in name for name in quiet)
 
 
 def test_a_model_that_was_unloaded_has_no_report_and_begins_anew() -> None:
@@ -250,14 +255,6 @@ def test_an_interval_has_what_was_counted_in_it() -> None:
         "queue_duration_mean": 3.0,
         "compute_duration_mean": 27.0,
     }
-
-
-def test_without_requests_there_are_zeros_and_no_durations() -> None:
-    version = Version(histograms=True)
-    version.execute(100)
-    quiet = figures(Activity.since(version.snapshot(), version.snapshot()))
-    assert set(quiet.values()) == {0}
-    assert not any("duration" in name for name in quiet)
 
 
 def test_percentiles_are_those_of_the_interval() -> None:

@@ -34,14 +34,11 @@ def room_for(count: int) -> LocalCache:
     return LocalCache(probe.metrics().used)
 
 
-def test_a_response_is_found_by_its_key_only() -> None:
+def test_the_first_response_of_a_key_is_found_by_it_only() -> None:
     cache, kept = LocalCache(1 << 20), response()
     cache.put(key(1), kept)
     assert cache.get(key(1)) is kept
     assert cache.get(key(2)) is None
-
-
-def test_the_first_response_of_a_key_stays() -> None:
     cache, first = LocalCache(1 << 20), response(value=1)
     cache.put(key(1), first)
     used = cache.metrics().used

@@ -94,19 +94,13 @@ def test_the_copy_does_not_follow_the_model_s_arrays() -> None:
     assert (answer.id, answer.final, answer.parameters, answer.times) == ("second", True, {"score": 2}, None)
 
 
-def test_packed_outputs_stay_packed() -> None:
+def test_an_answer_keeps_packed_outputs_and_no_times() -> None:
     (response,) = packed_responses(1)
     answer = CachedResponse.of(response).answer(InferenceRequest("m", []), "m", 1)
     assert [out.array.tolist() for out in answer.outputs] == [out.array.tolist() for out in response.outputs]
-
-
-def test_the_times_of_the_execution_are_not_kept() -> None:
     of_the_execution = InferenceTimes(1, 2, 3, 4, 5).parameters()
     cached = CachedResponse.of(InferenceResponse("m", 1, [], parameters={**of_the_execution, "score": 2}))
     assert cached.answer(InferenceRequest("m", []), "m", 1).parameters == {"score": 2}
-
-
-def test_an_answer_s_parameters_are_its_own() -> None:
     cached = CachedResponse.of(InferenceResponse("m", 1, [], parameters={"score": 2}))
     first = cached.answer(InferenceRequest("m", []), "m", 1)
     assert first.parameters is not None

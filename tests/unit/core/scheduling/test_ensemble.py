@@ -195,7 +195,7 @@ def test_a_response_may_be_followed_by_an_empty_one() -> None:
     assert bench.outputs == {"o": [3]}
 
 
-def test_what_a_step_leaves_out_is_left_out_after_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_optional_or_left_out_is_left_out_after_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "trident")
     bench = Bench("i", "op", "a(X=i:Y=t,Z=p)", "b(X=t,Z=i:Y=o)")
     bench.submit(i=1)
@@ -204,9 +204,6 @@ def test_what_a_step_leaves_out_is_left_out_after_it(caplog: pytest.LogCaptureFi
     bench.b.answer(Y=2)
     assert bench.outputs == {"o": [2]}
     assert "Composing models did not output tensor p" in caplog.text
-
-
-def test_an_optional_input_is_left_out_for_the_steps() -> None:
     bench = Bench("i", "o", "a(X=i,Z=j:Y=o)", optional="j")
     bench.submit(i=1)
     assert bench.a.inputs() == {"X": [1]}

@@ -111,13 +111,10 @@ def line(reading: LimitReading, check: str, sessions: int = 1) -> Line:
     return next(each for each in limit_lines(reading, sessions) if each.check == check)
 
 
-def test_good_limits_are_ok() -> None:
+def test_good_limits_are_ok_and_the_cores_show_the_quota() -> None:
     lines = limit_lines(READING, 1)
     assert {each.level for each in lines} == {Level.OK}
     assert [each.check for each in lines] == ["CPU", "memory", "processes", "temporary files", "open files"]
-
-
-def test_the_cores_show_the_quota_and_the_threads_that_follow() -> None:
     text = line(replace(READING, cores=2.0, affinity=16), "CPU", 3).text
     assert text == "2 cores (a quota; 16 are visible); each of 3 sessions gets 2 threads"
     assert line(READING, "CPU").text == "4 cores; a session gets 3 threads"
