@@ -50,6 +50,8 @@ _SWEPT, _RACED = 0.55, 0.75
 # A sweep has about so many levels, and the start of a server takes about so long.
 _LEVELS, _START_S = 3, 0.8
 _ENTRANTS, _RACE_ROUNDS, _LAST_ROUNDS = 4, 3, 12
+# The interval of fewer rounds is too narrow: noise would pass for a gain.
+_LEAST_ROUNDS = 6
 _ROUGH = 90
 
 
@@ -336,14 +338,14 @@ class Bench:
         return best.concurrency, best
 
     def gained(self, before: Candidate, after: Candidate) -> list[Difference]:
-        """What a way is over another one, in the rounds that they had together; empty without two of them."""
+        """What a way is over another one, in the rounds that they had together; empty if those are too few."""
         sides = []
         for candidate in (before, after):
             turns = [turns for (each, _), turns in self.turns.items() if each == candidate]
             sides.append(max(turns, key=len, default=[]))
         count = min(map(len, sides))
         first, second = (side[len(side) - count :] for side in sides)
-        if before == after or count < 2 or not all(level.requests for level in (*first, *second)):
+        if before == after or count < _LEAST_ROUNDS or not all(level.requests for level in (*first, *second)):
             return []
         return differences(first, second, paired=True)
 

@@ -62,18 +62,20 @@ def test_batches_are_never_smaller_than_those_that_the_model_accepts() -> None:
     assert batchings(config('backend: "python"')) == []
 
 
-@pytest.mark.parametrize(("rates", "is_chosen"), [((120, 124, 118), True), ((120, 90, 115), False)])
+@pytest.mark.parametrize(
+    ("rates", "is_chosen"), [((120, 124, 118) * 2, True), ((120, 90, 115) * 2, False), ((120, 124, 118), False)]
+)
 def test_a_way_that_is_not_shown_to_be_better_leaves_the_model_as_it_is(
     tmp_path: Path, rates: tuple[float, ...], is_chosen: bool
 ) -> None:
     bench = Bench("m", tmp_path, config(), Objective(target_ms=10), lambda _: [], Way(), lambda _: None)
     other = Candidate(instances=2)
-    for candidate, turns in ((AS_IT_IS, (100, 101, 99)), (other, rates)):
+    for candidate, turns in ((AS_IT_IS, (100, 101, 99) * 2), (other, rates)):
         bench.turns[candidate, 1] = [level(1, rate, 5) for rate in turns]
         bench.trials[candidate] = Trial(candidate, raced=[pooled(bench.turns[candidate, 1])])
 
     assert bench.chosen().candidate == (other if is_chosen else AS_IT_IS)
-    assert bench.gained(AS_IT_IS, other)[0].verdict == ("better" if is_chosen else "no difference shown")
+    assert any(each.verdict == "better" for each in bench.gained(AS_IT_IS, other)) is is_chosen
 
 
 def trial(*levels: Level, instances: int = 1, memory_mb: float = 100) -> Trial:
