@@ -189,10 +189,6 @@ class Executor:
                 self._make(step)
         return self._failures
 
-    def answer(self, operation: str) -> Any:
-        """The last answer to `operation`; None without one."""
-        return self._answers.get(operation)
-
     def _make(self, call: Call) -> None:
         for parameters in self._parameter_sets(call):
             subject = subject_of(parameters)

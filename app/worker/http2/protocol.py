@@ -134,12 +134,8 @@ class Http2Protocol:
     def out_size(self) -> int:
         return self.outbox.size
 
-    def take_out(self) -> tuple[list[Buffer], int]:
-        """What is for the socket, and its size in bytes. Ask again when the socket has taken all of it."""
-        return self.outbox.take()
-
     def pump(self) -> None:
-        """The socket took what `take_out` gave: what waits in the streams may follow."""
+        """The socket took what the outbox gave: what waits in the streams may follow."""
         self.outbox.pump()
 
     def is_idle(self) -> bool:

@@ -150,7 +150,7 @@ class RawClient:
         """What the server has sent since the last time. Its socket takes everything."""
         whole = b""
         while self.protocol.out_size:
-            parts, size = self.protocol.take_out()
+            parts, size = self.protocol.outbox.take()
             piece = b"".join(parts)
             assert len(piece) == size
             whole += piece

@@ -82,7 +82,7 @@ def flood(client: RawClient, parts: bytes | Iterable[bytes]) -> tuple[int, Proto
             assert client.protocol.is_closed
             assert not client.protocol.streams
             return taken, fault
-        client.protocol.take_out()
+        client.protocol.outbox.take()
     raise AssertionError("the connection took everything")
 
 
@@ -294,7 +294,7 @@ def test_known_heads_are_bounded():
             fields = [*REQUEST, (b"x-%d" % id, b"%d" % id * 20)]
             block = encode_fields(tuple(fields)) if id % 4 == 1 else encoder.encode(fields)
             client.protocol.receive(headers_frame(id, block, 5))
-            client.protocol.take_out()
+            client.protocol.outbox.take()
             client.calls.clear()
 
 

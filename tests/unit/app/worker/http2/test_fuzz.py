@@ -247,7 +247,7 @@ class Walk:
         self.client.tick(self.random.choice((0.0, 0.5, 5.0, 30.0)))
 
     def flush(self) -> None:
-        parts, size = self.protocol.take_out()
+        parts, size = self.protocol.outbox.take()
         assert sum(map(len, parts)) == size
         self.seen = 0
         self.protocol.pump()

@@ -22,7 +22,7 @@ from trident.core.grpc.transport import HeaderFields
 def test_a_unary_call_is_answered_in_one_piece():
     client = RawClient()
     client.protocol.receive(headers_frame(1) + frames.frame(frames.DATA, frames.END_STREAM, 1, b"hello"))
-    parts, _ = client.protocol.take_out()
+    parts, _ = client.protocol.outbox.take()
     assert len(parts) == 1
     assert client.calls[0].head == REQUEST
     assert client.calls[0].content == b"hello"
