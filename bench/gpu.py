@@ -1,11 +1,11 @@
-"""Measures on a GPU that is lent for some minutes: everything is brought along, and one command does the rest.
+"""Measures on a bare machine with a GPU, rented for minutes: it brings everything, and one command does the rest.
 
     python -m bench.gpu pack FOLDER         the packages that a bare machine needs, in pieces for small transfers
     python -m bench.gpu unpack FOLDER       joins and checks the pieces, and makes the environment FOLDER/venv
     FOLDER/venv/bin/python -m bench.gpu run [--device=cpu] [--seconds=3]
 
 This module imports only the standard library: `unpack` runs before anything is installed. The measurements are in
-`bench.gpu_parts`. `--device=cpu` runs the same code with smaller graphs: it shows that all works before a GPU is lent.
+`bench.gpu_parts`. `--device=cpu` runs the same code with smaller graphs: it shows that all works before one is rented.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def unpack(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description="Measure on a GPU that is lent shortly.")
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description="Measure on a bare machine with a GPU.")
     commands = parser.add_subparsers(dest="command", required=True)
     packing = commands.add_parser("pack", help="download what a bare machine needs, and split it into pieces")
     packing.add_argument("folder", type=Path)
