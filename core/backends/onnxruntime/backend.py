@@ -211,7 +211,7 @@ class OnnxRuntimeBackend:
                     session = load(placement)
             options = run_options(settings_on(plan, placement, context.placements))
             made = make_runner(session, context.spec, placement, options, may_run_inline, close)
-            is_steady = session.get_providers()[0] != TENSORRT and may_pad(context.spec, config)
+            is_steady = session.get_providers()[0] == CUDA and not made.scalars and may_pad(context.spec, config)
             return replace(made, steady=steady.get(placement.device) if is_steady else None)
 
         def provider(session: Any) -> str:
