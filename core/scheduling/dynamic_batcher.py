@@ -232,12 +232,18 @@ class DynamicBatcher:
                 self._pool.wake(queue.items)
 
     def run_at_rest(self, device: str, errand: Callable[[], None]) -> bool:
-        """Call `errand` on the thread of an instance on `device` that rests, and wait for it. False if none rests."""
+        """Call `errand` on the thread of an instance on `device` that rests, and wait for it. False if none rests.
+
+        Raises what `errand` raises. Not on an instance's own thread.
+        """
         done = threading.Event()
+        failures: list[Exception] = []
 
         def run() -> None:
             try:
                 errand()
+            except Exception as error:  # the caller's; the instance serves on
+                failures.append(error)
             finally:
                 done.set()
 
@@ -245,6 +251,8 @@ class DynamicBatcher:
             is_sent = self._pool.send(device, run)
         if is_sent:
             done.wait()
+        if failures:
+            raise failures[0]
         return is_sent
 
     # --- on the instance threads
@@ -262,6 +270,10 @@ class DynamicBatcher:
         while True:
             with self._lock:
                 work = self._next_work(instance)
+            # Whatever has woken the thread: it may have rested with a time limit, because it held before.
+            if instance.errand is not None:
+                errand, instance.errand = instance.errand, None
+                errand()
             if work is not None:
                 instance.perform(work)
                 return True
@@ -276,9 +288,6 @@ class DynamicBatcher:
                 instance.token.acquire(timeout=min(remaining_s, threading.TIMEOUT_MAX))
             else:
                 instance.token.acquire()
-                if instance.errand is not None:
-                    errand, instance.errand = instance.errand, None
-                    errand()
 
     def _next_work(self, instance: ModelInstance) -> Work | None:
         """Take work for an instance whose thread is awake; None if it must rest or end, as its state then says."""

@@ -76,8 +76,8 @@ class ModelInstance:
 
     The scheduler's lock guards `state`, `retired`, `errand`, `taken` and `wait`. `token` is a binary semaphore: the
     thread rests by acquiring it, and whoever moves it to WOKEN or ENDED releases it. `retired` tells the thread to end
-    when it next looks for work, and `errand` is what it calls before that. `taken` is the number of requests that it
-    has taken and not finished, without those of `open_requests`, which are done when their final response was
+    when it next looks for work, and `errand` is what it calls once after that. `taken` is the number of requests that
+    it has taken and not finished, without those of `open_requests`, which are done when their final response was
     delivered. `wait` is valid while HOLDING.
     """
 

@@ -92,7 +92,7 @@ class InstancePool:
             self._wake(holder)
 
     def send(self, device: str, errand: Callable[[], None]) -> bool:
-        """IDLE -> WOKEN for a thread of `device`, which calls `errand` first. False if none of them rests."""
+        """IDLE -> WOKEN for a thread of `device`, which calls `errand`. False if none of them rests."""
         for instance in self.idle:
             if instance.backend.placement.device == device:
                 instance.errand = errand

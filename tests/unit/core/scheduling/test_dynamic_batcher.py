@@ -77,12 +77,35 @@ def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: Make
     until(lambda: bench.scheduler.run_at_rest("cpu", errand))
     assert ran == [f"trident-{bench.backend.placement.name}"]
     assert not bench.scheduler.run_at_rest("gpu:0", errand)
+    with pytest.raises(ZeroDivisionError):
+        until(lambda: bench.scheduler.run_at_rest("cpu", lambda: print(1 / 0)))
     bench.backend.gate.clear()
     bench.submit("b")
     bench.begun(0)
     assert not bench.scheduler.run_at_rest("cpu", errand)
     bench.backend.gate.set()
     assert bench.wait(2) == ["a", "b"]
+
+
+def test_an_errand_runs_on_a_thread_that_rests_after_it_held(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(2, 6, delay_ns=LONG_NS), instances=2)
+    for backend in bench.backends:
+        backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a", "b")
+    until(lambda: any(backend.batches for backend in bench.backends))
+    (busy,) = (backend for backend in bench.backends if backend.batches)
+    bench.submit("c")
+    until(lambda: bench.scheduler._pool.holder is not None)
+    held = bench.scheduler._pool.holder
+    busy.gate.set()
+    # The other one waits for more requests now.
+    until(lambda: bench.scheduler._pool.holder is not held)
+    ran = threading.Event()
+    sending = threading.Thread(target=bench.scheduler.run_at_rest, args=("cpu", ran.set), daemon=True)
+    sending.start()
+    sending.join(5)
+    assert ran.is_set()
 
 
 def test_requests_left_by_a_batch_wake_another_instance(make_bench: MakeBench) -> None:
