@@ -200,7 +200,7 @@ def _take_location(view: str | None, values: dict[str, Any] | None) -> None:
 
 
 def _check_possible(verb: str, deployment: Deployment) -> None:
-    """Raise GoogleError for a call that is none, or that the deployment does not support."""
+    """Raise GoogleError, or NotFound, unless the API has this call and the deployment supports it."""
     if verb in _FOR_PRODUCTS:
         raise no_direct_predict(verb)
     if verb not in _VERBS:

@@ -34,7 +34,7 @@ _log = logging.getLogger("trident.backends")
 _SECONDS_AT_MOST = 120.0
 # For a divisor, a token, and an index of all but the smallest tables.
 _MADE_UP = 1
-# A change of size costs much that takes so many seconds and so many times as long as an execution.
+# A change of size is expensive if it takes this many seconds and this many times as long as an execution.
 _LONG_S, _TIMES = 0.002, 3
 
 

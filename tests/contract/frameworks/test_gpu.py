@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
@@ -130,7 +131,7 @@ def write_embedding(models: Path) -> None:
     (models / "embedding" / "config.pbtxt").write_text(TORCH_CONFIG + ON_GPU)
 
 
-def weights(megabytes: int) -> object:
+def weights(megabytes: int) -> onnx.ModelProto:
     """X FP32 [n, 1024] -> Y [n, columns]: a product with so much weight."""
     columns = megabytes * MIB // 4096
     values = np.ones((1024, columns), np.float32)
