@@ -395,8 +395,9 @@ def search(bench: Bench, cores: int, seconds: float) -> None:
     batch = 0
     for size in sizes[:1]:
         sweep(Candidate(batch=size))
-        rates = [bench.objective.value(bench.trials[each])[0] for each in (AS_IT_IS, Candidate(batch=size))]
-        batch = size if rates[1] > _ALIKE * rates[0] else 0
+        batched = bench.trials.get(Candidate(batch=size))  # None if the time is over
+        if batched and bench.objective.value(batched)[0] > _ALIKE * bench.objective.value(before)[0]:
+            batch = size
     space = [replace(each, batch=batch) for each in space]
     # The backend that is faster in one shape is so in most, which are tried with the other if there is time at the end.
     first = [each for each in space if (each.instances, each.threads) == (space[0].instances, space[0].threads)]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.project import ROOT
+from tests.unit import onnx_models
+from tests.unit.onnx_serving import add_sub_config
 from trident.app.cli import main
 from trident.core.config.parse import parse_model_config
 
@@ -35,6 +37,13 @@ def test_a_configuration_is_written_with_reasons_and_the_model_is_untouched(
     assert 'class="mark"' in (output / "tune.html").read_text()  # the ring of the chosen load
     assert "At 5 requests/s, sent as independent callers do:" in capsys.readouterr().out
     assert {file: file.read_bytes() for file in before} == before
+
+
+def test_a_budget_for_one_measurement_leaves_the_model_as_it_is(tmp_path: Path) -> None:
+    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model", add_sub_config())
+    given = ["--p99=1s", "--budget=0.1s", f"--repository={tmp_path}", f"--output={tmp_path / 'tuned'}"]
+    assert main(["tune", "model", *given]) == 0
+    assert len(json.loads((tmp_path / "tuned" / "tune.json").read_text())["trials"]) == 1
 
 
 def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
