@@ -197,6 +197,10 @@ class InputTensor:
     def array(self, array: Array) -> None:
         self._array = array
 
+    def copy_to(self, array: Array) -> None:
+        """Copy the tensor into `array`, which has the shape of `array` here. Raises ValueError if it does not fit."""
+        array[...] = self.array
+
     def forget_array(self) -> None:
         """Let the array be made of `data` when it is next needed."""
         self._array = None

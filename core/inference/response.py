@@ -172,9 +172,10 @@ class DevicePlace(NamedTuple):
 class RegionInput(InputTensor):
     """An input in a region. It is read once, when it is first needed: for most models on the thread that executes.
 
-    The engine sets `source`, which copies the bytes, before anything looks at `data`, `in_place` if a model may read
-    them where they lie, and `on_device` if that is a GPU. What these raise, `data` and `array` raise. `data` is always
-    a copy: what was looked at there is what the model gets, whatever the client does meanwhile.
+    The engine sets `source`, which copies the bytes into given memory or its own, before anything looks at `data`,
+    `in_place` if a model may read them where they lie, and `on_device` if that is a GPU. What these raise, `data` and
+    `array` raise. `data` is always a copy: what was looked at there is what the model gets, whatever the client does
+    meanwhile.
     """
 
     __slots__ = ("_content", "_make", "in_place", "on_device", "reference", "source")
@@ -184,7 +185,7 @@ class RegionInput(InputTensor):
         self._content: memoryview | None = None
         self._make: Callable[[InputTensor], Array] | None = None
         self.reference = reference
-        self.source: Callable[[], memoryview] | None = None
+        self.source: Callable[[memoryview | None], memoryview] | None = None
         self.in_place: Callable[[], memoryview] | None = None
         self.on_device: DevicePlace | None = None
 
@@ -197,7 +198,7 @@ class RegionInput(InputTensor):
         content = self._content
         if content is None:
             assert self.source is not None
-            content = self._content = self.source()
+            content = self._content = self.source(None)
         return content
 
     @property
@@ -216,6 +217,15 @@ class RegionInput(InputTensor):
     @array.setter
     def array(self, array: Array) -> None:
         self._array = array
+
+    def copy_to(self, array: Array) -> None:
+        """Straight from the region, if nothing has looked at the bytes before."""
+        if self.source is None or self._array is not None or self._content is not None or self.in_place is not None:
+            super().copy_to(array)
+        elif array.nbytes != self.nbytes:
+            raise ValueError(f"{self.nbytes} bytes do not fill {array.nbytes}")
+        else:
+            self.source(array.reshape(-1).view(np.uint8).data)
 
     def defer(self, make: Callable[[InputTensor], Array]) -> None:
         """Let `make` make the array when it is first needed. It gets this input, to which it must not refer."""

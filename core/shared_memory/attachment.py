@@ -88,9 +88,9 @@ class Attachment:
         return placed
 
 
-def _read(buffers: BufferPool, region: Region, start: int, size: int) -> memoryview:
+def _read(buffers: BufferPool, region: Region, start: int, size: int, into: memoryview | None) -> memoryview:
     try:
-        content = buffers.take(size)
+        content = buffers.take(size) if into is None else into
     except MemoryError:
         raise OutOfMemory(f"there is no memory for an input of {size} bytes in shared memory") from None
     region.memory.read(start, content)

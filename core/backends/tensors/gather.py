@@ -2,8 +2,9 @@
 
 The arrays of a single request are passed on without a copy. Those of several requests are copied once. Large arrays are
 copied into buffers that the next batch uses again: this avoids the page faults of new memory, and the buffers can be
-pinned for a GPU. The bytes of small arrays are joined, which takes a third of the time of numpy's `concatenate` (64
-arrays of 64 bytes: 4 µs instead of 14 µs).
+pinned for a GPU. Tensors in shared memory are read straight into them; for a GPU also those of a single request. The
+bytes of small arrays are joined, which takes a third of the time of numpy's `concatenate` (64 arrays of 64 bytes: 4 µs
+instead of 14 µs).
 Source: docs/spec/onnxruntime-backend.md section 5.5 items 1 to 4.
 """
 
@@ -23,6 +24,7 @@ from trident.core.config.schema import BatchInput, ModelConfig, datatype_of
 from trident.core.config.spec import BucketSpec, ModelSpec
 from trident.core.errors import BackendFailed, ConfigInvalid
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from trident.core.inference.response import RegionInput
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Shape, element_count
 from trident.core.memo import Memo
 from trident.core.observability.statistics import BucketUse
@@ -148,6 +150,10 @@ class Gatherer:
             for name, i in spec.inputs.items()
             if on_buffer is None and i.datatype is not BYTES and -1 not in i.dims and not i.allow_ragged_batch
         )
+        self._pins = on_buffer is not None
+        self._reshaped = frozenset(name for name, i in spec.inputs.items() if i.model_dims is not None)
+        # Tensors in regions that are read straight into the buffers.
+        self._reads = frozenset(self._buffers) - self._reshaped - self._ragged - self._shapes - self._scalars
         self._as_they_are = not (self._scalars or self._ragged or self._batch_inputs or self._shapes)
         self._joins_blocks = (
             self._as_they_are
@@ -162,15 +168,14 @@ class Gatherer:
         that the first one leaves out is left out. Raises BackendFailed if another request lacks one of these inputs.
         """
         if len(requests) == 1:
-            feed = {tensor.name: tensor.array for tensor in requests[0].inputs}
+            feed = {tensor.name: self._alone(tensor) for tensor in requests[0].inputs}
             if self._as_they_are:
                 return feed
-            feed = {name: self._alone(name, array) for name, array in feed.items()}
         elif self._joins_blocks and (packed := _packed_alike(requests)) is not None:
             return _joined(packed, total)
         else:
             feed = {
-                tensor.name: self._together(tensor.name, arrays_of(requests, position, tensor.name), total)
+                tensor.name: self._together(tensor.name, tensors_of(requests, position, tensor.name), total)
                 for position, tensor in enumerate(requests[0].inputs)
             }
         for batch_input in self._batch_inputs:
@@ -184,12 +189,19 @@ class Gatherer:
         for buffer in self._buffers.values():
             buffer.close()
 
-    def _alone(self, name: str, array: Array) -> Array:
+    def _alone(self, tensor: InputTensor) -> Array:
+        name = tensor.name
+        if self._pins and type(tensor) is RegionInput and name in self._reads:
+            return self._read(name, [tensor], tensor.shape)
+        array = tensor.array
         if name in self._scalars:
             return array.reshape(())
         return array.reshape(-1) if name in self._ragged else array
 
-    def _together(self, name: str, arrays: list[Array], total: int) -> Array:
+    def _together(self, name: str, tensors: list[InputTensor], total: int) -> Array:
+        if type(tensors[0]) is RegionInput and name in self._reads:
+            return self._read(name, tensors, (total, *tensors[0].shape[1:]))
+        arrays = [tensor.array for tensor in tensors]
         first = arrays[0]
         if name in self._shapes:
             return first
@@ -206,6 +218,20 @@ class Gatherer:
             return np.concatenate(arrays, out=buffer.view(shape) if buffer is not None else None)
         except ValueError as exc:
             raise self._misfit(name, exc) from exc
+
+    def _read(self, name: str, tensors: list[InputTensor], shape: Shape) -> Array:
+        array = self._buffers[name].view(shape)
+        if len(tensors) == 1:
+            tensors[0].copy_to(array)
+            return array
+        end = 0
+        for tensor in tensors:
+            start, end = end, end + tensor.shape[0]
+            try:
+                tensor.copy_to(array[start:end])
+            except ValueError as exc:
+                raise self._misfit(name, exc) from exc
+        return array
 
     def _misfit(self, name: str, exc: ValueError) -> BackendFailed:
         model = self._spec.name
@@ -231,11 +257,11 @@ def _joined(packed: Sequence[PackedInputs], total: int) -> dict[str, Array]:
     }
 
 
-def arrays_of(requests: Sequence[InferenceRequest], position: int, name: str) -> list[Array]:
-    """The arrays of input `name`, which is nearly always at the same `position` in every request of a batch."""
+def tensors_of(requests: Sequence[InferenceRequest], position: int, name: str) -> list[InputTensor]:
+    """The inputs `name`, which are nearly always at the same `position` in every request of a batch."""
     tensors = [request.inputs[position] for request in requests if len(request.inputs) > position]
-    arrays = [tensor.array for tensor in tensors if tensor.name == name]
-    return arrays if len(arrays) == len(requests) else [input_named(request, name).array for request in requests]
+    tensors = [tensor for tensor in tensors if tensor.name == name]
+    return tensors if len(tensors) == len(requests) else [input_named(request, name) for request in requests]
 
 
 def batch_total(batch_sizes: Sequence[int], max_batch_size: int, model_name: str) -> int:
@@ -320,9 +346,9 @@ class PaddingGatherer(Gatherer):
         elements = made = 0
         for position, tensor in enumerate(requests[0].inputs):
             name = tensor.name
-            arrays = arrays_of(requests, position, name)
-            feed[name] = array = self._padded(name, arrays, rows, length)
-            elements += sum([each.size for each in arrays])
+            tensors = tensors_of(requests, position, name)
+            feed[name] = array = self._padded(name, tensors, rows, length)
+            elements += sum([element_count(each.shape) for each in tensors])
             made += array.size
         for batch_input in self._batch_inputs:
             by_row = batch_input.array(requests)
@@ -335,28 +361,30 @@ class PaddingGatherer(Gatherer):
         self.use = BucketUse(self.size if self._pads_rows else 0, length, elements, made - elements)
         return feed
 
-    def _padded(self, name: str, arrays: list[Array], rows: int, length: int) -> Array:
-        first = arrays[0]
+    def _padded(self, name: str, tensors: list[InputTensor], rows: int, length: int) -> Array:
+        first = tensors[0]
         if name in self._scalars:
-            return first.reshape(())
+            return first.array.reshape(())
         axis = self._buckets.axes.get(name)
-        shape = list(first.shape)
+        given = first.array.shape if name in self._reshaped else first.shape
+        shape = list(given)
         if self._batching:
             shape[0] = rows
         if axis is not None:
             shape[axis] = length
-        if len(arrays) == 1 and list(first.shape) == shape:
-            return first
+        if len(tensors) == 1 and list(given) == shape:
+            return self._alone(first)
         buffer = self._buffers.get(name)
         padded = np.empty(shape, object) if buffer is None else buffer.view(tuple(shape))
         end = 0
-        for array in arrays:
-            start, end = end, end + len(array)
+        for tensor in tensors:
+            start, end = end, end + tensor.shape[0]
             part = padded[start:end] if self._batching else padded
             try:
                 if axis is None:
-                    part[...] = array
+                    tensor.copy_to(part)
                 else:
+                    array = tensor.array
                     part[_along(axis, slice(array.shape[axis]))] = array
                     part[_along(axis, slice(array.shape[axis], None))] = self._pad_values[name]
             except ValueError as exc:

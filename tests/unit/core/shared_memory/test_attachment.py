@@ -106,6 +106,23 @@ def test_what_was_looked_at_is_what_the_model_gets(key: str) -> None:
     assert given.array.tolist() == [3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("was_looked_at", [False, True])
+def test_an_input_is_copied_from_the_region_unless_it_was_looked_at(
+    regions: Regions, key: str, was_looked_at: bool
+) -> None:
+    given = RegionInput("IN", "UINT8", (2, 2), RegionReference("r", 3, 4))
+    attached(regions, RegionRequest.of(InferenceRequest("m", [given]), {}))
+    path_of(key).write_bytes(b"abcdefgh" + bytes(56))
+    if was_looked_at:
+        assert bytes(given.data) == b"defg"
+    path_of(key).write_bytes(b"ABCDEFGH" + bytes(56))
+    array = np.zeros((3, 2), np.uint8)
+    given.copy_to(array[:2])
+    assert array.tobytes() == (b"defg" if was_looked_at else b"DEFG") + bytes(2)
+    with pytest.raises(ValueError, match=r"4 bytes do not fill 6|could not broadcast"):
+        given.copy_to(array)
+
+
 def test_an_input_is_freed_without_the_collector(regions: Regions) -> None:
     validator = RequestValidator(spec(A=("UINT8", (64,))))
     request = RegionRequest.of(

@@ -22,6 +22,7 @@ from trident.core.config.request_check import RequestValidator
 from trident.core.config.spec import BucketSpec
 from trident.core.errors import BackendFailed, ConfigInvalid
 from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import RegionInput, RegionReference
 from trident.core.inference.tensors import Array, bytes_array
 from trident.core.observability.statistics import BucketUse
 
@@ -56,6 +57,37 @@ def test_the_arrays_of_many_requests_are_concatenated(text: str, width: int) -> 
     assert feed["INPUT0"].shape == (6, width)
     assert feed["INPUT0"][:, -1].tolist() == [1, 2, 2, 3, 3, 3]
     assert feed["INPUT0"].flags.c_contiguous
+
+
+def in_region(*values: float) -> InferenceRequest:
+    content = memoryview(np.array(values, np.float32)).cast("B")
+    tensor = RegionInput("INPUT0", "FP32", (len(values) // 4, 4), RegionReference("r", 0, len(content)))
+
+    def read(into: memoryview | None) -> memoryview:
+        assert into is not None, "it is read straight into the batch"
+        into[:] = content
+        return into
+
+    tensor.source = read
+    return InferenceRequest("model", [tensor])
+
+
+@pytest.mark.parametrize("steady", [None, SteadySizes({4: 1.0}, 1.0)])
+def test_tensors_in_regions_are_read_into_the_batch(steady: SteadySizes | None) -> None:
+    spec = spec_of(config_of(FIXED))
+    gatherer = Gatherer(spec) if steady is None else PaddingGatherer(spec, BucketSpec(), steady=steady)
+    feed = gatherer.gather([in_region(1, 1, 1, 1), request(INPUT0=rows(1, 4, 2)), in_region(3, 3, 3, 3)], 3)
+    expected = [[1] * 4, [2] * 4, [3] * 4] if steady is None else [[1] * 4, [2] * 4, [3] * 4, [3] * 4]
+    assert feed["INPUT0"].tolist() == expected
+
+
+def test_a_tensor_in_a_region_is_read_into_pinned_memory_for_a_gpu() -> None:
+    pinned: dict[str, Array | None] = {}
+    gatherer = Gatherer(spec_of(config_of(FIXED)), on_buffer=pinned.__setitem__)
+    array = gatherer.gather([in_region(1, 2, 3, 4)], 1)["INPUT0"]
+    assert array.tolist() == [[1, 2, 3, 4]]
+    assert pinned["INPUT0"] is not None
+    assert np.shares_memory(array, pinned["INPUT0"])
 
 
 def test_the_buffer_is_reused_and_grows() -> None:
