@@ -1,8 +1,8 @@
 """The folder that keeps models from object stores, shared by processes and kept for the next start.
 
     blobs/<id>                 the content of an object, read-only; complete or absent
-    parts/<id>.part, .ranges   a download in progress, under an exclusive lock (../download/partial_file.py)
-    models/<id>/<model>/…      hard links to blobs (snapshot.py); `<id>.lock` has a shared lock while in use
+    parts/<id>.part            a download in progress, under an exclusive lock, as `<id>.lock` for a model
+    models/<id>/<model>/…      hard links to blobs; `<id>.lock` has a shared lock while in use
 
 Symbolic links would not work: ONNX Runtime refuses external data behind a link that leaves the model's folder. A blob
 is named by its digest if its content was verified against that digest, otherwise by object and tag.
@@ -26,15 +26,16 @@ from pathlib import Path
 
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.disk import (
+    FileLock,
     disk_failures,
     free_bytes,
+    lock_exclusive,
     lock_shared,
     make_private,
     no_space,
     try_lock_exclusive,
 )
-from trident.core.repository.partial_file import PartialFile, digest_checksum, journal_path
-from trident.core.repository.stores.object_store import StoredObject
+from trident.core.repository.stores.object_store import StoredObject, digest_checksum
 
 
 def snapshot_id(location: str, model: str, contents: Mapping[str, StoredObject]) -> str:
@@ -204,7 +205,6 @@ class CacheContents:
         if lock is None:
             return
         try:
-            journal_path(path).unlink(missing_ok=True)
             path.unlink()
         finally:
             lock.release()
@@ -282,13 +282,23 @@ class ModelCache:
         with disk_failures(self.directory):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def try_part(self, location: str, stored: StoredObject, part_bytes: int) -> PartialFile | None:
-        """The partial file of `stored`, for this caller alone; None while another thread or process holds it."""
-        with disk_failures(self.directory, stored.size):
-            lock = try_lock_exclusive(self._part_path(location, stored))
-        return None if lock is None else PartialFile(lock, stored.size, part_bytes)
+    def try_lock(self, location: str, model: str) -> FileLock | None:
+        """The lock for a download of a model; None while another thread or process has it."""
+        name = hashlib.sha256(json.dumps([location, model]).encode()).hexdigest()
+        with disk_failures(self.directory):
+            return try_lock_exclusive(self._parts / f"{name}{LOCK_SUFFIX}")
 
-    def admit(self, part: PartialFile, location: str, stored: StoredObject, target: Path, *, named: bool) -> None:
+    def part(self, location: str, stored: StoredObject) -> FileLock:
+        """An empty file for the content of `stored`, of a caller that has the lock of its model.
+
+        Its own lock keeps it from eviction.
+        """
+        with disk_failures(self.directory, stored.size):
+            path = self._parts / (_names(location, stored)[-1] + PART_SUFFIX)
+            path.unlink(missing_ok=True)  # of a process that has ended
+            return lock_exclusive(path)
+
+    def admit(self, part: FileLock, location: str, stored: StoredObject, target: Path, *, named: bool) -> None:
         """Turn a complete `part` into a blob and put it at `target`.
 
         `named`: its content was verified against the digest of `stored`.
@@ -296,23 +306,22 @@ class ModelCache:
         names = _names(location, stored)
         with disk_failures(self.directory, stored.size):
             self._place(part.path, target)  # before it becomes a blob, because one with a single link may be evicted
-            part.move_to(self._blobs / (names[0] if named else names[-1]))
+            os.fchmod(part.fd, 0o400)
+            part.path.rename(self._blobs / (names[0] if named else names[-1]))
         with self._evicting:
             self._used += stored.size
 
-    def make_room(self, location: str, wanted: Mapping[str, StoredObject]) -> None:
-        """Evict entries to make room for `wanted`. Raises RepositoryUnavailable if the disk is too small for it."""
-        with disk_failures(self.directory):
-            needed = sum(stored.size - self._has(location, stored) for stored in wanted.values())
-            with self._evicting:
-                self._shrink(self.max_bytes - needed)
-                missing = needed - self._free(self.directory)
-                if missing > 0:
-                    contents = CacheContents(self.directory)
-                    contents.shrink(contents.used - missing)
-                    free = self._free(self.directory)
-                    if free < needed:
-                        raise no_space(self.directory, needed, free)
+    def make_room(self, needed: int) -> None:
+        """Evict entries to make room for `needed` bytes. Raises RepositoryUnavailable if the disk is too small."""
+        with disk_failures(self.directory), self._evicting:
+            self._shrink(self.max_bytes - needed)
+            missing = needed - self._free(self.directory)
+            if missing > 0:
+                contents = CacheContents(self.directory)
+                contents.shrink(contents.used - missing)
+                free = self._free(self.directory)
+                if free < needed:
+                    raise no_space(self.directory, needed, free)
 
     def trim(self) -> None:
         """Evict entries until the cache is within `max_bytes`, except those in use."""
@@ -349,8 +358,6 @@ class ModelCache:
             if status.st_size != size:  # the disk has lost some of it, or somebody has changed it
                 path.unlink()
                 return False
-            if status.st_mode & 0o222:  # the process that made it a blob ended at that moment
-                path.chmod(0o400)
             self._place(path, target)
         except FileNotFoundError:
             return False
@@ -370,16 +377,6 @@ class ModelCache:
             with open(source, "rb") as content, open(target, "xb") as copy:
                 shutil.copyfileobj(content, copy, 1 << 20)
             target.chmod(0o400)
-
-    def _part_path(self, location: str, stored: StoredObject) -> Path:
-        return self._parts / (_names(location, stored)[-1] + PART_SUFFIX)
-
-    def _has(self, location: str, stored: StoredObject) -> int:
-        """The bytes of `stored` that an earlier download has already allocated."""
-        try:
-            return min(stored.size, self._part_path(location, stored).stat().st_blocks * 512)
-        except FileNotFoundError:
-            return 0
 
 
 def _names(location: str, stored: StoredObject) -> list[str]:

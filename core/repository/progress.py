@@ -63,12 +63,12 @@ class DownloadProgress:
             self._hits += objects
         _log.debug("%s is in the cache: %s", title, _count(objects))
 
-    def download(self, model: str, title: str, cached: int) -> ModelDownload:
-        """A context manager to hold while objects of `model` are downloaded; `cached` is how many the cache had.
+    def download(self, model: str, title: str, cached: int, objects: int, size: int) -> ModelDownload:
+        """A context manager to hold while `objects` objects of `model` with `size` bytes in all are downloaded.
 
-        `title` names the model and its version in the log.
+        `title` names the model and its version in the log; `cached` is how many objects the cache had.
         """
-        return ModelDownload(self, model, title, cached)
+        return ModelDownload(self, model, title, cached, objects, size)
 
     def _begin(self, download: ModelDownload) -> None:
         with self._lock:
@@ -90,11 +90,10 @@ class DownloadProgress:
                 self._seconds += now - self._began
             return now - download.began
 
-    def _count(self, *, received: int = 0, objects: int = 0, hits: int = 0, retries: int = 0) -> None:
+    def _count(self, *, received: int = 0, objects: int = 0, retries: int = 0) -> None:
         with self._lock:
             self._bytes += received
             self._objects += objects
-            self._hits += hits
             self._retries += retries
 
     def _log_if_due(self) -> None:
@@ -104,16 +103,14 @@ class DownloadProgress:
                 return
             self._logged = now
             seen = self._snapshot(now)
-            waiting = next((download.waiting for download in self._running if download.waiting), "")
         _log.info(
-            "downloading %s: %s of %s, %d of %s, %.0f s%s",
+            "downloading %s: %s of %s, %d of %s, %.0f s",
             ", ".join(f"model '{model}'" for model in seen.models),
             size_text(seen.bytes_done),
             size_text(seen.bytes_total),
             seen.objects_done,
             _count(seen.objects_total),
             seen.seconds,
-            f"; waiting for '{waiting}', which another download is fetching" if waiting else "",
         )
 
     def _snapshot(self, now: float) -> DownloadSnapshot:
@@ -139,12 +136,15 @@ class DownloadProgress:
 class ModelDownload:
     """The progress of one model's download; a context manager. The downloading threads report to it."""
 
-    def __init__(self, progress: DownloadProgress, model: str, title: str, cached: int) -> None:
+    def __init__(
+        self, progress: DownloadProgress, model: str, title: str, cached: int, objects: int, size: int
+    ) -> None:
         self.model = model
         self.cached = cached
         self.began = 0.0
-        self.bytes_done = self.bytes_total = self.objects_done = self.objects_total = 0
-        self.waiting = ""
+        self.bytes_done = self.objects_done = 0
+        self.bytes_total = size
+        self.objects_total = objects
         self._title = title
         self._received = 0
         self._progress = progress
@@ -160,9 +160,6 @@ class ModelDownload:
         seconds = self._progress._end(self, failed=kind is not None)
         if kind is not None:
             return
-        if not self.objects_done:
-            _log.debug("%s is in the cache: %s", self._title, _count(self.cached))
-            return
         _log.info(
             "downloaded %s: %s, %s in %.1f s (%s/s), %d from the cache",
             self._title,
@@ -173,16 +170,10 @@ class ModelDownload:
             self.cached,
         )
 
-    def want(self, objects: int, size: int) -> None:
-        """Add `objects` objects with a total of `size` bytes to the amount to download."""
+    def discarded(self, size: int) -> None:
+        """Count `size` bytes as missing again: they were damaged."""
         with self._lock:
-            self.objects_total += objects
-            self.bytes_total += size
-
-    def have(self, size: int) -> None:
-        """Count `size` bytes that an earlier attempt left; a negative `size` counts bytes that were discarded."""
-        with self._lock:
-            self.bytes_done += size
+            self.bytes_done -= size
 
     def received(self, size: int) -> None:
         """Count `size` bytes received from the storage."""
@@ -196,22 +187,7 @@ class ModelDownload:
         """Count one object as complete."""
         with self._lock:
             self.objects_done += 1
-            self.waiting = ""
         self._progress._count(objects=1)
-
-    def found(self, size: int) -> None:
-        """Count one object of `size` bytes as cached: another thread or process has downloaded it."""
-        with self._lock:
-            self.cached += 1
-            self.objects_total -= 1
-            self.bytes_total -= size
-            self.waiting = ""
-        self._progress._count(hits=1)
-
-    def wait_for(self, key: str) -> None:
-        """Record that another thread or process is downloading the object `key`."""
-        self.waiting = key
-        self._progress._log_if_due()
 
     def retried(self) -> None:
         """Count a retry."""

@@ -9,11 +9,9 @@ Source: docs/spec/repository.md section 1.10.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -40,6 +38,7 @@ from trident.core.repository.stores.object_store import (
     StorageAccess,
     StoredObject,
     TransientError,
+    digest_checksum,
 )
 
 # A request is answered whole, and the storage computes an MD5 for ranges of up to 4 MiB.
@@ -129,10 +128,7 @@ class AzureStore:
 
     def checksum(self, wanted: StoredObject) -> Checksum | None:
         """The MD5 that the client stored which uploaded the blob; without one, ranges are verified as they are read."""
-        if not wanted.digest:
-            return None
-        # Not for security: an interpreter in FIPS mode would refuse it otherwise.
-        return Checksum("md5", wanted.digest.removeprefix("md5:"), partial(hashlib.md5, usedforsecurity=False))
+        return digest_checksum(wanted.digest)
 
     def _stored(self, blob: BlobProperties) -> StoredObject:
         key = blob.name.removeprefix(self._prefix)

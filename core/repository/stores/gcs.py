@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,6 +48,7 @@ from trident.core.repository.stores.object_store import (
     StorageAccess,
     StoredObject,
     TransientError,
+    digest_checksum,
 )
 
 _MD5_BYTES = 16
@@ -67,18 +66,6 @@ class Crc32c:
 
     def hexdigest(self) -> str:
         return str(self._running.digest().hex())
-
-
-def content_digest(md5: str | None) -> str:
-    """The digest of a listed object, `md5:<hex>`, from its `md5Hash`; empty without a valid one."""
-    value = _hex(md5, _MD5_BYTES)
-    return f"md5:{value}" if value else ""
-
-
-def md5_checksum(digest: str) -> Checksum:
-    """The checksum that a digest from `content_digest` names."""
-    # Not for security: an interpreter in FIPS mode would refuse it otherwise.
-    return Checksum("md5", digest.removeprefix("md5:"), partial(hashlib.md5, usedforsecurity=False))
 
 
 def crc32c_checksum(crc32c: str | None) -> Checksum | None:
@@ -355,7 +342,7 @@ class GcsStore:
     def checksum(self, wanted: StoredObject) -> Checksum | None:
         """The MD5 if the listing had it; otherwise, as for composed objects, the CRC32C, which takes a request."""
         if wanted.digest:
-            return md5_checksum(wanted.digest)
+            return digest_checksum(wanted.digest)
         query = {"generation": wanted.tag, "fields": "crc32c"}
         answer = self._client.ask(self._get_call(wanted), self._object_path(wanted), query)
         return crc32c_checksum(answer.get("crc32c"))
@@ -374,7 +361,7 @@ class GcsStore:
             key=item["name"].removeprefix(self._prefix),
             size=int(item["size"]),
             tag=item["generation"],
-            digest=content_digest(item.get("md5Hash")),
+            digest=f"md5:{md5}" if (md5 := _hex(item.get("md5Hash"), _MD5_BYTES)) else "",
         )
 
     @property

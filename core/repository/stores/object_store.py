@@ -11,6 +11,7 @@ first store of that storage.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -69,6 +71,19 @@ class Checksum:
     value: str
     make: Callable[[], Hash]
     part_size: int = 0
+
+
+# Hashes that identify a content; a CRC does not.
+_NAMING = frozenset({"md5", "sha1", "sha256", "sha384", "sha512"})
+
+
+def digest_checksum(digest: str) -> Checksum | None:
+    """The Checksum of a listing's digest, such as `md5:<hex>`; None for a digest that does not identify a content."""
+    name, _, value = digest.partition(":")
+    if name not in _NAMING or not value:
+        return None
+    # Not for security: an interpreter in FIPS mode would refuse MD5 otherwise.
+    return Checksum(name, value.lower(), partial(hashlib.new, name, usedforsecurity=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,6 @@ from trident.core.repository.stores.object_store import (
 
 _PLAIN_ETAG = re.compile(r"[0-9a-f]{32}")
 _PARTS_ETAG = re.compile(r"([0-9a-f]{32})-([0-9]{1,5})")
-_COMPOSITE = re.compile(r"([A-Za-z0-9+/=]+)-([0-9]{1,5})")
 _DIRECTORY_BUCKET = "--x-s3"
 
 
@@ -108,7 +107,7 @@ def object_checksum(
         if parts and part_size:
             return Checksum("MD5 of the parts' MD5", parts[1], _md5, part_size)
     for name, make in _ALGORITHMS:
-        found = _stated(head, name, make, size, part_length)
+        found = _stated(head, name, make)
         if found is not None:
             return found
     return None
@@ -119,21 +118,13 @@ def _hides_md5(head: Mapping[str, object]) -> bool:
     return head.get("ServerSideEncryption") not in (None, "AES256") or bool(head.get("SSECustomerAlgorithm"))
 
 
-def _stated(
-    head: Mapping[str, object], name: str, make: Callable[[], Hash], size: int, part_length: Callable[[int], int]
-) -> Checksum | None:
-    """The checksum that S3 stored at the upload, of the content or of its parts' digests."""
+def _stated(head: Mapping[str, object], name: str, make: Callable[[], Hash]) -> Checksum | None:
+    """The checksum of the whole content that S3 stored at the upload."""
     stated = head.get(f"Checksum{name}")
-    if not isinstance(stated, str):
+    if not isinstance(stated, str) or head.get("ChecksumType") == "COMPOSITE":
         return None
-    composite = _COMPOSITE.fullmatch(stated)
-    value = _hex(composite[1] if composite else stated)
-    if len(value) != len(make().hexdigest()):
-        return None
-    if composite is None:
-        return None if head.get("ChecksumType") == "COMPOSITE" else Checksum(name, value, make)
-    part_size = _part_size(size, int(composite[2]), part_length)
-    return Checksum(f"{name} of the parts' {name}", value, make, part_size) if part_size else None
+    value = _hex(stated)
+    return Checksum(name, value, make) if len(value) == len(make().hexdigest()) else None
 
 
 def _hex(encoded: str) -> str:
@@ -145,10 +136,6 @@ def _hex(encoded: str) -> str:
 
 def _part_size(size: int, count: int, part_length: Callable[[int], int]) -> int:
     """The size of each part except the last, in bytes; 0 if it is unknown or differs between parts."""
-    if count < 1:
-        return 0
-    if count == 1:
-        return size
     first = part_length(1)
     last = size - (count - 1) * first
     if not 0 < last <= first:

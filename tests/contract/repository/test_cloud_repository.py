@@ -177,7 +177,8 @@ def test_two_servers_with_one_cache_fetch_each_object_once(s3: S3Emulator, tmp_p
         proxy.inject(drip, where="m0/1/")
         made = [server_of(repository, proxy, tmp_path, log, ready=False) for log in ("first", "second")]
         servers = [running.enter_context(server) for server in made]
-        until(lambda: all("download" in readiness(server) for server in servers), "they do not both wait for it")
+        waiting = "waiting for another download of model 'm0'"
+        until(lambda: any(waiting in server.log_text() for server in servers), "they do not both wait for it")
         drip.release()
         for server in servers:
             server.wait_until_ready()

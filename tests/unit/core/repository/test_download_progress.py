@@ -36,15 +36,16 @@ def test_download_is_counted_and_logged(
     progress: DownloadProgress, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "trident.repository")
-    with progress.download("m", "model 'm' version 1", 5) as download:
-        download.want(3, 3_000_000)
-        download.have(1_000_000)
+    with progress.download("m", "model 'm' version 1", 5, 3, 3_000_000) as download:
+        download.received(1_000_000)
+        download.discarded(1_000_000)
+        download.received(1_000_000)
         clock.now += 2
         download.received(500_000)
         download.finished()
         download.retried()
         assert progress.snapshot() == DownloadSnapshot(
-            True, ("m",), 1_500_000, 3_000_000, 1, 3, 2.0, 500_000, 1, 5, 1, 2.0
+            True, ("m",), 1_500_000, 3_000_000, 1, 3, 2.0, 2_500_000, 1, 5, 1, 2.0
         )
         assert caplog.messages == []
         clock.now += 3
@@ -54,12 +55,12 @@ def test_download_is_counted_and_logged(
         download.finished()
         download.finished()
     assert caplog.messages[1:] == [
-        "downloaded model 'm' version 1: 3 objects, 3.0 MB in 5.0 s (400 kB/s), 5 from the cache"
+        "downloaded model 'm' version 1: 3 objects, 3.0 MB in 5.0 s (800 kB/s), 5 from the cache"
     ]
     clock.now += 10
     after = progress.snapshot()
     assert after == DownloadSnapshot(
-        bytes_downloaded_total=2_000_000,
+        bytes_downloaded_total=4_000_000,
         objects_downloaded_total=3,
         cache_hits_total=5,
         retries_total=1,
@@ -69,34 +70,16 @@ def test_download_is_counted_and_logged(
 
 def test_overlapping_downloads_are_counted_together(progress: DownloadProgress, clock: Clock) -> None:
     """A finished download counts until the last one ends. A failed one does not, as its bytes will never arrive."""
-    with progress.download("a", "model 'a'", 0) as first:
-        first.want(1, 10)
-        with progress.download("b", "model 'b'", 0) as second:
-            second.want(1, 20)
+    with progress.download("a", "model 'a'", 0, 1, 10):
+        with progress.download("b", "model 'b'", 0, 1, 20) as second:
             second.received(20)
             second.finished()
-        with contextlib.suppress(ValueError), progress.download("c", "model 'c'", 0) as third:
-            third.want(1, 40)
+        with contextlib.suppress(ValueError), progress.download("c", "model 'c'", 0, 1, 40):
             assert progress.snapshot().models == ("a", "c")
             raise ValueError
         seen = progress.snapshot()
         assert (seen.models, seen.bytes_done, seen.bytes_total, seen.objects_done) == (("a",), 20, 30, 1)
     assert not progress.snapshot().active
-
-
-def test_object_that_another_process_downloaded_is_a_cache_hit(
-    progress: DownloadProgress, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "trident.repository")
-    with progress.download("m", "model 'm'", 0) as download:
-        download.want(1, 10)
-        clock.now += 6
-        download.wait_for("m/1/model.onnx")
-        assert "waiting for 'm/1/model.onnx'" in caplog.messages[0]
-        download.found(10)
-        seen = progress.snapshot()
-        assert (seen.objects_total, seen.bytes_total, seen.cache_hits_total) == (0, 0, 1)
-    assert caplog.messages[1:] == ["model 'm' is in the cache: 1 object"]
 
 
 def test_model_in_the_cache_counts_as_hits(progress: DownloadProgress, caplog: pytest.LogCaptureFixture) -> None:

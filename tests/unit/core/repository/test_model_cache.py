@@ -27,13 +27,11 @@ def fill(cache: ModelCache, model: str, content: bytes, *, location: str = HERE,
     with snapshot.staged(contents) as folder:
         target = folder / "1" / "model.onnx"
         if not cache.take(location, stored, target):
-            cache.make_room(location, contents)
-            part = cache.try_part(location, stored, 1 << 20)
-            assert part is not None
-            part.write(0, content)
-            part.finish(0)
+            cache.make_room(len(content))
+            part = cache.part(location, stored)
+            os.write(part.fd, content)
             cache.admit(part, location, stored, target, named=True)
-            part.close()
+            part.release()
     if not hold:
         snapshot.release()
     return snapshot
@@ -164,19 +162,25 @@ def test_shared_blob_stays_while_one_snapshot_is_held(tmp_path: Path) -> None:
 
 def test_unlocked_part_files_are_evicted(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, 10_000)
-    parts = []
-    for key in ("a", "b"):
-        part = cache.try_part(HERE, StoredObject(key, 8192, "1"), 4096)
-        assert part is not None
-        part.write(0, b"x" * 4096)
-        part.finish(0)
-        parts.append(part)
-    parts[0].close()
+    idle, held = (cache.part(HERE, StoredObject(key, 4096, "1")) for key in ("a", "b"))
+    for part in (idle, held):
+        os.write(part.fd, b"x" * 4096)
+    idle.release()
     fill(cache, "m", b"n" * 9000)
-    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == sorted(
-        [parts[1].path.name, parts[1].path.with_suffix(".ranges").name]
-    )
-    parts[1].close()
+    assert list((tmp_path / "parts").iterdir()) == [held.path]
+    held.release()
+
+
+def test_part_begins_empty(tmp_path: Path) -> None:
+    """What a process left that was killed is not continued, whatever its mode."""
+    cache, stored = ModelCache(tmp_path), StoredObject("a", 4, "1")
+    left = cache.part(HERE, stored)
+    os.write(left.fd, b"old!")
+    os.fchmod(left.fd, 0o400)
+    left.release()
+    part = cache.part(HERE, stored)
+    assert (part.path, os.fstat(part.fd).st_size) == (left.path, 0)
+    part.release()
 
 
 def test_snapshot_in_use_by_another_process_is_not_evicted(tmp_path: Path) -> None:
@@ -199,26 +203,11 @@ def test_full_disk_evicts_unused_entries_before_it_fails(tmp_path: Path) -> None
     assert str(tmp_path) in refused.value.message
 
 
-def test_allocated_part_needs_no_additional_space(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path, free=lambda _: 4096)
-    stored = StoredObject("a", 8192, "1")
-    with pytest.raises(RepositoryUnavailable):
-        cache.make_room(HERE, {"a": stored})
-    part = cache.try_part(HERE, stored, 4096)
-    assert part is not None
-    part.write(0, b"x" * 4096)
-    part.finish(0)
-    part.close()
-    cache.make_room(HERE, {"a": stored})
-
-
-def test_part_has_one_owner_at_a_time(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path)
-    stored = StoredObject("a", 10, "1")
-    part = cache.try_part(HERE, stored, 10)
-    assert part is not None
-    assert ModelCache(tmp_path).try_part(HERE, stored, 10) is None
-    part.close()
+def test_one_download_of_a_model_at_a_time(tmp_path: Path) -> None:
+    lock = ModelCache(tmp_path).try_lock(HERE, "m")
+    assert lock is not None
+    assert ModelCache(tmp_path).try_lock(HERE, "m") is None
+    lock.release()
 
 
 def test_world_writable_folder_is_refused(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable
 from trident.core.repository.location import parse_location
-from trident.core.repository.stores import gcs
-from trident.core.repository.stores.gcs import crc32c_checksum, md5_checksum
+from trident.core.repository.stores.gcs import crc32c_checksum
 from trident.core.repository.stores.http_body import body_pieces
 from trident.core.repository.stores.object_store import (
     AzureCredential,
@@ -507,8 +506,6 @@ def test_etags_that_are_no_md5_give_no_digest() -> None:
     assert content_digest("b", PLAIN.upper()) == ""
     assert content_digest("b--use1-az4--x-s3", PLAIN) == ""
     assert ask(PLAIN, bucket="b--use1-az4--x-s3") is None
-    md5 = hashlib.md5(NINE_DIGITS, usedforsecurity=False)
-    assert gcs.content_digest(encoded(md5.digest())) == f"md5:{md5.hexdigest()}"
 
 
 ENCRYPTED = [
@@ -539,15 +536,6 @@ def test_stored_checksum_replaces_the_etag(name: str, digest: bytes) -> None:
     assert fits(checksum)
 
 
-def test_stored_checksum_of_parts_is_used() -> None:
-    digests = b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts_of(40))
-    composite = f"{b64(zlib.crc32(digests).to_bytes(4, 'big'))}-2"
-    checksum = ask("x", {"ChecksumCRC32": composite, "ChecksumType": "COMPOSITE"}, lengths=(40, 20))
-    assert checksum is not None
-    assert checksum.part_size == 40
-    assert fits(checksum)
-
-
 @pytest.mark.parametrize(
     "head",
     [
@@ -573,17 +561,7 @@ def encoded(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-@pytest.mark.parametrize("md5", [None, "", "no base64!", encoded(b"short")])
-def test_digest_is_empty_without_a_valid_md5(md5: str | None) -> None:
-    assert gcs.content_digest(md5) == ""
-
-
 def test_checksums_hash_pieces_to_their_values() -> None:
-    digest = gcs.content_digest(encoded(hashlib.md5(NINE_DIGITS, usedforsecurity=False).digest()))
-    checksum = md5_checksum(digest)
-    running = checksum.make()
-    running.update(NINE_DIGITS)
-    assert running.hexdigest() == checksum.value
     checksum = crc32c_checksum(encoded(CRC32C))
     assert checksum is not None
     running = checksum.make()
