@@ -71,7 +71,7 @@ ROWS = (
     Row("shm", "shared memory, 600 KB", shared_memory(ECHO, 4), 4),
     Row("python", "Python model", infer(ADD_SUB, model=python_models.ADD_SUB)),
     Row("ensemble", "ensemble of two steps", infer(ADD_SUB, model="ensemble", checked=False)),
-    Row("sequences", "sequences", sequences("simple", 16)),
+    Row("sequences", "sequences", sequences(16)),
     Row("cache", "cache hit", infer(ADD_SUB, model=CACHED)),
     Row("sagemaker", "SageMaker, CSV of 100 items", csv(100), 4),
     Row("vertex", "Vertex AI, predict of 100 instances", instances(100), 4),

@@ -1,7 +1,7 @@
 """Compares a call of the library with one of the bare ONNX Runtime session, for add/sub in the same thread, and with
 one of tritonclient over HTTP.
 
-    python -m bench.library [--rounds 40]
+    python -m bench library [--rounds 40]
 
 They are called in turns, so that a busy machine slows all. Prints how long a call takes, in µs: the median of the
 rounds and their quartiles.
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +32,10 @@ _CALLS = 1000
 _MODELS = ROOT / "deploy" / "models"
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().rounds
+    rounds = parser.parse_args(arguments).rounds
     row = np.arange(16, dtype=np.int32)[None]
     session = onnxruntime.InferenceSession(_MODELS / "simple" / "1" / "model.onnx", providers=["CPUExecutionProvider"])
     feed = {"INPUT0": row, "INPUT1": row}
@@ -72,4 +73,4 @@ def _microseconds(call: Callable[[], object], times: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

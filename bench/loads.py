@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2_grpc as services
 
 from bench.cases import LENGTH, SEED, Case
 from bench.clients import GRPC_SERVICE, Load, write_requests
-from bench.models.repositories import FEATURES, TABULAR
+from bench.models.repositories import FEATURES, SEQUENCES, TABULAR
 from bench.runner import Ask, NotServed
 from bench.servers.server import JSON_HEADERS, PREDICT, Server
 from tests.contract.servers.ports import HOST
@@ -165,52 +165,27 @@ def _shared_body(case: Case, size: int, index: int, connections: int) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-_INTEGERS = {name: np.arange(16, dtype=np.int32)[None] for name in ("INPUT0", "INPUT1")}
-_ONE = np.ones((1, 1), np.float32)
-# The inputs of a request without and with sequences; without, the client sends the states.
-SEQUENCE_INPUTS: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {
-    "simple": (_INTEGERS, _INTEGERS),
-    "running_mean": (dict.fromkeys(("value", "total_in", "count_in"), _ONE), {"value": _ONE}),
-}
-
-
-def sequences(graph: str, count: int) -> Ask:
-    """Requests of `count` sequences in rotation, all of which have begun; of none with a count of 0."""
-    without, with_sequences = SEQUENCE_INPUTS[graph]
-    model = f"{graph}_sequences" if count else f"{graph}_batched"
+def sequences(count: int) -> Ask:
+    """Add/sub requests of `count` sequences in rotation, all of which have begun."""
 
     @contextmanager
     def opened(server: Server) -> Iterator[Load]:
-        # Ids of one length, so that all heads are as long.
-        ids = range(1001, 1001 + count) if count else [0]
-        made = [_sequence_request(with_sequences if count else without, each) for each in ids]
-        if count:
-            try:
-                with triton.InferenceServerClient(f"{HOST}:{server.ports['http']}") as client:
-                    for each in ids:
-                        tensors = _tensors(with_sequences)
-                        client.infer(model, tensors, sequence_id=each, sequence_start=True)
-            except triton.InferenceServerException as error:
-                raise NotServed(str(error)) from error
-        bodies, (head, *_) = [body for body, _ in made], [head for _, head in made]
-        requests = write_requests(model, *bodies, headers={LENGTH: str(head)})
-        yield Load(server, model, server.url(f"/v2/models/{model}/infer"), requests)
+        tensors = []
+        for name in ("INPUT0", "INPUT1"):
+            tensors.append(triton.InferInput(name, [1, 16], "INT32"))
+            tensors[-1].set_data_from_numpy(np.arange(16, dtype=np.int32)[None])
+        ids = range(1001, 1001 + count)  # of one length, so that all heads are as long
+        try:
+            with triton.InferenceServerClient(f"{HOST}:{server.ports['http']}") as client:
+                for each in ids:
+                    client.infer(SEQUENCES, tensors, sequence_id=each, sequence_start=True)
+        except triton.InferenceServerException as error:
+            raise NotServed(str(error)) from error
+        made = [triton.InferenceServerClient.generate_request_body(tensors, sequence_id=each) for each in ids]
+        requests = write_requests(SEQUENCES, *(body for body, _ in made), headers={LENGTH: str(made[0][1])})
+        yield Load(server, SEQUENCES, server.url(f"/v2/models/{SEQUENCES}/infer"), requests)
 
     return opened
-
-
-def _tensors(inputs: dict[str, np.ndarray]) -> list[triton.InferInput]:
-    tensors = []
-    for name, array in inputs.items():
-        tensor = triton.InferInput(name, list(array.shape), "INT32" if array.dtype == np.int32 else "FP32")
-        tensors.append(tensor.set_data_from_numpy(array))
-    return tensors
-
-
-def _sequence_request(inputs: dict[str, np.ndarray], sequence: int) -> tuple[bytes, int]:
-    """The binary form, and the length of its JSON."""
-    made: tuple[bytes, int] = triton.InferenceServerClient.generate_request_body(_tensors(inputs), sequence_id=sequence)
-    return made
 
 
 def texts(model: str, count: int = 64) -> Ask:
@@ -242,7 +217,7 @@ def csv(count: int) -> Ask:
     return _tabular("csv", "sagemaker", "/invocations", text, {"Content-Type": "text/csv"})
 
 
-def instances(count: int, *, port: str = "vertex", path: str = PREDICT) -> Ask:
+def instances(count: int) -> Ask:
     """Rows of features as Vertex AI's instances, whose predictions are compared with their sums."""
     rows = tabular_rows(count)
 
@@ -251,7 +226,7 @@ def instances(count: int, *, port: str = "vertex", path: str = PREDICT) -> Ask:
             raise RuntimeError("the predictions are wrong")
 
     body = json.dumps({"instances": rows.tolist()}).encode()
-    return _tabular("instances", port, path, body, JSON_HEADERS, check)
+    return _tabular("instances", "vertex", PREDICT, body, JSON_HEADERS, check)
 
 
 def tabular_tensor(count: int) -> Ask:

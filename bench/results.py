@@ -277,12 +277,6 @@ def machine_sentence(load: MachineLoad | None) -> str:
     return f" During the run {load.text()}.{mark}"
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers; values that are not positive (a figure that was not measured) are left out. NaN of none."""
-    logarithms = [math.log(value) for value in values if value > 0]
-    return math.exp(statistics.fmean(logarithms)) if logarithms else math.nan
-
-
 def names_among(known: Sequence[str]) -> type[list[str]]:
     """An argument type: some of `known`, separated by commas."""
 

@@ -1,8 +1,7 @@
 """The runner: loads are interleaved in turns of a fraction of a second, and the pairs of turns give ratios.
 
 Whatever else the machine does hits all loads of a row alike. Each load has its own client, which is stopped (SIGSTOP)
-while another load has its turn, so no turn pays for a start. A benchmark is data: its servers, its rows, and probes for
-what is not a comparison of loads.
+while another load has its turn, so no turn pays for a start. A benchmark is data: its servers and its rows.
 """
 
 from __future__ import annotations
@@ -10,18 +9,19 @@ from __future__ import annotations
 import argparse
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from bench.clients import BUILD, Load, finish
 from bench.results import Comparison, Figures, Publication, Turn, add_publication_arguments, names_among, positive
-from bench.servers.server import Server
+from bench.servers.server import Server, beside, beside_command
 
 WARM_UP_S = 1.0
 DRAIN_S = 0.01
@@ -163,100 +163,100 @@ class Row:
     extra_us: float | None = None
 
 
+OTHER = "other"
+"""The name of the server that `--beside` replaces."""
+
+
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """`build` writes the models, `servers` make servers from the folder of the models and a log, when first used."""
+    """`build` writes the models, `servers` make servers from the folder of the models and a log, when first used.
+
+    `takes_another`: the option --beside names the command of the server OTHER.
+    """
 
     about: str
     build: Callable[[Path], object]
     servers: Mapping[str, Callable[[Path, Path], Server]]
-    rows: Sequence[Row] = ()
-    probes: Mapping[str, Callable[[Run], None]] = field(default_factory=dict)
+    rows: Sequence[Row]
     pairs: int = 60
     turn_s: float = 0.25
-    arguments: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
-    """More options: the default and the help. One with a default is a number."""
+    takes_another: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys([*(row.key for row in self.rows), *self.probes]))
+        return tuple(dict.fromkeys(row.key for row in self.rows))
 
 
-class Run:
-    """One run of a benchmark, whose servers end with it. Probes note their figures in `results`."""
+def measure(benchmark: Benchmark, folder: Path, options: argparse.Namespace, results: Figures) -> None:
+    """All rows that were asked for. SystemExit if a row is not served."""
+    folder.mkdir(parents=True, exist_ok=True)
+    benchmark.build(folder / "models")
+    running: dict[str, Server] = {}
+    with ExitStack() as servers:
 
-    def __init__(self, benchmark: Benchmark, folder: Path, options: argparse.Namespace, results: Figures) -> None:
-        self.benchmark = benchmark
-        self.folder = folder
-        self.models = folder / "models"
-        self.options = options
-        self.results = results
-        self.stack = ExitStack()
-        self._servers: dict[str, Server] = {}
+        def server(name: str) -> Server:
+            if name not in running:
+                log = folder / f"{name.replace(' ', '-')}.log"
+                if name == OTHER and options.beside:
+                    made = beside(options.beside, folder / "models", log)
+                else:
+                    made = benchmark.servers[name](folder / "models", log)
+                if made.name == "trident":
+                    made.command += options.options
+                running[name] = servers.enter_context(made)
+            return running[name]
 
-    def server(self, name: str) -> Server:
-        """One of the benchmark's servers, started when first asked for."""
-        if name not in self._servers:
-            server = self.benchmark.servers[name](self.models, self.folder / f"{name.replace(' ', '-')}.log")
-            if server.name == "trident":
-                server.command += self.options.options
-            self._servers[name] = self.stack.enter_context(server)
-        return self._servers[name]
-
-    def measure(self) -> None:
-        """All rows and probes that were asked for. SystemExit if a row is not served."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.benchmark.build(self.models)
-        with self.stack:
-            for key in self.options.only:
-                print(f"{key}: begins", file=sys.stderr, flush=True)
-                for row in self.benchmark.rows:
-                    if row.key == key:
-                        self._compare(row)
-                if key in self.benchmark.probes:
-                    self.benchmark.probes[key](self)
-
-    def _compare(self, row: Row) -> None:
-        with ExitStack() as stack:
-            try:
-                loads = {name: stack.enter_context(ask(self.server(on))) for name, (on, ask) in row.loads.items()}
-            except NotServed as error:
-                raise SystemExit(f"{row.title}: {error}") from error
-            seconds = self.options.turn * row.stretch
-            found = compare(row.title, loads, connections=row.connections, pairs=self.options.pairs, seconds=seconds)
-        self.results.comparisons.append(found)
-        name, base = found.loads[0], found.loads[-1]
-        case = f"{row.title}, {row.connections} connection{'' if row.connections == 1 else 's'}"
-        if row.rate is not None:
-            self.results.at_least(case, f"requests/s over {base}", row.rate, found.rate_ratio(name).median)
-        if row.cpu is not None:
-            self.results.at_most(case, f"CPU per request over {base}", row.cpu, found.cpu_ratio(name).median)
-        if row.extra_us is not None:
-            self.results.at_most(case, f"µs of a request more than {base}", row.extra_us, found.extra_us(name))
-        self.results.at_most(case, "errors", 0, found.errors)
+        for row in benchmark.rows:
+            if row.key in options.only:
+                _compare(row, server, options, results)
 
 
-def parse(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=benchmark.about)
-    keys = benchmark.keys
-    parser.add_argument("--only", type=names_among(keys), default=list(keys), help=", ".join(keys))
-    parser.add_argument("--options", type=shlex.split, default=[], help="options for the servers, in one text")
-    if benchmark.rows:
-        parser.add_argument("--pairs", type=positive, default=benchmark.pairs, help="pairs of turns of each row")
-        parser.add_argument(
-            "--turn", type=float, default=benchmark.turn_s, help="seconds of a turn; large bodies take more"
-        )
-    for option, (default, text) in benchmark.arguments.items():
-        parser.add_argument(f"--{option}", type=str if default is None else positive, default=default, help=text)
-    add_publication_arguments(parser)
-    return parser.parse_args(arguments)
+def _compare(row: Row, server: Callable[[str], Server], options: argparse.Namespace, results: Figures) -> None:
+    with ExitStack() as stack:
+        try:
+            loads = {name: stack.enter_context(ask(server(on))) for name, (on, ask) in row.loads.items()}
+        except NotServed as error:
+            raise SystemExit(f"{row.title}: {error}") from error
+        seconds = options.turn * row.stretch
+        found = compare(row.title, loads, connections=row.connections, pairs=options.pairs, seconds=seconds)
+    results.comparisons.append(found)
+    name, base = found.loads[0], found.loads[-1]
+    case = f"{row.title}, {row.connections} connection{'' if row.connections == 1 else 's'}"
+    if row.rate is not None:
+        results.at_least(case, f"requests/s over {base}", row.rate, found.rate_ratio(name).median)
+    if row.cpu is not None:
+        results.at_most(case, f"CPU per request over {base}", row.cpu, found.cpu_ratio(name).median)
+    if row.extra_us is not None:
+        results.at_most(case, f"µs of a request more than {base}", row.extra_us, found.extra_us(name))
+    results.at_most(case, "errors", 0, found.errors)
 
 
 def run(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> None:
     """Measure what the arguments ask for, print the tables, and publish them."""
-    options = parse(name, benchmark, arguments)
+    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=benchmark.about)
+    keys = benchmark.keys
+    parser.add_argument("--only", type=names_among(keys), default=list(keys), help=", ".join(keys))
+    parser.add_argument("--options", type=shlex.split, default=[], help="options for our servers, in one text")
+    parser.add_argument("--pairs", type=positive, default=benchmark.pairs, help="pairs of turns of each row")
+    parser.add_argument(
+        "--turn", type=float, default=benchmark.turn_s, help="seconds of a turn; large bodies take more"
+    )
+    if benchmark.takes_another:
+        parser.add_argument(
+            "--beside",
+            type=beside_command,
+            metavar="COMMAND",
+            help="another v2 server, with {repo}, {http}, {grpc} and {metrics} for the repository and the ports",
+        )
+    add_publication_arguments(parser)
+    options = parser.parse_args(arguments)
     publication = Publication(options)
     results = Figures(shlex.join(["python", "-m", "bench", name, *arguments]))
-    Run(benchmark, BUILD / name, options, results).measure()
-    part = "" if set(options.only) == set(benchmark.keys) else "-" + "-".join(options.only)
+    measure(benchmark, BUILD / name, options, results)
+    if benchmark.takes_another:
+        compared = [(found, found.loads[0]) for found in results.comparisons]
+        rate = statistics.geometric_mean(found.rate_ratio(name).median for found, name in compared)
+        cpu = statistics.geometric_mean(found.cpu_ratio(name).median for found, name in compared)
+        results.remarks.append(f"Geometric means of the ratios: requests/s {rate:.2f}, CPU per request {cpu:.2f}.")
+    part = "" if set(options.only) == set(keys) else "-" + "-".join(options.only)
     results.publish(publication, f"-{name.replace('_', '-')}{part}")

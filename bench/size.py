@@ -1,4 +1,4 @@
-"""How large the program is and how it is cut: `python -m bench.size [FOLDER]`.
+"""How large the program is and how it is cut: `python -m bench size [FOLDER]`.
 
 Counts lines of Python files as `wc -l` does. A cycle is a set of modules that import each other while they are
 imported.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PRODUCT = ("app", "adapters", "core")
@@ -103,5 +103,9 @@ def report(root: Path) -> Iterator[str]:
     yield from (f"cycle: {', '.join(part)}" for part in import_cycles(graph))
 
 
+def main(arguments: Sequence[str]) -> None:
+    print(*report(Path(arguments[0] if arguments else ".").resolve()), sep="\n")
+
+
 if __name__ == "__main__":
-    print(*report(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()), sep="\n")
+    main(sys.argv[1:])

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from bench.cases import DIGIT
 from bench.models import networks
-from bench.models.networks import CLASSES, RESNET_CLASSES, graph_of, identity
+from bench.models.networks import CLASSES, graph_of, identity
 from tests.project import ROOT
 
 SHIPPED = ROOT / "deploy" / "models"
@@ -28,11 +28,9 @@ WAITING = "dynamic_batching {{ max_queue_delay_microseconds: {} }}"
 # As Triton served it: bench/results/*-beside-triton.md.
 CNN_DELAY_US = 500
 IMAGE_DIMS = "3, 224, 224"
-CACHED = "simple_cached"
+CACHED, SEQUENCES = "simple_cached", "simple_sequences"
 TABULAR, FEATURES = "tabular", 30
 OPEN_SEQUENCES, IDLE_US = 10_000, 3_600_000_000
-WIDTH = 16
-LAYER_WIDTH, LAYER_MEGABYTES = 1024, 4
 
 
 def write(folder: Path, config: str, model: onnx.ModelProto | None) -> None:
@@ -66,14 +64,6 @@ def build_cnn(
     image = ", ".join(map(str, DIGIT))
     config = CONFIG.format(batch=batch, dims_in=image, dims_out=CLASSES, batching=batching)
     write(folder, config, networks.digits_cnn(channels))
-
-
-def build_resnet(repository: Path, *, batch: int) -> Path:
-    """Write the model of case (e), whose executions take `batch` items at most. Returns the path of its graph."""
-    graph = repository / "resnet" / "1" / "model.onnx"
-    config = CONFIG.format(batch=batch, dims_in=IMAGE_DIMS, dims_out=RESNET_CLASSES, batching=BATCHING)
-    write(repository / "resnet", config, None if graph.exists() else networks.resnet())
-    return graph
 
 
 def build_cached(repository: Path) -> None:
@@ -112,26 +102,10 @@ def build_ensemble(repository: Path) -> None:
 
 
 def build_sequences(repository: Path) -> None:
-    """Two graphs, each with `dynamic_batching` and with `sequence_batching`. Inputs and outputs are completed.
-
-    `simple` has no controls, so its requests differ only in their sequences; `running_mean` keeps two states.
-    """
-    states = "".join(
-        f'state {{ input_name: "{name}_in" output_name: "{name}_out" data_type: TYPE_FP32 dims: [ 1 ] }} '
-        for name in ("total", "count")
-    )
+    """Add/sub with `sequence_batching` and no controls, so that its requests differ only in their sequences."""
     strategy = f"max_sequence_idle_microseconds: {IDLE_US} oldest {{ max_candidate_sequences: {OPEN_SEQUENCES} }}"
-    for folder, shipped, kept in (
-        ("simple", SHIPPED / "simple", ""),
-        ("running_mean", ROOT / "deploy" / "examples" / "running_mean", states),
-    ):
-        graph = onnx.load(shipped / "1" / "model.onnx")
-        for kind, scheduler in (
-            ("batched", "dynamic_batching {}"),
-            ("sequences", f"sequence_batching {{ {strategy} {kept} }}"),
-        ):
-            config = f"max_batch_size: 64 {scheduler} instance_group {{ count: 1 kind: KIND_CPU }}"
-            write(repository / f"{folder}_{kind}", config, graph)
+    config = f"max_batch_size: 64 sequence_batching {{ {strategy} }} instance_group {{ count: 1 kind: KIND_CPU }}"
+    write(repository / SEQUENCES, config, onnx.load(SHIPPED / "simple" / "1" / "model.onnx"))
 
 
 def build_tabular(repository: Path) -> None:
@@ -139,41 +113,6 @@ def build_tabular(repository: Path) -> None:
     node = helper.make_node("MatMul", ["IN", "W"], ["OUT"])
     graph = graph_of([node], [FEATURES], [1], {"W": np.ones((FEATURES, 1))}, names=("IN", "OUT"))
     write(repository / TABULAR, 'backend: "onnxruntime"\nmax_batch_size: 1024\ndynamic_batching {}\n', graph)
-
-
-def build_big(folder: Path, *, megabytes: int) -> Path:
-    """Write a model of `megabytes` of random weights in an external file, or keep an existing one.
-
-    It is a chain of matrix products. ONNX Runtime repacks their weights, so a session has to read every byte of them.
-    """
-    graph = folder / "1" / "model.onnx"
-    if graph.exists():
-        return graph
-    write(folder, CONFIG.format(batch=1, dims_in=LAYER_WIDTH, dims_out=LAYER_WIDTH, batching=""), None)
-    layers = max(1, megabytes // LAYER_MEGABYTES)
-    names = ["INPUT", *(f"layer{number}" for number in range(1, layers)), "OUTPUT"]
-    nodes = [
-        helper.make_node("MatMul", [names[layer], f"weight{layer}"], [names[layer + 1]]) for layer in range(layers)
-    ]
-    model = graph_of(nodes, [LAYER_WIDTH], [LAYER_WIDTH])
-    random = np.random.default_rng(0)
-    with (graph.parent / "weights.bin").open("wb") as file:
-        for layer in range(layers):
-            tensor = TensorProto(
-                name=f"weight{layer}",
-                data_type=TensorProto.FLOAT,
-                dims=[LAYER_WIDTH, LAYER_WIDTH],
-                data_location=TensorProto.EXTERNAL,
-            )
-            where = {"location": "weights.bin", "offset": file.tell(), "length": LAYER_MEGABYTES << 20}
-            for key, value in where.items():
-                tensor.external_data.add(key=key, value=str(value))
-            model.graph.initializer.append(tensor)
-            weights = random.standard_normal((LAYER_WIDTH, LAYER_WIDTH), np.float32)
-            file.write((weights / np.float32(LAYER_WIDTH**0.5)).tobytes())
-    # Written last: its existence shows that the weights are complete.
-    onnx.save(model, graph)
-    return graph
 
 
 BUCKETS: dict[str, dict[str, str]] = {

@@ -1,4 +1,4 @@
-"""Typical servers written in an afternoon, the yardstick of the benchmark: v2 infer, and a handler for Vertex AI.
+"""A typical server written in an afternoon, the yardstick of the benchmark: v2 infer.
 
 MODELS=build/bench/models gunicorn --worker-class gevent --bind 127.0.0.1:9000 bench.servers.flask_server:app
 """
@@ -43,6 +43,7 @@ def infer(model: str) -> Any:
     for output, array in zip(outputs, arrays, strict=True):
         output |= {"parameters": {"binary_data_size": array.nbytes}} if offset else {"data": array.ravel().tolist()}
     header = json.dumps({"model_name": model, "model_version": "1", "outputs": outputs})
+    answered["count"] += 1
     if not offset:
         return Response(header, content_type="application/json")
     length = {"Inference-Header-Content-Length": str(len(header))}
@@ -50,28 +51,9 @@ def infer(model: str) -> Any:
     return Response(b"".join(chunks), content_type="application/octet-stream", headers=length)
 
 
-@app.post("/predict")
-def predict() -> Any:
-    """Run the model once for each instance."""
-    predictions = []
-    for instance in request.get_json()["instances"]:
-        row = np.array([[float(value) for value in instance]], np.float32)
-        predictions.append(sessions["tabular"].run(None, {"IN": row})[0][0].tolist())
-    answered["count"] += 1
-    return {"predictions": predictions}
-
-
-@app.post("/predict_together")
-def predict_together() -> Any:
-    """Run the model once for all instances, which still needs a loop over their values."""
-    rows = [[float(value) for value in instance] for instance in request.get_json()["instances"]]
-    answered["count"] += 1
-    return {"predictions": sessions["tabular"].run(None, {"IN": np.array(rows, np.float32)})[0].tolist()}
-
-
-@app.get("/v2/models/tabular/stats")
-def statistics() -> Any:
-    """What the benchmark counts the requests by."""
+@app.get("/v2/models/<model>/stats")
+def statistics(model: str) -> Any:
+    """What the benchmark counts the requests by: those of all models, one of which is asked at a time."""
     return {"model_stats": [{"inference_stats": {"success": answered}}]}
 
 

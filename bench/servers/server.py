@@ -14,13 +14,11 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-import tritonclient.grpc as triton
+from typing import Self
 
 from bench.machine import tree_members
 from tests.contract.servers.ports import HOST, free_ports
-from tests.contract.servers.session import kill_session, session_members, start_session
+from tests.contract.servers.session import kill_session, start_session
 from tests.project import ROOT
 
 START_LIMIT_S = 600.0
@@ -28,7 +26,6 @@ READY_STEP_S = 0.01
 STOP_LIMIT_S = 45.0
 SETTLE_LIMIT_S = 90.0
 SETTLE_STEP_S = 0.25
-STATE_LIMIT_S = 30.0
 PORTS = ("http", "metrics", "grpc", "sagemaker", "vertex")
 JSON_HEADERS = {"Content-Type": "application/json"}
 
@@ -42,11 +39,9 @@ VERTEX_ROUTES = {"AIP_PREDICT_ROUTE": PREDICT, "AIP_HEALTH_ROUTE": "/health"}
 class Server:
     """A server process with its children. A context manager: ready on entry, gone on exit.
 
-    `command` may contain the names of `PORTS` in braces, which become free ports; it runs in `folder`. `ready_seconds`
-    is the time from the start of the process until its readiness probe is answered with 200.
+    `command` may contain the names of `PORTS` in braces, which become free ports; it runs in `folder`.
     """
 
-    ready_seconds = 0.0
     repository = Path()
     """The folder of its models, where their answers are checked."""
 
@@ -84,7 +79,6 @@ class Server:
         except BaseException:
             self._stop()
             raise
-        self.ready_seconds = time.perf_counter() - began
         return self
 
     def __exit__(
@@ -132,14 +126,6 @@ class Server:
         status, _, body = self.exchange("GET", f"/v2/models/{model}/stats")
         return int(json.loads(body)["model_stats"][0]["inference_stats"]["success"]["count"]) if status == 200 else 0
 
-    def counts(self, model: str) -> tuple[int, int]:
-        """A model's inferences and executions so far; zeros if the server does not count them."""
-        status, _, body = self.exchange("GET", f"/v2/models/{model}/stats")
-        if status != 200:
-            return 0, 0
-        entry: dict[str, Any] = json.loads(body)["model_stats"][0]
-        return int(entry.get("inference_count", 0)), int(entry.get("execution_count", 0))
-
     def cpu_seconds(self) -> float:
         """User and system time so far of the process and its living descendants, to the nanosecond."""
         found = 0.0
@@ -148,14 +134,6 @@ class Server:
                 # The clock of another process's CPU time, as clock_getcpuclockid(3) computes it on Linux.
                 found += time.clock_gettime(~process << 3 | 2)
         return found
-
-    def resident_mb(self) -> float:
-        """Resident memory of the largest process, which is the one that holds the models."""
-        return max(memory_mb(member, "Rss:") for member in session_members(self.process.pid))
-
-    def total_mb(self, row: str) -> float:
-        """Resident ("Rss:") or proportional ("Pss:") memory of all processes; the latter counts shared pages once."""
-        return sum(memory_mb(member, row) for member in tree_members(self.process.pid))
 
     def settle(self) -> None:
         """Wait until the server has finished the work of abandoned connections, so that the next cell starts even."""
@@ -168,32 +146,11 @@ class Server:
                 return
             before = now
 
-    def load(self, model: str) -> None:
-        """Load a model and return when it serves."""
-        self.ask("POST", f"/v2/repository/models/{model}/load", b"", JSON_HEADERS)
-
-    def unload(self, model: str) -> None:
-        """Unload a model and return when it is gone. RuntimeError if it stays."""
-        self.ask("POST", f"/v2/repository/models/{model}/unload", b"", JSON_HEADERS)
-        deadline = time.monotonic() + STATE_LIMIT_S
-        while time.monotonic() < deadline:
-            index = json.loads(self.ask("POST", "/v2/repository/index", b"", JSON_HEADERS)[1])
-            if {entry.get("state", "") for entry in index if entry["name"] == model} == {"UNAVAILABLE"}:
-                return
-            time.sleep(READY_STEP_S)
-        raise RuntimeError(f"{self.name}: '{model}' is still there {STATE_LIMIT_S:g} s after its unload")
-
 
 def _filled(text: str, values: dict[str, str]) -> str:
     for placeholder, value in values.items():
         text = text.replace(placeholder, value)
     return text
-
-
-def memory_mb(process: int, *rows: str) -> float:
-    """The sum of these rows in the kernel's account of a process's memory."""
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(rows)) / 1024
 
 
 def trident(
@@ -248,19 +205,6 @@ def _known_options(checkout: Path, environment: dict[str, str]) -> set[str]:
     raise RuntimeError(f"`trident serve --help` of {checkout} fails: {done.stderr.strip()}")
 
 
-def sagemaker_endpoint(models_root: Path, log: Path) -> Server:
-    """The container of a multi-model endpoint; the platform unpacks its archives into `models_root`."""
-    command = [
-        *command_of(ROOT),
-        "serve",
-        "--platform=sagemaker",
-        f"--http-address={HOST}",
-        "--sagemaker-port={http}",
-        f"--sagemaker-models-root={models_root}",
-    ]
-    return Server("trident", command, log, {"SAGEMAKER_MULTI_MODEL": "true"}, ready_path="/ping")
-
-
 def beside_command(text: str) -> str:
     """An argument type: the command of another v2 server. It must say where the repository and the HTTP port go."""
     missing = [placeholder for placeholder in ("{repo}", "{http}") if placeholder not in text]
@@ -282,31 +226,3 @@ def flask(repository: Path, log: Path) -> Server:
     server = Server("flask", [*command, "bench.servers.flask_server:app"], log, {"MODELS": str(repository)})
     server.repository = repository
     return server
-
-
-def socket_loop(repository: Path, log: Path) -> Server:
-    """The bound for a large tensor: what Python does without a server."""
-    model = str(repository / "identity" / "1" / "model.onnx")
-    server = Server("socket loop", [sys.executable, "-m", "bench.servers.socket_loop", "{http}", model], log)
-    server.repository = repository
-    return server
-
-
-class GrpcioServer(Server):
-    """A server of the grpcio package, whose threads wait for the same engine."""
-
-    def __init__(self, repository: Path, log: Path) -> None:
-        command = [sys.executable, "-m", "bench.servers.grpcio_server", "{grpc}", str(repository), "simple"]
-        super().__init__("grpcio", command, log)
-
-    def requests(self, model: str) -> int:
-        with triton.InferenceServerClient(f"{HOST}:{self.ports['grpc']}") as client:
-            (entry,) = client.get_inference_statistics(model).model_stats
-        return int(entry.inference_count)
-
-    def _is_ready(self) -> bool:
-        try:
-            with triton.InferenceServerClient(f"{HOST}:{self.ports['grpc']}") as client:
-                return bool(client.is_server_ready())
-        except triton.InferenceServerException:
-            return False

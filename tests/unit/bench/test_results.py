@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import random
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from bench.results import (
     Ratio,
     Turn,
     add_publication_arguments,
-    geometric_mean,
     machine_sentence,
 )
 
@@ -85,7 +83,6 @@ def test_the_ratio_is_the_median_of_the_pairs_ratios() -> None:
     assert Ratio.of([2.0, 30.0, 8.0], [1.0, 10.0, 2.0]).median == 3.0
     with pytest.raises(ValueError, match="shorter"):
         Ratio.of([1.0, 2.0], [1.0])
-    assert math.isnan(geometric_mean([]))
 
 
 def test_the_interval_narrows_as_pairs_are_added() -> None:
@@ -101,11 +98,6 @@ def test_the_interval_of_a_few_pairs_is_all_of_them(count: int) -> None:
     values = [1.0, 2.0, 3.0][:count]
     ratio = Ratio.of(values, [1.0] * count)
     assert (ratio.low, ratio.high) == (values[0], values[-1])
-
-
-@pytest.mark.parametrize(("values", "mean"), [([2.0, 8.0], 4.0), ([5.0], 5.0), ([0.0, 5.0], 5.0)])
-def test_geometric_mean(values: list[float], mean: float) -> None:
-    assert geometric_mean(values) == pytest.approx(mean)
 
 
 def test_a_comparison_has_a_row_for_each_load_over_the_last_one() -> None:
