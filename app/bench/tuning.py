@@ -1,15 +1,14 @@
-"""The search of `trident tune`: the space that a model and a few measurements leave, and its races.
+"""The search of `trident tune`: what executions promise, and races between the ways that promise most.
 
-A candidate is a way to run the model. Its figure is the most requests/s with which the percentile stays within the
-target. A sweep finds it roughly, by doubling the requests under way. A race between the best of the sweeps and the
-model as it is decides: their servers run at the same time and are asked in turns, so that what else the machine does
-hits all alike. The last two and the model as it is are compared turn by turn, and a way that is not shown to be better
-than the model as it is loses to it.
+The figure of a candidate is the most requests/s with which the percentile stays within the target. A few executions
+predict it. A sweep of those that promise most finds it roughly, by doubling the requests under way. A race between the
+best of the sweeps and the model as it is decides: their servers run at the same time and are asked in turns, so that
+what else the machine does hits all alike. The last two and the model as it is are compared turn by turn, and a way that
+is not shown to be better than the model as it is loses to it.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import multiprocessing
 import os
@@ -20,85 +19,45 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 
 from google.protobuf import text_format
 
 from trident.app.bench.client import LoadClient
-from trident.app.bench.measure import Difference, Level, ServerTimes, differences, measure, pooled
+from trident.app.bench.measure import Difference, Level, differences, measure, pooled
 from trident.app.bench.measure import number as figure
 from trident.app.bench.requests import Inputs, Way, make_target
 from trident.app.bench.server import Server, started
+from trident.app.bench.ways import (
+    SIZES,
+    THREADS,
+    Candidate,
+    Promise,
+    engines,
+    execution_times,
+    may_batch,
+    promises,
+)
+from trident.core.backends.cpu_budget import plan_threads
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import ServerError
 
-_ONNX, _OPENVINO = "onnxruntime", "openvino"
-_THREADS = {_ONNX: "intra_op_thread_count", _OPENVINO: "INFERENCE_NUM_THREADS"}
-_BATCHES = (16, 64)
-# A single execution below the first takes longer with threads; one above the second leaves little to HTTP, so that ways
-# which leave half of the cores to it are no use.
-_SHORT_MS, _LONG_MS = 0.2, 1.0
+AS_IT_IS = Candidate()
 _MOST_CONCURRENCY = 256
-_GAIN, _ALIKE = 1.03, 0.95
+_GAIN = 1.03
 _REQUESTS = 30
 _MOST_LIVE = 6
 _SHORTEST_S, _LONGEST_S = 0.1, 1.5
-# Shares of the time at which the ways have been swept, and raced. The last comparison has the rest.
-_SWEPT, _RACED = 0.55, 0.75
-# A sweep has about so many levels, and the start of a server takes about so long.
-_LEVELS, _START_S = 3, 0.8
-_ENTRANTS, _RACE_ROUNDS, _LAST_ROUNDS = 4, 3, 12
+# Shares of the time until which ways are executed, swept, and raced. The last comparison has the rest.
+_EXECUTED, _SWEPT, _RACED = 0.35, 0.6, 0.75
+_SWEPT_WAYS, _RACED_WAYS, _LAST_WAYS = 8, 4, 2
+_RACE_ROUNDS, _LAST_ROUNDS = 3, 12
 # The interval of fewer rounds is too narrow: noise would pass for a gain.
 _LEAST_ROUNDS = 6
 _ROUGH = 90
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A way to run the model. 0 and "" leave a setting as it is."""
-
-    backend: str = ""
-    instances: int = 0
-    threads: int = 0
-    batch: int = 0
-    delay_us: int = 0
-
-    @property
-    def text(self) -> str:
-        parts = [self.backend] if self.backend else []
-        parts += [f"{self.instances} instances"] * bool(self.instances) + [f"{self.threads} threads"] * bool(
-            self.threads
-        )
-        parts += [f"batches of {self.batch}"] * (self.batch > 0)
-        parts += [f"delay {self.delay_us} us"] * bool(self.delay_us)
-        return ", ".join(parts) or "as it is"
-
-    def apply(self, config: ModelConfig) -> ModelConfig:
-        """The configuration with these settings."""
-        made = ModelConfig()
-        made.CopyFrom(config)
-        if self.backend and self.backend != config.backend:
-            if self.backend == _OPENVINO and not made.default_model_filename:
-                made.default_model_filename = "model.onnx"
-            made.platform, made.backend = "", self.backend
-        if self.instances:
-            groups = made.instance_group or [made.instance_group.add(kind=ModelConfig().instance_group.add().KIND_CPU)]
-            groups[0].count = self.instances
-        if self.threads:
-            for name in _THREADS.values():
-                made.parameters.pop(name, None)
-            made.parameters[_THREADS[made.backend or _ONNX]].string_value = str(self.threads)
-        if self.batch > 0:
-            made.max_batch_size = self.batch
-            made.dynamic_batching.SetInParent()
-            made.dynamic_batching.ClearField("preferred_batch_size")
-            made.dynamic_batching.max_queue_delay_microseconds = self.delay_us
-        return made
-
-
-AS_IT_IS = Candidate()
+# Promises that are so near to each other are taken for equal.
+_NEAR = 1.05
 
 
 @dataclass(slots=True)
@@ -120,6 +79,10 @@ class Trial:
     @property
     def counted(self) -> list[Level]:
         return self.raced or self.levels
+
+    @property
+    def fastest(self) -> Level:
+        return max(self.levels, key=lambda level: level.rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,42 +107,11 @@ class Objective:
         level = trial.best(self.target_ms, percentile)
         if level is None:
             return (-min(each.percentiles[str(percentile)] for each in trial.counted), 0, 0)
-        used = -float(max(1, trial.candidate.instances) * max(1, trial.candidate.threads))
+        used = -float(trial.candidate.cores)
         # A fifth in reserve: traffic is not even.
         if self.rate and level.rate >= 1.2 * self.rate:
             return (1.2 * self.rate, used, -level.percentiles[str(self.percentile)])
         return (level.rate, used, 0)
-
-
-# --- the space
-
-
-def engines(config: ModelConfig, folder: Path, cores: int, times: ServerTimes | None) -> list[Candidate]:
-    """Backend, instances and threads on CPUs, the likeliest first. `times` are of single requests."""
-    mean_ms = times.compute_infer if times is not None else math.inf
-    own = config.backend or (_ONNX if config.platform in ("", "onnxruntime_onnx") else "")
-    counts = sorted({*(1 << bit for bit in range(cores.bit_length()) if 1 << bit <= cores), cores})
-    if own not in _THREADS:
-        return [Candidate(own, instances) for instances in counts]
-    backends = [own]
-    if own == _ONNX and importlib.util.find_spec(_OPENVINO) and any(folder.glob("*/model.onnx")):
-        backends.append(_OPENVINO)
-    shapes = [(count, threads) for count, threads in product(counts[::-1], counts[::-1]) if count * threads <= cores]
-    if mean_ms < _SHORT_MS:
-        shapes = [shape for shape in shapes if shape[1] == 1]
-    elif mean_ms > _LONG_MS:
-        shapes = [shape for shape in shapes if shape[0] * shape[1] > cores / 2]
-    return [Candidate(backend, *shape) for shape, backend in product(shapes, backends)]
-
-
-def batchings(config: ModelConfig) -> list[int]:
-    """Batch sizes that are worth a trial. No smaller ones than the model has, because they would refuse requests that
-    it accepts now, and a batch is never larger than what waits."""
-    if config.max_batch_size <= 0 or config.HasField("sequence_batching"):
-        return []
-    own = config.max_batch_size
-    sizes = sorted({max(own, size) for size in _BATCHES})
-    return [size for size in sizes if size > own or not config.HasField("dynamic_batching")]
 
 
 # --- the trials
@@ -210,7 +142,7 @@ class Bench:
         self._most_live = _MOST_LIVE
 
     def __enter__(self) -> Bench:
-        multiprocessing.set_forkserver_preload(["trident.app.bench.preload"])
+        multiprocessing.set_forkserver_preload(["trident.app.bench.preload", "openvino"])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -239,6 +171,42 @@ class Bench:
                 self._live[candidate] = (stack.pop_all(), server, client)
         _, server, client = self._live[candidate]
         return server, client
+
+    def promised(self, cores: int, until: float) -> list[Promise]:
+        """The ways to run the model, those first that promise most, and of equal ones those that use less."""
+        server, _ = self.server(AS_IT_IS)
+        config, spec = server.config(self.model, ""), server.spec(self.model, "")
+        version = max(int(each.name) for each in self.folder.iterdir() if each.name.isdecimal())
+        inputs = self._inputs(spec)
+        items = inputs[0][0].array.shape[0] if may_batch(config) else 1
+        largest = SIZES[-1] * items if may_batch(config) else 0
+        target_s = self.objective.target_ms / 1e3
+        known = self.trials[AS_IT_IS].fastest
+        found: list[Promise] = []
+        refused: set[str] = set()
+        for engine in engines(config, self.folder, cores):
+            if engine.backend in refused:
+                continue
+            if engine.backend not in THREADS:
+                found.append(Promise(replace(engine, batch=largest), known.rate, known.concurrency, 0.0))
+            elif not found or time.monotonic() < until:
+                self._tell(f"executing {engine.text}")
+                tried = replace(engine, batch=largest).apply(config)
+                try:
+                    times = execution_times(self.folder, tried, version, inputs, target_s)
+                except ServerError as error:
+                    self.trials[engine] = Trial(engine, error=error.message.splitlines()[0][:200])
+                    refused.add(engine.backend)
+                    continue
+                http_s = _beside_execution(known, config, cores)
+                found += promises(engine, times, items=items, cores=cores, http_s=http_s, target_s=target_s)
+        return sorted(
+            found,
+            key=lambda way: (
+                -round(math.log(max(way.rate, 1e-3), _NEAR)),
+                way.candidate.cores if way.rate else way.shortest_s,
+            ),
+        )
 
     def sweep(self, candidate: Candidate, seconds: float, start: int = 0) -> Trial:
         """Double the requests under way while that gains and leaves room. KeyboardInterrupt after Ctrl-C.
@@ -309,13 +277,16 @@ class Bench:
             self.server(candidate)
         seconds = max(_SHORTEST_S, min(_LONGEST_S, (until - time.monotonic()) / rounds / len(loads)))
         took = 0.0
-        while not took or time.monotonic() + took / 2 < until:
+        for _ in range(2 * rounds):
+            if took and time.monotonic() + took / 2 > until:
+                break
             began = time.monotonic()
             for candidate, load, near in loads:
                 level = self.run(candidate, load, _long_enough(seconds, load, near))
                 self.turns.setdefault((candidate, load), []).append(level)
                 turns = [turns for (each, _), turns in self.turns.items() if each == candidate]
-                self.trials[candidate].raced = [pooled(each) for each in turns]
+                most = max(map(len, turns))
+                self.trials[candidate].raced = [pooled(each) for each in turns if len(each) == most]
             loads.reverse()
             took = time.monotonic() - began
 
@@ -340,9 +311,9 @@ class Bench:
     def gained(self, before: Candidate, after: Candidate) -> list[Difference]:
         """What a way is over another one, in the rounds that they had together; empty if those are too few."""
         sides = []
-        for candidate in (before, after):
-            turns = [turns for (each, _), turns in self.turns.items() if each == candidate]
-            sides.append(max(turns, key=len, default=[]))
+        for trial in (self.trials[before], self.trials[after]):
+            load = self._best_load(trial)[0] if trial.raced else 0
+            sides.append(self.turns.get((trial.candidate, load), []))
         count = min(map(len, sides))
         first, second = (side[len(side) - count :] for side in sides)
         if before == after or count < _LEAST_ROUNDS or not all(level.requests for level in (*first, *second)):
@@ -372,57 +343,40 @@ def _long_enough(seconds: float, concurrency: int, near: Level) -> float:
     return max(seconds, min(8 * seconds, (_REQUESTS + 3 * concurrency) * each_s))
 
 
+def _beside_execution(level: Level, config: ModelConfig, cores: int) -> float:
+    """Seconds that a request takes of a core beside its execution: in the server's HTTP, and in the client."""
+    times = level.server
+    if times is None:
+        return 0.0
+    executed_ms = sum(times.costs[size] * count for size, count in times.batches.items())
+    items = sum(int(size) * count for size, count in times.batches.items())
+    threads = plan_threads(cores, 1).intra_op_threads
+    for name in THREADS.values():
+        threads = int(config.parameters[name].string_value) if name in config.parameters else threads
+    return max(0.0, cores / level.rate - threads * executed_ms / 1e3 / max(1, items))
+
+
 def search(bench: Bench, cores: int, seconds: float) -> None:
     """Measure what `seconds` allow; the trials are in `bench`, also after KeyboardInterrupt."""
     began = time.monotonic()
-    # The model as it is comes first, with what the space follows from.
+    # The model as it is comes first: what a request takes beside its execution follows from it.
     before = bench.sweep(AS_IT_IS, _SHORTEST_S)
     if before.error:
         return
-    space = engines(bench.config, bench.folder, cores, before.levels[0].server)
-    sizes = batchings(bench.config)
-    start = max(before.levels, key=lambda level: level.rate).concurrency
-    unit = (_SWEPT * seconds / (len(space) + len(sizes) + 2) - _START_S) / _LEVELS
-    unit = max(_SHORTEST_S, min(_LONGEST_S, unit))
-    refused: set[str] = set()
-
-    def sweep(candidate: Candidate) -> None:
-        is_known = candidate in bench.trials or candidate.backend in refused
-        if not is_known and time.monotonic() < began + _SWEPT * seconds and bench.sweep(candidate, unit, start).error:
-            refused.add(candidate.backend)
-
-    # Whether batches pay is asked first, because all engines are then tried with them, or without.
-    batch = 0
-    for size in sizes[:1]:
-        sweep(Candidate(batch=size))
-        batched = bench.trials.get(Candidate(batch=size))  # None if the time is over
-        if batched and bench.objective.value(batched)[0] > _ALIKE * bench.objective.value(before)[0]:
-            batch = size
-    space = [replace(each, batch=batch) for each in space]
-    # The backend that is faster in one shape is so in most, which are tried with the other if there is time at the end.
-    first = [each for each in space if (each.instances, each.threads) == (space[0].instances, space[0].threads)]
-    for candidate in first:
-        sweep(candidate)
-    backend = next((trial.candidate.backend for trial in bench.ranked(first)), "")
-    for candidate in space:
-        if candidate.backend == backend:
-            sweep(candidate)
-    for trial in bench.ranked()[:2] if sizes else []:
-        sweep(replace(trial.candidate, batch=0 if batch else sizes[0]))
-    best = bench.ranked()[0].candidate
-    if best.batch:
-        for size in sizes[1:]:
-            sweep(replace(best, batch=size))
-        sweep(replace(best, delay_us=round(100 * bench.objective.target_ms)))
-    for candidate in space:
-        sweep(candidate)
-    others = [trial.candidate for trial in bench.ranked() if trial is not before and not trial.error]
-    others = others[:_ENTRANTS]
-    if not others:
-        return
-    bench.race([AS_IT_IS, *others], began + _RACED * seconds, _RACE_ROUNDS, closely=True)
-    last = [trial.candidate for trial in bench.ranked(others)[:2]]
-    bench.race([AS_IT_IS, *last], began + seconds, _LAST_ROUNDS)
+    unit = max(_SHORTEST_S, min(_LONGEST_S, seconds / 60))
+    for way in bench.promised(cores, began + _EXECUTED * seconds)[:_SWEPT_WAYS]:
+        if time.monotonic() > began + _SWEPT * seconds:
+            break
+        bench.sweep(way.candidate, unit, way.load)
+    best = bench.ranked()[0]
+    if best.candidate.batch > 1 and time.monotonic() < began + _SWEPT * seconds:
+        delayed = replace(best.candidate, delay_us=round(100 * bench.objective.target_ms))
+        bench.sweep(delayed, unit, best.fastest.concurrency)
+    others = [trial.candidate for trial in bench.ranked() if trial is not before and not trial.error][:_RACED_WAYS]
+    if others:
+        bench.race([AS_IT_IS, *others], began + _RACED * seconds, _RACE_ROUNDS, closely=True)
+        last = [trial.candidate for trial in bench.ranked(others)[:_LAST_WAYS]]
+        bench.race([AS_IT_IS, *last], began + seconds, _LAST_ROUNDS)
 
 
 def copy_model(folder: Path, to: Path, config: ModelConfig) -> None:

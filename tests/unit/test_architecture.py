@@ -75,7 +75,7 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
         "core/config/platforms.py",
         IMPORTED,
         "app/bench/preload.py",
-        "app/bench/tuning.py",
+        "app/bench/ways.py",
     ),
 }
 # A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the

@@ -11,8 +11,12 @@ import pytest
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config
+from trident.app.bench.requests import make_inputs
+from trident.app.bench.ways import execution_times
 from trident.app.cli import main
 from trident.core.config.parse import parse_model_config
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.errors import ServerError
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +41,20 @@ def test_a_configuration_is_written_with_reasons_and_the_model_is_untouched(
     assert 'class="mark"' in (output / "tune.html").read_text()  # the ring of the chosen load
     assert "At 5 requests/s, sent as independent callers do:" in capsys.readouterr().out
     assert {file: file.read_bytes() for file in before} == before
+
+
+def test_executions_are_measured_without_a_server(tmp_path: Path) -> None:
+    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    config = parse_model_config(add_sub_config() + 'name: "model" backend: "onnxruntime"', "config.pbtxt")
+    config.instance_group.add(count=2, kind=config.instance_group.add().KIND_CPU)
+    inputs = make_inputs(resolve_model_spec(config, 1, {}), "random", 1, {})
+
+    times = execution_times(tmp_path / "model", config, 1, inputs, target_s=1)
+
+    assert list(times) == [1, 4]  # max_batch_size is 8
+    assert all(0 < each < 1 for each in times.values())
+    with pytest.raises(ServerError, match=r"unable to find .*/2/model.onnx"):
+        execution_times(tmp_path / "model", config, 2, inputs, target_s=1)
 
 
 def test_a_budget_for_one_measurement_leaves_the_model_as_it_is(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.app.bench.test_measure import level
-from trident.app.bench.measure import Level, ServerTimes, pooled
+from trident.app.bench.measure import Level, pooled
 from trident.app.bench.requests import Way
-from trident.app.bench.tuning import AS_IT_IS, Bench, Candidate, Objective, Trial, batchings, copy_model, engines
+from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, copy_model
+from trident.app.bench.ways import Candidate, engines, promises
 from trident.core.config.parse import parse_model_config
 from trident.core.config.schema import ModelConfig
 
@@ -38,28 +39,31 @@ def test_a_candidate_changes_what_it_says_and_keeps_the_rest(tmp_path: Path) -> 
     assert config((tmp_path / "copy" / "config.pbtxt").read_text()) == made
 
 
-def times(infer_ms: float) -> ServerTimes:
-    return ServerTimes(
-        requests=1, queue=0, compute_input=0, compute_infer=infer_ms, compute_output=0, total=infer_ms, batch=1
-    )
+def test_a_batch_limits_what_the_batcher_makes_and_not_what_a_request_may_have() -> None:
+    unbatched = Candidate(batch=1).apply(config())
+    assert (unbatched.max_batch_size, unbatched.HasField("dynamic_batching")) == (8, False)
+    limited = Candidate(batch=4).apply(config("max_batch_size: 8 dynamic_batching { preserve_ordering: true }"))
+    assert (limited.max_batch_size, limited.dynamic_batching.preferred_batch_size) == (8, [4])
+    assert limited.dynamic_batching.preserve_ordering
 
 
-def test_ways_are_left_out_that_the_time_of_a_request_rules_out(tmp_path: Path) -> None:
-    def shapes(infer_ms: float, text: str = CONFIG) -> list[tuple[int, int]]:
-        return [(each.instances, each.threads) for each in engines(config(text), tmp_path, 4, times(infer_ms))]
+def test_engines_keep_at_most_all_cores_busy(tmp_path: Path) -> None:
+    def shapes(text: str) -> list[tuple[int, int]]:
+        return [(each.instances, each.threads) for each in engines(config(text), tmp_path, 4)]
 
-    # Threads cost more than they give, all that cores can run is tried, and no way leaves half of the cores idle.
-    assert shapes(0.05) == [(4, 1), (2, 1), (1, 1)]
-    assert shapes(0.5) == [(4, 1), (2, 2), (2, 1), (1, 4), (1, 2), (1, 1)]
-    assert shapes(5) == [(4, 1), (2, 2), (1, 4)]
-    assert shapes(5, 'backend: "python"') == [(1, 0), (2, 0), (4, 0)]
+    assert shapes(CONFIG) == [(4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)]
+    assert shapes('backend: "python"') == [(4, 0), (2, 0), (1, 0)]
 
 
-def test_batches_are_never_smaller_than_those_that_the_model_accepts() -> None:
-    assert batchings(config()) == [16, 64]
-    assert batchings(config('backend: "onnxruntime" max_batch_size: 32')) == [32, 64]
-    assert batchings(config('backend: "onnxruntime" max_batch_size: 64 dynamic_batching { }')) == []
-    assert batchings(config('backend: "python"')) == []
+def test_executions_promise_what_cores_and_target_leave() -> None:
+    def promised(times: dict[int, float], http_s: float = 0.0) -> dict[int, tuple[int, int]]:
+        found = promises(Candidate("onnxruntime", 2, 1), times, items=1, cores=2, http_s=http_s, target_s=0.020)
+        return {each.candidate.batch: (round(each.rate), each.load) for each in found}
+
+    # Batches that cost less than their rows, and of those the ones that leave time for the batch before.
+    assert promised({1: 0.002, 4: 0.004, 16: 0.014}) == {1: (1000, 8), 4: (2000, 16)}
+    assert promised({1: 0.0001, 64: 0.0002}, http_s=0.0001) == {1: (10000, 64), 64: (19394, 128)}
+    assert promised({1: 0.025}) == {0: (0, 2)}
 
 
 @pytest.mark.parametrize(
