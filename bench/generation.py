@@ -3,9 +3,10 @@
     python -m bench generation                about 2 minutes
     python -m bench generation --rounds 30
 
-A decoder of 6 layers of size 256 goes on with a short prompt, greedily, on all cores. `loop` is ONNX Runtime GenAI's
-Generator, whose batch has all streams from the start; `Engine` is the library's interface for requests, which takes
-four at a time. The server has the same requests from as many clients, each with a stream of events. They take turns.
+A decoder of 6 layers of size 256 goes on with a short prompt, greedily, on all cores or on a GPU. `loop` is ONNX
+Runtime GenAI's Generator, whose batch has all streams from the start; `Engine` is the library's interface for
+requests, which takes four at a time. The server has the same requests from as many clients, each with a stream of
+events. They take turns.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import onnxruntime_genai as og
 
 from bench.clients import BUILD
@@ -41,7 +43,7 @@ GOAL = 0.95
 END = b"0\r\n\r\n"
 
 
-def build(models: Path) -> None:
+def build(models: Path, *, gpu: bool) -> None:
     """Write the repository. The head prefers whole words, so that each token has a text, and none ends it."""
     folder = models / MODEL
     shutil.rmtree(folder, ignore_errors=True)
@@ -50,7 +52,7 @@ def build(models: Path) -> None:
     head = np.zeros((SIZE, VOCABULARY), np.float32)
     head[:, words] = random.normal(size=(SIZE, len(words)))
     table = random.normal(size=(VOCABULARY, SIZE)).astype(np.float32)
-    write_model(folder, {"table": table, "head": head}, context=CONTEXT, layers=LAYERS)
+    write_model(folder, {"table": table, "head": head}, context=CONTEXT, layers=LAYERS, gpu=gpu)
 
 
 class Library:
@@ -73,6 +75,8 @@ class Library:
 
 def run_library(folder: str) -> None:
     """Answer each line of the standard input, a way, a number of streams and one of tokens, with tokens/s."""
+    if og.is_cuda_available():
+        onnxruntime.preload_dlls()
     model = og.Model(folder)
     prompt = og.Tokenizer(model).encode(PROMPT)
     engine = og.Engine(model)
@@ -140,7 +144,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--tokens", type=positive, default=400, help="of each stream")
     add_publication_arguments(parser)
     options = parser.parse_args(arguments)
-    build(FOLDER / "models")
+    build(FOLDER / "models", gpu=og.is_cuda_available())
     publication = Publication(options)
     figures = Figures(shlex.join(["python", "-m", "bench", "generation", *arguments]))
     library = Library()

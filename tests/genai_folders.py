@@ -25,7 +25,7 @@ TEMPLATE = "{{ bos_token }}{% for m in messages %} {{ m.content }}{% endfor %}"
 HEADS, HEAD_SIZE = 2, 16
 
 
-def write_counter(folder: Path, *, context: int = 64, is_endless: bool = False) -> Path:
+def write_counter(folder: Path, *, context: int = 64, is_endless: bool = False, gpu: bool = False) -> Path:
     """Write the folder of a model that counts to twelve, and ends or, if it `is_endless`, begins again."""
     tokenizer = write_tokenizer(folder)
     ids = word_ids(tokenizer)
@@ -33,7 +33,7 @@ def write_counter(folder: Path, *, context: int = 64, is_endless: bool = False) 
     head = np.zeros((size, size), np.float32)
     for at, follower in zip(ids, [*ids[1:], ids[0] if is_endless else tokenizer.token_to_id(END)], strict=True):
         head[at, follower] = 3
-    write_model(folder, {"table": np.eye(size, dtype=np.float32) * 8, "head": head}, context=context, gain=0)
+    write_model(folder, {"table": np.eye(size, dtype=np.float32) * 8, "head": head}, context=context, gain=0, gpu=gpu)
     return folder
 
 
@@ -71,18 +71,25 @@ def write_tokenizer(folder: Path) -> Any:
 
 
 def write_model(
-    folder: Path, weights: Mapping[str, Array], *, context: int, layers: int = 1, kv_heads: int = 1, gain: float = 1
+    folder: Path,
+    weights: Mapping[str, Array],
+    *,
+    context: int,
+    layers: int = 1,
+    kv_heads: int = 1,
+    gain: float = 1,
+    gpu: bool = False,
 ) -> None:
     """Write a graph of `layers` layers and its configuration.
 
     `weights` are the vectors of tokens (`table`) and what makes logits of vectors (`head`); the layers' own are random,
-    and what they add is multiplied by `gain`.
+    and what they add is multiplied by `gain`. On a GPU the attention takes half precision only.
     """
     hidden, vocabulary = weights["head"].shape
-    graph = _graph(weights, context, layers, kv_heads, gain)
+    graph = _graph(weights, context, layers, kv_heads, gain, np.dtype(np.float16 if gpu else np.float32))
     onnx.save(graph, folder / "model.onnx")
     decoder = {
-        "session_options": {"provider_options": []},
+        "session_options": {"provider_options": [{"cuda": {}}] if gpu else []},
         "filename": "model.onnx",
         "head_size": HEAD_SIZE,
         "hidden_size": hidden,
@@ -114,17 +121,19 @@ def write_model(
     (folder / "genai_config.json").write_text(json.dumps({"model": model, "search": search}))
 
 
-def _graph(weights: Mapping[str, Array], context: int, layers: int, kv_heads: int, gain: float) -> onnx.ModelProto:
+def _graph(
+    weights: Mapping[str, Array], context: int, layers: int, kv_heads: int, gain: float, dtype: np.dtype[Any]
+) -> onnx.ModelProto:
     hidden, vocabulary = weights["head"].shape
     random = np.random.default_rng(3)
     angles = np.outer(np.arange(context), 10000.0 ** (-np.arange(0, HEAD_SIZE, 2) / HEAD_SIZE))
     made: dict[str, Array] = {
-        **weights,
-        "lora": np.zeros((hidden, vocabulary), np.float32),
+        **{name: array.astype(dtype) for name, array in weights.items()},
+        "lora": np.zeros((hidden, vocabulary), dtype),
         "one": np.array([1]),
         "last": np.array(1),
-        "cosines": np.cos(angles).astype(np.float32),
-        "sines": np.sin(angles).astype(np.float32),
+        "cosines": np.cos(angles).astype(dtype),
+        "sines": np.sin(angles).astype(dtype),
     }
     nodes: list[Any] = []
 
@@ -133,11 +142,11 @@ def _graph(weights: Mapping[str, Array], context: int, layers: int, kv_heads: in
         return output
 
     def multiply(vectors: str, output: str, rows: int, columns: int, scale: float = 1) -> str:
-        made[f"{output}_weights"] = (random.normal(size=(rows, columns)) * scale / rows**0.5).astype(np.float32)
+        made[f"{output}_weights"] = (random.normal(size=(rows, columns)) * scale / rows**0.5).astype(dtype)
         return add("MatMul", [vectors, f"{output}_weights"], output)
 
     def normal(vectors: str, output: str) -> str:
-        made[f"{output}_weights"] = np.ones(hidden, np.float32)
+        made[f"{output}_weights"] = np.ones(hidden, dtype)
         inputs = [vectors, f"{output}_weights"]
         return add("SimplifiedLayerNormalization", inputs, output, axis=-1, epsilon=1e-5)
 
@@ -173,13 +182,13 @@ def _graph(weights: Mapping[str, Array], context: int, layers: int, kv_heads: in
     }
     tensors = {**{name.format("past_key_values"): shape for name, shape in kept.items()}, "lora": [hidden, vocabulary]}
     results = {"logits": ["batch", "tokens", vocabulary], **{n.format("present"): s for n, s in kept.items()}}
-    ids = ("input_ids", "attention_mask")
+    ids, kind = ("input_ids", "attention_mask"), helper.np_dtype_to_tensor_dtype(dtype)
     graph = helper.make_graph(
         nodes,
         "decoder",
         [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", f"{name}_length"]) for name in ids]
-        + [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in tensors.items()],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in results.items()],
+        + [helper.make_tensor_value_info(name, kind, shape) for name, shape in tensors.items()],
+        [helper.make_tensor_value_info(name, kind, shape) for name, shape in results.items()],
         [numpy_helper.from_array(array, name) for name, array in made.items()],
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]

@@ -11,6 +11,7 @@ import urllib.request
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from bench.models.networks import resnet
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import STOP_LIMIT_S, ServerProcess
 from tests.contract.shared_memory.client_regions import speaker
+from tests.genai_folders import WORDS, write_counter
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, usable_gpus
 from tests.waiting import until
@@ -106,9 +108,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("torch") is not None:
         write_python_model(models)
         write_embedding(models)
+    if has_generator():
+        write_counter(models / "counter", gpu=True)
     onnx_models.write_version(weights(64), models, "weights", f'backend: "onnxruntime"\n{ON_GPU}')
     onnx_models.write_version(resnet(), models, "resnet", f'backend: "onnxruntime"\nmax_batch_size: 4\n{ON_GPU}')
     return models
+
+
+def has_generator() -> bool:
+    """Whether ONNX Runtime GenAI is installed with CUDA."""
+    try:
+        return bool(metadata.version("onnxruntime-genai-cuda"))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def write_python_model(models: Path) -> None:
@@ -148,6 +160,7 @@ def server(http_workers: str, models: Path, tmp_path_factory: pytest.TempPathFac
     log = tmp_path_factory.mktemp("server") / "log"
     options = ("--shutdown-grace-secs=0", "--allow-client-shm=true", "--model-control-mode=explicit")
     loaded = ["graph", "ensemble", "resnet", *(["python", "embedding"] if find_spec("torch") else [])]
+    loaded += ["counter"] if has_generator() else []
     with ServerProcess(models, log, *options, *(f"--load-model={name}" for name in loaded)) as running:
         yield running
 
@@ -271,6 +284,22 @@ def test_a_python_model_has_its_gpu_and_answers_from_its_memory(server: ServerPr
 def test_a_torch_script_runs_on_the_gpu(server: ServerProcess) -> None:
     answer = outputs(server, "embedding", INPUT__0=np.array([[3], [9]], np.int64))["OUTPUT__0"]
     assert answer.tolist() == [[[12, 13, 14, 15]], [[36, 37, 38, 39]]]
+
+
+@pytest.mark.skipif(not has_generator(), reason="no onnxruntime-genai-cuda")
+def test_texts_are_generated_on_the_gpu(server: ServerProcess) -> None:
+    status, _, body = server.request("GET", "/v2/models/counter/config")
+    assert [group["kind"] for group in json.loads(body)["instance_group"]] == ["KIND_GPU"], (status, body)
+
+    def text_after(words: int) -> str:
+        asked = {"model": "counter", "prompt": "".join(f" {word}" for word in WORDS[:words])}
+        status, _, body = server.request("POST", "/v1/completions", json.dumps(asked).encode())
+        assert status == 200, body
+        return str(json.loads(body)["choices"][0]["text"])
+
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(text_after, range(1, 9)))
+    assert texts == ["".join(f" {word}" for word in WORDS[count:]) for count in range(1, 9)]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
