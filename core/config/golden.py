@@ -9,7 +9,6 @@ import math
 import stat
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +81,7 @@ _MOST_DIMENSIONS = 64  # of a numpy array
 _LARGEST_ELEMENT = 8  # bytes
 
 _BF16 = BY_NAME["BF16"]
+_BF16_NAN = np.uint16(0x7FC0)
 _Element = int | float | bool | bytes
 
 
@@ -133,58 +133,34 @@ def _shape(fields: Fields) -> Shape:
 
 
 def _array(datatype: Datatype, values: list[object], shape: Shape, path: str) -> Array:
-    """The flat array of `values`, which are flat or nested according to `shape`."""
-    nested = any(isinstance(value, list) for value in values)
-    flat = _flattened(values, shape, path) if nested else values
+    """The array of `values`, which are flat or nested according to `shape`."""
+    given = np.array(values, object)
     count = element_count(shape)
-    if len(flat) != count:
-        raise Malformed(f"{path}: expected {count} elements for shape {shape_text(shape)}, got {len(flat)}")
+    if given.size != count or (given.ndim > 1 and given.shape != shape):
+        got = shape_text(given.shape) if given.ndim > 1 else given.size
+        raise Malformed(f"{path}: expected {count} elements for shape {shape_text(shape)}, got {got}")
 
-    def place(index: int) -> str:
-        return path + (_index_text(index, shape) if nested else f"[{index}]")
+    def refuse(index: int, expected: str) -> Malformed:
+        place = "".join(f"[{each}]" for each in np.unravel_index(index, given.shape))
+        return Malformed(f"{path}{place}: expected {expected}, got {shown(given.flat[index])}")
 
     element = _reader(datatype)
     elements: list[Any] = []
-    for index, value in enumerate(flat):
+    for index, value in enumerate(given.flat):
         read = element(value)
         if read is None:
-            raise Malformed(f"{place(index)}: expected {_expected(datatype)}, got {shown(value)}")
+            raise refuse(index, _expected(datatype))
         elements.append(read)
     if datatype is BYTES:
         return bytes_array(elements, (count,))
     if not is_floating(datatype):
         return np.array(elements, dtype=datatype.dtype)
     wide = np.array(elements, dtype=np.float64)
-    narrow = _narrowed(wide, datatype)
+    narrow = narrowed(wide, datatype)
     out_of_range = np.flatnonzero(np.isfinite(wide) & ~np.isfinite(as_numbers(narrow, datatype)))
     if out_of_range.size:
-        index = int(out_of_range[0])
-        raise Malformed(f"{place(index)}: expected a number in the range of {datatype.name}, got {shown(flat[index])}")
+        raise refuse(int(out_of_range[0]), f"a number in the range of {datatype.name}")
     return narrow
-
-
-def _flattened(values: list[object], shape: Shape, path: str) -> list[object]:
-    """The elements of nested lists in row-major order. Raises Malformed if a list's length is not its dimension."""
-    level: list[object] = [values]
-    for depth, dim in enumerate(shape):
-        rows: list[list[object]] = []
-        for index, row in enumerate(level):
-            if not isinstance(row, list) or len(row) != dim:
-                got = f"a list of {len(row)}" if isinstance(row, list) else shown(row)
-                place = path + _index_text(index, shape[:depth])
-                raise Malformed(f"{place}: expected a list of {dim} for shape {shape_text(shape)}, got {got}")
-            rows.append(row)
-        level = list(chain.from_iterable(rows))
-    return level
-
-
-def _index_text(index: int, shape: Shape) -> str:
-    """The place of the row-major `index` in nested lists of `shape`, such as `[1][3]`."""
-    indices: list[int] = []
-    for dim in reversed(shape):
-        index, rest = divmod(index, dim)
-        indices.append(rest)
-    return "".join(f"[{each}]" for each in reversed(indices))
 
 
 def _reader(datatype: Datatype) -> Callable[[object], _Element | None]:
@@ -239,16 +215,17 @@ def _expected(datatype: Datatype) -> str:
     return f"an integer from {limits.min} to {limits.max}"
 
 
-def _narrowed(wide: Array, datatype: Datatype) -> Array:
-    """FP64 numbers rounded to `datatype`; numbers beyond its range become infinite."""
+def narrowed(wide: Array, datatype: Datatype) -> Array:
+    """Numbers rounded to a floating-point `datatype`; those beyond its range become infinite."""
     with np.errstate(over="ignore"):
         if datatype is not _BF16:
-            return wide.astype(datatype.dtype)
-        bits = wide.astype(np.float32).view(np.uint32)
-    # Round to nearest, ties to even: add half of the lowest bit that stays, less one if that bit is 0.
-    # The only NaN that JSON values make has none of the bits that are dropped, so it stays a NaN.
+            return wide.astype(datatype.dtype, copy=False)
+        single = wide.astype(np.float32)
+    # To the nearest, ties to even: add half of the lowest bit that stays, less one if that bit is 0.
+    bits = single.view(np.uint32)
     rounded: Array = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return rounded.astype(np.uint16)
+    # Rounding would turn a NaN whose bits are all set into a number.
+    return np.where(np.isnan(single), _BF16_NAN, rounded.astype(np.uint16))
 
 
 MAX_FILE_BYTES = 64 * 1024 * 1024

@@ -37,79 +37,33 @@ class InvalidModelConfig(ConfigInvalid):
         self.problems = tuple(problems)
 
 
-# They are followed link by link below the directory as given, because its canonical path may be meaningless: where
-# KServe mounts a model from another container, `/mnt/models` is a link to `/proc/PID/root/models`, and that resolves
-# to `/models`, which is a path in the other container.
-
-
-# Linux's limit; a path through more links is treated as a cycle.
-_MOST_LINKS = 40
-# Linux's longest path in characters. Following a longer one would take quadratic time.
-_LONGEST = 4096
-
-
 def is_plain(relative: str) -> bool:
     """Whether the text of `relative` stays within a directory; symbolic links are not followed."""
     return not (relative.startswith("/") or ".." in relative.split("/") or "\0" in relative)
 
 
 def path_inside(directory: Path, relative: str) -> Path | None:
-    """`directory/relative` with the symbolic links below `directory` followed; None if it leads outside.
-
-    A path that leads out and in again is inside. The path need not exist.
-    """
-    if "\0" in relative:
-        return None
-    names = _followed(directory, [], relative, _MOST_LINKS)
-    return None if names is None else directory.joinpath(*names)
-
-
-def _followed(directory: Path, below: list[str], text: str, links: int) -> list[str] | None:
-    """The names below `directory`, none of them a link, that `text` leads to from the folder `below`.
-
-    None if it leads outside or through more than `links` links.
-    """
-    if len(text) > _LONGEST:
-        return None
-    if text.startswith("/"):
-        return _back_inside(directory, text, links)
-    names = text.split("/")
-    for index, name in enumerate(names):
-        if name in ("", os.curdir):
-            continue
-        if name == os.pardir:
-            if not below:
-                return _back_inside(directory, "/".join((str(directory), *names[index:])), links)
-            below = below[:-1]
-            continue
-        target = _link(directory.joinpath(*below, name))
-        if target:
-            return _followed(directory, below, "/".join((target, *names[index + 1 :])), links - 1) if links else None
-        below = [*below, name]
-    return below
-
-
-def _back_inside(directory: Path, path: str, links: int) -> list[str] | None:
-    """As `_followed` for an absolute `path`: continues where the path last passes `directory`, under any name."""
-    names = path.split("/")
-    for end in range(len(names), 0, -1):
-        try:
-            is_there = os.path.samefile("/".join(names[:end]) or "/", directory)
-        except OSError:
-            continue
-        if is_there:
-            leaves = names[end : end + 1] == [os.pardir]
-            rest = "/".join(names[end:]).lstrip("/")
-            return None if leaves or not links else _followed(directory, [], rest, links - 1)
-    return None
-
-
-def _link(path: Path) -> str:
-    """The target of the link at `path`; "" if it is not a link or does not exist."""
+    """`directory/relative`; None if it leads outside, symbolic links followed. The path need not exist."""
+    path = directory / relative
     try:
-        return os.readlink(path)
+        return path if _real_path(path).is_relative_to(_real_path(directory)) else None
     except OSError:
-        return ""
+        return path if is_plain(relative) and not os.path.islink(path) else None
+    except ValueError:  # a NUL
+        return None
+
+
+def _real_path(path: Path) -> Path:
+    """Where the kernel finds `path`. Raises OSError.
+
+    Following the links by their text would not do: where KServe mounts a model from another container, `/mnt/models` is
+    a link to `/proc/PID/root/models`, whose text leads to `/models` of this container.
+    """
+    descriptor = os.open(path, os.O_PATH)
+    try:
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)

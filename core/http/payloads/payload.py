@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from trident.core.config.golden import as_numbers, is_floating
+from trident.core.config.golden import as_numbers, is_floating, narrowed
 from trident.core.config.json_fields import nearest, shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest
@@ -31,9 +31,6 @@ from trident.core.inference.tensors import (
     element_count,
     shape_text,
 )
-
-_BF16 = BY_NAME["BF16"]
-_BF16_NAN = np.uint16(0x7FC0)
 
 
 def expected_text(datatype: Datatype) -> str:
@@ -102,25 +99,13 @@ def string_array(array: Array) -> Array:
 
 
 def _as_floating(wide: Array, datatype: Datatype, location: ErrorLocation) -> Array:
-    with np.errstate(over="ignore"):
-        if datatype is _BF16:
-            narrow = _rounded_to_bf16(wide.astype(np.float32))
-        else:
-            narrow = wide.astype(datatype.dtype, copy=False)
+    narrow = narrowed(wide, datatype)
     finite = np.isfinite(as_numbers(narrow, datatype))
     if not finite.all():
         overflows = ~finite & np.isfinite(wide)
         if overflows.any():
             raise wrong_element(wide, int(np.argmax(overflows)), datatype, location)
     return narrow
-
-
-def _rounded_to_bf16(numbers: Array) -> Array:
-    """Round FP32 to the nearest BF16, ties to even: add half of the lowest kept bit, less one if that bit is even."""
-    bits = numbers.view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    # Rounding would turn a NaN whose bits are all set into a number.
-    return np.where(np.isnan(numbers), _BF16_NAN, rounded.astype(np.uint16))
 
 
 RowName = Callable[[int], str]

@@ -102,7 +102,7 @@ def test_the_account_is_the_memory_that_it_takes(size: int) -> None:
     finally:
         tracemalloc.stop()
     # What tracemalloc sees has no headers and padding, and has the objects of this test.
-    assert abs(cache.metrics().used - taken) < 3000 * 40
+    assert abs(cache.metrics().used - taken) < 3000 * 60
 
 
 SIZE = 40_000_000
@@ -156,5 +156,5 @@ def test_the_memory_of_the_process_stays_where_it_was_when_the_cache_became_full
     assert max(used) <= SIZE
     assert evictions[0] > 0
     assert evictions[-1] > 5 * evictions[0]
-    assert max(resident) - resident[0] <= 0.02 * SIZE, resident
+    assert max(resident) - resident[0] <= 0.04 * SIZE, resident
     assert max(resident) <= 1.05 * SIZE, resident
