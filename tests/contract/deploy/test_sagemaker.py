@@ -1,6 +1,6 @@
 """`python -m deploy.sagemaker` with moto: create, scale, delete, and a queue in S3.
 
-moto has no UpdateEndpoint and accepts duplicates; tests/unit/deploy/sagemaker/test_executor.py covers both.
+moto has no UpdateEndpoint and accepts duplicates; tests/unit/deploy/sagemaker/test_actions.py covers both.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ def test_scaling_is_removed_without_the_endpoint(deploy: Deploy, autoscaling: An
 
 
 def test_batch_transform_job_is_started(deploy: Deploy, sagemaker: Any) -> None:
-    options = ("--job-name=nightly-1", "--split=RecordIO", "--strategy=SingleRecord", "--assemble=None")
-    done(deploy("create", "nightly", *BATCH, *options, "--no-wait"))
-    job = sagemaker.describe_transform_job(TransformJobName="nightly-1")
+    done(deploy("create", "nightly", *BATCH, "--split=RecordIO", "--assemble=None", "--no-wait"))
+    (listed,) = sagemaker.list_transform_jobs(NameContains="nightly")["TransformJobSummaries"]
+    job = sagemaker.describe_transform_job(TransformJobName=listed["TransformJobName"])
     assert (job["TransformInput"]["SplitType"], job["BatchStrategy"]) == ("RecordIO", "SingleRecord")
     assert names_with(sagemaker, "nightly-") == {job["ModelName"]}
 

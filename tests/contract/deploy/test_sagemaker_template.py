@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.sagemaker.plan import Kind
-from deploy.sagemaker.resources import CSV_TYPES, JSON_TYPES, backlog_alarm, container_environment, put_alarms
+from deploy.sagemaker.aws import Kind
+from deploy.sagemaker.create import CSV_TYPES, JSON_TYPES, alarms, container_environment
+from deploy.sagemaker.scale import backlog_alarm
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import ASYNC, REAL_TIME, dry_run, only
 from trident.app.emulators.sagemaker.api_model import FREQUENCIES_S
@@ -99,7 +100,7 @@ def test_asynchronous_container_has_the_commands_limits() -> None:
 
 
 def test_alarms_are_those_of_the_command() -> None:
-    made = {call.parameters["AlarmName"]: call.parameters for call in put_alarms(NAME, Kind.REAL_TIME, [], 5, 1000, [])}
+    made = {alarm["AlarmName"]: alarm for alarm in alarms(NAME, Kind.REAL_TIME, 5, 1000)}
     backlog = backlog_alarm(NAME, [])
     made[backlog["AlarmName"]] = backlog
     # Each tells what it means in its own words, and whom in its own way.

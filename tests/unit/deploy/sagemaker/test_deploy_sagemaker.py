@@ -88,10 +88,10 @@ def test_tags_are_on_every_resource_or_left_out() -> None:
 
 
 def test_multi_model_endpoint_has_a_prefix_and_an_alarm_for_its_cache() -> None:
-    calls = dry_run("create", "shelf", *MULTI_MODEL, "--no-model-cache")
+    calls = dry_run("create", "shelf", *MULTI_MODEL)
     container = calls[0].parameters["PrimaryContainer"]
     assert (container["Mode"], container["ModelDataUrl"]) == ("MultiModel", "s3://models/shelf/")
-    assert container["MultiModelConfig"] == {"ModelCacheSetting": "Disabled"}
+    assert container["MultiModelConfig"] == {"ModelCacheSetting": "Enabled"}
     assert "ModelCacheHit" in [call.parameters.get("MetricName") for call in calls]
 
 
@@ -123,10 +123,10 @@ def test_serverless_endpoint_has_memory_and_no_instances() -> None:
 
 
 def test_capture_lists_text_types_but_not_binary_tensors() -> None:
-    capture = config_of(*REAL_TIME, "--capture-to=s3://data/c/", "--capture-json-type=application/x-mine")
+    capture = config_of(*REAL_TIME, "--capture-to=s3://data/c/")
     assert capture["DataCaptureConfig"]["CaptureContentTypeHeader"] == {
         "CsvContentTypes": ["text/csv"],
-        "JsonContentTypes": ["application/json", "application/jsonlines", "application/x-mine"],
+        "JsonContentTypes": ["application/json", "application/jsonlines"],
     }
 
 
@@ -171,8 +171,9 @@ def test_batch_transform_on_gpus_needs_the_image_with_cuda_12() -> None:
 
 
 def test_batch_transform_job_splits_and_assembles() -> None:
-    framed = ("--split=RecordIO", "--strategy=SingleRecord", "--assemble=None", "--content-type=application/x-npy")
-    calls = dry_run("create", "nightly", *BATCH, *framed, "--max-payload-mb=10", "--max-concurrent=10")
+    calls = dry_run(
+        "create", "nightly", *BATCH, "--split=RecordIO", "--assemble=None", "--content-type=application/x-npy"
+    )
     assert names(calls) == ["CreateModel", "CreateTransformJob", "DescribeTransformJob"]
     job = calls[1].parameters
     assert job["TransformInput"]["SplitType"] == "RecordIO"
@@ -182,7 +183,8 @@ def test_batch_transform_job_splits_and_assembles() -> None:
         "AssembleWith": "None",
         "Accept": "application/x-npy",
     }
-    assert (job["BatchStrategy"], job["MaxPayloadInMB"], job["MaxConcurrentTransforms"]) == ("SingleRecord", 10, 10)
+    assert job["BatchStrategy"] == "SingleRecord"
+    assert only(dry_run("create", "nightly", *BATCH), "sagemaker.CreateTransformJob")["BatchStrategy"] == "MultiRecord"
 
 
 def test_repeated_batch_is_another_job_of_the_same_model() -> None:
@@ -225,9 +227,7 @@ def test_update_waits_as_long_as_its_steps_may_take() -> None:
     )
 
 
-def test_an_update_may_change_alarms_and_keep_the_number_of_instances() -> None:
-    other = only(dry_run("update", "digits", *REAL_TIME, "--rollback-alarm=mine"), "sagemaker.UpdateEndpoint")
-    assert other["DeploymentConfig"]["AutoRollbackConfiguration"] == {"Alarms": [{"AlarmName": "mine"}]}
+def test_an_update_may_leave_out_alarms_and_keep_the_number_of_instances() -> None:
     none = dry_run("update", "digits", *REAL_TIME, "--no-alarms")
     assert "AutoRollbackConfiguration" not in only(none, "sagemaker.UpdateEndpoint")["DeploymentConfig"]
     assert "PutMetricAlarm" not in names(none)
@@ -314,36 +314,20 @@ def test_delete_removes_endpoint_then_configurations_then_models() -> None:
         (["create", "a_b", *REAL_TIME], "'a_b' is not a valid name"),
         (["create", "a" * 53, *REAL_TIME], "has 53 characters"),
         (["create", "x", *REAL_TIME[:-1], "ml.c5.xlarg"], "did you mean ml.c5.xlarge?"),
-        (["create", "x", *REAL_TIME, "--startup-secs=10"], "valid min value: 60"),
-        (["create", "x", *REAL_TIME, "--startup-secs=4000"], "it takes 60 to 3600"),
         (["create", "x", *REAL_TIME, "--capture-to=data"], "does not match the pattern"),
         (
             ["create", "x", *REAL_TIME, "--role=arn:aws:iam::12:role/trident"],
             "ExecutionRoleArn is 'arn:aws:iam::12:role/trident'",
         ),
-        (["create", "x", *REAL_TIME, "--subnet=subnet-1"], "--security-group"),
         (["create", "x", *REAL_TIME, "--env=LEVEL"], "it takes NAME=VALUE"),
         (["create", "x", *MODEL, "--model-data", ARCHIVE], "--kind real-time needs --instance-type"),
-        (["create", "x", *MODEL, "--model-data=models", "--instance-type", INSTANCE], "it takes s3://BUCKET"),
         (["create", "x", *MODEL, "--model-data=s3://m/x.zip", "--instance-type", INSTANCE], "ends with .tar.gz"),
         (["create", "x", *MULTI_MODEL, "--model-data", ARCHIVE], "ends with /"),
         (["create", "x", *SERVERLESS, "--model-data=s3://models/plain/"], "tar -C MODEL"),
-        (["create", "x", *SERVERLESS, "--memory-mb=1500"], "in steps of 1024"),
         (["create", "x", *SERVERLESS, "--memory-mb=7168"], "it takes 1024 to 6144"),
-        (["create", "x", *SERVERLESS, "--provisioned-concurrency=9"], "--max-concurrency is 5"),
-        (["create", "x", *SERVERLESS, "--capture-to=s3://data/c/"], "captures no data"),
         (["create", "x", *SERVERLESS, "--instance-type", INSTANCE], "give it --memory-mb"),
-        (["create", "x", *SERVERLESS, "--subnet=s", "--security-group=g"], "cannot be in a VPC"),
         (["create", "x", *ASYNC, "--output="], "needs --output"),
         (["create", "x", *BATCH, "--input="], "needs --input"),
-        (["create", "x", *BATCH, "--max-payload-mb=50", "--max-concurrent=3"], "at most 100"),
-        (["create", "x", *BATCH, "--split=None"], "--strategy SingleRecord"),
-        (["create", "x", *BATCH, "--split=TFRecord"], "--strategy SingleRecord"),
-        (["create", "x", *BATCH, "--join=Input", "--assemble=None"], "--assemble Line"),
-        (["update", "x", *REAL_TIME, "--step-percent=60"], "1 to 50"),
-        (["update", "x", *REAL_TIME, "--shift=linear", "--step-percent=5"], "10 to 50"),
-        (["scale", "x", "--min=0", "--max=2", "--target=5"], "only --kind async"),
-        (["scale", "x", "--min=3", "--max=2", "--target=5"], "--min is at most --max"),
         (["scale", "x", "--max=2"], "it must be above 0"),
         (["scale", "x", "--kind=serverless", "--max=2", "--target=70"], "such as 0.7"),
         (["smoke", "x", "--request=deploy/models"], "deploy/models: Is a directory"),
@@ -366,7 +350,7 @@ def test_invalid_settings_are_refused_with_a_cure(arguments: list[str], text: st
         ("TRIDENT_HTTP_THREAD_COUNT=none", "TRIDENT_HTTP_THREAD_COUNT"),
         ("SAGEMAKER_MULTI_MODEL=true", "--kind multi-model"),
         ("SAGEMAKER_BATCH=true", "--kind batch"),
-        ("LONG=" + "x" * 1025, "more than 1024 bytes"),
+        ("LONG=" + "x" * 1025, "it takes 0 to 1024"),
     ],
 )
 def test_variable_that_the_server_would_refuse_is_refused(variable: str, text: str) -> None:
@@ -374,7 +358,7 @@ def test_variable_that_the_server_would_refuse_is_refused(variable: str, text: s
 
 
 def test_variables_are_limited_in_number_and_need_our_prefix_only_to_be_checked() -> None:
-    assert "at most 100" in refusal("create", "x", *REAL_TIME, *(f"--env=X{n}=1" for n in range(101)))
+    assert "it takes 0 to 100" in refusal("create", "x", *REAL_TIME, *(f"--env=X{n}=1" for n in range(101)))
     calls = dry_run("create", "x", *REAL_TIME, "--env=OMP_NUM_THREADS=4", "--env=TRIDENT_LOG_VERBOSE=1")
     environment = calls[0].parameters["PrimaryContainer"]["Environment"]
     assert environment == {"OMP_NUM_THREADS": "4", "TRIDENT_LOG_VERBOSE": "1"}

@@ -1,4 +1,4 @@
-"""Executing plans, with boto3's real clients and botocore's Stubber in place of AWS.
+"""The actions, with boto3's real clients and botocore's Stubber in place of AWS.
 
 It checks the parameters of every call against the API, and its order.
 """
@@ -14,12 +14,10 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from deploy.sagemaker.actions import plan_of
-from deploy.sagemaker.execute import POLL_S, Executor, Printer
-from deploy.sagemaker.options import parser
-from deploy.sagemaker.plan import CallFailed, NotReached, Plan
-from deploy.sagemaker.resources import AUTOSCALING as SERVICE
-from tests.unit.deploy.sagemaker.sagemaker_command import REAL_TIME
+from deploy.sagemaker.__main__ import _ACTIONS, parser
+from deploy.sagemaker.aws import POLL_S, Aws, DeployError
+from deploy.sagemaker.scale import AUTOSCALING as SERVICE
+from tests.unit.deploy.sagemaker.sagemaker_command import REAL_TIME, dry_run, only
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ARN = "arn:aws:sagemaker:us-east-1:123456789012:endpoint/digits"
@@ -27,13 +25,11 @@ OLD = "digits-0123456789"
 OLD_MODEL = "digits-aaaaaaaaaa"
 
 
-def plan(*arguments: str) -> Plan:
-    return plan_of(parser().parse_args(arguments), NOW)
+Arguments = tuple[str, ...]
 
 
-def parameters(made: Plan, operation: str) -> dict[str, Any]:
-    (found,) = [step.parameters for step in made if not hasattr(step, "call") and step.operation == operation]
-    return dict(found)
+def parameters(arguments: Arguments, operation: str) -> dict[str, Any]:
+    return only(dry_run(*arguments), f"sagemaker.{operation}")
 
 
 def endpoint(status: str, config: str, reason: str = "") -> dict[str, Any]:
@@ -68,9 +64,7 @@ class Stubbed:
         self._stubbers = {service: Stubber(client) for service, client in clients.items()}
         self._out = io.StringIO()
         self._now = 0.0
-        self.executor = Executor(
-            clients.__getitem__, Printer(self._out), pause=self._pass_time, clock=lambda: self._now
-        )
+        self._aws = Aws(clients.__getitem__, self._out, pause=self._pass_time, clock=lambda: self._now)
 
     def __enter__(self) -> Stubbed:
         for stubber in self._stubbers.values():
@@ -90,10 +84,11 @@ class Stubbed:
     def refuse(self, operation: str, code: str, message: str, service: str = "sagemaker") -> None:
         self._stubbers[service].add_client_error(operation, code, message)
 
-    def run(self, made: Plan) -> int:
-        failures = self.executor.run(made)
+    def run(self, arguments: Arguments) -> int:
+        given = parser().parse_args(arguments)
+        _ACTIONS[given.action][0](self._aws, given)
         self.assert_all_was_asked()
-        return failures
+        return self._aws.failures
 
     def assert_all_was_asked(self) -> None:
         for stubber in self._stubbers.values():
@@ -129,9 +124,9 @@ def answer_creation(aws: Stubbed) -> None:
     aws.answer("create_endpoint", {"EndpointArn": ARN})
 
 
-CREATE = plan("create", "digits", *REAL_TIME, "--no-alarms", "--wait-secs=60")
+CREATE = ("create", "digits", *REAL_TIME, "--no-alarms", "--wait-secs=60")
 CREATED = parameters(CREATE, "CreateEndpoint")["EndpointConfigName"]
-UPDATE = plan("update", "digits", *REAL_TIME, "--no-alarms")
+UPDATE = ("update", "digits", *REAL_TIME, "--no-alarms")
 
 
 def test_wait_prints_each_state_of_the_endpoint_once(aws: Stubbed) -> None:
@@ -146,7 +141,7 @@ def test_failure_of_an_endpoint_has_its_reason(aws: Stubbed) -> None:
     answer_creation(aws)
     aws.answer("describe_endpoint", endpoint("Creating", CREATED))
     aws.answer("describe_endpoint", endpoint("Failed", CREATED, "the container did not pass the ping check"))
-    with pytest.raises(NotReached, match="is Failed: the container did not pass the ping check"):
+    with pytest.raises(DeployError, match="is Failed: the container did not pass the ping check"):
         aws.run(CREATE)
 
 
@@ -154,7 +149,7 @@ def test_wait_ends_at_its_limit(aws: Stubbed) -> None:
     answer_creation(aws)
     for _ in range(7):
         aws.answer("describe_endpoint", endpoint("Creating", CREATED))
-    with pytest.raises(NotReached, match="is Creating after 60 s") as raised:
+    with pytest.raises(DeployError, match="is Creating after 60 s") as raised:
         aws.run(CREATE)
     assert "--wait-secs" in raised.value.hint
     aws.assert_all_was_asked()
@@ -173,14 +168,14 @@ def test_create_of_an_existing_endpoint_hints_at_update(aws: Stubbed) -> None:
     aws.answer("create_model", {"ModelArn": ARN})
     aws.answer("create_endpoint_config", {"EndpointConfigArn": ARN})
     aws.refuse("create_endpoint", "ValidationException", 'Cannot create already existing endpoint "arn".')
-    with pytest.raises(CallFailed, match="already existing endpoint") as raised:
+    with pytest.raises(DeployError, match="already existing endpoint") as raised:
         aws.run(CREATE)
     assert "update" in raised.value.hint
 
 
 def test_refusal_ends_the_plan_and_names_the_permissions(aws: Stubbed) -> None:
     aws.refuse("create_model", "AccessDeniedException", "User is not authorized to perform: iam:PassRole")
-    with pytest.raises(CallFailed, match=r"^sagemaker\.CreateModel: AccessDeniedException: .*PassRole") as raised:
+    with pytest.raises(DeployError, match=r"^sagemaker\.CreateModel: AccessDeniedException: .*PassRole") as raised:
         aws.run(CREATE)
     assert "sagemaker.md" in raised.value.hint
 
@@ -204,14 +199,14 @@ def test_rollback_is_a_failure(aws: Stubbed) -> None:
     aws.answer("update_endpoint", {"EndpointArn": ARN})
     aws.answer("describe_endpoint", endpoint("RollingBack", OLD))
     aws.answer("describe_endpoint", endpoint("InService", OLD, "alarm digits-5xx"))
-    with pytest.raises(NotReached, match=rf"is {OLD}, not .*: it was rolled back: alarm digits-5xx"):
+    with pytest.raises(DeployError, match=rf"is {OLD}, not .*: it was rolled back: alarm digits-5xx"):
         aws.run(UPDATE)
 
 
 def test_update_without_a_change_makes_no_calls(aws: Stubbed) -> None:
     same = parameters(UPDATE, "UpdateEndpoint")["EndpointConfigName"]
     aws.answer("describe_endpoint", endpoint("InService", same))
-    with pytest.raises(NotReached, match="nothing to update") as raised:
+    with pytest.raises(DeployError, match="nothing to update") as raised:
         aws.run(UPDATE)
     assert "digest" in raised.value.hint
 
@@ -220,7 +215,7 @@ def test_update_without_a_change_makes_no_calls(aws: Stubbed) -> None:
 def test_update_removes_the_previous_resources_but_not_shared_ones(
     aws: Stubbed, is_same_model: bool, removes_model: bool
 ) -> None:
-    made = plan("update", "digits", *REAL_TIME, "--no-alarms", "--delete-previous")
+    made = ("update", "digits", *REAL_TIME, "--no-alarms", "--delete-previous")
     model = parameters(made, "CreateModel")["ModelName"]
     aws.answer("describe_endpoint", endpoint("InService", OLD))
     aws.expect(
@@ -237,7 +232,7 @@ def test_update_removes_the_previous_resources_but_not_shared_ones(
 
 
 def test_alarm_from_zero_starts_the_latest_policy(aws: Stubbed, clients: dict[str, Any]) -> None:
-    made = plan("scale", "films", "--kind=async", "--min=0", "--max=2", "--target=5")
+    made = ("scale", "films", "--kind=async", "--min=0", "--max=2", "--target=5")
     aws.answer("register_scalable_target", {}, SERVICE)
     for name in ("tracking", "from-zero"):
         aws.answer("put_scaling_policy", {"PolicyARN": f"arn:{name}"}, SERVICE)
@@ -273,7 +268,7 @@ def test_delete_leaves_resources_of_other_endpoints(aws: Stubbed) -> None:
     aws.expect("delete_endpoint_config", {"EndpointConfigName": "digits-bbbbbbbbbb"})
     aws.answer("list_models", {"Models": [{"ModelName": OLD_MODEL, "ModelArn": ARN, "CreationTime": NOW}]})
     aws.expect("delete_model", {"ModelName": OLD_MODEL})
-    assert aws.run(plan("delete", "digits")) == 0
+    assert aws.run(("delete", "digits")) == 0
     assert "digits: gone" in aws.lines
     assert f"DeleteModel {OLD_MODEL}: done" in aws.lines
 
@@ -288,7 +283,7 @@ def test_delete_continues_after_failures_and_reports_them(aws: Stubbed) -> None:
     models = [{"ModelName": OLD_MODEL, "ModelArn": ARN, "CreationTime": NOW}]
     aws.answer("list_models", {"Models": models})
     aws.refuse("delete_model", "AccessDeniedException", "not this one")
-    assert aws.run(plan("delete", "digits")) == 3
+    assert aws.run(("delete", "digits")) == 3
     assert "DeleteEndpoint digits: does not exist" in aws.lines
     assert "failed: sagemaker.DeleteModel: AccessDeniedException: not this one" in aws.lines
 
@@ -297,6 +292,6 @@ def test_endpoint_that_stays_keeps_its_configuration(aws: Stubbed) -> None:
     answer_deletion(aws)
     aws.refuse("delete_endpoint", "AccessDeniedException", "no")
     aws.answer("describe_endpoint", endpoint("InService", OLD))
-    with pytest.raises(NotReached, match="EndpointStatus is InService"):
-        aws.run(plan("delete", "digits"))
+    with pytest.raises(DeployError, match="EndpointStatus is InService"):
+        aws.run(("delete", "digits"))
     aws.assert_all_was_asked()
