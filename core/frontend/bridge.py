@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ServerError
@@ -22,7 +22,7 @@ from trident.core.inference.pending_request import Deferred, LoneRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import StreamedRequest
-from trident.core.waiting.waiting import ThreadMailbox, ThreadWaiter
+from trident.core.waiting.waiting import Mailbox, ThreadMailbox, ThreadWaiter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,13 +53,21 @@ class Bridge(Protocol):
         ...
 
     def stream(
-        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
+        self,
+        model: ServedModel,
+        request: InferenceRequest,
+        client_gone: ClientGone | None = None,
+        on_arrival: Callable[[], None] | None = None,
     ) -> ResponseStream:
         """Submit `request` to `model` and return its responses, which may be errors, as they arrive.
 
         The caller takes all of them or cancels the stream. `client_gone` is asked as in `infer`; after it returned true
-        or raised, the stream ends with an error at once.
+        or raised, the stream ends with an error at once. `on_arrival` is called for each response, on any thread.
         """
+        ...
+
+    def mailbox(self) -> Mailbox[Any]:
+        """A mailbox for the thread or greenlet that calls."""
         ...
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -145,13 +153,20 @@ class ThreadBridge:
         return response
 
     def stream(
-        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
+        self,
+        model: ServedModel,
+        request: InferenceRequest,
+        client_gone: ClientGone | None = None,
+        on_arrival: Callable[[], None] | None = None,
     ) -> ResponseStream:
-        stream = ResponseStream(request, ThreadMailbox(), client_gone, LOOK_SECONDS)
+        stream = ResponseStream(request, self.mailbox(), client_gone, LOOK_SECONDS, on_arrival=on_arrival)
         pending = StreamedRequest(request, stream.respond)
         stream.begin(pending)
         model.submit(pending)
         return stream
+
+    def mailbox(self) -> Mailbox[Any]:
+        return ThreadMailbox()
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)

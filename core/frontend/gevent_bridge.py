@@ -22,7 +22,7 @@ from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
 from trident.core.inference.streaming import StreamedRequest
 from trident.core.waiting.hub import GreenletMailbox, GreenletWaiter, HubSignal, HubWaiters
-from trident.core.waiting.waiting import Deadlines
+from trident.core.waiting.waiting import Deadlines, Mailbox
 
 
 class HubResponses:
@@ -142,17 +142,24 @@ class GeventBridge:
             self._submissions.put(model, pending)
 
     def stream(
-        self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
+        self,
+        model: ServedModel,
+        request: InferenceRequest,
+        client_gone: ClientGone | None = None,
+        on_arrival: Callable[[], None] | None = None,
     ) -> ResponseStream:
         is_watched = client_gone is not None
-        mailbox: GreenletMailbox[InferenceResponse] = GreenletMailbox(self._waiters)
-        stream = ResponseStream(request, mailbox, client_gone, on_end=self._watch.remove if is_watched else None)
+        on_end = self._watch.remove if is_watched else None
+        stream = ResponseStream(request, self.mailbox(), client_gone, on_end=on_end, on_arrival=on_arrival)
         pending = StreamedRequest(request, stream.respond)
         stream.begin(pending)
         self._submit(model, pending, False)
         if is_watched:
             self._watch.add(stream)
         return stream
+
+    def mailbox(self) -> Mailbox[Any]:
+        return GreenletMailbox(self._waiters)
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._wait(self._threads.submit(function, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""The responses to one request as an iterator.
+"""The responses to one request as an iterator, and those to several.
 
 Source: docs/spec/schedulers.md section 3.8.
 """
@@ -6,6 +6,7 @@ Source: docs/spec/schedulers.md section 3.8.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from trident.core.errors import RequestCancelled, ServerError
 from trident.core.inference.pending_request import CancelCause
@@ -33,15 +34,18 @@ class ResponseStream:
         client_gone: Callable[[], bool] | None,
         look_seconds: float | None = None,
         on_end: Callable[[ResponseStream], None] | None = None,
+        on_arrival: Callable[[], None] | None = None,
     ) -> None:
         """`look_seconds`: the period in which a wait asks `client_gone`; None: somebody else calls `is_given_up`.
-        `on_end` is called when the caller has the final response, or cancels.
+        `on_end` is called when the caller has the final response, or cancels; `on_arrival` when a response has come, on
+        any thread.
         """
         self._request = request
         self._mailbox = mailbox
         self._client_gone = client_gone
         self._look_seconds = look_seconds if client_gone is not None else None
         self._on_end = on_end
+        self._on_arrival = on_arrival
         self._taken = 0
         self._pending: StreamedRequest | None = None
         self._has_ended = False
@@ -55,6 +59,8 @@ class ResponseStream:
     def respond(self, response: InferenceResponse) -> None:
         """Bring a response. Any thread, one at a time."""
         self._mailbox.put(response)
+        if self._on_arrival is not None:
+            self._on_arrival()
 
     def __iter__(self) -> ResponseStream:
         return self
@@ -67,10 +73,7 @@ class ResponseStream:
 
     def take(self, most: int = _MOST_RESPONSES) -> list[InferenceResponse]:
         """Wait for a response; return it and those that have arrived with it, at most `most`. None are left: []."""
-        pending, taken = self._pending, self._taken
-        if pending is not None and taken:
-            self._taken = 0
-            pending.take(taken)
+        self.acknowledge()
         if self._has_ended:
             return []
         self._wait()
@@ -85,6 +88,13 @@ class ResponseStream:
             size += response.nbytes
         self._taken = len(responses)
         return responses
+
+    def acknowledge(self) -> None:
+        """The caller has sent what it took: the model may send as much again."""
+        pending, taken = self._pending, self._taken
+        if pending is not None and taken:
+            self._taken = 0
+            pending.take(taken)
 
     def cancel(self) -> None:
         """The caller takes no more responses. Does nothing after the final one; the next `take` returns []."""
@@ -126,3 +136,45 @@ class ResponseStream:
         if self._on_end is not None:
             on_end, self._on_end = self._on_end, None
             on_end(self)
+
+
+class ResponseStreams:
+    """The responses to several requests as they arrive, each with the number of its request, from 0. Used as a
+    ResponseStream is."""
+
+    def __init__(self, arrived: Mailbox[int]) -> None:
+        """`arrived` has the number of the request of each response that is there."""
+        self._arrived = arrived
+        self._streams: list[ResponseStream] = []
+        self._open = 0
+        self._taken: ResponseStream | None = None
+
+    def add(self, begin: Callable[[Callable[[], None]], ResponseStream]) -> None:
+        """Add the stream that `begin` makes; it takes what the stream has to call on an arrival."""
+        self._streams.append(begin(partial(self._arrived.put, len(self._streams))))
+        self._open += 1
+
+    def __iter__(self) -> ResponseStreams:
+        return self
+
+    def __next__(self) -> tuple[int, InferenceResponse]:
+        if self._taken is not None:
+            self._taken.acknowledge()
+            self._taken = None
+        while self._open:
+            while not self._arrived.wait(self._streams[0]._look_seconds):
+                for stream in self._streams:
+                    stream.is_given_up()
+            number = self._arrived.items.popleft()
+            response = next(self._streams[number], None)
+            if response is not None:
+                self._taken = self._streams[number]
+                self._open -= response.final
+                return number, response
+        raise StopIteration
+
+    def cancel(self) -> None:
+        """The caller takes no more responses."""
+        for stream in self._streams:
+            stream.cancel()
+        self._open = 0

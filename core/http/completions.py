@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
-from trident.core.frontend.response_stream import ResponseStream
-from trident.core.http.dataplane import add_load, complete, off_hub, open_stream, run
+from trident.core.frontend.response_stream import ResponseStreams
+from trident.core.http.dataplane import add_load, complete, off_hub, open_streams, run, run_many
 from trident.core.http.errors import EVENT_STREAM, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
@@ -38,7 +38,11 @@ _TEXT_OUTPUTS = ("text_output", "text")
 _CHAT_TEMPLATE = "chat_template"
 _TEMPLATE_TOKENS = ("bos_token", "eos_token")
 # Members that are for this server, not for the model.
-_OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "n", "tools", "user"})
+_OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "n", "best_of", "tools", "user"})
+# A prompt that is token ids, as vLLM calls it.
+_PROMPT_IDS = "prompt_token_ids"
+# Choices of one request; more would keep the model from other clients.
+_MOST_CHOICES = 128
 # What TensorRT-LLM's models call them.
 _OTHER_NAMES = {"stop_words": "stop", "random_seed": "seed"}
 # Inputs that ask Triton's vLLM and TensorRT-LLM models for more than the text.
@@ -58,12 +62,14 @@ class _Form(NamedTuple):
     prefix: str
     is_chat: bool
 
-    def choice(self, text: str, finish: str | None, logprobs: _Logprobs | None, *, is_chunk: bool) -> dict[str, Any]:
+    def choice(
+        self, index: int, text: str, finish: str | None, logprobs: _Logprobs | None, *, is_chunk: bool
+    ) -> dict[str, Any]:
         content: dict[str, Any] = {"text": text}
         if self.is_chat:
             content = {"delta" if is_chunk else "message": {"role": "assistant", "content": text}}
         made = logprobs and (logprobs.of_chat() if self.is_chat else logprobs.of_completion())
-        return {"index": 0, **content, "logprobs": made, "finish_reason": finish}
+        return {"index": index, **content, "logprobs": made, "finish_reason": finish}
 
 
 class _Candidate(NamedTuple):
@@ -115,13 +121,14 @@ class _Logprobs:
 
 
 class _Account:
-    """What the responses to a request have said so far."""
+    """What the responses for one choice have said so far."""
 
     def __init__(self, output: str, logprobs: int | None) -> None:
         """`output` has the text; `logprobs` is how many candidates the client wants at each place, None for nothing."""
         self._output = output
         self._most = logprobs
-        self._counts = {"prompt_tokens": 0, "completion_tokens": 0}
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
         self.size = 0
         self.finish_reason = "stop"
 
@@ -137,8 +144,8 @@ class _Account:
         if isinstance(reason, bytes) and reason not in (b"", b"None"):
             self.finish_reason = reason.decode("utf-8", "replace")
         # As vLLM models do it: all tokens of the prompt, and the tokens of this response.
-        self._counts["prompt_tokens"] = int(_scalar(response, "num_input_tokens") or self._counts["prompt_tokens"])
-        self._counts["completion_tokens"] += int(_scalar(response, "num_output_tokens") or 0)
+        self.prompt_tokens = int(_scalar(response, "num_input_tokens") or self.prompt_tokens)
+        self.completion_tokens += int(_scalar(response, "num_output_tokens") or 0)
         given = None if logprobs is None else _scalar(response, "logprobs")
         if logprobs is not None and isinstance(given, bytes):
             try:
@@ -147,11 +154,16 @@ class _Account:
                 raise BackendFailed(f"the output 'logprobs' is not as that of vLLM models: {error!r}") from error
         return text
 
-    def usage(self) -> dict[str, int]:
-        """The tokens that the model counts; 0 if it counts none."""
-        return {**self._counts, "total_tokens": sum(self._counts.values())}
+
+def _usage(accounts: Sequence[_Account], n: int) -> dict[str, int]:
+    """The tokens that the model counts, 0 if it counts none: those of a prompt once for its `n` choices."""
+    prompt = sum(account.prompt_tokens for account in accounts[::n])
+    completion = sum(account.completion_tokens for account in accounts)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
+# Each with the index of its choice.
+_Responses = Iterator[tuple[int, InferenceResponse]]
 _COMPLETION = _Form("text_completion", "text_completion", "cmpl", is_chat=False)
 _CHAT = _Form("chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
 
@@ -197,7 +209,7 @@ def _generated(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, as
     prompt: str = asked["inputs"]
     request = _request(model.spec, prompt, options)
     complete(front_end, environ, request)
-    text, _ = _whole(front_end, environ, model, request, _Account(_text_output(model.spec), None))
+    ((text, _),) = _whole(front_end, environ, model, [request], [_Account(_text_output(model.spec), None)])
     return json_reply([{"generated_text": prompt + text if is_full else text}])
 
 
@@ -215,78 +227,111 @@ def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form) -> Reply:
 def _completed(
     front_end: HttpFrontEnd, environ: Environ, form: _Form, model: ServedModel, body: Mapping[str, Any]
 ) -> Reply:
-    if body.get("n", 1) != 1:
-        raise InvalidRequest("'n' may only be 1", hint="send the request several times")
     name = model.spec.name
-    account = _Account(_text_output(model.spec), _logprobs(body) if "logprobs" in model.spec.outputs else None)
-    prompt = _prompt_of_chat(front_end, name, body) if form.is_chat else _prompt(body)
-    request = _request(model.spec, prompt, body)
-    complete(front_end, environ, request)
+    prompts = [_prompt_of_chat(front_end, name, body)] if form.is_chat else _prompts(body)
+    n = _choices_of_each(body, prompts)
+    logprobs = _logprobs(body) if "logprobs" in model.spec.outputs else None
+    accounts = [_Account(_text_output(model.spec), logprobs) for _ in range(n * len(prompts))]
+    requests = [_request(model.spec, prompt, _with_seed(body, at)) for prompt in prompts for at in range(n)]
+    for request in requests:
+        complete(front_end, environ, request)
     head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
     if body.get("stream") is True:
-        stream = _responses(front_end, environ, model, request)
-        chunks = _Chunks(front_end, environ, stream, form, head, account, body.get("stream_options"))
+        responses = _responses(front_end, environ, model, requests)
+        options = body.get("stream_options")
+        has_usage = isinstance(options, dict) and options.get("include_usage") is True
+        chunks = _Chunks(front_end, environ, responses, form, head, accounts, n if has_usage else 0)
         chunks.begin()
         reply = Reply(200, [("Content-Type", EVENT_STREAM), ("X-Accel-Buffering", "no")], chunks)
     else:
-        text, logprobs = _whole(front_end, environ, model, request, account)
-        choice = form.choice(text, account.finish_reason, logprobs, is_chunk=False)
-        reply = json_reply({**head, "object": form.whole, "choices": [choice], "usage": account.usage()})
+        found = _whole(front_end, environ, model, requests, accounts)
+        choices = [
+            form.choice(index, text, account.finish_reason, logprobs, is_chunk=False)
+            for index, (account, (text, logprobs)) in enumerate(zip(accounts, found, strict=True))
+        ]
+        reply = json_reply({**head, "object": form.whole, "choices": choices, "usage": _usage(accounts, n)})
     add_load(front_end, environ, reply.headers, name)
     return reply
 
 
+def _choices_of_each(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
+    """How many answers to each of `prompts` the client wants. Raises InvalidRequest."""
+    n = 1 if (given := body.get("n")) is None else given
+    if type(n) is not int or n < 1:
+        raise InvalidRequest("'n' must be a whole number of at least 1")
+    if n * len(prompts) > _MOST_CHOICES:
+        raise InvalidRequest(
+            f"{len(prompts)} prompts with 'n' {n} make {n * len(prompts)} choices, at most {_MOST_CHOICES} are allowed"
+        )
+    if body.get("best_of") not in (None, n):
+        raise InvalidRequest("'best_of' must be as large as 'n': no choice is left out", hint="ask for more with 'n'")
+    return n
+
+
+def _with_seed(body: Mapping[str, Any], at: int) -> Mapping[str, Any]:
+    """The options of choice `at` of a prompt. With a seed each has its own, as in vLLM."""
+    seed = body.get("seed")
+    return {**body, "seed": seed + at} if at and type(seed) is int else body
+
+
 def _whole(
-    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest, account: _Account
-) -> tuple[str, _Logprobs | None]:
-    """The text of all responses. Raises ServerError."""
-    text, has_text, logprobs = "", False, account.begin_logprobs()
-    stream = _responses(front_end, environ, model, request)
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    model: ServedModel,
+    requests: Sequence[InferenceRequest],
+    accounts: Sequence[_Account],
+) -> list[tuple[str, _Logprobs | None]]:
+    """The text of all responses for each choice. Raises ServerError."""
+    texts: list[list[str]] = [[] for _ in accounts]
+    logprobs = [account.begin_logprobs() for account in accounts]
+    responses = _responses(front_end, environ, model, requests)
     try:
-        for response in stream:
+        for index, response in responses:
             if response.error is not None:
                 raise response.error
             if response.outputs:
-                text += account.add(response, logprobs)
-                has_text = True
+                texts[index].append(accounts[index].add(response, logprobs[index]))
     finally:
-        if isinstance(stream, ResponseStream):
-            stream.cancel()
-    if not has_text:
+        if isinstance(responses, ResponseStreams):
+            responses.cancel()
+    if not all(texts):
         raise BackendFailed("the model has sent no text", model=model.spec.name)
-    return text, logprobs
+    return list(zip(map("".join, texts), logprobs, strict=True))
 
 
 class _Chunks:
-    """The events of a stream: a chunk for each response, and `[DONE]`. Used by the request's thread or greenlet."""
+    """The events of a stream: a chunk for each response, one for the end of each choice, and `[DONE]`.
+
+    Used by the request's thread or greenlet.
+    """
 
     def __init__(
         self,
         front_end: HttpFrontEnd,
         environ: Environ,
-        stream: Iterator[InferenceResponse],
+        responses: _Responses,
         form: _Form,
         head: Mapping[str, Any],
-        account: _Account,
-        options: object,
+        accounts: Sequence[_Account],
+        usage_of: int,
     ) -> None:
+        """`usage_of`: so many choices have the same prompt, 0 if the client wants no usage."""
         self._front_end = front_end
         self._environ = environ
-        self._stream = stream
+        self._responses = responses
         self._form = form
         self._head = head
-        self._account = account
-        self._has_usage = isinstance(options, dict) and options.get("include_usage") is True
-        self._begun: InferenceResponse | None = None
+        self._accounts = accounts
+        self._usage_of = usage_of
+        self._begun: tuple[int, InferenceResponse] | None = None
         self._has_ended = False
 
     def begin(self) -> None:
         """Wait for the first response. Raises its error, so that the status can still say it."""
-        first = next(self._stream, None)
-        if first is not None and first.error is not None:
+        self._begun = next(self._responses, None)
+        if self._begun is not None and (error := self._begun[1].error) is not None:
             self.close()
-            raise first.error
-        self._begun = first
+            raise error
 
     def __iter__(self) -> _Chunks:
         return self
@@ -295,44 +340,52 @@ class _Chunks:
         if self._has_ended:
             raise StopIteration
         try:
-            while (response := self._taken()) is not None:
-                if response.error is not None:
-                    raise response.error
-                if response.outputs:
-                    logprobs = self._account.begin_logprobs()
-                    text = self._account.add(response, logprobs)
-                    return self._event(self._form.choice(text, None, logprobs, is_chunk=True))
+            while (taken := self._taken()) is not None:
+                if events := self._events(*taken):
+                    return events
         except ServerError as error:
             self._has_ended = True
+            self.close()
             error.__traceback__ = None  # it refers to this frame, which refers to the response
             return event(orjson.dumps(openai_error_object(self._front_end, self._environ, error)))
         self._has_ended = True
-        end = self._event(self._form.choice("", self._account.finish_reason, None, is_chunk=True))
-        if self._has_usage:
-            usage = {"choices": [], "usage": self._account.usage()}
-            end += event(orjson.dumps({**self._head, "object": self._form.chunk, **usage}))
-        return end + event(b"[DONE]")
+        usage = self._event([], usage=_usage(self._accounts, self._usage_of)) if self._usage_of else b""
+        return usage + event(b"[DONE]")
 
     def close(self) -> None:
-        if isinstance(self._stream, ResponseStream):
-            self._stream.cancel()
+        if isinstance(self._responses, ResponseStreams):
+            self._responses.cancel()
 
-    def _taken(self) -> InferenceResponse | None:
+    def _taken(self) -> tuple[int, InferenceResponse] | None:
         begun, self._begun = self._begun, None
-        return begun if begun is not None else next(self._stream, None)
+        return begun if begun is not None else next(self._responses, None)
 
-    def _event(self, choice: dict[str, Any]) -> bytes:
-        return event(orjson.dumps({**self._head, "object": self._form.chunk, "choices": [choice]}))
+    def _events(self, index: int, response: InferenceResponse) -> bytes:
+        """The chunks of a response for the choice `index`. Raises the ServerError of one that failed."""
+        if response.error is not None:
+            raise response.error
+        account, events = self._accounts[index], b""
+        if response.outputs:
+            logprobs = account.begin_logprobs()
+            text = account.add(response, logprobs)
+            events = self._event([self._form.choice(index, text, None, logprobs, is_chunk=True)])
+        if response.final:
+            events += self._event([self._form.choice(index, "", account.finish_reason, None, is_chunk=True)])
+        return events
+
+    def _event(self, choices: list[dict[str, Any]], **members: Any) -> bytes:
+        return event(orjson.dumps({**self._head, "object": self._form.chunk, "choices": choices, **members}))
 
 
 def _responses(
-    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest
-) -> Iterator[InferenceResponse]:
-    if not model.spec.decoupled:
-        return iter([run(front_end, environ, model, request)])
-    stream = open_stream(front_end, environ, model, request)
-    environ[INFERENCE_KEY] = InferenceNote(model.spec.name, model.spec.version)
-    return stream
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, requests: Sequence[InferenceRequest]
+) -> _Responses:
+    if model.spec.decoupled:
+        environ[INFERENCE_KEY] = InferenceNote(model.spec.name, model.spec.version)
+        return open_streams(front_end, environ, model, requests)
+    if len(requests) == 1:
+        return iter([(0, run(front_end, environ, model, requests[0]))])
+    return enumerate(front_end.bridge.run_long(run_many, front_end, environ, requests))
 
 
 # --- the model's tensors
@@ -355,7 +408,7 @@ def _text_input(spec: ModelSpec) -> InputSpec:
     return (named or needed)[0]
 
 
-def _request(spec: ModelSpec, prompt: str, body: Mapping[str, Any]) -> InferenceRequest:
+def _request(spec: ModelSpec, prompt: str | list[int], body: Mapping[str, Any]) -> InferenceRequest:
     options = {name: value for name, value in body.items() if name not in _OWN and value is not None}
     if (newer := options.pop("max_completion_tokens", None)) is not None:
         options.setdefault("max_tokens", newer)
@@ -375,7 +428,15 @@ def _request(spec: ModelSpec, prompt: str, body: Mapping[str, Any]) -> Inference
         **dict.fromkeys(_ASKED_FOR_LOGPROBS, logprobs is not None),
     }
     taken = _text_input(spec)
-    tensors = [_tensor(spec, taken, prompt)]
+    if isinstance(prompt, str):
+        tensors = [_tensor(spec, taken, prompt)]
+    elif _PROMPT_IDS in spec.inputs:
+        tensors = [_tensor(spec, taken, "")]
+        values[_PROMPT_IDS] = prompt
+    else:
+        raise InvalidRequest(
+            f"model '{spec.name}' takes texts, not token ids", hint=f"it has no input '{_PROMPT_IDS}': send texts"
+        )
     for name, declared in spec.inputs.items():
         if name == taken.name:
             continue
@@ -431,13 +492,14 @@ def _scalar(response: InferenceResponse, name: str) -> Any:
 # --- prompts
 
 
-def _prompt(body: Mapping[str, Any]) -> str:
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1:
-        prompt = prompt[0]
-    if not isinstance(prompt, str):
-        raise InvalidRequest("'prompt' must be one text")
-    return prompt
+def _prompts(body: Mapping[str, Any]) -> list[str | list[int]]:
+    """The prompts: OpenAI's member is one or a list of them, and each a text or token ids. Raises InvalidRequest."""
+    given = body.get("prompt")
+    prompts: list[Any] = given if isinstance(given, list) and given and type(given[0]) is not int else [given]
+    for each in prompts:
+        if not isinstance(each, str) and not (isinstance(each, list) and each and all(type(id) is int for id in each)):
+            raise InvalidRequest("'prompt' must be a text or a list of token ids, or a list of these")
+    return prompts
 
 
 def _prompt_of_chat(front_end: HttpFrontEnd, name: str, body: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@
     complete         what the headers add to the request
     run              the one response to it
       open_stream    the responses to it, any number of them
+      open_streams   the responses to several requests, any number to each
       run_many       the responses to all requests of a body
     encode_v2        the body of the v2 response; generate and core/http/payloads encode the other formats
     finish           the reply
@@ -29,7 +30,7 @@ from trident.core.errors import InvalidRequest, RequestCancelled, ServerError, U
 from trident.core.frontend.bridge import ClientGone, P
 from trident.core.frontend.infer_many import infer_many
 from trident.core.frontend.request import LATEST, HeaderPattern, forward_header, version_number
-from trident.core.frontend.response_stream import ResponseStream
+from trident.core.frontend.response_stream import ResponseStream, ResponseStreams
 from trident.core.frontend.trace_events import client_trace
 from trident.core.http.body import IDENTITY, choose_encoding, compress, decompress, read_input
 from trident.core.http.errors import REQUEST_ID_KEY, BrokenCompression
@@ -251,6 +252,18 @@ def open_stream(
     and notes what it takes."""
     _note_origin(front_end, environ, model, request)
     return front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
+
+
+def open_streams(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, requests: Iterable[InferenceRequest]
+) -> ResponseStreams:
+    """As `open_stream`, for several requests at once."""
+    client_gone = environ.get(CLIENT_GONE_KEY)
+    streams = ResponseStreams(front_end.bridge.mailbox())
+    for request in requests:
+        _note_origin(front_end, environ, model, request)
+        streams.add(partial(front_end.bridge.stream, model, request, client_gone))
+    return streams
 
 
 def run_many(

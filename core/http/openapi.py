@@ -282,7 +282,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "completions": Operation(
         "The text that a model generates, as OpenAI has it",
         {JSON: ref("Completion"), EVENTS: {}},
-        {JSON: record({"model": TEXT_VALUE, "prompt": TEXT_VALUE}, {"stream": {"type": "boolean"}})},
+        {JSON: record({"model": TEXT_VALUE, "prompt": {"type": ["string", "array"]}}, {"stream": {"type": "boolean"}})},
         error=OPENAI_ERROR,
     ),
     "chat_completions": Operation(

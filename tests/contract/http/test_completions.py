@@ -28,6 +28,7 @@ class TritonPythonModel:
                 if word == "fail":
                     sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("the model has failed")))
                     break
+                word = f"seed{options.get('seed')}" if word == "seed" else word
                 is_last = at + 1 == min(len(words), options.get("max_tokens", 100))
                 reason = b"None" if not is_last else b"length" if at + 1 < len(words) else b"stop"
                 tensors = [
@@ -65,6 +66,21 @@ parameters {{
   value {{ string_value: "{TEMPLATE}" }}
 }}
 """
+ONCE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        texts = [pb_utils.get_input_tensor_by_name(request, "prompt").as_numpy() for request in requests]
+        upper = [np.char.upper(text.astype(str)).astype(np.object_) for text in texts]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("text", text)]) for text in upper]
+"""
+ONCE_CONFIG = """
+backend: "python"
+input { name: "prompt" data_type: TYPE_STRING dims: [1] }
+output { name: "text" data_type: TYPE_STRING dims: [1] }
+"""
 ADDER = """
 backend: "python"
 input { name: "a" data_type: TYPE_FP32 dims: [1] }
@@ -75,10 +91,11 @@ output { name: "b" data_type: TYPE_FP32 dims: [1] }
 @pytest.fixture(scope="module")
 def client(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("completions")
-    for name, config in (("writer", CONFIG), ("adder", ADDER)):
+    models = (("writer", CONFIG, MODEL), ("once", ONCE_CONFIG, ONCE), ("adder", ADDER, MODEL))
+    for name, config, program in models:
         (folder / "models" / name / "1").mkdir(parents=True)
         (folder / "models" / name / "config.pbtxt").write_text(config)
-        (folder / "models" / name / "1" / "model.py").write_text(MODEL)
+        (folder / "models" / name / "1" / "model.py").write_text(program)
     with (
         ServerProcess(folder / "models", folder / "log", "--shutdown-grace-secs=0") as server,
         openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0) as made,
@@ -101,6 +118,38 @@ def test_a_completion_is_streamed(client: Any) -> None:
     assert [choice.finish_reason for chunk in chunks for choice in chunk.choices] == [None, None, "stop"]
     assert chunks[-1].usage.total_tokens == 4
     assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_each_prompt_has_as_many_choices_as_asked(client: Any) -> None:
+    asked = {"model": "writer", "prompt": ["one seed", "two three seed"], "n": 2, "best_of": 2, "seed": 7}
+    expected = ["ONE SEED7 ", "ONE SEED8 ", "TWO THREE SEED7 ", "TWO THREE SEED8 "]
+    answer = client.completions.create(**asked)
+    assert [(choice.index, choice.text, choice.finish_reason) for choice in answer.choices] == [
+        (at, text, "stop") for at, text in enumerate(expected)
+    ]
+    # The prompt of several choices counts once.
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 10)
+    chunks = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    pieces = [choice for chunk in chunks for choice in chunk.choices]
+    assert ["".join(each.text for each in pieces if each.index == at) for at in range(4)] == expected
+    assert sorted(each.index for each in pieces if each.finish_reason == "stop") == [0, 1, 2, 3]
+    assert chunks[-1].usage.total_tokens == 15
+
+
+def test_a_chat_has_as_many_choices_as_asked(client: Any) -> None:
+    messages = [{"role": "user", "content": "seed"}]
+    answer = client.chat.completions.create(model="writer", messages=messages, n=3, seed=1)
+    assert [choice.message.content for choice in answer.choices] == [f"<USER> SEED{at} " for at in (1, 2, 3)]
+
+
+def test_a_model_with_one_response_answers_several_prompts(client: Any) -> None:
+    answer = client.completions.create(model="once", prompt=["one", "two"])
+    assert [choice.text for choice in answer.choices] == ["ONE", "TWO"]
+    chunks = list(client.completions.create(model="once", prompt=["one", "two"], stream=True))
+    assert [(each.index, each.text) for chunk in chunks for each in chunk.choices if each.text] == [
+        (0, "ONE"),
+        (1, "TWO"),
+    ]
 
 
 def test_likelihoods_of_the_model_are_in_both_forms(client: Any) -> None:
@@ -148,6 +197,8 @@ def test_an_error_of_the_model_ends_an_answer(client: Any) -> None:
     assert next(stream).choices[0].text == "ONE "
     with pytest.raises(openai.APIError, match="the model has failed"):
         next(stream)
+    with pytest.raises(openai.InternalServerError, match="the model has failed"):
+        client.completions.create(model="writer", prompt=["one", "fail"])
 
 
 @pytest.mark.parametrize(
@@ -155,8 +206,12 @@ def test_an_error_of_the_model_ends_an_answer(client: Any) -> None:
     [
         ({"model": "nothing", "prompt": "one"}, 404, "unknown model: 'nothing'"),
         ({"model": "adder", "prompt": "one"}, 400, "does not answer with text"),
-        ({"model": "writer", "prompt": ["one", "two"]}, 400, "'prompt' must be one text"),
-        ({"model": "writer", "prompt": "one", "n": 2}, 400, "'n' may only be 1"),
+        ({"model": "writer", "prompt": ["one", 5]}, 400, "'prompt' must be a text or"),
+        ({"model": "writer", "prompt": []}, 400, "'prompt' must be a text or"),
+        ({"model": "writer", "prompt": [1, 2]}, 400, "'writer' takes texts, not token ids"),
+        ({"model": "writer", "prompt": "one", "n": 0}, 400, "'n' must be a whole number"),
+        ({"model": "writer", "prompt": ["one"] * 65, "n": 2}, 400, "make 130 choices, at most 128 are allowed"),
+        ({"model": "writer", "prompt": "one", "best_of": 2}, 400, "'best_of' must be as large as 'n'"),
     ],
 )
 def test_what_cannot_be_completed_is_refused(client: Any, arguments: dict[str, Any], status: int, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import gevent
 import pytest
@@ -15,11 +16,12 @@ from tests.waiting import until
 from trident.core.errors import DeadlineExceeded, RequestCancelled
 from trident.core.frontend.bridge import Bridge, ThreadBridge
 from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.frontend.response_stream import ResponseStreams
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.window_limits import WindowLimits
 
-WINDOW = WindowLimits(responses=4)
+WINDOW = WindowLimits(responses=4, nbytes=64)
 Test = Callable[[Bridge, LaterBench, FakeModel], None]
 
 
@@ -55,23 +57,26 @@ def on_hub(test: Test) -> None:
 both = pytest.mark.parametrize("on", [on_thread, on_hub])
 
 
-def request() -> InferenceRequest:
-    return InferenceRequest("simple", [], id="a")
+def request(id: str = "a") -> InferenceRequest:
+    return InferenceRequest("simple", [], id=id)
 
 
-def sending(bench: LaterBench, *said: str) -> threading.Thread:
-    """A native thread that sends texts to request `a`, held back by its window, and then the end."""
+def sending(bench: LaterBench, *said: str, ids: str = "a") -> threading.Thread:
+    """A native thread that sends each text to all requests, held back by any one's window, and then the end."""
 
     def send() -> None:
-        sender = bench.backend.sender("a")
+        senders = [bench.backend.sender(id) for id in ids]
         room = threading.Event()
-        sender.watch(room.set)
+        for sender in senders:
+            sender.watch(room.set)
         for one in said:
-            while sender.is_full:
-                assert room.wait(60)
-                room.clear()
-            sender.send(text(one))
-        sender.send(None, final=True)
+            for sender in senders:
+                while sender.is_full:
+                    assert room.wait(60)
+                    room.clear()
+                sender.send(text(one))
+        for sender in senders:
+            sender.send(None, final=True)
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -85,6 +90,22 @@ def test_a_stream_gives_all_responses_in_their_order(on: Callable[[Test], None])
         stream = bridge.stream(model, request(), lambda: False)
         assert [described(each) for each in stream] == [*(f"a:{number}" for number in range(100)), "a:-."]
         assert stream.take() == []
+        thread.join()
+
+    on(test)
+
+
+@both
+def test_streams_of_one_model_do_not_wait_for_each_other(on: Callable[[Test], None]) -> None:
+    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+        said = [str(number) * 64 for number in range(9)]  # each one fills the window
+        thread = sending(bench, *said, ids="ab")
+        streams = ResponseStreams(bridge.mailbox())
+        for id in "ab":
+            streams.add(partial(bridge.stream, model, request(id), lambda: False))
+        found = [(number, described(each)) for number, each in streams]
+        for number, id in enumerate("ab"):
+            assert [text for at, text in found if at == number] == [*(f"{id}:{one}" for one in said), f"{id}:-."]
         thread.join()
 
     on(test)
