@@ -34,12 +34,14 @@ _INPUTS = (
     TensorSignature("text_input", "BYTES", (1,)),
     TensorSignature("stream", "BOOL", (1,)),
     TensorSignature("sampling_parameters", "BYTES", (1,)),
+    TensorSignature("prompt_token_ids", "INT32", (-1,)),
 )
 _OUTPUTS = (
     TensorSignature("text_output", "BYTES", (1,)),
     TensorSignature("finish_reason", "BYTES", (1,)),
     TensorSignature("num_input_tokens", "UINT32", (1,)),
     TensorSignature("num_output_tokens", "UINT32", (1,)),
+    TensorSignature("logprobs", "BYTES", (1,)),
 )
 _SIGNATURE = ModelSignature(inputs=_INPUTS, outputs=_OUTPUTS, can_batch=False)
 _LIMITS = {"max_sequences": 16, "max_waiting": 256}

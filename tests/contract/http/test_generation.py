@@ -12,11 +12,12 @@ import numpy as np
 import openai
 import pytest
 import requests
+from tokenizers import Tokenizer
 from tritonclient.grpc import InferenceServerClient, InferInput
 
 from tests.contract.servers.ports import free_ports
 from tests.contract.servers.server import ServerProcess
-from tests.genai_folders import WORDS, write_adapter, write_counter
+from tests.genai_folders import WORDS, word_ids, write_adapter, write_counter
 from tests.waiting import until
 
 # One sequence at a time: a second one begins when the first has ended.
@@ -42,6 +43,12 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def client(server: ServerProcess) -> Iterator[Any]:
     with openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def ids(server: ServerProcess) -> list[int]:
+    """The tokens of WORDS."""
+    return word_ids(Tokenizer.from_file(str(server.repository / "counter" / "tokenizer.json")))
 
 
 def count_of(server: ServerProcess, name: str) -> float:
@@ -96,6 +103,42 @@ def test_a_seed_makes_the_same_answer_again(client: Any) -> None:
     assert len({ask(seed) for seed in range(5)}) > 1
 
 
+def test_choices_with_a_seed_differ(client: Any) -> None:
+    asked = {"model": "counter", "prompt": " one", "temperature": 50, "max_tokens": 20, "extra_body": {"top_k": 300}}
+    several = client.completions.create(**asked, seed=7, n=3).choices
+    assert several[1].text == client.completions.create(**asked, seed=8).choices[0].text
+    assert len({choice.text for choice in several}) == 3
+
+
+def test_prompts_are_texts_or_token_ids(client: Any, ids: list[int]) -> None:
+    for prompt in ([" one two", " five"], [ids[:2], ids[4:5]]):
+        answer = client.completions.create(model="counter", prompt=prompt, max_tokens=2)
+        assert [choice.text for choice in answer.choices] == [" three four", " six seven"]
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 4)
+    assert client.completions.create(model="counter", prompt=ids[:2], max_tokens=1).choices[0].text == " three"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_likelihoods_are_those_of_the_logits(client: Any, ids: list[int], streams: bool) -> None:
+    """The model's logits are 24 for the next word and 0 for all other tokens; another stream is in its batch."""
+    size = 296
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(client.completions.create, model="counter", prompt=" one")
+        asked = {"model": "counter", "prompt": [" eleven", ids[7:8]], "logprobs": 2, "temperature": 1, "seed": 3}
+        answer = client.completions.create(**asked, stream=streams)
+        choices = [choice for chunk in answer for choice in chunk.choices] if streams else answer.choices
+        assert other.result().choices[0].logprobs is None
+    for index, words in enumerate((WORDS[11:], WORDS[8:])):
+        found = [each.logprobs for each in choices if each.index == index and each.logprobs]
+        assert [token for each in found for token in each.tokens] == [f" {word}" for word in words]
+        assert [offset for each in found for offset in each.text_offset][:2] == [0, len(words[0]) + 1][: len(words)]
+        chosen = -np.log1p((size - 1) * np.exp(-24.0))
+        for each in found:
+            np.testing.assert_allclose(each.token_logprobs, chosen, atol=1e-6)
+            assert [len(place) for place in each.top_logprobs] == [2] * len(each.tokens)
+            assert all(min(place.values()) == pytest.approx(chosen - 24) for place in each.top_logprobs)
+
+
 def test_an_adapter_is_named_by_the_request(client: Any) -> None:
     answer = client.completions.create(
         model="counter", prompt=" five", max_tokens=3, extra_body={"adapter": "backwards"}
@@ -110,6 +153,9 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
     [
         ({"prompt": " one" * 64}, "the prompt has 64 tokens, the model takes 63"),
         ({"prompt": ""}, "'text_input' is empty"),
+        ({"prompt": [5, 5000]}, "there is no token id 5000: the model's vocabulary has 0 to 295"),
+        ({"prompt": [2**40]}, "'prompt_token_ids' must be of INT32"),
+        ({"prompt": " one", "logprobs": 21}, "'logprobs' is 21: it must be a whole number from 0 to 20"),
         ({"prompt": " one", "temperature": -1}, "'temperature' is -1"),
         ({"prompt": " one", "max_tokens": 0}, "'max_tokens' is 0"),
         ({"prompt": " one", "frequency_penalty": 1}, "'frequency_penalty' is not supported"),

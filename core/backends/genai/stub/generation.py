@@ -32,6 +32,8 @@ _LOOK_AGAIN_S = 0.02
 # A step takes as long as this many rows, whatever the number of rows: it reads all weights.
 _FIXED_ROWS = 4
 _WEIGHT_OF_NEW = 0.2
+# In place of minus infinity, which JSON does not have.
+_LEAST_LOGPROB = -9999.0
 
 
 class Options(NamedTuple):
@@ -99,13 +101,19 @@ def _overlap(text, stop):
 class Sequence:
     """The tokens of one request, and what its client has got of them. On the decoding thread, once it was added."""
 
-    def __init__(self, answer, prompt, limit, options, text):
-        """`answer` tells the client; `limit` is how many tokens there may be with those of `prompt`."""
+    def __init__(self, answer, prompt, limit, options, text, candidates=None):
+        """`answer` tells the client; `limit` is how many tokens there may be with those of `prompt`.
+
+        `candidates` is how many of the likeliest tokens the client wants to know at each place, None for nothing.
+        """
         self.answer = answer
         self.tokens = list(prompt)
         self.prompt_size = len(self.tokens)
         self.limit = limit
         self.options = options
+        self.candidates = candidates
+        # For each unsent token, itself and the likeliest ones, as token, logarithm of its probability and rank.
+        self.places = []
         self._text = text
         self._unsent = ""
         self._unsent_tokens = 0
@@ -119,6 +127,17 @@ class Sequence:
     def is_behind(self):
         """Whether the client has taken so little that nothing should be generated for it now."""
         return self._unsent_tokens >= _MOST_UNSENT and self.answer.is_full()
+
+    def note_place(self, logits, token):
+        """Note how likely `token` was, which is chosen by `logits`, and which ones were the likeliest."""
+        above = logits - logits.max()
+        logprobs = np.maximum(above - np.log(np.exp(above).sum()), _LEAST_LOGPROB)
+        count = min(self.candidates, len(logits))
+        likeliest = np.argpartition(-logits, count - 1)[:count] if count else np.array([], np.int64)
+        likeliest = likeliest[np.argsort(-logits[likeliest], kind="stable")]
+        place = [(token, float(logprobs[token]), 1 + int((logits > logits[token]).sum()))]
+        place += [(int(each), float(logprobs[each]), rank) for rank, each in enumerate(likeliest, 1) if each != token]
+        self.places.append(place)
 
     def add(self, tokens, eos):
         """Note tokens and send their text. Returns whether the sequence has ended; what follows its end is ignored."""
@@ -140,9 +159,11 @@ class Sequence:
         if self._unsent and self.answer.streams and not self.answer.is_full():
             self.answer.send(self._unsent, "", self)
             self._unsent, self._unsent_tokens = "", 0
+            self.places.clear()
 
     def end(self, reason):
         self.finish_reason = reason
+        del self.places[self._unsent_tokens :]
         self.answer.send(self._unsent + self._text.rest(), reason, self)
 
 
@@ -216,11 +237,18 @@ class Batch:
         left = [self.length - self._width - self._steps, *(each.limit - len(each.tokens) for each in self.alive)]
         most = min(left) if self._steps else 1
         found = []
+        curious = [each for each in enumerate(self.rows) if each[1] is not None and each[1].candidates is not None]
         begin = clock()
         while True:
+            logits = (
+                self._generator.get_logits() if curious else None
+            )  # they are computed here, and not once more below
             generate()
             tokens = get().tolist()
             found.append(tokens)
+            for at, sequence in curious:
+                if tokens[at] not in eos:
+                    sequence.note_place(logits[at, -1], tokens[at])
             now = clock()
             if len(found) >= most or now - begin >= seconds or arrived or not eos.isdisjoint(compress(tokens, lives)):
                 break

@@ -19,6 +19,7 @@ from trident_stub.model import ModelFailed
 from generation import Decoder, Options, Sequence, Text
 
 _MOST_STOPS = 16
+_MOST_CANDIDATES = 20
 # What the library cannot do, with the values that ask for nothing.
 _UNSUPPORTED = {
     "frequency_penalty": 0,
@@ -81,7 +82,7 @@ class TritonPythonModel:
                 else:
                     self._decoder.add(sequence)
             except ValueError as error:
-                Answer(request, False).fail(str(error), pb_utils.TritonError.INVALID_ARG)
+                Answer(request, False, self._tokenizer).fail(str(error), pb_utils.TritonError.INVALID_ARG)
 
     def finalize(self):
         self._decoder.close()
@@ -89,20 +90,38 @@ class TritonPythonModel:
     def _sequence(self, request):
         """The sequence that `request` begins. Raises ValueError with what is wrong with it."""
         asked = _asked(request)
-        text = _text(request, "text_input")
-        if not text:
-            raise ValueError("'text_input' is empty: send a text that the model goes on with")
-        tokens = self._tokenizer.encode(text)
-        if len(tokens) > 1 and tokens[0] == tokens[1] == self._bos:  # one by the template, one by the tokenizer
-            tokens = tokens[1:]
+        tokens = self._prompt(request)
         most = self._context - 1
         if not 1 <= len(tokens) <= most:
             raise ValueError(f"the prompt has {len(tokens)} tokens, the model takes {most}: shorten it")
         limit = min(self._context, len(tokens) + (asked.integer("max_tokens", 1) or self._context))
         streams = pb_utils.get_input_tensor_by_name(request, "stream")
-        answer = Answer(request, bool(streams.as_numpy().ravel()[0]) if streams is not None else asked.flag("stream"))
-        stops = asked.stops()
-        return Sequence(answer, tokens, limit, self._options(asked), Text(self._tokenizer.create_stream(), stops))
+        is_stream = bool(streams.as_numpy().ravel()[0]) if streams is not None else asked.flag("stream")
+        answer = Answer(request, is_stream, self._tokenizer)
+        text = Text(self._tokenizer.create_stream(), asked.stops())
+        candidates = asked.integer("logprobs", 0, _MOST_CANDIDATES)
+        return Sequence(answer, tokens, limit, self._options(asked), text, candidates)
+
+    def _prompt(self, request):
+        """The tokens of the prompt. Raises ValueError."""
+        text = _text(request, "text_input")
+        given = pb_utils.get_input_tensor_by_name(request, "prompt_token_ids")
+        ids = [] if given is None else given.as_numpy().ravel().tolist()
+        if text and ids:
+            raise ValueError("'text_input' and 'prompt_token_ids' are both a prompt: leave one empty")
+        if ids:
+            wrong = next((id for id in ids if not 0 <= id < self._vocabulary), None)
+            if wrong is not None:
+                raise ValueError(
+                    f"there is no token id {wrong}: the model's vocabulary has 0 to {self._vocabulary - 1}"
+                )
+            return ids
+        if not text:
+            raise ValueError("'text_input' is empty: send a text that the model goes on with")
+        tokens = self._tokenizer.encode(text)
+        if len(tokens) > 1 and tokens[0] == tokens[1] == self._bos:  # one by the template, one by the tokenizer
+            return tokens[1:]
+        return tokens
 
     def _options(self, asked):
         search = self._search
@@ -132,8 +151,9 @@ class TritonPythonModel:
 class Answer:
     """What the client of one request gets."""
 
-    def __init__(self, request, streams):
+    def __init__(self, request, streams, tokenizer):
         self.streams = streams
+        self._tokenizer = tokenizer
         self._sender = request.get_response_sender()
 
     def is_cancelled(self):
@@ -145,6 +165,9 @@ class Answer:
     def send(self, text, reason, sequence):
         """Send what is new, and with a `reason` the end, with all that is known of it."""
         tensors = [pb_utils.Tensor("text_output", np.array([text.encode("utf-8", "replace")], np.object_))]
+        if sequence.places:
+            places = json.dumps([self._candidates(place) for place in sequence.places])
+            tensors.append(pb_utils.Tensor("logprobs", np.array([places.encode()], np.object_)))
         if reason:
             tensors += [
                 pb_utils.Tensor("finish_reason", np.array([reason.encode()], np.object_)),
@@ -152,6 +175,14 @@ class Answer:
                 pb_utils.Tensor("num_output_tokens", np.array([sequence.generated], np.uint32)),
             ]
         self._sender.send(pb_utils.InferenceResponse(tensors), _FINAL if reason else 0)
+
+    def _candidates(self, place):
+        """As vLLM models describe them: by token, that of the text first."""
+        decode = self._tokenizer.decode
+        return {
+            token: {"logprob": logprob, "rank": rank, "decoded_token": decode([token])}
+            for token, logprob, rank in place
+        }
 
     def fail(self, message, code=pb_utils.TritonError.INTERNAL):
         self._sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), _FINAL)
