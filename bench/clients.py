@@ -156,7 +156,7 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, stop)
     print(_READY, end="", flush=True)
-    sample = loop.run(seconds, connections * in_flight, None, 0)
+    sample = loop.run(seconds, connections * in_flight)
     p50, p99, p999 = np.percentile(np.asarray(sample.latency) * 1e3, (50, 99, 99.9)) if sample.latency else (0, 0, 0)
     count, cpu_s = len(sample.latency), sample.cpu * sample.seconds
     found = ClientResult(count, sample.seconds, float(p50), float(p99), float(p999), sample.errors, cpu_s)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
-from typing import Any, Protocol
+from typing import Any
 
 from hpack import Decoder, Encoder, HPACKError
 
@@ -29,6 +29,8 @@ _CONNECT_S = 10.0
 # An answer that takes longer after the end of a run is an error.
 _DRAIN_S = 30.0
 _MOST_HEADS = 1024
+# Of a process in an open loop.
+_MOST_CONNECTIONS = 256
 _SHOWN_ERROR = 300
 
 
@@ -64,14 +66,13 @@ class Target:
 class Sample:
     """One run. Times in seconds; `begun` is counted from the start of the run, and an open loop's is the intended time.
 
-    `first` is the time to the first part of an answer. `responses` is how many there were, more than requests if
-    streams answer several times. `cpu` is the share of a core that the busiest client process took.
+    `responses` is how many there were, more than requests if streams answer several times. `cpu` is the share of a core
+    that the busiest client process took.
     """
 
     seconds: float
     begun: array[float] = field(default_factory=lambda: array("d"))
     latency: array[float] = field(default_factory=lambda: array("d"))
-    first: array[float] = field(default_factory=lambda: array("d"))
     responses: int = 0
     errors: int = 0
     error: str = ""
@@ -80,7 +81,6 @@ class Sample:
     def add(self, other: Sample) -> None:
         self.begun += other.begun
         self.latency += other.latency
-        self.first += other.first
         self.responses += other.responses
         self.errors += other.errors
         self.error = self.error or other.error
@@ -91,10 +91,8 @@ class Broken(Exception):
     """A connection ended or cannot be understood; the argument says why."""
 
 
-class _Done(Protocol):
-    """Called with the times at which the request began and the first part of its answer came, and a refusal or ""."""
-
-    def __call__(self, begun: float, first: float, error: str) -> None: ...
+# Called with the time at which the request began, and a refusal or "".
+_Done = Callable[[float, str], None]
 
 
 class _Connection:
@@ -179,7 +177,6 @@ class HttpConnection(_Connection):
         # Of the answer that comes: whether it is an error, and what is left of its body; -1 if it comes in chunks.
         self._is_error, self._closes = False, False
         self._left: int | None = None
-        self._first = 0.0
         self._text = b""
         self._heads: dict[bytes, tuple[bool, int, bool]] = {}
 
@@ -197,9 +194,6 @@ class HttpConnection(_Connection):
             self._buffer = b""
             self._is_error, self._left, self._closes = self._head(data[:end])
             data = data[end:]
-            self._first = 0.0
-        if not self._first and (data or not self._left):
-            self._first = time.perf_counter()
         if self._is_error and len(self._text) < _SHOWN_ERROR:
             self._text += data[:_SHOWN_ERROR]
         if self._left >= 0:
@@ -212,7 +206,7 @@ class HttpConnection(_Connection):
             self.free = 1
             if begun is None:
                 raise Broken("the server answered what was not asked")
-            done(begun, self._first, self._text.decode(errors="replace") or "an error" if self._is_error else "")
+            done(begun, self._text.decode(errors="replace") or "an error" if self._is_error else "")
             self._text = b""
             if self._closes:
                 raise Broken("")
@@ -290,8 +284,9 @@ class GrpcConnection(_Connection):
         self._taken = 0
         self._buffer = b""
         self._messages: dict[int, bytearray] = {}
-        self._calls: dict[int, list[float]] = {}
-        self._asked: deque[list[float]] = deque()
+        # When they began: calls by their streams, and the messages of the one call.
+        self._calls: dict[int, float] = {}
+        self._asked: deque[float] = deque()
         self._trailers: dict[bytes, str] = {}
         settings = b"".join(name.to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in _OWN_SETTINGS)
         self.write(_HELLO + _frame(_SETTINGS, 0, 0, settings) + self._refill(_LARGEST_WINDOW - _FIRST_WINDOW))
@@ -307,11 +302,10 @@ class GrpcConnection(_Connection):
             self._stream += 2
             head = _frame(_HEADERS, _END_HEADERS, self._stream, self._blocks[self._stream > 1])
             self._windows[self._stream] = self._first_window
-        call = [begun, 0.0]
         if self.target.streams:
-            self._asked.append(call)
+            self._asked.append(begun)
         else:
-            self._calls[self._stream] = call
+            self._calls[self._stream] = begun
         room = min(self._window, self._windows[self._stream], self._frame_size)
         if len(message) <= room and not self._unsent:
             self._pay(self._stream, len(message))
@@ -363,8 +357,6 @@ class GrpcConnection(_Connection):
                 self._taken = 0
             if self.target.streams:
                 self._answers(stream, payload, done)
-            elif (call := self._calls.get(stream)) and not call[1]:
-                call[1] = time.perf_counter()
         elif kind == _HEADERS and flags & _END_STREAM:
             self._ended(stream, self._status(payload), done)
         elif kind == _RST_STREAM:
@@ -414,9 +406,8 @@ class GrpcConnection(_Connection):
         if self.target.streams:
             raise Broken(error or "the server ended the stream")
         self._windows.pop(stream, None)
-        begun, first = self._calls.pop(stream, (0.0, 0.0))
         self.free += 1
-        done(begun, first or time.perf_counter(), error)
+        done(self._calls.pop(stream, 0.0), error)
 
     def _answers(self, stream: int, payload: bytes, done: _Done) -> None:
         kept = self._messages.setdefault(stream, bytearray())
@@ -426,17 +417,14 @@ class GrpcConnection(_Connection):
             del kept[:end]
             if not self._asked:
                 raise Broken("the server answered what was not asked")
-            call = self._asked[0]
-            call[1] = call[1] or time.perf_counter()
             # A response is the second field of the message, an error the first one.
             error = "" if message[:1] == b"\x12" else message[2 : 2 + _SHOWN_ERROR].decode(errors="replace")
             if error or not self.target.decoupled or _is_final(message):
-                self._asked.popleft()
                 self.free += 1
-                done(call[0], call[1], error)
+                done(self._asked.popleft(), error)
 
     def lost(self) -> list[float]:
-        return [begun for begun, _ in (*self._calls.values(), *self._asked)]
+        return [*self._calls.values(), *self._asked]
 
 
 def _is_final(message: bytes) -> bool:
@@ -469,8 +457,8 @@ class Loop:
         self._poll.unregister(descriptor)
         self._connections.pop(descriptor).socket.close()
 
-    def run(self, seconds: float, concurrency: int, due: Sequence[float] | None, most: int) -> Sample:
-        """Keep `concurrency` requests under way, or send at the times `due` on at most `most` connections."""
+    def run(self, seconds: float, concurrency: int, due: Sequence[float] | None = None) -> Sample:
+        """Keep `concurrency` requests under way, or send at the times `due`."""
         sample = Sample(seconds)
         now = time.perf_counter
         self.stopped = False
@@ -482,7 +470,7 @@ class Loop:
         under_way, sent, is_over = 0, 0, False
         idle: deque[_Connection] = deque(self._connections.values())
 
-        def done(begun: float, first: float, error: str) -> None:
+        def done(begun: float, error: str) -> None:
             nonlocal under_way
             under_way -= 1
             sample.responses += 1
@@ -492,7 +480,6 @@ class Loop:
             else:
                 sample.begun.append(begun - start)
                 sample.latency.append(now() - begun)
-                sample.first.append(first - begun)
 
         def begin(connection: _Connection, at: float) -> None:
             nonlocal under_way
@@ -513,7 +500,7 @@ class Loop:
             pause = max(0.0, end - at) + 0.05
             if due is not None and not was_over and not self.stopped:
                 while sent < len(due) and start + due[sent] <= at:
-                    if not idle and len(self._connections) < most:
+                    if not idle and len(self._connections) < _MOST_CONNECTIONS:
                         idle.append(self._open())
                     if not idle:
                         break
@@ -549,18 +536,18 @@ class Loop:
                     self._close(descriptor)
                     idle = deque(each for each in idle if each is not connection)
                     for begun in lost:
-                        done(begun, begun, str(error) or type(error).__name__)
+                        done(begun, str(error) or type(error).__name__)
                     if not self.stopped and now() < end and due is None:
                         connection = self._open()
                         while connection.free:
                             begin(connection, now())
         for connection in [each for each in self._connections.values() if each.lost()]:
             for begun in connection.lost():
-                done(begun, begun, f"no answer within {_DRAIN_S:g} s of the end")
+                done(begun, f"no answer within {_DRAIN_S:g} s of the end")
             self._close(connection.socket.fileno())
         if due is not None and not self.stopped and sent < len(due):
             sample.errors += len(due) - sent
-            sample.error = sample.error or f"all {most} connections were busy, so requests were never sent"
+            sample.error = sample.error or f"all {_MOST_CONNECTIONS} connections were busy, so requests were never sent"
         sample.seconds = min(seconds, now() - start)
         sample.cpu = (time.process_time() - cpu) / max(now() - start, 1e-9)
         return sample
@@ -619,7 +606,6 @@ class LoadClient:
         *,
         concurrency: int = 1,
         due: Sequence[float] | None = None,
-        most: int = 256,
         tick: Callable[[], None] = lambda: None,
     ) -> Sample:
         """One run. `tick` is called about five times a second. Ctrl-C ends it early and sets `interrupted`.
@@ -631,7 +617,7 @@ class LoadClient:
         for index, pipe in enumerate(used):
             share = (concurrency + count - 1 - index) // count
             own = None if due is None else due[index::count]
-            pipe.send((seconds, share, own, -(-most // count)))
+            pipe.send((seconds, share, own))
         sample = Sample(seconds)
         left: list[Any] = list(used)
         while left:

@@ -59,7 +59,6 @@ class Level:
     rate_interval: tuple[float, float]
     mean: float
     percentiles: dict[str, float]
-    first: dict[str, float]
     slices: list[tuple[float, ...]]
     server: ServerTimes | None = None
     client_cpu: float = 0.0
@@ -71,6 +70,10 @@ class Level:
     @property
     def load(self) -> str:
         return f"concurrency {self.name}" if self.concurrency else f"{self.asked_rate:g} requests/s"
+
+    @property
+    def p99(self) -> float:
+        return self.percentiles["99"]
 
     @property
     def is_behind(self) -> bool:
@@ -94,7 +97,6 @@ def measure(
     concurrency: int = 0,
     rate: float = 0.0,
     poisson: bool = False,
-    most: int = 256,
     batch_size: int = 1,
     percentile: int = 0,
     warm_up: float = 0.0,
@@ -104,7 +106,7 @@ def measure(
 
     def run(seconds: float) -> Sample:
         due = due_times(rate, seconds, poisson=poisson) if rate else None
-        return client.run(seconds, concurrency=max(1, concurrency), due=due, most=most, tick=tick)
+        return client.run(seconds, concurrency=max(1, concurrency), due=due, tick=tick)
 
     if warm_up:
         run(warm_up)
@@ -156,7 +158,6 @@ def level_of(
         rate_interval=(low, high),
         mean=float(latency.mean()) if latency.size else 0.0,
         percentiles=_percentiles(latency, wanted),
-        first=_percentiles(np.asarray(sample.first) * 1e3, wanted),
         slices=slices,
         client_cpu=sample.cpu,
     )

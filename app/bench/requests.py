@@ -163,16 +163,14 @@ PLATFORMS = {each.name: each for each in BUILT_IN if each.infer_route}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How requests reach the model. `protocol` is http, grpc, or a platform's name; `endpoint` replaces its path."""
+    """How requests reach the model. `protocol` is http, grpc, or a platform's name."""
 
     protocol: str = "http"
-    endpoint: str = ""
     version: str = ""
     binary_input: bool = True
     binary_output: bool = True
     streaming: bool = False
     headers: Sequence[tuple[str, str]] = ()
-    in_flight: int = 1
 
     @property
     def name(self) -> str:
@@ -210,7 +208,6 @@ def make_target(spec: ModelSpec, inputs: Sequence[Inputs], url: str, way: Way) -
         decoupled=spec.decoupled,
         per_connection=is_sequence,
         tls=at.scheme in ("https", "grpcs"),
-        in_flight=way.in_flight if method else 1,
     )
 
 
@@ -241,7 +238,7 @@ def _http_request(spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool
         headers |= {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": size}
     headers |= {"Content-Length": len(body), **dict(way.headers)}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    place = way.endpoint or (slash + base).rstrip("/") + path
+    place = (slash + base).rstrip("/") + path
     return f"POST {place} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 

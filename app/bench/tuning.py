@@ -1,10 +1,10 @@
 """The search of `trident tune`: what executions promise, and races between the ways that promise most.
 
-The figure of a candidate is the most requests/s with which the percentile stays within the target. A few executions
-predict it. A sweep of those that promise most finds it roughly, by doubling the requests under way. A race between the
-best of the sweeps and the model as it is decides: their servers run at the same time and are asked in turns, so that
-what else the machine does hits all alike. The last two and the model as it is are compared turn by turn, and a way that
-is not shown to be better than the model as it is loses to it.
+The figure of a candidate is the most requests/s with which 99 of 100 keep the latency. A few executions predict it. A
+sweep of those that promise most finds it roughly, by doubling the requests under way. A race between the best of the
+sweeps and the model as it is decides: their servers run at the same time and are asked in turns, so that what else the
+machine does hits all alike. The last two and the model as it is are compared turn by turn, and a way that is not shown
+to be better than the model as it is loses to it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ _SWEPT_WAYS, _RACED_WAYS, _LAST_WAYS = 8, 4, 2
 _RACE_ROUNDS, _LAST_ROUNDS = 3, 12
 # The interval of fewer rounds is too narrow: noise would pass for a gain.
 _LEAST_ROUNDS = 6
-_ROUGH = 90
 # Promises that are so near to each other are taken for equal.
 _NEAR = 1.05
 
@@ -71,9 +70,9 @@ class Trial:
     memory_mb: float = 0.0
     error: str = ""
 
-    def best(self, target_ms: float, percentile: int) -> Level | None:
+    def best(self, target_ms: float, percentile: str = "99") -> Level | None:
         """The level with the most requests/s within the target."""
-        kept = [each for each in self.counted if each.requests and each.percentiles[str(percentile)] <= target_ms]
+        kept = [each for each in self.counted if each.requests and each.percentiles[percentile] <= target_ms]
         return max(kept, key=lambda level: level.rate, default=None)
 
     @property
@@ -87,11 +86,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """`percentile` of the latency within `target_ms`; `rate` is the traffic that is enough, 0 for as much as possible.
+    """The 99th percentile within `target_ms`; `rate` is the traffic that is enough, 0 for as much as possible.
     `memory_mb` bounds the processes of a server."""
 
     target_ms: float
-    percentile: int = 99
     rate: float = 0.0
     memory_mb: float = math.inf
 
@@ -102,15 +100,15 @@ class Objective:
         """
         if trial.error or not trial.counted or trial.memory_mb > self.memory_mb:
             return (-math.inf, 0, 0)
-        # One short level has too few requests for a higher percentile: a single pause would rule out a good way.
-        percentile = self.percentile if trial.raced else min(self.percentile, _ROUGH)
+        # One short level has too few requests for the 99th: a single pause would rule out a good way.
+        percentile = "99" if trial.raced else "90"
         level = trial.best(self.target_ms, percentile)
         if level is None:
-            return (-min(each.percentiles[str(percentile)] for each in trial.counted), 0, 0)
+            return (-min(each.percentiles[percentile] for each in trial.counted), 0, 0)
         used = -float(trial.candidate.cores)
         # A fifth in reserve: traffic is not even.
         if self.rate and level.rate >= 1.2 * self.rate:
-            return (1.2 * self.rate, used, -level.percentiles[str(self.percentile)])
+            return (1.2 * self.rate, used, -level.p99)
         return (level.rate, used, 0)
 
 
@@ -200,13 +198,12 @@ class Bench:
                     continue
                 http_s = _beside_execution(known, config, cores)
                 found += promises(engine, times, items=items, cores=cores, http_s=http_s, target_s=target_s)
-        return sorted(
-            found,
-            key=lambda way: (
-                -round(math.log(max(way.rate, 1e-3), _NEAR)),
-                way.candidate.cores if way.rate else way.shortest_s,
-            ),
-        )
+
+        def order(way: Promise) -> tuple[int, float]:
+            used = way.candidate.cores if way.rate else way.shortest_s
+            return -round(math.log(max(way.rate, 1e-3), _NEAR)), used
+
+        return sorted(found, key=order)
 
     def sweep(self, candidate: Candidate, seconds: float, start: int = 0) -> Trial:
         """Double the requests under way while that gains and leaves room. KeyboardInterrupt after Ctrl-C.
@@ -252,7 +249,6 @@ class Bench:
             self.model,
             seconds=seconds,
             concurrency=concurrency,
-            percentile=self.objective.percentile,
             tick=lambda: self._tell(f"{candidate.text}: {concurrency} under way"),
         )
         if client.interrupted:
@@ -268,12 +264,11 @@ class Bench:
     def race(self, candidates: Sequence[Candidate], until: float, rounds: int, *, closely: bool = False) -> None:
         """Ask the candidates in turns, in about so many rounds: each at the loads among which its best may be, or only
         at its best one."""
-        loads = []
+        loads: list[tuple[Candidate, int, Level]] = []
         for candidate in candidates:
             trial = self.trials[candidate]
-            loads += [
-                (candidate, *load) for load in (self._close_loads(trial) if closely else [self._best_load(trial)])
-            ]
+            near = self._close_loads(trial) if closely else [self._best_load(trial)]
+            loads += [(candidate, *each) for each in near]
             self.server(candidate)
         seconds = max(_SHORTEST_S, min(_LONGEST_S, (until - time.monotonic()) / rounds / len(loads)))
         took = 0.0
@@ -281,8 +276,8 @@ class Bench:
             if took and time.monotonic() + took / 2 > until:
                 break
             began = time.monotonic()
-            for candidate, load, near in loads:
-                level = self.run(candidate, load, _long_enough(seconds, load, near))
+            for candidate, load, similar in loads:
+                level = self.run(candidate, load, _long_enough(seconds, load, similar))
                 self.turns.setdefault((candidate, load), []).append(level)
                 turns = [turns for (each, _), turns in self.turns.items() if each == candidate]
                 most = max(map(len, turns))
@@ -292,20 +287,18 @@ class Bench:
 
     def _close_loads(self, trial: Trial) -> list[tuple[int, Level]]:
         """The loads among which a candidate's best may be, as noise may hide it, each with a level near it."""
-        name, target = str(self.objective.percentile), self.objective.target_ms
-        near = {each.concurrency: each for each in trial.levels if each.percentiles[name] <= 1.5 * target}
+        target = self.objective.target_ms
+        near = {each.concurrency: each for each in trial.levels if each.p99 <= 1.5 * target}
         best = max(near.values(), key=lambda level: level.rate, default=trial.levels[0])
         loads = [best.concurrency]
-        if best.concurrency > 1 and best.percentiles[name] > 0.7 * target:
+        if best.concurrency > 1 and best.p99 > 0.7 * target:
             loads.append(best.concurrency // 2)
         if not self._has_no_room(best) and (best is trial.levels[-1] or 2 * best.concurrency in near):
             loads.append(2 * best.concurrency)
         return [(load, best) for load in loads]
 
     def _best_load(self, trial: Trial) -> tuple[int, Level]:
-        name = str(self.objective.percentile)
-        best = trial.best(self.objective.target_ms, self.objective.percentile)
-        best = best or min(trial.counted, key=lambda level: level.percentiles[name])
+        best = trial.best(self.objective.target_ms) or min(trial.counted, key=lambda level: level.p99)
         return best.concurrency, best
 
     def gained(self, before: Candidate, after: Candidate) -> list[Difference]:
@@ -324,7 +317,7 @@ class Bench:
         """The best way that is shown to be better than the model as it is, otherwise that. Where a rate is enough,
         fewer resources are the aim, and no more is to be shown."""
         objective, before = self.objective, self.trials[AS_IT_IS]
-        kept = before.best(objective.target_ms, objective.percentile)
+        kept = before.best(objective.target_ms)
         for trial in self.ranked():
             if trial is before or objective.value(trial) <= objective.value(before):
                 break
@@ -346,7 +339,7 @@ def _long_enough(seconds: float, concurrency: int, near: Level) -> float:
 def _beside_execution(level: Level, config: ModelConfig, cores: int) -> float:
     """Seconds that a request takes of a core beside its execution: in the server's HTTP, and in the client."""
     times = level.server
-    if times is None:
+    if times is None or not level.rate:
         return 0.0
     executed_ms = sum(times.costs[size] * count for size, count in times.batches.items())
     items = sum(int(size) * count for size, count in times.batches.items())
@@ -407,7 +400,7 @@ def reasons(bench: Bench, chosen: Trial) -> Iterator[str]:
         ("backend", "backend"),
         ("instances", "instance_group count"),
         ("threads", "threads of an execution"),
-        ("batch", "max_batch_size"),
+        ("batch", "largest batch"),
         ("delay_us", "max_queue_delay_microseconds"),
     ):
         own = getattr(chosen.candidate, name)
@@ -426,9 +419,7 @@ def reasons(bench: Bench, chosen: Trial) -> Iterator[str]:
 def outcome(trial: Trial, objective: Objective) -> str:
     if trial.error:
         return trial.error
-    level = trial.best(objective.target_ms, objective.percentile)
-    name = f"p{objective.percentile}"
+    level = trial.best(objective.target_ms)
     if level is None:
-        lowest = min((each.percentiles[str(objective.percentile)] for each in trial.counted), default=math.nan)
-        return f"{name} {figure(lowest)} ms at best"
-    return f"{figure(level.rate)}/s, {name} {figure(level.percentiles[str(objective.percentile)])} ms"
+        return f"p99 {figure(min((each.p99 for each in trial.counted), default=math.nan))} ms at best"
+    return f"{figure(level.rate)}/s, p99 {figure(level.p99)} ms"

@@ -51,24 +51,25 @@ from trident.core.config.spec import ModelSpec
 from trident.core.http.sample_request import parse_shape
 
 _FORMAT = "trident-bench-1"
-_MOST_CONCURRENCY = 512
+_MOST_CONCURRENCY, _MOST_LEVELS = 512, 1000
 # A sweep ends when twice in a row a doubling gained less.
 _GAIN = 1.05
+# Of each of two servers, a fifth of the interval long.
+_TURNS = 20
 _WARM_UP_SHARE, _LONGEST_WARM_UP = 0.2, 1.0
 
 
 def _range(text: str) -> tuple[float, ...]:
     """START:END:STEP as perf_analyzer has it; END and STEP may be missing."""
     try:
-        start, end, step = [float(part) for part in (*text.split(":"), "", "")[:3] if part] + [0.0, 1.0][
-            text.count(":") :
-        ]
-    except ValueError:
-        raise BadValue(f"expected START:END:STEP, got {text[:64]}") from None
-    end = end or start
-    if not (0 < start <= end and step > 0 and (end - start) / step < 1000):
-        raise BadValue(f"expected START:END:STEP of at most 1000 levels above 0, got {text[:64]}")
-    return tuple(start + step * at for at in range(int((end - start) / step + 1e-9) + 1))
+        given = [float(part) for part in text.split(":")]
+        start, end, step = (*given, *(given[0], 1.0)[len(given) - 1 :])
+        levels = int((end - start) / step + 1e-9) + 1
+    except (ValueError, ArithmeticError):
+        start, step, levels = 0.0, 0.0, 0
+    if not (start > 0 and step > 0 and 0 < levels <= _MOST_LEVELS):
+        raise BadValue(f"expected START:END:STEP of at most {_MOST_LEVELS} levels above 0, got {text[:64]}")
+    return tuple(start + step * at for at in range(levels))
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -89,9 +90,7 @@ OPTIONS = {
         _own("url", TEXT, (), f"Address of the server, default {DEFAULT_URL}; two are compared; -u.", repeatable=True),
         _own("protocol", choice("protocol", "http", "grpc", *PLATFORMS), "http", "Default http; -i."),
         _own("repository", TEXT, "", "A server is started for the model in this repository."),
-        _own("serve-option", TEXT, (), "An option for the server that is started.", repeatable=True),
         _own("v2-url", TEXT, "", "Port with the v2 routes beside a platform's port; default the address itself."),
-        _own("endpoint", TEXT, "", "The path of the requests, if it is another one."),
         _own("batch-size", integer(1), 1, "Items in a request; default 1; -b."),
         _own("shape", TEXT, (), "INPUT:3,224,224, without the batch dimension.", repeatable=True),
         _own("input-data", Kind("random|zero|PATH", str, ("random", "zero"), FILE.paths), "random", "What is sent."),
@@ -105,9 +104,6 @@ OPTIONS = {
         _own("measurement-interval", integer(50), 5000, "Milliseconds of a level; default 5000; -p."),
         _own("percentile", integer(1, 99), 99, "Of the limit and the comparisons; default 99."),
         _own("latency-threshold", number(0), 0.0, "Milliseconds; a sweep ends above it; -l."),
-        _own("rounds", integer(2), 20, "Turns of each of two servers; default 20."),
-        _own("in-flight", integer(1), 1, "Requests at once on a connection of gRPC; default 1."),
-        _own("connections", integer(1), 256, "Most connections of a rate; default 256."),
         _own("processes", integer(1, 64), 0, "Processes of the client; default 1, and 2 from 8 cores."),
         _own("output", TEXT, None, "FOLDER/NAME of the .json and .html; default bench-MODEL; empty for none."),
         _own("latency-report-file", FILE, "", "CSV as perf_analyzer writes it; -f."),
@@ -146,9 +142,7 @@ class _Bench:
     """One run. Its levels are kept as they are measured, so that Ctrl-C loses only the one at work."""
 
     def __init__(self, model: str, values: dict[str, Any], command: str) -> None:
-        self.model = model
-        self.values = values
-        self.command = command
+        self.model, self.values, self.command = model, values, command
         self.version: str = values["model-version"]
         self.status = StatusLine()
         self.sides: list[tuple[str, list[Level]]] = []
@@ -156,20 +150,18 @@ class _Bench:
         self.notes: list[str] = []
 
     def run(self) -> int:
+        batch, shapes = self.values["batch-size"], dict(parse_shape(each) for each in self.values["shape"])
+        processes = self.values["processes"] or (2 if available_cores() >= 8 else 1)
         with ExitStack() as stack:
             clients = []
             for server, url in self._servers(stack):
                 spec = server.spec(self.model, self.version)
                 way = self._way(spec)
-                shapes = dict(parse_shape(each) for each in self.values["shape"])
-                inputs = make_inputs(spec, self.values["input-data"], self.values["batch-size"], shapes)
-                processes = self.values["processes"] or (2 if available_cores() >= 8 else 1)
+                inputs = make_inputs(spec, self.values["input-data"], batch, shapes)
                 client = stack.enter_context(LoadClient(make_target(spec, inputs, url, way), processes))
                 clients.append((client, server))
                 self.sides.append((url, []))
-                self.notes.append(
-                    f"{url}: {way.name}, {len(inputs)} different requests, {self.values['batch-size']} items each"
-                )
+                self.notes.append(f"{url}: {way.name}, {len(inputs)} different requests, {batch} items each")
             try:
                 if len(clients) > 1:
                     self._turns(clients)
@@ -188,8 +180,7 @@ class _Bench:
         protocol = self.values["protocol"]
         if self.values["repository"]:
             self.status.show(f"starting a server for {self.model}")
-            given = started(self.values["repository"], self.model, self.values["serve-option"], (protocol,))
-            server = stack.enter_context(given)
+            server = stack.enter_context(started(self.values["repository"], self.model, protocols=(protocol,)))
             yield server, server.targets[protocol]
             return
         default = "localhost:8001" if protocol == "grpc" else DEFAULT_URL
@@ -209,19 +200,17 @@ class _Bench:
             raise BadOption(f"'{self.model}' answers any number of times: --streaming is needed, best with -i grpc")
         return Way(
             protocol=values["protocol"],
-            endpoint=values["endpoint"],
             version=self.version,
             binary_input=values["input-tensor-format"] == "binary",
             binary_output=values["output-tensor-format"] == "binary",
             streaming=values["streaming"],
             headers=headers,
-            in_flight=values["in-flight"],
         )
 
     def _level(self, client: LoadClient, server: Server, load: float, seconds: float, warm_up: float) -> Level:
         is_rate = bool(self.values["request-rate-range"])
         name = f"{load:g} requests/s" if is_rate else f"concurrency {load:g}"
-        return measure(
+        level = measure(
             client,
             server,
             self.model,
@@ -231,11 +220,13 @@ class _Bench:
             concurrency=0 if is_rate else int(load),
             rate=load if is_rate else 0.0,
             poisson=self.values["request-distribution"] == "poisson",
-            most=self.values["connections"],
             batch_size=self.values["batch-size"],
             percentile=self.values["percentile"],
             tick=lambda: self.status.show(f"{name}: {seconds:g} s"),
         )
+        if client.interrupted:
+            raise KeyboardInterrupt
+        return level
 
     def _loads(self, levels: Sequence[Level]) -> Iterator[float]:
         """Those that were asked for; otherwise doubled until that gains nothing."""
@@ -253,13 +244,11 @@ class _Bench:
     def _sweep(self, client: LoadClient, server: Server) -> None:
         levels = self.sides[0][1]
         seconds = self.values["measurement-interval"] / 1000
+        limit, percentile = self.values["latency-threshold"], str(self.values["percentile"])
         for load in self._loads(levels):
             level = self._level(client, server, load, seconds, min(_LONGEST_WARM_UP, seconds * _WARM_UP_SHARE))
-            if client.interrupted:
-                raise KeyboardInterrupt
             levels.append(level)
-            limit = self.values["latency-threshold"]
-            if not level.requests or (limit and level.percentiles[str(self.values["percentile"])] > limit):
+            if not level.requests or (limit and level.percentiles[percentile] > limit):
                 return
 
     def _turns(self, clients: Sequence[tuple[LoadClient, Server]]) -> None:
@@ -269,11 +258,9 @@ class _Bench:
             for client, server in clients:
                 self._level(client, server, load, seconds / 2, 0)
             turns: tuple[list[Level], list[Level]] = ([], [])
-            for turn in range(self.values["rounds"]):
+            for turn in range(_TURNS):
                 for side in (0, 1) if turn % 2 == 0 else (1, 0):
                     turns[side].append(self._level(*clients[side], load, seconds, 0))
-                if any(client.interrupted for client, _ in clients):
-                    raise KeyboardInterrupt
             for (_, levels), taken in zip(self.sides, turns, strict=True):
                 levels.append(pooled(taken))
             if all(level.requests for taken in turns for level in taken):

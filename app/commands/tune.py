@@ -63,7 +63,6 @@ _DURATION = Kind("duration", _duration)
 ACCEPTED = (
     _own("repository", FOLDER, "", "The folder that has the model's folder."),
     _own("p99", _DURATION, 0.0, "The latency that 99 of 100 requests must keep."),
-    _own("percentile", integer(1, 99), 99, "Another percentile for the target of --p99; default 99."),
     _own("throughput", number(0), 0.0, "Requests/s that are enough; default as many as possible."),
     _own("budget", _DURATION, 600.0, "How long it may take; default 10m."),
     _own("memory", number(0), 0.0, "MB that a server may have; default no limit."),
@@ -89,7 +88,6 @@ def tune(arguments: Sequence[str]) -> int:
         raise BadOption(f"'{model}' is an ensemble: tune the models of its steps")
     objective = Objective(
         target_ms=1e3 * values["p99"],
-        percentile=values["percentile"],
         rate=values["throughput"],
         memory_mb=values["memory"] or math.inf,
     )
@@ -145,18 +143,11 @@ def _at_rate(bench: Bench, chosen: Trial, most_s: float) -> str:
     if chosen.error:
         return ""
     server, client = bench.server(chosen.candidate)
-    name = bench.objective.percentile
-    level = measure(
-        client,
-        server,
-        bench.model,
-        seconds=min(_RATE_S, most_s),
-        rate=bench.objective.rate,
-        poisson=True,
-        percentile=name,
+    rate, seconds = bench.objective.rate, min(_RATE_S, most_s)
+    level = measure(client, server, bench.model, seconds=seconds, rate=rate, poisson=True)
+    return (
+        f"At {level.load}, sent as independent callers do: {figure(level.rate)}/s answered, p99 {figure(level.p99)} ms."
     )
-    shown = figure(level.percentiles[str(name)])
-    return f"At {level.load}, sent as independent callers do: {figure(level.rate)}/s answered, p{name} {shown} ms."
 
 
 def _report(bench: Bench, about: Sequence[str], output: str) -> None:
@@ -166,9 +157,9 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
     best, *others = [trial for trial in bench.ranked() if trial is not before and trial.raced] or [before]
     found = bench.gained(AS_IT_IS, best.candidate)
     beside = bench.gained(others[0].candidate, best.candidate)[:1] if others else []
-    target = f"p{objective.percentile} within {objective.target_ms:g} ms"
+    target = f"p99 within {objective.target_ms:g} ms"
     target += f" at {objective.rate:g} requests/s" if objective.rate else ""
-    level = chosen.best(objective.target_ms, objective.percentile)
+    level = chosen.best(objective.target_ms)
     said = [
         *filter(None, about),
         f"Target: {target}. {len(bench.trials)} ways measured on {available_cores():g} cores.",
@@ -218,22 +209,20 @@ def commented(bench: Bench, chosen: Trial, said: Sequence[str]) -> str:
 
 
 def _frontier(bench: Bench, chosen: Trial) -> str:
-    objective = bench.objective
-    name = str(objective.percentile)
+    target = bench.objective.target_ms
 
     def points(trial: Trial) -> list[Point]:
-        best = trial.best(objective.target_ms, objective.percentile)
-        way = trial.candidate.text
+        best = trial.best(target)
         return [
             Point(
                 level.rate,
-                level.percentiles[name],
-                about=f"{way}, {level.load}: {figure(level.rate)}/s, {figure(level.percentiles[name])} ms",
+                level.p99,
+                about=f"{trial.candidate.text}, {level.load}: {figure(level.rate)}/s, {figure(level.p99)} ms",
                 marked=trial is chosen and level is best,
             )
             for level in (*trial.levels, *trial.raced)
             # What is far above the target would hide the rest.
-            if level.requests and level.percentiles[name] < 3 * objective.target_ms
+            if level.requests and level.p99 < 3 * target
         ]
 
     before = bench.trials[AS_IT_IS]
@@ -241,5 +230,5 @@ def _frontier(bench: Bench, chosen: Trial) -> str:
     series = [("chosen", points(chosen)), ("other ways", others)]
     if before is not chosen:
         series.append(("as it was", points(before)))
-    title = f"p{name} over throughput; the line is the target, the ring the chosen load"
-    return lines(title, series, x="requests/s", y="ms", limit=objective.target_ms, joined=False)
+    title = "p99 over throughput; the line is the target, the ring the chosen load"
+    return lines(title, series, x="requests/s", y="ms", limit=target, joined=False)

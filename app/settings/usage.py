@@ -152,7 +152,7 @@ one for each model.
 BENCH_USAGE = f"""\
 Usage: trident bench MODEL [--url=URL] [options]                 load on a server that runs
        trident bench MODEL --repository=REPO [options]           a server is started for it
-       trident bench MODEL --url=FIRST --url=SECOND [options]    both in turns, and the difference
+       trident bench MODEL --url=FIRST --url=SECOND [options]    both in 20 turns, and the difference
        trident bench --compare BEFORE.json AFTER.json
 
 Measures a model of any server of Triton's protocol at several loads; prints a table, the knee, and what a difference is
@@ -166,8 +166,6 @@ value is sent as a bearer token.
   --request-distribution=WORD          of the rate: constant (the default) or poisson
   --measurement-interval=ms, -p        of each level; default 5000
   --latency-threshold=ms, -l           a sweep ends above it; of the percentile --percentile, default 99
-  --connections=integer                most connections of a rate; default 256
-  --in-flight=integer                  requests at once on each connection of gRPC; default 1
   --processes=integer                  of the client; default 1, and 2 from 8 cores
 
   requests
@@ -180,13 +178,10 @@ value is sent as a bearer token.
   --shape=INPUT:3,224,224              without the batch dimension; repeatable
   --header=NAME:VALUE, -H              repeatable
   --model-name, -m; --model-version, -x
-  --endpoint=PATH                      another path
 
   server
   --url=URL, -u                        default http://localhost:8000, localhost:8001 for gRPC
   --v2-url=URL                         port with configuration and statistics, if --url is a platform's
-  --serve-option=--NAME=VALUE          for the server that is started; repeatable
-  --rounds=integer                     turns of each of two servers, each a fifth of the interval; default 20
 
   files
   --output=FOLDER/NAME                 of the .json and .html; empty for none
@@ -204,7 +199,6 @@ keeps what was measured.
   --throughput=requests/s           that are enough: then the way that takes the fewest threads
   --budget=duration                 how long it may take; default 10m
   --memory=MB                       that a server may have
-  --percentile=integer              another one for the target
   --protocol=http|grpc              default http
   --input-data, --batch-size, --shape   as for `trident bench`
   --output=FOLDER                   default MODEL-tuned

@@ -43,7 +43,7 @@ def bench(server: ServerProcess, folder: Path, model: str, *options: str, status
     [
         ("simple", ()),
         ("simple", ("--input-tensor-format=json", "--output-tensor-format=json", "-b", "3")),
-        ("simple", ("-i", "grpc", "--in-flight=2")),
+        ("simple", ("-i", "grpc")),
         ("simple", ("-i", "grpc", "--streaming")),
         ("running_mean", ("-i", "grpc")),
         ("running_mean", ("--input-data=zero",)),
@@ -81,7 +81,7 @@ def test_two_servers_are_compared_and_their_page_loads_nothing(server: ServerPro
     data.write_text(json.dumps({"data": [{"INPUT0": [1] * 16, "INPUT1": {"content": [2] * 16, "shape": [16]}}]}))
     again = f"--url=http://127.0.0.1:{server.http_port}"
 
-    found = bench(server, tmp_path, "simple", again, "--rounds=4", f"--input-data={data}")
+    found = bench(server, tmp_path, "simple", again, f"--input-data={data}")
 
     assert [len(side["levels"]) for side in found["sides"]] == [1, 1]
     assert {each["what"] for each in found["differences"]} == {"requests/s", "p50", "p99"}
