@@ -27,6 +27,7 @@ from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import STOP_LIMIT_S, ServerProcess
 from tests.contract.shared_memory.client_regions import speaker
 from tests.genai_folders import WORDS, write_counter
+from tests.hub_folders import mean_of, write_folder
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, usable_gpus
 from tests.waiting import until
@@ -108,6 +109,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("torch") is not None:
         write_python_model(models)
         write_embedding(models)
+    write_folder(models / "embedder")
     if has_generator():
         write_counter(models / "counter", gpu=True)
     onnx_models.write_version(weights(64), models, "weights", f'backend: "onnxruntime"\n{ON_GPU}')
@@ -159,7 +161,7 @@ def weights(megabytes: int) -> onnx.ModelProto:
 def server(http_workers: str, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     log = tmp_path_factory.mktemp("server") / "log"
     options = ("--shutdown-grace-secs=0", "--allow-client-shm=true", "--model-control-mode=explicit")
-    loaded = ["graph", "ensemble", "resnet", *(["python", "embedding"] if find_spec("torch") else [])]
+    loaded = ["graph", "ensemble", "resnet", "embedder", *(["python", "embedding"] if find_spec("torch") else [])]
     loaded += ["counter"] if has_generator() else []
     with ServerProcess(models, log, *options, *(f"--load-model={name}" for name in loaded)) as running:
         yield running
@@ -284,6 +286,23 @@ def test_a_python_model_has_its_gpu_and_answers_from_its_memory(server: ServerPr
 def test_a_torch_script_runs_on_the_gpu(server: ServerProcess) -> None:
     answer = outputs(server, "embedding", INPUT__0=np.array([[3], [9]], np.int64))["OUTPUT__0"]
     assert answer.tolist() == [[[12, 13, 14, 15]], [[36, 37, 38, 39]]]
+
+
+def test_texts_become_vectors_on_the_gpu(server: ServerProcess) -> None:
+    status, _, body = server.request("GET", "/v2/models/embedder/config")
+    assert [group["kind"] for group in json.loads(body)["instance_group"]] == ["KIND_GPU"], (status, body)
+    texts = ["good cat", "bad", "anna lives in paris", "who is this about"]
+
+    def vectors_of(first: int) -> list[list[float]]:
+        asked = {"model": "embedder", "input": texts[first:]}
+        status, _, body = server.request("POST", "/v1/embeddings", json.dumps(asked).encode())
+        assert status == 200, body
+        return [each["embedding"] for each in json.loads(body)["data"]]
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(vectors_of, [*range(4)] * 8))
+    for first, answer in zip([*range(4)] * 8, answers, strict=True):
+        np.testing.assert_allclose(answer, [mean_of(text) for text in texts[first:]], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.skipif(not has_generator(), reason="no onnxruntime-genai-cuda")
