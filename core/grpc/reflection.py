@@ -1,16 +1,19 @@
 """Server reflection: clients such as grpcurl ask which services there are and what their messages look like.
 
-Source: grpc's `server-reflection.md`.
+Source: grpc's `server-reflection.md` and `v1/reflection.proto`. v1alpha has the same messages under another name.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from functools import lru_cache
+from typing import Any, Final
 
 from trident.core.grpc.call import Call
 from trident.core.grpc.front_end import GrpcFrontEnd, stopping
 from trident.core.grpc.headers import RequestHead
-from trident.core.grpc.status import Status
+from trident.core.grpc.protobuf import LENGTH, integer_field, length_field, read_length, string_field
+from trident.core.grpc.status import MalformedMessage, Status
 from trident.core.grpc.transport import Stream
 from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.tensors import Buffer
@@ -49,19 +52,127 @@ class ReflectionCall(Call):
         self.front_end.streams.remove(self.leave)
 
     def _answer_all(self) -> None:
-        method = self.head.method
-        assert method is not None
-        version = method.service.split(".")[-2]
         while self._questions:
-            content = self.front_end.bridge.run(_answer, version, self._questions.popleft())
+            # Off the hub: the first answer imports protobuf.
+            content = self.front_end.bridge.run(answer, self._questions.popleft())
             self.send((content,), len(content))
         self.resume()
         if self._has_ended:
             self.finish()
 
 
-def _answer(version: str, question: Buffer) -> bytes:
-    # Imported off the hub, when somebody asks: it imports protobuf.
-    from trident.core.grpc.reflection_messages import answer
+SERVICES: Final = ("grpc.health.v1.Health", "inference.GRPCInferenceService")
+# The fields of a ServerReflectionRequest. All are texts, but for the message of an extension.
+_HOST: Final = 1
+_FILE_BY_FILENAME: Final = 3
+_FILE_CONTAINING_SYMBOL: Final = 4
+_EXTENSIONS: Final = (5, 6)
+_LIST_SERVICES: Final = 7
+# Those of a ServerReflectionResponse.
+_VALID_HOST: Final = 1
+_ORIGINAL_REQUEST: Final = 2
+_FILES: Final = 4
+_SERVICES: Final = 6
+_ERROR: Final = 7
 
-    return answer(version, question)
+
+def answer(question: Buffer) -> bytes:
+    """The ServerReflectionResponse to a ServerReflectionRequest. Raises MalformedMessage."""
+    host, kind, asked = _read(question)
+    if kind == _LIST_SERVICES:
+        listed = [length_field(1, string_field(1, name)) for name in SERVICES]
+        found = length_field(_SERVICES, b"".join(listed))
+    elif kind in (_FILE_BY_FILENAME, _FILE_CONTAINING_SYMBOL):
+        files = _files(kind, asked)
+        found = length_field(_FILES, b"".join(files)) if files else _error(Status.NOT_FOUND, f"'{asked}' is not known")
+    elif kind in _EXTENSIONS:
+        found = _error(Status.NOT_FOUND, "the messages have no extensions")
+    else:
+        found = _error(Status.INVALID_ARGUMENT, "the request asks for nothing")
+    return string_field(_VALID_HOST, host) + length_field(_ORIGINAL_REQUEST, bytes(question)) + found
+
+
+def _read(question: Buffer) -> tuple[str, int, str]:
+    """The host, and the last other field with its text; 0 without one. Raises MalformedMessage."""
+    host, kind, asked = "", 0, ""
+    at = 0
+    try:
+        while at < len(question):
+            tag, start = read_length(question, at)
+            size, start = read_length(question, start)
+            at = start + size
+            if tag & 7 != LENGTH or at > len(question):
+                raise MalformedMessage
+            text = bytes(question[start:at])
+            if tag >> 3 == _HOST:
+                host = text.decode()
+            else:
+                kind, asked = tag >> 3, "" if tag >> 3 == _EXTENSIONS[0] else text.decode()
+    except (IndexError, ValueError):
+        raise MalformedMessage from None
+    return host, kind, asked
+
+
+def _error(status: Status, text: str) -> bytes:
+    return length_field(_ERROR, integer_field(1, status) + string_field(2, text))
+
+
+def _files(kind: int, asked: str) -> list[bytes]:
+    """The file that has the name, or the definition of the symbol, and those that it needs; none for an unknown one."""
+    pool = _pool()
+    try:
+        file = pool.FindFileByName(asked) if kind == _FILE_BY_FILENAME else pool.FindFileContainingSymbol(asked)
+    except KeyError:
+        return []
+    return [length_field(1, each.serialized_pb) for each in (file, *file.dependencies)]
+
+
+@lru_cache(maxsize=1)
+def _pool() -> Any:
+    """Protobuf's pool with the files of the services."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    from trident.core.grpc.schema import service
+
+    pool = DescriptorPool()
+    for file in (*service.DESCRIPTOR.dependencies, service.DESCRIPTOR):
+        pool.AddSerializedFile(file.serialized_pb)
+    pool.AddSerializedFile(FileDescriptorProto(**_HEALTH).SerializeToString())
+    return pool
+
+
+# grpc's `health.proto`, which comes with a package that the server does not need.
+_RESPONSE: Final = ".grpc.health.v1.HealthCheckResponse"
+_METHOD: Final = {"input_type": ".grpc.health.v1.HealthCheckRequest", "output_type": _RESPONSE}
+_STATUS: Final = {"name": "status", "number": 1, "label": "LABEL_OPTIONAL", "type": "TYPE_ENUM"}
+_HEALTH: Final[dict[str, Any]] = {
+    "name": "grpc/health/v1/health.proto",
+    "package": "grpc.health.v1",
+    "syntax": "proto3",
+    "message_type": [
+        {
+            "name": "HealthCheckRequest",
+            "field": [{"name": "service", "number": 1, "label": "LABEL_OPTIONAL", "type": "TYPE_STRING"}],
+        },
+        {
+            "name": "HealthCheckResponse",
+            "field": [{**_STATUS, "type_name": f"{_RESPONSE}.ServingStatus"}],
+            "enum_type": [
+                {
+                    "name": "ServingStatus",
+                    "value": [
+                        {"name": name, "number": number}
+                        for number, name in enumerate(("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"))
+                    ],
+                }
+            ],
+        },
+    ],
+    "service": [
+        {
+            "name": "Health",
+            "method": [{**_METHOD, "name": "Check"}, {**_METHOD, "name": "Watch", "server_streaming": True}],
+        }
+    ],
+}
