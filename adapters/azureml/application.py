@@ -18,7 +18,7 @@ from trident.core.http.application import InferPath, V2Application
 from trident.core.http.dataplane import infer_body, one_response, read_body
 from trident.core.http.front_end import PROBE_KEY
 from trident.core.http.openapi import OPERATIONS, Operation
-from trident.core.http.payloads.formats import BodyKind, body_kind, format_for
+from trident.core.http.payloads.formats import body_format, format_for
 from trident.core.http.payloads.inference import decode_payload, infer_payload, payload_reply
 from trident.core.http.reply import JSON, Environ, Reply, json_reply
 from trident.core.http.routes import GET, POST, Route
@@ -65,12 +65,10 @@ def _score(default: DefaultModel, application: V2Application, environ: Environ) 
     """Answer a request of the v2 protocol as plain HTTP does, and any other body in the format that Accept names."""
     body = read_body(application, environ)
     model, size_text = default.find(), application.binary_header(environ)
-    kind = BodyKind.V2
-    if size_text is None:
-        kind = body_kind(environ.get("CONTENT_TYPE", ""), body, model.spec, "")
-    if kind is BodyKind.V2:
+    found = None if size_text is not None else body_format(environ.get("CONTENT_TYPE", ""), body, model.spec, "")
+    if found is None:
         return infer_body(application, environ, one_response(model), body, LATEST, size_text)
-    payload = decode_payload(application, environ, body, model.spec, kind)
+    payload = decode_payload(application, environ, body, model.spec, found)
     media_type = format_for(environ.get("HTTP_ACCEPT"), outputs=len(model.spec.outputs))
     result = infer_payload(
         application, environ, one_response(model), payload, InferenceRequest(model.spec.name, [], model_version=LATEST)

@@ -25,6 +25,7 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
 from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX, boolean
 from trident.core.http.application import V2Application
+from trident.core.http.body import choose
 from trident.core.http.completions import invocation
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.payloads.formats import (
@@ -34,9 +35,8 @@ from trident.core.http.payloads.formats import (
     JSONLINES,
     OCTETS,
     BinaryType,
-    BodyKind,
-    body_kind,
-    choose,
+    Format,
+    body_format,
     format_for,
     is_plainly_v2,
 )
@@ -50,8 +50,8 @@ from trident.core.inference.request import InferenceRequest, InferenceTimes, Par
 BINARY = BinaryType("application/vnd.sagemaker-triton.binary+json")
 # The types of the v2 protocol's own answers, which its clients may name in Accept.
 _V2_TYPES = (*JSON.media_types, BINARY.essence, OCTETS)
-_OTHERS = tuple(essence for row in FORMATS if row is not JSON for essence in row.media_types)
-_LINES = {BodyKind.CSV: CSV.media_types[0], BodyKind.JSONLINES: JSONLINES.media_types[0]}
+_TYPES = (*_V2_TYPES, *(essence for row in FORMATS if row is not JSON for essence in row.media_types))
+_LINES = {CSV: CSV.media_types[0], JSONLINES: JSONLINES.media_types[0]}
 
 
 class ResponseTypes:
@@ -65,22 +65,18 @@ class ResponseTypes:
         # A batch job joins its answers line by line, so requests of lines get answers of lines.
         self._keeps_lines = settings.batch and "default_accept" not in settings.sources
 
-    def of(self, accept: str | None, kind: BodyKind, outputs: int = 1) -> str:
-        """The type for a request of `kind` to a model with `outputs` outputs. Raises NotAcceptable."""
-        default = _LINES.get(kind, self._default) if self._keeps_lines else self._default
+    def of(self, accept: str | None, format: Format, outputs: int = 1) -> str:
+        """The type for a request in `format` to a model with `outputs` outputs. Raises NotAcceptable."""
+        default = _LINES.get(format, self._default) if self._keeps_lines else self._default
         return _chosen(accept, default, outputs)
 
 
-@lru_cache(maxsize=256)
 def other_than_v2(accept: str) -> str | None:
     """The type that a v2 request prefers to a v2 response; None if it accepts that, or accepts no type that we have.
 
     Triton ignores Accept, so a client that sends a useless one must get the same answer as from Triton.
     """
-    try:
-        chosen = choose(accept, (*_V2_TYPES, *_OTHERS))
-    except InvalidRequest:
-        return None
+    chosen = choose(accept, _TYPES)
     return None if chosen in _V2_TYPES else chosen
 
 
@@ -228,11 +224,11 @@ def invoke(application: V2Application, environ: Environ, model: ServedModel, res
             if lines is not None:
                 return _infer_lines(application, environ, spec, lines, response_types)
         plain = is_plainly_v2(content_type, body)
-        kind = BodyKind.V2 if plain else body_kind(content_type, body, spec, f"{BINARY.prefix}N")
+        found = None if plain else body_format(content_type, body, spec, f"{BINARY.prefix}N")
         accept = environ.get("HTTP_ACCEPT")
-        if kind is not BodyKind.V2:
-            media_type = response_types.of(accept, kind, len(spec.outputs))
-            payload = decode_payload(application, environ, body, spec, kind)
+        if found is not None:
+            media_type = response_types.of(accept, found, len(spec.outputs))
+            payload = decode_payload(application, environ, body, spec, found)
             result = infer_payload(application, environ, model, payload)
             return payload_reply(application, environ, result, media_type, payload.form)
         wanted = other_than_v2(accept) if accept is not None else None
@@ -253,6 +249,6 @@ def _infer_lines(
     def answer_type(is_v2: bool) -> str | None:
         if is_v2:
             return None if accept is None else other_than_v2(accept)
-        return response_types.of(accept, BodyKind.JSON, len(spec.outputs))
+        return response_types.of(accept, JSON, len(spec.outputs))
 
     return infer_lines(application, environ, spec, lines, answer_type)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,15 +22,15 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.frontend.request import LATEST
 from trident.core.http.application import V2Application
+from trident.core.http.body import choose
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.generate import answer_events, answer_object, stream_events
 from trident.core.http.long_json import SLICE, Slicing, outline_of
 from trident.core.http.payloads.formats import (
     JSON,
     BinaryType,
-    BodyKind,
-    body_kind,
-    choose,
+    Format,
+    body_format,
     format_for,
     is_json,
     is_plainly_v2,
@@ -193,12 +193,12 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     is_stream = wants_stream(environ.get("HTTP_ACCEPT"))
     if size_text is not None and not _SIZE.fullmatch(size_text):
         raise BINARY.missing_size()
-    found = BodyKind.V2 if is_v2 else _body_kind(application, kind, content_type, body, model.spec)
-    if found is None:
+    found = None if is_v2 else _body_format(application, kind, content_type, body, model.spec)
+    if found is PayloadKind.GENERATE:
         is_stream = is_stream or off_hub(application, len(body), asks_for_stream, body)
         answer = answer_events if is_stream else answer_object
         reply = answer(application, environ, model, body, version)
-    elif found is BodyKind.V2:
+    elif not isinstance(found, Format):
         if is_stream:
             raise no_stream(model.spec)
         reply = infer_body(application, environ, one_response(model), body, version, size_text)
@@ -210,7 +210,7 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
 
 
 def wants_stream(accept: str | None) -> bool:
-    """Whether the client prefers an event stream to one document. Raises InvalidRequest for a malformed header."""
+    """Whether the client prefers an event stream to one document."""
     return (
         accept is not None
         and _EVENT_STREAM in accept
@@ -248,18 +248,18 @@ def _named_target(application: V2Application, kind: PayloadKind, content_type: s
     return off_hub(application, len(body), read_target, body)
 
 
-def _body_kind(
+def _body_format(
     application: V2Application, kind: PayloadKind, content_type: str, body: Buffer, spec: ModelSpec
-) -> BodyKind | None:
-    """The kind of the body, None for a generate object. Raises InvalidRequest for a form that the endpoint lacks."""
+) -> Format | Literal[PayloadKind.GENERATE] | None:
+    """The format of the body, None for the v2 protocol. Raises InvalidRequest for a form that the endpoint lacks."""
     if kind is PayloadKind.GENERATE and known_format(content_type) in (None, JSON):
-        return None
+        return kind
     if kind is not PayloadKind.AUTO and is_json(content_type):
-        return BodyKind.JSON if kind is PayloadKind.INSTANCES else BodyKind.V2
-    found = body_kind(content_type, body, spec, f"{BINARY.prefix}N")
-    if found is BodyKind.V2 and not _INPUTS.search(body):
+        return JSON if kind is PayloadKind.INSTANCES else None
+    found = body_format(content_type, body, spec, f"{BINARY.prefix}N")
+    if found is None and not _INPUTS.search(body):
         if _names_input(off_hub(application, len(body), parse_json, body), spec):
-            return None
+            return PayloadKind.GENERATE
         raise InvalidRequest(
             "the body is neither {'instances': [...]} nor a request of the v2 protocol, which has 'inputs'",
             hint="an instance is the value of the model's input, or an object with a value by input name",

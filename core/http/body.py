@@ -21,7 +21,7 @@ IDENTITY: Final = "identity"
 # zlib takes the container of a stream from the window bits.
 _CONTAINERS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _EITHER_CONTAINER: Final = 32 + zlib.MAX_WBITS
-_LONGEST_HEADER: Final = 1024
+_ENCODINGS: Final = (IDENTITY, "deflate", "gzip")
 
 
 def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
@@ -62,34 +62,42 @@ def compress(parts: Iterable[Buffer], encoding: str) -> bytes:
     return b"".join(pieces)
 
 
-@lru_cache(maxsize=64)
-def choose_encoding(accepted: str) -> str:
-    """The encoding that an Accept-Encoding header prefers, of identity, deflate and gzip; the first of equals.
+@lru_cache(maxsize=512)
+def choose(accepted: str | None, supported: tuple[str, ...]) -> str | None:
+    """The member of `supported` that a header such as Accept prefers; None if it accepts none of them.
 
-    Other items of the header are ignored.
+    The highest quality wins, then the first in the header, then the first in `supported`. The quality of a type is that
+    of the closest range that matches it. A missing header accepts anything; items that are malformed are ignored.
     """
-    best, highest = IDENTITY, 0.0
-    for item in accepted[:_LONGEST_HEADER].split(","):
-        name, _, parameter = item.partition(";")
-        name = name.strip().lower()
-        if name != IDENTITY and name not in _CONTAINERS:
-            continue
-        quality = _quality(parameter)
-        if quality > highest:
-            best, highest = name, quality
-    return best
+    given: dict[str, tuple[float, int]] = {}
+    for position, item in enumerate((accepted or "*/*").split(",")):
+        name, _, parameters = item.partition(";")
+        given.setdefault(name.strip().lower(), (_quality(parameters), -position))
+    best, chosen = (0.0, -len(accepted or "*/*")), None
+    for each in supported:
+        # Java's HttpURLConnection sends a mere `*` unless it is told otherwise.
+        ranges = (each, each.partition("/")[0] + "/*", "*/*", "*")
+        rank = next((given[name] for name in ranges if name in given), best)
+        if rank[0] > 0 and rank > best:
+            best, chosen = rank, each
+    return chosen
 
 
-def _quality(parameter: str) -> float:
-    """The value of `q=`: 1 without it, 0 if it is not a number from 0 to 1."""
-    key, _, text = parameter.partition("=")
-    if not key.strip():
-        return 1.0
-    text = text.strip()
-    if key.strip().lower() != "q" or not text.replace(".", "", 1).isdecimal() or not text.isascii():
-        return 0.0
-    value = float(text)
-    return value if value <= 1.0 else 0.0
+def _quality(parameters: str) -> float:
+    """The value of `q`: 1 without it, 0 if it is not a number from 0 to 1."""
+    for each in parameters.split(";"):
+        name, _, text = each.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                return quality if (quality := float(text)) <= 1 else 0.0
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def choose_encoding(accepted: str) -> str:
+    """The encoding that an Accept-Encoding header prefers, of identity, deflate and gzip."""
+    return choose(accepted, _ENCODINGS) or IDENTITY
 
 
 _RAISE_LIMIT = "Use --http-max-input-size to increase the limit."

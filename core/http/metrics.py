@@ -16,9 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from trident.core.errors import InvalidRequest
+from trident.core.http.body import choose
 from trident.core.http.front_end import PROBE_KEY
-from trident.core.http.payloads.formats import choose
 from trident.core.http.reply import (
     STATUS_LINES,
     TEXT,
@@ -34,7 +33,7 @@ from trident.core.observability.switches import SWITCHES
 PROMETHEUS = "text/plain; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-_TEXT, _OPENMETRICS = "text/plain", "application/openmetrics-text"
+_TYPES = ("text/plain", "application/openmetrics-text")
 
 
 class MetricsPage:
@@ -48,15 +47,8 @@ class MetricsPage:
         self._render = render
 
     def reply(self, environ: Environ) -> Reply:
-        openmetrics = SWITCHES.histograms and _prefers_openmetrics(environ.get("HTTP_ACCEPT", ""))
+        openmetrics = SWITCHES.histograms and choose(environ.get("HTTP_ACCEPT"), _TYPES) == _TYPES[1]
         return text_reply(200, self._render(openmetrics), OPENMETRICS if openmetrics else PROMETHEUS)
-
-
-def _prefers_openmetrics(accept: str) -> bool:
-    try:
-        return choose(accept, (_TEXT, _OPENMETRICS)) == _OPENMETRICS
-    except InvalidRequest:
-        return False
 
 
 # Source: docs/spec/http.md section 2, last paragraph.

@@ -13,7 +13,7 @@ from trident.core.errors import InvalidRequest
 from trident.core.frontend.request import LATEST
 from trident.core.http.dataplane import one_response, read_body
 from trident.core.http.front_end import HttpFrontEnd
-from trident.core.http.payloads.formats import JSON, BodyKind
+from trident.core.http.payloads.formats import JSON
 from trident.core.http.payloads.inference import decode_payload, infer_payload, payload_reply
 from trident.core.http.reply import Environ, Reply
 from trident.core.inference.request import InferenceRequest
@@ -26,7 +26,7 @@ def predict(front_end: HttpFrontEnd, environ: Environ, model: str, version: str 
     body = read_body(front_end, environ)
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send {'instances': [...]}")
-    payload = decode_payload(front_end, environ, body, served.spec, BodyKind.JSON)
+    payload = decode_payload(front_end, environ, body, served.spec, JSON)
     pattern = InferenceRequest(served.spec.name, [], model_version=number)
     result = infer_payload(front_end, environ, served, payload, pattern)
     return payload_reply(front_end, environ, result, JSON.media_types[0], payload.form)

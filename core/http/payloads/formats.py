@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from functools import lru_cache
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
+from trident.core.http.body import choose
 from trident.core.http.payloads.arrays import decode_npy, decode_npz, decode_octets, decode_raw, encode_npy, encode_npz
 from trident.core.http.payloads.csv import decode_csv, encode_csv
 from trident.core.http.payloads.json import decode_json, decode_jsonlines, encode_json, encode_jsonlines
@@ -26,52 +26,29 @@ from trident.core.http.payloads.payload import (
 )
 from trident.core.inference.tensors import Buffer
 
-_LONGEST = 1024
-_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_PARAMETER = re.compile(rf'\s*;\s*(?:({_TOKEN})\s*=\s*({_TOKEN}|"(?:[^"\\]|\\.)*"))?')
-_TYPE = re.compile(rf"\s*({_TOKEN})/({_TOKEN})")
-_COMMA = re.compile(r"\s*(?:,|\Z)")
-# Java's HttpURLConnection sends `*; q=.2` unless it is told otherwise: no slash, and no zero before the point.
-_ANYTHING = re.compile(r"\s*\*(?=\s*(?:[;,]|\Z))")
-_QUALITY = re.compile(r"0?\.[0-9]+|0(?:\.0*)?|1(?:\.0*)?")
-_ESCAPED = re.compile(r"\\(.)")
-
-
-@dataclass(frozen=True, slots=True)
-class MediaType:
-    """`essence` is `type/subtype` in lower case. Names of parameters are in lower case, values as received."""
-
-    essence: str
-    parameters: dict[str, str] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True, slots=True)
-class MediaRange:
-    """One item of an Accept header. `*/*` and `text/*` match many; `quality` 0 means never."""
-
-    media_type: MediaType
-    quality: float
-
-    def specificity(self, essence: str) -> int:
-        """How closely the range matches `essence`: 3 exactly, 2 by its type, 1 by `*/*`, 0 not at all."""
-        mine = self.media_type.essence
-        if mine == essence:
-            return 3
-        if mine == "*/*":
-            return 1
-        return 2 if mine.endswith("/*") and essence.startswith(mine[:-1]) else 0
+# A name and a value, which may be quoted, of a parameter.
+_PARAMETER = re.compile(r';\s*([^\s;=]+)\s*=\s*(?:"([^"]*)"|([^\s;"]+))\s*|;\s*')
+_TYPE = re.compile(r"\s*([\w!#$&^.+-]+/[\w!#$&^.+-]+)\s*", re.ASCII)
 
 
 @lru_cache(maxsize=256)
-def parse_media_type(text: str) -> MediaType:
-    """Parse the value of a Content-Type header. Raises InvalidRequest for a malformed value or a range."""
-    _check_length(text, "Content-Type")
+def parse_media_type(text: str) -> tuple[str, dict[str, str]]:
+    """The `type/subtype` of a Content-Type header in lower case, and its parameters.
+
+    Raises InvalidRequest for a malformed value or a range.
+    """
     found = _TYPE.match(text)
-    if found:
-        parameters, end = _parameters(text, found.end())
-        if not text[end:].strip() and "*" not in found[0]:
-            return MediaType(f"{found[1]}/{found[2]}".lower(), parameters)
-    raise _garbage(text, "Content-Type")
+    parameters: dict[str, str] = {}
+    at = found.end() if found else 0
+    while item := _PARAMETER.match(text, at):
+        at = item.end()
+        if item[1]:
+            parameters[item[1].lower()] = item[2] or item[3] or ""
+    if not found or at < len(text):
+        raise InvalidRequest(
+            f"the Content-Type header is not understood: {text[:100]!r}", hint="a form such as text/csv"
+        )
+    return found[1].lower(), parameters
 
 
 SIZE = "json-header-size"
@@ -85,10 +62,8 @@ class BinaryType:
     def __init__(self, essence: str) -> None:
         self.essence = essence
         self.prefix = f"{essence};{SIZE}="
-        # Clients repeat a few types.
-        self.size_text = lru_cache(maxsize=256)(self._size_text)
 
-    def _size_text(self, content_type: str) -> str | None:
+    def size_text(self, content_type: str) -> str | None:
         """The text of the length, valid or not; None for another type. Never raises.
 
         "" if the header contains the type but is malformed: the request is then refused for a missing length.
@@ -98,10 +73,10 @@ class BinaryType:
         if self.essence not in content_type.lower():
             return None
         try:
-            media_type = parse_media_type(content_type)
+            essence, parameters = parse_media_type(content_type)
         except InvalidRequest:
             return ""
-        return media_type.parameters.get(SIZE, "") if media_type.essence == self.essence else ""
+        return parameters.get(SIZE, "") if essence == self.essence else ""
 
     def missing_size(self) -> InvalidRequest:
         """The error for a request of this type without a length."""
@@ -109,84 +84,6 @@ class BinaryType:
 
     def of(self, json_size: int) -> str:
         return f"{self.prefix}{json_size}"
-
-
-@lru_cache(maxsize=256)
-def parse_accept(text: str) -> tuple[MediaRange, ...]:
-    """Parse the items of an Accept header, in order; an empty header accepts anything.
-
-    Malformed items are skipped. Raises InvalidRequest if all of them are malformed.
-    """
-    _check_length(text, "Accept")
-    ranges: list[MediaRange] = []
-    skipped = False
-    position = 0
-    while position < len(text):
-        separator = _COMMA.match(text, position)
-        if separator:  # empty items of a list mean nothing
-            position = separator.end()
-            continue
-        found, position = _media_range(text, position)
-        if found is None:
-            skipped = True
-        else:
-            ranges.append(found)
-    if skipped and not ranges:
-        raise _garbage(text, "Accept")
-    return tuple(ranges) or (MediaRange(MediaType("*/*"), 1.0),)
-
-
-def choose(accept: str | None, supported: Sequence[str]) -> str | None:
-    """The member of `supported` that the header prefers; None if it accepts none of them.
-
-    The highest quality wins, then the first in the header, then the first in `supported`. The quality of a type is that
-    of the closest range that matches it. A missing header accepts anything.
-    """
-    ranges = parse_accept(accept or "")
-    best: str | None = None
-    best_rank = (0.0, 0)
-    for essence in supported:
-        # The first of the closest ranges counts.
-        position = max(range(len(ranges)), key=lambda i: ranges[i].specificity(essence))
-        quality = ranges[position].quality if ranges[position].specificity(essence) else 0.0
-        rank = (quality, -position)
-        if quality > 0 and (best is None or rank > best_rank):
-            best, best_rank = essence, rank
-    return best
-
-
-def _media_range(text: str, position: int) -> tuple[MediaRange | None, int]:
-    """The item at `position`, None if it is malformed, and the position of the next item."""
-    found = _TYPE.match(text, position) or _ANYTHING.match(text, position)
-    if found:
-        essence = f"{found[1]}/{found[2]}".lower() if found.re is _TYPE else "*/*"
-        parameters, position = _parameters(text, found.end())
-        quality = parameters.pop("q", "1")
-        separator = _COMMA.match(text, position)
-        if separator and _QUALITY.fullmatch(quality) and (essence[:2] != "*/" or essence == "*/*"):
-            return MediaRange(MediaType(essence, parameters), float(quality)), separator.end()
-    comma = text.find(",", position)
-    return None, len(text) if comma < 0 else comma + 1
-
-
-def _parameters(text: str, position: int) -> tuple[dict[str, str], int]:
-    """The parameters at `position`, and the position after them."""
-    parameters: dict[str, str] = {}
-    while item := _PARAMETER.match(text, position):
-        position = item.end()
-        if item[1]:
-            value = item[2]
-            parameters[item[1].lower()] = _ESCAPED.sub(r"\1", value[1:-1]) if value[0] == '"' else value
-    return parameters, position
-
-
-def _check_length(text: str, header: str) -> None:
-    if len(text) > _LONGEST:
-        raise InvalidRequest(f"the {header} header has {len(text)} characters, at most {_LONGEST} are read")
-
-
-def _garbage(text: str, header: str) -> InvalidRequest:
-    return InvalidRequest(f"the {header} header is not understood: {text[:100]!r}", hint="a form such as text/csv")
 
 
 Decode = Callable[[Buffer, ModelSpec, DecodeRules], DecodedPayload]
@@ -229,6 +126,10 @@ JSONLINES = Format(
 )
 NPY = Format(("application/x-npy",), decode_npy, encode_npy, text=False)
 NPZ = Format(("application/x-npz",), decode_npz, encode_npz, text=False)
+# Two of bodies whose type does not describe their content; the answers are JSON.
+OCTETS = "application/octet-stream"
+TENSOR = Format((OCTETS,), decode_raw, encode_json, text=False)
+JSON_OR_TENSOR = Format((OCTETS,), decode_octets, encode_json, text=False)
 
 # In the order of preference for `*/*`.
 FORMATS = (JSON, CSV, JSONLINES, NPY, NPZ)
@@ -237,23 +138,21 @@ _BY_MEDIA_TYPE = {media_type: row for row in FORMATS for media_type in row.media
 
 def format_of(content_type: str) -> Format:
     """The format of a body. Raises UnsupportedMediaType that lists the known types, InvalidRequest if malformed."""
-    media_type = parse_media_type(content_type)
-    found = _BY_MEDIA_TYPE.get(media_type.essence)
+    essence, parameters = parse_media_type(content_type)
+    found = _BY_MEDIA_TYPE.get(essence)
     if found is None:
+        raise UnsupportedMediaType(f"Content-Type '{essence}' is not supported, supported are: {supported_types()}")
+    charset = parameters.get("charset", "utf-8")
+    if found.text and charset.lower() not in _CHARSETS:
         raise UnsupportedMediaType(
-            f"Content-Type '{media_type.essence}' is not supported, supported are: {supported_types()}"
+            f"charset '{charset[:60]}' of Content-Type '{essence}' is not supported, supported is: utf-8"
         )
-    if found.text:
-        _check_charset(media_type)
     return found
 
 
 def is_json(content_type: str) -> bool:
     """Whether a body of this type is JSON; true for a missing type."""
-    try:
-        return not content_type or parse_media_type(content_type).essence in JSON.media_types
-    except InvalidRequest:
-        return False
+    return not content_type or known_format(content_type) is JSON
 
 
 def format_for(accept: str | None, default: str = JSON.media_types[0], outputs: int = 1) -> str:
@@ -262,7 +161,7 @@ def format_for(accept: str | None, default: str = JSON.media_types[0], outputs: 
     `encoder_of` gives its encoder. Raises NotAcceptable that lists the types that can hold the outputs.
     """
     known = [essence for essence, row in _BY_MEDIA_TYPE.items() if outputs == 1 or row is not NPY]
-    chosen = choose(accept, [default, *known] if default in known else known)
+    chosen = choose(accept, (default, *known) if default in known else tuple(known))
     if chosen is None:
         raise NotAcceptable(f"none of '{(accept or '')[:100]}' can be sent, available are: {', '.join(known)}")
     return chosen
@@ -278,21 +177,12 @@ def supported_types(also: Sequence[str] = ()) -> str:
     return ", ".join([*also, *_BY_MEDIA_TYPE])
 
 
-def _check_charset(media_type: MediaType) -> None:
-    charset = media_type.parameters.get("charset", "utf-8")
-    if charset.lower() not in _CHARSETS:
-        raise UnsupportedMediaType(
-            f"charset '{charset[:60]}' of Content-Type '{media_type.essence}' is not supported, supported is: utf-8"
-        )
-
-
 # JSON of the v2 protocol is accepted under `application/json` and under every unknown type, as in Triton; AWS's
 # examples rely on that. The same is true for objects with instances or with inputs by column. A bare array is accepted
 # under an unknown type only if that is `application/octet-stream` or missing. Source: docs/spec/sagemaker.md sections
 # B5 and C.
 
 
-OCTETS = "application/octet-stream"
 # Nearly all bodies of the v2 protocol begin so; this check is 2 µs faster than the pattern.
 _V2_STARTS = (b'{"inputs":[{', b'{"inputs": [{')
 _LONGEST_START = max(map(len, _V2_STARTS))
@@ -301,67 +191,36 @@ _OBJECT = re.compile(rb"\s*\{")
 _OBJECTS = (DocumentForm.INSTANCES, DocumentForm.COLUMNS)
 
 
-class BodyKind(Enum):
-    """The formats of bodies. V2 is JSON for the v2 protocol's codec, which also reports errors in it."""
-
-    V2 = "v2"
-    JSON = "json"
-    CSV = "csv"
-    JSONLINES = "jsonlines"
-    NPY = "npy"
-    NPZ = "npz"
-    TENSOR = "tensor"
-    OCTETS = "octets"
-
-    @property
-    def decode(self) -> Decode:
-        """The decoder of every kind except V2."""
-        return _DECODERS[self]
-
-
-_KINDS = {
-    JSON: BodyKind.JSON,
-    CSV: BodyKind.CSV,
-    JSONLINES: BodyKind.JSONLINES,
-    NPY: BodyKind.NPY,
-    NPZ: BodyKind.NPZ,
-}
-_DECODERS: dict[BodyKind, Decode] = {
-    **{kind: row.decode for row, kind in _KINDS.items()},
-    BodyKind.TENSOR: decode_raw,
-    BodyKind.OCTETS: decode_octets,
-}
-
-
-def body_kind(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> BodyKind:
-    """The kind of a body for the model of `spec`.
+def body_format(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> Format | None:
+    """The format of a body for the model of `spec`; None for JSON of the v2 protocol, whose codec also reports errors.
 
     Raises UnsupportedMediaType that lists the supported types; `also` is the platform's own type for that list.
     """
     is_v2 = starts_as_v2(body)
     known = known_format(content_type)
     if known is JSON:
-        return BodyKind.V2 if is_v2 or document_form(body) is DocumentForm.V2 else BodyKind.JSON
+        return None if is_v2 or document_form(body) is DocumentForm.V2 else JSON
     if known is not None:
         if is_v2 and known.text and _is_one_line(body) and "inputs" not in spec.inputs:
-            return BodyKind.V2
-        return _KINDS[known]
+            return None
+        return known
     if _OBJECT.match(body) and V2_INPUTS.search(body):
-        return BodyKind.V2
-    essence = _essence(content_type)
+        return None
+    # A missing type means octets (RFC 9110 section 8.3).
+    essence = parse_media_type(content_type)[0] if content_type else OCTETS
     if known_format(essence) is not None:
         format_of(content_type)  # raises, because the charset is wrong
     form = document_form(body)
     if essence == OCTETS and len(spec.inputs) == 1:
-        return BodyKind.TENSOR if form is DocumentForm.V2 else BodyKind.OCTETS
+        return TENSOR if form is DocumentForm.V2 else JSON_OR_TENSOR
     if form in _OBJECTS or (form is DocumentForm.BARE and essence == OCTETS):
-        return BodyKind.JSON
+        return JSON
     supported = f"{supported_types((also,))}, and {OCTETS} for a model with one input"
     raise UnsupportedMediaType(f"Content-Type '{essence}' is not supported here, supported are: {supported}")
 
 
 def is_plainly_v2(content_type: str, body: Buffer) -> bool:
-    """Whether a quick check shows that the body is V2. It does for nearly all; `body_kind` finds the others."""
+    """Whether a quick check shows that the body is v2 JSON. It does for nearly all; `body_format` finds the others."""
     return content_type == JSON.media_types[0] and starts_as_v2(body)
 
 
@@ -377,11 +236,6 @@ def known_format(content_type: str) -> Format | None:
         return format_of(content_type)
     except InvalidRequest:
         return None
-
-
-def _essence(content_type: str) -> str:
-    """The media type; a missing one means octets (RFC 9110 section 8.3). Raises InvalidRequest if malformed."""
-    return parse_media_type(content_type).essence if content_type else OCTETS
 
 
 def _is_one_line(body: Buffer) -> bool:

@@ -16,7 +16,7 @@ from trident.core.frontend.classification import classified
 from trident.core.frontend.request import read_parameters
 from trident.core.http.dataplane import complete, decode_v2, finish, off_hub, run, run_many, slicing_of
 from trident.core.http.front_end import HttpFrontEnd
-from trident.core.http.payloads.formats import JSON, BodyKind, encoder_of, format_for
+from trident.core.http.payloads.formats import JSON, NPZ, Format, encoder_of, format_for
 from trident.core.http.payloads.json import encode_json
 from trident.core.http.payloads.payload import (
     DecodedPayload,
@@ -54,7 +54,7 @@ def decode_payload(
     environ: Environ,
     body: Buffer,
     spec: ModelSpec,
-    kind: BodyKind,
+    format: Format,
     ignored_fields: frozenset[str] = frozenset(),
 ) -> DecodedPayload:
     """Decode `body`, off the hub if that takes long. Raises InvalidRequest.
@@ -62,13 +62,13 @@ def decode_payload(
     `ignored_fields` are members of instances that are not inputs.
     """
     check_size(front_end, len(body))
-    size = len(body) * _INFLATES_BY if kind is BodyKind.NPZ else len(body) // _READS_BY
+    size = len(body) * _INFLATES_BY if format is NPZ else len(body) // _READS_BY
     rules = DecodeRules(
         max_input_size=front_end.options.max_input_size,
         ignored_fields=ignored_fields,
         slicing=slicing_of(environ, len(body), spec),
     )
-    return off_hub(front_end, size, kind.decode, body, spec, rules)
+    return off_hub(front_end, size, format.decode, body, spec, rules)
 
 
 def check_size(front_end: HttpFrontEnd, size: int) -> None:

@@ -38,7 +38,7 @@ from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpFrontEnd, HttpOptions
 from trident.core.http.metrics import MetricsPage
-from trident.core.http.payloads.formats import BodyKind, NotAcceptable
+from trident.core.http.payloads.formats import CSV, JSON, JSONLINES, NPY, Format, NotAcceptable
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.lifecycle.state import Phase, ServingPhase
@@ -601,20 +601,20 @@ def test_times_join_the_custom_attributes_where_they_fit(before: str | None, aft
         ("application/json;q=0, */*", "text/csv"),
     ],
 )
-@pytest.mark.parametrize("kind", [BodyKind.JSON, BodyKind.CSV])
-def test_the_preferred_accepted_type_is_chosen(accept: str | None, chosen: str, kind: BodyKind) -> None:
-    assert ResponseTypes(SageMakerSettings()).of(accept, kind) == chosen
+@pytest.mark.parametrize("format", [JSON, CSV], ids=["json", "csv"])
+def test_the_preferred_accepted_type_is_chosen(accept: str | None, chosen: str, format: Format) -> None:
+    assert ResponseTypes(SageMakerSettings()).of(accept, format) == chosen
 
 
 def test_an_accept_header_without_a_known_type_is_refused() -> None:
     with pytest.raises(NotAcceptable, match="available are: application/json, text/csv, "):
-        ResponseTypes(SageMakerSettings()).of("image/png", BodyKind.CSV)
+        ResponseTypes(SageMakerSettings()).of("image/png", CSV)
 
 
 def test_the_default_type_is_a_setting() -> None:
     types = ResponseTypes(SageMakerSettings(default_accept="text/csv"))
-    assert types.of(None, BodyKind.JSON) == types.of("*/*", BodyKind.NPY) == "text/csv"
-    assert types.of("application/json", BodyKind.JSON) == "application/json"
+    assert types.of(None, JSON) == types.of("*/*", NPY) == "text/csv"
+    assert types.of("application/json", JSON) == "application/json"
 
 
 @pytest.mark.parametrize("default", ["image/png", "csv"])
@@ -625,12 +625,12 @@ def test_an_invalid_default_type_stops_the_start(default: str) -> None:
 
 def test_batch_jobs_get_lines_for_lines() -> None:
     types = ResponseTypes(SageMakerSettings(batch=True))
-    assert types.of(None, BodyKind.CSV) == types.of("*/*", BodyKind.CSV) == "text/csv"
-    assert types.of(None, BodyKind.JSONLINES) == "application/jsonlines"
-    assert types.of(None, BodyKind.JSON) == "application/json"
-    assert types.of("application/json", BodyKind.CSV) == "application/json"
+    assert types.of(None, CSV) == types.of("*/*", CSV) == "text/csv"
+    assert types.of(None, JSONLINES) == "application/jsonlines"
+    assert types.of(None, JSON) == "application/json"
+    assert types.of("application/json", CSV) == "application/json"
     chosen = SageMakerSettings(batch=True, sources={"default_accept": "environment"})
-    assert ResponseTypes(chosen).of(None, BodyKind.CSV) == "application/json"
+    assert ResponseTypes(chosen).of(None, CSV) == "application/json"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
+from trident.core.http.body import choose
 from trident.core.http.payloads.arrays import decode_octets, decode_raw
 from trident.core.http.payloads.formats import (
     CSV,
@@ -22,18 +23,15 @@ from trident.core.http.payloads.formats import (
     JSONLINES,
     NPY,
     NPZ,
-    BodyKind,
     Decode,
     Format,
     NotAcceptable,
     UnsupportedMediaType,
-    body_kind,
-    choose,
+    body_format,
     encoder_of,
     format_for,
     format_of,
     known_format,
-    parse_accept,
     parse_media_type,
     starts_as_v2,
 )
@@ -160,20 +158,14 @@ SUPPORTED = ("application/json", "text/csv", "application/x-npy")
 
 
 def test_a_content_type_has_an_essence_and_parameters() -> None:
-    media_type = parse_media_type(' Text/CSV ; charset="UTF-8"; Header=absent;')
-    assert media_type.essence == "text/csv"
-    assert media_type.parameters == {"charset": "UTF-8", "header": "absent"}
+    parsed = parse_media_type(' Text/CSV ; charset="UTF-8"; Header=absent;')
+    assert parsed == ("text/csv", {"charset": "UTF-8", "header": "absent"})
 
 
 @pytest.mark.parametrize("text", ["", "csv", "text/", "/csv", "text/csv; charset", "text/csv, a/b", "*/*", "text/\x00"])
 def test_a_malformed_media_type_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="the Content-Type header is not understood"):
         parse_media_type(text)
-
-
-def test_a_long_header_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="has 2009 characters, at most 1024"):
-        parse_media_type("text/csv;" + " " * 2000)
 
 
 @pytest.mark.parametrize(
@@ -202,19 +194,13 @@ def test_a_long_header_is_refused() -> None:
         ("text/csv;q=1.0000, */*;q=0.", "text/csv"),
         ("text/csv;q=2, application/x-npy;q=.1", "application/x-npy"),
         ("json, */csv, text/csv", "text/csv"),
-        ('text/csv;a="b, application/x-npy', "application/x-npy"),
+        ("json", None),
+        ("text/csv;q=2", None),
+        ("text/csv;q=nan", None),
     ],
 )
 def test_the_preferred_supported_type_is_chosen(accept: str | None, chosen: str | None) -> None:
     assert choose(accept, SUPPORTED) == chosen
-
-
-@pytest.mark.parametrize(
-    "text", ["json", "text/csv;q=2", "text/csv;q=a", "text/csv;q=.", "*/csv", "a/b c/d", ";", "**", "json, xml"]
-)
-def test_a_malformed_accept_header_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="the Accept header is not understood"):
-        parse_accept(text)
 
 
 # --- body kind
@@ -227,8 +213,8 @@ OCTETS = "application/octet-stream"
 
 def decoder(content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
     """The decoder of the body; None for a v2 body."""
-    kind = body_kind(content_type, body, spec, "a type of the platform's")
-    return None if kind is BodyKind.V2 else kind.decode
+    found = body_format(content_type, body, spec, "a type of the platform's")
+    return None if found is None else found.decode
 
 
 @pytest.mark.parametrize(
