@@ -19,7 +19,6 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -126,15 +125,13 @@ class SendQueue:
     """Any thread may `append` frames, and any thread may call `flush`, which sends them together.
 
     `on_blocked` is told, under the queue's lock, when the socket takes no more for now (True) and when it has taken
-    everything again (False); in between the owner calls `flush` whenever the socket takes more. `since` is in monotonic
-    seconds: when the queue was made, or when the socket last took a part of what waits.
+    everything again (False); in between the owner calls `flush` whenever the socket takes more.
     """
 
     def __init__(self, sock: socket.socket, on_blocked: Callable[[bool], None] = _ignore) -> None:
         self._frames: deque[bytes] = deque()
         self.append: Callable[[bytes], None] = self._frames.append
         """Adds a frame, to be sent with the next `flush`."""
-        self.since = time.monotonic()
         self._sock = sock
         self._on_blocked = on_blocked
         self._lock = threading.Lock()
@@ -190,8 +187,6 @@ class SendQueue:
         if sent == len(whole):
             self._unsent = None
             return True
-        if sent or self._unsent is None:
-            self.since = time.monotonic()
         self._unsent = memoryview(whole)[sent:]
         return False
 

@@ -14,16 +14,13 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from inspect import Parameter, Signature, signature
-from itertools import repeat
-from types import GenericAlias, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import orjson
@@ -40,25 +37,7 @@ _Read = Callable[[Any], Any]
 
 _BYTES = "base64"
 _UNCHANGED = frozenset((NoneType, bool, int, str))
-_NOT_FINITE = frozenset(("nan", "inf", "-inf"))
 _LENIENT = b" "
-_INT_KEY = re.compile(r"0|-?[1-9][0-9]{0,19}")
-_SHOWN = 60
-
-
-class _Misfit(ValueError):
-    """A value of another type than its hint. `path` grows from the inside out while the error passes the containers."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.path = ""
-
-    def within(self, outer: str) -> _Misfit:
-        self.path = outer + self.path
-        return self
-
-    def __str__(self) -> str:
-        return f"{self.path.lstrip('.') or 'the value'} is no {self.args[0]}"
 
 
 def to_plain(value: object) -> Any:
@@ -85,7 +64,7 @@ def to_plain(value: object) -> Any:
 
 
 def from_plain(plain: Any, hint: Any) -> Any:
-    """The value of type `hint` that `plain` stands for. Raises ValueError that names the part that does not fit."""
+    """The value of type `hint` that `plain` stands for. Both ends are of one installation, so it is not checked."""
     return reader_of(hint)(plain)
 
 
@@ -101,12 +80,7 @@ def write_plain(plain: Any) -> bytes:
 def read_plain(content: Buffer) -> Any:
     """The value that `write_plain` wrote, perhaps followed by the blanks at the end of a frame. Raises ValueError."""
     text = memoryview(content)
-    if text[:1] != _LENIENT:
-        return orjson.loads(text)
-    try:
-        return json.loads(bytes(text).decode())
-    except RecursionError:
-        raise ValueError("the JSON is nested too deep") from None
+    return orjson.loads(text) if text[:1] != _LENIENT else json.loads(bytes(text))
 
 
 def _plain_key(key: object) -> str:
@@ -130,23 +104,23 @@ def reader_of(hint: Any) -> _Read:
 
     Raises TypeError for a hint whose values cannot be sent.
     """
-    if hint is Any or hint is object:
-        return _unchanged
     if hint in _READERS:
         return _READERS[hint]
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _one_of({member.value: member for member in hint}, hint.__name__)
+        return hint
     if isinstance(hint, type) and is_dataclass(hint):
         return _dataclass_reader(hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _union_reader(hint, list(arguments))
+        return _union_reader(list(arguments))
     if origin is list or arguments[1:] == (...,):
-        return _list_reader(repeat(reader_of(arguments[0])), None, origin)
+        read_item = reader_of(arguments[0])
+        return lambda plain: origin(map(read_item, plain))
     if origin is tuple:
-        return _list_reader([reader_of(each) for each in arguments], len(arguments), tuple)
+        readers = [reader_of(each) for each in arguments]
+        return lambda plain: tuple(read(item) for read, item in zip(readers, plain, strict=True))
     if origin in (dict, Mapping):
-        return _mapping_reader(_key_reader(arguments[0]), reader_of(arguments[1]))
+        return _mapping_reader(arguments[0], reader_of(arguments[1]))
     raise TypeError(f"values of {hint} cannot be sent to another process")
 
 
@@ -154,134 +128,46 @@ def _unchanged(plain: Any) -> Any:
     return plain
 
 
-def _exactly(kind: type[Any], name: str) -> _Read:
-    def read(plain: Any) -> Any:
-        if type(plain) is not kind:
-            raise _Misfit(name)
-        return plain
-
-    return read
-
-
-def _read_float(plain: Any) -> float:
-    if type(plain) is str and plain in _NOT_FINITE:
-        return float(plain)
-    if type(plain) is not float and type(plain) is not int:
-        raise _Misfit("float")
-    return plain
-
-
-def _read_bytes(plain: Any) -> bytes:
-    text = plain.get(_BYTES) if type(plain) is dict and len(plain) == 1 else None
-    if type(text) is not str:
-        raise _Misfit("bytes")
-    try:
-        return b64decode(text, validate=True)
-    except ValueError:
-        raise _Misfit("bytes") from None
-
-
-def _one_of(members: Mapping[Any, Any], name: str) -> _Read:
-    def read(plain: Any) -> Any:
-        # The type is checked because True is equal to 1 and has its hash.
-        if type(plain) not in (str, int) or plain not in members:
-            raise _Misfit(name)
-        return members[plain]
-
-    return read
+def _read_bytes(plain: dict[str, str]) -> bytes:
+    return b64decode(plain[_BYTES])
 
 
 _READERS: dict[Any, _Read] = {
-    str: _exactly(str, "str"),
-    int: _exactly(int, "int"),
-    bool: _exactly(bool, "bool"),
-    NoneType: _exactly(NoneType, "null"),
-    float: _read_float,
+    **dict.fromkeys((Any, object, str, int, bool, NoneType), _unchanged),
+    float: lambda plain: float(plain) if type(plain) is str else plain,
     bytes: _read_bytes,
-    Datatype: _one_of(BY_NAME, "datatype"),
+    Datatype: BY_NAME.__getitem__,
 }
 
 
 def _dataclass_reader(kind: type[Any]) -> _Read:
     hints = get_type_hints(kind)
     steps = [(field.name, reader_of(hints[field.name])) for field in fields(kind)]
-
-    def read(plain: Any) -> Any:
-        if type(plain) is not list or len(plain) != len(steps):
-            raise _Misfit(f"list of the {len(steps)} fields of {kind.__name__}")
-        values: dict[str, Any] = {}
-        name = ""
-        try:
-            for (name, read_field), value in zip(steps, plain, strict=True):
-                values[name] = read_field(value)
-        except _Misfit as misfit:
-            raise misfit.within(f".{name}") from None
-        return kind(**values)
-
-    return read
+    return lambda plain: kind(**{name: read(value) for (name, read), value in zip(steps, plain, strict=True)})
 
 
-def _list_reader(readers: Iterable[_Read], length: int | None, kind: type[Any]) -> _Read:
-    """A list of `length` items; of any number if `length` is None, for which `readers` must be endless."""
-
-    def read(plain: Any) -> Any:
-        if type(plain) is not list or length not in (None, len(plain)):
-            raise _Misfit("list" if length is None else f"list of {length}")
-        items: list[Any] = []
-        try:
-            for read_item, item in zip(readers, plain, strict=False):
-                items.append(read_item(item))
-        except _Misfit as misfit:
-            raise misfit.within(f"[{len(items)}]") from None
-        return items if kind is list else tuple(items)
-
-    return read
+def _mapping_reader(key: Any, read_value: _Read) -> _Read:
+    read_key: _Read = _unchanged
+    if isinstance(key, type) and issubclass(key, Enum):
+        read_key = {_plain_key(member): member for member in key}.__getitem__
+    elif key is int:
+        read_key = int
+    return lambda plain: {read_key(text): read_value(value) for text, value in plain.items()}
 
 
-def _mapping_reader(read_key: _Read, read_value: _Read) -> _Read:
-    def read(plain: Any) -> Any:
-        if type(plain) is not dict:
-            raise _Misfit("object")
-        found: dict[Any, Any] = {}
-        text = ""
-        try:
-            for text, value in plain.items():
-                found[read_key(text)] = read_value(value)
-        except _Misfit as misfit:
-            raise misfit.within(f"[{text[:_SHOWN]!r}]") from None
-        return found
-
-    return read
+def _union_reader(members: list[Any]) -> _Read:
+    """The type of the JSON value tells which of several members it is: they are scalars, and one of each other form."""
+    readers = {_json_type(each): reader_of(each) for each in members if each is not NoneType}
+    if len(members) == 2 and NoneType in members:
+        (read,) = readers.values()
+        return read if read is _unchanged else lambda plain: None if plain is None else read(plain)
+    return lambda plain: readers[type(plain)](plain) if type(plain) in readers else plain
 
 
-def _key_reader(hint: Any) -> _Read:
-    """Reads a key, which JSON has as a text."""
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return _one_of({_plain_key(member): member for member in hint}, f"key of type {hint.__name__}")
-    return _read_int_key if hint is int else reader_of(hint)
-
-
-def _read_int_key(text: str) -> int:
-    if not _INT_KEY.fullmatch(text):
-        raise _Misfit("key of type int")
-    return int(text)
-
-
-def _union_reader(hint: Any, members: list[Any]) -> _Read:
-    readers = [reader_of(member) for member in members if member is not NoneType]
-    optional = len(readers) < len(members)
-
-    def read(plain: Any) -> Any:
-        if plain is None and optional:
-            return None
-        if len(readers) == 1:
-            return readers[0](plain)
-        for read_member in readers:
-            with suppress(_Misfit):
-                return read_member(plain)
-        raise _Misfit(str(hint))
-
-    return read
+def _json_type(hint: Any) -> type[Any]:
+    if hint is bytes or get_origin(hint) in (dict, Mapping):
+        return dict
+    return list if get_origin(hint) in (list, tuple) or is_dataclass(hint) else object
 
 
 # A call is [name, arguments], a result is [true, value] or [false, error]. The annotations of the protocol give the
@@ -357,15 +243,10 @@ def encode_call(name: str, arguments: Sequence[object]) -> bytes:
 
 
 def decode_call(content: Buffer) -> tuple[Call, list[Any]]:
-    """Raises ValueError for an unknown name, and for arguments of the wrong number or types."""
-    name, plain = _pair(content)
-    call = CALLS.get(name) if type(name) is str else None
-    if call is None:
-        raise ValueError(f"unknown call {str(name)[:_SHOWN]!r}")
-    try:
-        return call, list(from_plain(plain, GenericAlias(tuple, call.parameters)))
-    except ValueError as error:
-        raise ValueError(f"the arguments of {call.name}: {error}") from None
+    """Read what `encode_call` wrote."""
+    name, plain = read_plain(content)
+    call = CALLS[name]
+    return call, [reader_of(hint)(each) for hint, each in zip(call.parameters, plain, strict=True)]
 
 
 def encode_result(call: Call, value: object) -> bytes:
@@ -379,23 +260,11 @@ def encode_failure(error: BaseException) -> bytes:
 
 
 def decode_result(call: Call, content: Buffer) -> Any:
-    """The value that the call returned. Raises the ServerError that it raised, ValueError for malformed content."""
-    went_well, plain = _pair(content)
-    if went_well is False:
+    """The value that the call returned. Raises the ServerError that it raised."""
+    went_well, plain = read_plain(content)
+    if not went_well:
         raise error_of(plain)
-    if went_well is not True:
-        raise ValueError(f"the result of {call.name} does not say whether it is one")
-    try:
-        return from_plain(plain, call.result)
-    except ValueError as error:
-        raise ValueError(f"the result of {call.name}: {error}") from None
-
-
-def _pair(content: Buffer) -> tuple[Any, Any]:
-    plain = read_plain(content)
-    if type(plain) is not list or len(plain) != 2:
-        raise ValueError("neither a call nor a result")
-    return plain[0], plain[1]
+    return from_plain(plain, call.result)
 
 
 # --- the state of the engine
@@ -444,8 +313,6 @@ class _Unforeseen(ServerError):
     code = ErrorCode.INTERNAL
 
 
-# Class, code, message, hint, model, and the problems of a model configuration.
-_read = reader_of(tuple[str, ErrorCode, str, str | None, str | None, tuple[Problem, ...]])
 _CLASSES: dict[str, type[ServerError]] = {
     kind.__name__: kind
     for kind in (*vars(errors).values(), EngineGone)
@@ -454,7 +321,7 @@ _CLASSES: dict[str, type[ServerError]] = {
 
 
 def error_to_plain(error: BaseException) -> list[Any]:
-    """The error as `error_of` reads it, ready for orjson.
+    """Class, code, message, hint, model and the problems of a model configuration, for `error_of`.
 
     Of an error that is no ServerError the client learns only that it happened; the log has it with its traceback.
     """
@@ -472,15 +339,15 @@ def error_to_plain(error: BaseException) -> list[Any]:
 
 
 def error_of(plain: Any) -> ServerError:
-    """The error, to be raised. Raises ValueError for anything that `error_to_plain` does not make."""
-    name, code, message, hint, model, problems = _read(plain)
+    """The error, to be raised."""
+    name, code, message, hint, model, problems = plain
     if name == InvalidModelConfig.__name__ and problems:
-        return InvalidModelConfig(problems, model=model)
+        return InvalidModelConfig([Problem(*each) for each in problems], model=model)
     kind = _CLASSES.get(name, ServerError)
-    if kind.code is code:
+    if kind.code.value == code:
         return kind(message, hint=hint, model=model)
     error = ServerError(message, hint=hint, model=model)
-    error.code = code
+    error.code = ErrorCode(code)
     return error
 
 

@@ -6,7 +6,6 @@ Source: docs/architecture.md section 5.
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -36,7 +35,6 @@ from trident.core.remote.wire import (
     STREAMED,
     TO_FRONT_END,
     TRACED,
-    VERSION,
     RequestWriter,
     ResponseReader,
     peer_of,
@@ -132,9 +130,8 @@ class Connection:
         self._is_lost = False
 
     def _greet(self) -> None:
-        greeting = frame(HELLO, os.getpid(), (orjson.dumps([VERSION]),))
         try:
-            socket.send_fds(self.sock, [greeting], [self._memory.descriptor])
+            socket.send_fds(self.sock, [frame(HELLO, 0)], [self._memory.descriptor])
         except BaseException:
             self._memory.close()
             raise

@@ -219,7 +219,7 @@ def _readable(paths: Iterable[Path]) -> Iterator[Change]:
             yield _read(path)
         except FileNotFoundError:  # another process has just replaced it
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             _log.error("a note of the control log cannot be read: %s", error)
 
 
@@ -232,11 +232,8 @@ def _is_replaced(earlier: Subject, by: Change) -> bool:
 
 
 def _read(path: Path) -> Change:
-    """Raises OSError, and ValueError for anything but a call that changes something."""
-    call, arguments = decode_call(path.read_bytes())
-    if call.mark.change is None and call.name not in (*REGISTER, *_SETTINGS):
-        raise ValueError(f"{call.name} changes nothing")
-    return Change(call, arguments)
+    """Raises OSError, and other errors for what `ControlLog` has not written."""
+    return Change(*decode_call(path.read_bytes()))
 
 
 class Restoration:

@@ -163,11 +163,11 @@ class RemoteEngine:
             return
         try:
             connection.read()
-        except ValueError as error:  # BadFrame, or a malformed state or error
-            _log.error("the engine was disconnected, it sent %s", error)
-            self._lose("it could not be understood")
         except OSError:
             self._lose("it has ended")
+        except Exception:  # the boundary of a process: what cannot be read must not end the hub's greenlets
+            _log.exception("the engine was disconnected, it sent what cannot be read")
+            self._lose("it could not be understood")
         if self._waiting:
             self._submit_waiting()
 

@@ -39,12 +39,8 @@ _log = logging.getLogger("trident.engine")
 
 _LOOK_SECONDS = 0.05
 _CALLS_AT_ONCE = 64
-# More than any server has. Connections that never greet must not use up all descriptors.
-_MOST_FRONT_ENDS = 256
-_GREETING_SECONDS = 5.0
 # A front end that cannot start must not keep the others from serving.
 _GATHERING_SECONDS = 10.0
-_PATIENCE_SECONDS = 60.0
 
 OnChange = Callable[[Change], None]
 
@@ -57,8 +53,6 @@ class EngineServer:
     while `is_restoring()` is true, because the models of the last engine are still being loaded. Nor is it ready until
     `expected` front ends have connected or `gathering_s` seconds have passed: a client that one front end told that the
     server is ready may reach another one next.
-    A front end is disconnected if it does not greet within `greeting_s` seconds, or if it takes nothing of what is sent
-    to it for `patience_s` seconds.
     """
 
     def __init__(
@@ -71,8 +65,6 @@ class EngineServer:
         is_restoring: Callable[[], bool] = lambda: False,
         expected: int = 0,
         gathering_s: float = _GATHERING_SECONDS,
-        greeting_s: float = _GREETING_SECONDS,
-        patience_s: float = _PATIENCE_SECONDS,
     ) -> None:
         self._engine = engine
         self._listener = listener
@@ -81,8 +73,6 @@ class EngineServer:
         self._is_restoring = is_restoring
         self._missing = expected
         self._gathered_by = time.monotonic() + gathering_s
-        self._greeting_s = greeting_s
-        self._patience_s = patience_s
         self._poll = select.epoll()
         self._front_ends: dict[int, FrontEnd] = {}
         self._blocking = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="trident-call")
@@ -165,7 +155,6 @@ class EngineServer:
             if now >= next_look:
                 next_look = now + _LOOK_SECONDS
                 poll.modify(listener, select.EPOLLIN)
-                self._end_silent(now)
                 self.push_state()
 
     def _accept(self) -> None:
@@ -180,10 +169,6 @@ class EngineServer:
         _, user = peer_of(sock)
         if user not in (os.getuid(), 0):
             _log.warning("a connection of user %d was refused: front ends run as user %d", user, os.getuid())
-            sock.close()
-            return
-        if len(self._front_ends) >= _MOST_FRONT_ENDS:
-            _log.warning("a connection was refused: %d front ends are connected already", _MOST_FRONT_ENDS)
             sock.close()
             return
         sock.setblocking(False)
@@ -222,16 +207,6 @@ class EngineServer:
         self._poll.unregister(descriptor)
         front_end.close()
 
-    def _end_silent(self, now: float) -> None:
-        """End the connections of front ends that do not greet, or that take nothing of what is sent to them."""
-        for front_end in list(self._front_ends.values()):
-            if not front_end.has_greeted and now - front_end.queue.since > self._greeting_s:
-                _log.error("a front end was disconnected, it did not greet within %g s", self._greeting_s)
-                self._end(front_end)
-            elif front_end.queue.is_blocked and now - front_end.queue.since > self._patience_s:
-                _log.error("a front end was disconnected, it took nothing of what was sent for %g s", self._patience_s)
-                self._end(front_end)
-
     def _watch(self, front_end: FrontEnd, blocked: bool) -> None:
         """Have the server's thread send the rest. Any thread.
 
@@ -243,10 +218,7 @@ class EngineServer:
     # --- calls
 
     def _called(self, front_end: FrontEnd, number: int, content: memoryview) -> None:
-        try:
-            call, arguments = decode_call(content)
-        except ValueError as error:
-            raise BadFrame(f"an invalid call: {error}") from None
+        call, arguments = decode_call(content)
         if call.mark.blocks:
             self._blocking.submit(self._run, front_end, number, call, arguments)
         else:

@@ -6,13 +6,10 @@ Source: docs/architecture.md section 5.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
-
-import orjson
 
 from trident.core.errors import ServerError
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest
@@ -27,14 +24,12 @@ from trident.core.remote.wire import (
     ACK,
     CALL,
     CANCEL,
-    HELLO,
     RELEASE,
     REQUEST,
     RESULT,
     STREAMED,
     TO_ENGINE,
     TRACED,
-    VERSION,
     RequestReader,
     ResponseWriter,
     failed_response,
@@ -45,10 +40,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("trident.engine")
 
-_MOST_DESCRIPTORS = 4
 _TRACED = tuple[tuple[TraceEvent, ...], tuple[TraceEvent, ...]]
-# Bytes; a greeting has fewer.
-_MOST_BEFORE_GREETING = 4096
+_RECEIVE_SIZE = 1 << 16
 OnCall = Callable[["FrontEnd", int, memoryview], None]
 OnBlocked = Callable[["FrontEnd", bool], None]
 # Makes a call on another thread, after all earlier ones.
@@ -75,8 +68,6 @@ class FrontEnd:
         self._on_call = on_call
         self._elsewhere = elsewhere
         self._reader = FrameReader(TO_ENGINE, "the front end")
-        self._descriptors: list[int] = []
-        self._before_greeting = 0
         self._memory: SharedMemory | None = None
         # The offsets of outputs that models write into the shared memory, until they are sent, each with a mark of its
         # own: where one was sent and released, the next one may begin before the engine has forgotten the first.
@@ -95,7 +86,10 @@ class FrontEnd:
     # --- from the front end
 
     def read(self) -> bool:
-        """Read what has arrived and act on it. False if the front end has closed its end. Raises BadFrame."""
+        """Read what has arrived and act on it. False if the front end has closed its end.
+
+        Raises BadFrame, and other errors for what no front end sends.
+        """
         try:
             frames = self._reader.receive(self.sock) if self._memory is not None else self._receive_greeting()
         except BlockingIOError:
@@ -107,24 +101,22 @@ class FrontEnd:
                 self._take(found)
         finally:
             self._deferred.run()
-        if self._memory is None:
-            self._check_greeting_size()
         if self.queue:
             self.flush()
         return True
 
     def _receive_greeting(self) -> list[Frame]:
-        content, descriptors, _, _ = socket.recv_fds(self.sock, _MOST_BEFORE_GREETING + 1, _MOST_DESCRIPTORS)
-        self._descriptors += descriptors
-        self._before_greeting += len(content)
+        """The first frame is sent in one piece, with the descriptor of the shared memory."""
+        content, descriptors, _, _ = socket.recv_fds(self.sock, _RECEIVE_SIZE, 1)
         if not content:
             raise ConnectionResetError("the front end closed its socket")
+        if not descriptors:
+            raise BadFrame("no shared memory with its first frame")
+        self._memory = SharedMemory.attach(descriptors[0])
         return self._reader.feed(content)
 
     def _take(self, found: Frame) -> None:
         kind, flags, shared, number, content = found
-        if self._memory is None and kind != HELLO:
-            raise BadFrame("a frame before the greeting")
         if kind == REQUEST:
             self._submit(number, content, shared, flags)
         elif kind == CANCEL:
@@ -140,35 +132,9 @@ class FrontEnd:
             self._end_trace(number, content)
         elif kind == CALL:
             self._on_call(self, number, content)
-        else:
-            self._greet(content)
-
-    def _check_greeting_size(self) -> None:
-        """Raise BadFrame for more than a greeting: it would make the engine hold memory for an unknown sender."""
-        if len(self._descriptors) > 1 or self._before_greeting > _MOST_BEFORE_GREETING:
-            raise BadFrame(
-                f"{self._before_greeting} bytes and {len(self._descriptors)} descriptors without a complete greeting"
-            )
-
-    def _greet(self, content: memoryview) -> None:
-        if self._memory is not None:
-            raise BadFrame("a second greeting")
-        descriptors, self._descriptors = self._descriptors, []
-        try:
-            if orjson.loads(content) != [VERSION]:
-                raise BadFrame(f"it is not of version {VERSION} of the protocol: {bytes(content)!r}")
-            if len(descriptors) != 1:
-                raise BadFrame(f"a greeting with {len(descriptors)} descriptors")
-            self._memory = SharedMemory.attach(descriptors.pop())
-        except ValueError as error:
-            raise BadFrame(f"an invalid greeting: {error}") from None
-        finally:
-            _close(descriptors)
 
     def _submit(self, number: int, content: memoryview, shared: int, flags: int) -> None:
         request = self._requests.read(content, shared, flags)
-        if number in self._pending:
-            raise BadFrame(f"a second request number {number}")
         try:
             model = self._engine.model(request.model_name, request.model_version)
         except ServerError as error:
@@ -190,27 +156,16 @@ class FrontEnd:
         pending = self._pending.get(number)
         if pending is None:
             return  # its final response is on the way
-        try:
-            count = int(bytes(content))
-        except ValueError:
-            raise BadFrame("an acknowledgement without a number") from None
-        if count < 1 or not isinstance(pending, StreamedRequest):
-            raise BadFrame(f"an acknowledgement of {count} responses to request {number}")
-        pending.take(count)
+        assert isinstance(pending, StreamedRequest)
+        pending.take(int(bytes(content)))
 
     def _end_trace(self, number: int, content: memoryview) -> None:
-        try:
-            ahead, behind = from_plain(read_plain(content), _TRACED)
-        except ValueError as error:
-            raise BadFrame(f"invalid events of a trace: {error}") from None
+        ahead, behind = from_plain(read_plain(content), _TRACED)
         self._engine.trace_answered(number, ahead, behind)
 
     def _view_of(self, offset: int, size: int) -> memoryview:
         assert self._memory is not None
-        try:
-            return self._memory.view(offset, size).data
-        except ValueError as error:
-            raise BadFrame(str(error)) from None
+        return self._memory.view(offset, size).data
 
     # --- to the front end
 
@@ -286,13 +241,6 @@ class FrontEnd:
         for name, number in self.holds:
             self._engine.release_version(name, number)
         self.holds.clear()
-        _close(self._descriptors)
-        self._descriptors = []
         if self._memory is not None:
             self._memory.close()
         self.sock.close()
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

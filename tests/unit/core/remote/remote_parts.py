@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from tests.unit.core.remote.thread_link import ThreadLink
 from tests.unit.fake_engine import FakeEngine
@@ -27,7 +26,7 @@ from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
 from trident.core.remote.pool import EnginePool
-from trident.core.remote.wire import HELLO, TO_FRONT_END, VERSION
+from trident.core.remote.wire import HELLO, TO_FRONT_END
 
 LIMIT_S = 30.0
 PAGE = 4096
@@ -150,18 +149,18 @@ class ByHand:
     def send(self, content: Buffer) -> None:
         self.sock.sendall(content)
 
-    def send_hello(self, fields: object = (VERSION,), descriptors: Iterable[int] = ()) -> None:
+    def send_hello(self, descriptors: Iterable[int]) -> None:
         """Send a greeting with these descriptors, which this closes."""
         handed = list(descriptors)
         try:
-            socket.send_fds(self.sock, [frame(HELLO, 1, (orjson.dumps(fields),))], handed)
+            socket.send_fds(self.sock, [frame(HELLO, 1)], handed)
         finally:
             for descriptor in handed:
                 os.close(descriptor)
 
     def greet(self) -> ByHand:
         """Greet as a front end does."""
-        self.send_hello(descriptors=[sealed_memory()])
+        self.send_hello([sealed_memory()])
         return self
 
     def next(self) -> Frame:

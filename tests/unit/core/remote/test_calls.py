@@ -123,6 +123,7 @@ def over_the_wire(value: object, hint: Any) -> Any:
         ({Level.LOW: "a"}, dict[Level, str]),
         ({"a": "text", "b": b"bytes"}, dict[str, str | bytes]),
         ([1, True, "x", 0.5], list[str | int | bool | float]),
+        ([("x",), "x", None, 1], list[tuple[str, ...] | str | int | None]),
         ({"a": [1, {"b": None}]}, dict[str, Any]),
         ({"a": [1, {"b": None}]}, dict[str, object]),
     ],
@@ -170,78 +171,11 @@ def test_a_hint_of_a_type_that_cannot_be_sent_is_refused(hint: Any) -> None:
         from_plain(1, hint)
 
 
-@pytest.mark.parametrize(
-    ("plain", "hint", "text"),
-    [
-        ("1", int, "the value is no int"),
-        (True, int, "the value is no int"),
-        (1.0, int, "the value is no int"),
-        (1, bool, "the value is no bool"),
-        (1, str, "the value is no str"),
-        (None, str, "the value is no str"),
-        ("1", float, "the value is no float"),
-        (True, float, "the value is no float"),
-        (0, None.__class__, "the value is no null"),
-        ("x", bytes, "the value is no bytes"),
-        ({"base64": "?"}, bytes, "the value is no bytes"),
-        ({"base64": "YQ=="[:3]}, bytes, "the value is no bytes"),
-        ({"base64": "YQ==", "more": 1}, bytes, "the value is no bytes"),
-        ({"base64": 1}, bytes, "the value is no bytes"),
-        ("green", Colour, "the value is no Colour"),
-        (["red"], Colour, "the value is no Colour"),
-        (True, Level, "the value is no Level"),
-        (1.0, Level, "the value is no Level"),
-        ("FLOAT", Datatype, "the value is no datatype"),
-        ({}, Datatype, "the value is no datatype"),
-        ({}, list[int], "the value is no list"),
-        ([1, "2"], list[int], r"\[1\] is no int"),
-        ("ab", tuple[str, ...], "the value is no list"),
-        ([1], tuple[int, int], "the value is no list of 2"),
-        ([1, 2, 3], tuple[int, int], "the value is no list of 2"),
-        ([1], tuple[()], "the value is no list of 0"),
-        ([1, "x"], tuple[int, int], r"\[1\] is no int"),
-        ([], dict[str, int], "the value is no object"),
-        ({"a": "b"}, dict[str, int], r"\['a'\] is no int"),
-        ({"01": "b"}, dict[int, str], r"\['01'\] is no key of type int"),
-        ({"x": "b"}, dict[int, str], r"\['x'\] is no key of type int"),
-        ({"x": 1}, dict[Colour, int], r"\['x'\] is no key of type Colour"),
-        ({"base65": ""}, str | bytes, r"the value is no str \| bytes"),
-        ({}, Inner, "the value is no list of the 2 fields of Inner"),
-        (["a"], Inner, "the value is no list of the 2 fields of Inner"),
-        (["a", [], 1], Inner, "the value is no list of the 2 fields of Inner"),
-        (["a", [0, None]], Inner, r"dims\[1\] is no int"),
-        ([["a", []], [["b", []], [1, []]], {}, {}, None, 0], Outer, r"others\[1\]\.name is no str"),
-        ([["a", []], [], {"k": ["c", [""]]}, {}, None, 0], Outer, r"by_name\['k'\]\.dims\[0\] is no int"),
-        ([["a", []], [], {}, {}, [1, []], 0], Outer, r"maybe\.name is no str"),
-    ],
-)
-def test_reading_names_the_part_that_does_not_fit(plain: Any, hint: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=f"^{text}$"):
-        from_plain(plain, hint)
-
-
-def test_an_error_shortens_a_long_key() -> None:
-    with pytest.raises(ValueError, match="is no int") as caught:
-        from_plain({"k" * 10_000: "x"}, dict[str, int])
-    assert len(str(caught.value)) < 100
-
-
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-
-
-@settings(max_examples=40)
-@given(ANYTHING)
-@pytest.mark.parametrize("hint", [Outer, dict[str, str | bytes], tuple[Inner, ...], Level, dict[Colour, int]])
-def test_any_input_is_read_or_refused(hint: Any, plain: Any) -> None:
-    try:
-        found = from_plain(plain, hint)
-    except ValueError:
-        return
-    assert from_plain(to_plain(found), hint) == found
 
 
 @settings(max_examples=40)
@@ -264,15 +198,6 @@ def test_reading_ignores_the_padding_of_a_frame(plain: Any, padding: int) -> Non
     content = write_plain(plain) + b" " * padding
     assert read_plain(memoryview(content)) == plain
     assert read_plain(bytearray(content)) == plain
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\0", b" ", b"[1", b"[1]" + bytes(16), b"\xff", b" \xff", b" [" * 200_000, b"[" * 200_000, b"1 2", b" 1 2"],
-)
-def test_reading_refuses_malformed_json(content: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  (the texts are those of three parsers)
-        read_plain(content)
 
 
 LIMIT_S = 60.0
@@ -475,60 +400,6 @@ def test_encoding_a_call_needs_all_arguments(arguments: Sequence[object]) -> Non
         encode_call("model_spec", arguments)
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (["model_spec", ["m"]], "arguments of model_spec: the value is no list of 2"),
-        (["model_spec", ["m", 1, 2]], "arguments of model_spec: the value is no list of 2"),
-        (["model_spec", ["m", "1"]], r"arguments of model_spec: \[1\] is no int"),
-        (["model_spec", ["m", True]], r"arguments of model_spec: \[1\] is no int"),
-        (["model_spec", {"name": "m"}], "arguments of model_spec: the value is no list of 2"),
-        (["metrics", [1]], "arguments of metrics: the value is no list of 0"),
-        (["load_model", ["m", {"file:1/x": {"base64": "?"}}]], r"\[1\]\['file:1/x'\] is no str \| bytes"),
-        (["load_model", ["m", {"config": {}}]], r"\[1\]\['config'\] is no str \| bytes"),
-        (["submit", []], "unknown call 'submit'"),
-        (["finish", [0]], "unknown call 'finish'"),
-        (["__init__", []], "unknown call '__init__'"),
-        (["x" * 10_000, []], "unknown call 'x{60}'$"),
-        ([["model_spec"], []], "unknown call"),
-        ([None, []], "unknown call"),
-        (["metrics"], "neither a call nor a result"),
-        (["metrics", [], []], "neither a call nor a result"),
-        ({"metrics": []}, "neither a call nor a result"),
-        ("metrics", "neither a call nor a result"),
-        (None, "neither a call nor a result"),
-    ],
-)
-def test_decoding_refuses_malformed_calls(content: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        decode_call(orjson.dumps(content))
-
-
-@pytest.mark.parametrize("content", [b"", b"\0" * 16, b'["metrics", []', b"\xff", b"[" * 100_000])
-def test_decoding_refuses_malformed_json(content: bytes) -> None:
-    call = CALLS["metrics"]
-    with pytest.raises(ValueError, match=r".+"):
-        decode_call(content)
-    with pytest.raises(ValueError, match=r".+"):
-        decode_result(call, content)
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ([True, {}], "result of model_spec: the value is no list of the 14 fields of ModelSpec"),
-        ([True, None], "result of model_spec: the value is no list"),
-        ([1, []], "does not say whether it is one"),
-        ([None, None], "does not say whether it is one"),
-        ([False, "text"], "no list"),
-        ([True], "neither a call nor a result"),
-    ],
-)
-def test_decoding_refuses_malformed_results(content: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        decode_result(CALLS["model_spec"], orjson.dumps(content))
-
-
 def test_encoding_refuses_a_value_that_cannot_be_sent() -> None:
     with pytest.raises(TypeError, match="cannot be sent"):
         encode_result(CALLS["metrics"], {"a": object()})
@@ -620,26 +491,6 @@ def test_every_error_has_a_row_even_those_without_an_engine_or_problems() -> Non
     names = {kind.__name__ for kind in engine_errors()}
     assert {"QueueFull", "InvalidModelConfig", "RepositoryUnavailable"} <= names
     assert all(getattr(errors, name, None) or name == "InvalidModelConfig" for name in names)
-
-
-@pytest.mark.parametrize(
-    "plain",
-    [
-        None,
-        [],
-        {},
-        "QueueFull",
-        ["QueueFull", "Unavailable", "full", None, None],
-        ["QueueFull", "Unavailable", 1, None, None, []],
-        ["QueueFull", "no such code", "full", None, None, []],
-        ["QueueFull", None, "full", None, None, []],
-        [["QueueFull"], "Unavailable", "full", None, None, []],
-        ["InvalidModelConfig", "Invalid argument", "m", None, None, [["path"]]],
-    ],
-)
-def test_reading_refuses_malformed_errors(plain: Any) -> None:
-    with pytest.raises(ValueError, match=" is no "):
-        error_of(plain)
 
 
 @pytest.mark.parametrize("name", ["ErrorCode", "Exception", "Enum", "annotations", "__builtins__", "os.system"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from tests.unit.packed_tensors import packed_request, packed_responses
@@ -22,10 +21,8 @@ from trident.core.inference.response import (
 from trident.core.inference.tensors import BY_NAME, Array, Buffer, pack_bytes
 from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGE, BadFrame, FrameReader, frame
 from trident.core.remote.wire import (
-    FINAL,
     REQUEST,
     RESPONSE,
-    TIMED,
     TO_ENGINE,
     TO_FRONT_END,
     BlockReader,
@@ -68,34 +65,6 @@ def test_a_block_is_read_as_it_was_written(offsets: tuple[int, ...], text: bytes
     assert at % ALIGNMENT == 0
     together = b"".join(tensors)
     assert content[at:] == together + b" " * (-len(together) % ALIGNMENT)
-
-
-@pytest.mark.parametrize(
-    ("content", "shared"),
-    [
-        (b"", 0),
-        (b"\0" * 7, 0),
-        (b"\xff\xff\xff\xff\0\0\0\0" + b" " * 8, 0),
-        (b"\0\0\0\0\xff\xff\xff\xff" + b" " * 8, 0),
-        (b"\2\0\0\0\0\0\0\0[]" + b" " * 6, 2),
-        (b"\2\0\0\0\0\0\0\0[]" + b" " * 6, 65535),
-        (b"\2\0\0\0\0\0\0\0[}" + b" " * 6, 0),
-        (b"\2\0\0\0\2\0\0\0[]\xff\xff" + b" " * 4, 0),
-        (b"\0\0\0\0\0\0\0\0" + b" " * 8, 0),
-    ],
-)
-def test_reading_refuses_malformed_blocks(content: bytes, shared: int) -> None:
-    with pytest.raises(BadFrame):
-        BlockReader(list).read(memoryview(content), shared)
-
-
-@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
-def test_reading_refuses_documents_that_parse_refuses(error: type[Exception]) -> None:
-    def parse(meta: Any) -> Any:
-        raise error("no")
-
-    with pytest.raises(BadFrame):
-        read_block(frame(REQUEST, 1, (block_head(META),)), parse)
 
 
 def test_equal_documents_are_parsed_once() -> None:
@@ -249,66 +218,6 @@ def test_each_request_has_its_own_parameters() -> None:
     assert second.parameters == {"a": 1}
 
 
-GOOD: list[Any] = ["m", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [2], 8, False]], None]
-
-
-def with_entry(index: int, value: Any) -> list[Any]:
-    return [*GOOD[:index], value, *GOOD[index + 1 :]]
-
-
-@pytest.mark.parametrize(
-    "meta",
-    [
-        None,
-        [],
-        {},
-        GOOD[:-1],
-        [*GOOD, 1],
-        with_entry(0, 1),
-        with_entry(1, "1"),
-        with_entry(1, 1.5),
-        with_entry(1, None),
-        with_entry(2, 5),
-        with_entry(3, True),
-        with_entry(4, "x"),
-        with_entry(5, None),
-        with_entry(5, [1]),
-        with_entry(8, []),
-        with_entry(9, None),
-        with_entry(9, [[]]),
-        with_entry(9, [["IN", "INT32", [2], 8]]),
-        with_entry(9, [[1, "INT32", [2], 8, False]]),
-        with_entry(9, [["IN", 5, [2], 8, False]]),
-        with_entry(9, [["IN", ["INT32"], [2], 8, False]]),
-        with_entry(9, [["IN", "INT32", 2, 8, False]]),
-        with_entry(9, [["IN", "INT32", ["2"], 8, False]]),
-        with_entry(9, [["IN", "INT32", [True], 8, False]]),
-        with_entry(9, [["IN", "INT32", [2], -8, False]]),
-        with_entry(9, [["IN", "INT32", [2], "8", False]]),
-        with_entry(9, [["IN", "INT32", [2], 8.0, False]]),
-        with_entry(9, [["IN", "INT32", [2], 8, 0]]),
-        with_entry(9, [["IN", "INT32", [2], 24, False]]),
-        with_entry(9, [["IN", "INT32", [2], 2**62, False]]),
-        with_entry(9, [["IN", "INT32", [2], 8, True]]),
-        with_entry(9, [["IN", "INT32", [2], 8, False]] * 3),
-    ],
-)
-def test_reading_refuses_malformed_requests(meta: Any) -> None:
-    block = frame(REQUEST, 1, (block_head(orjson.dumps(meta)), *[bytes(16)]))
-    with pytest.raises(BadFrame):
-        read_request(block)
-    read_request(frame(REQUEST, 1, (block_head(orjson.dumps(GOOD)), *[bytes(16)])))
-
-
-@pytest.mark.parametrize("offsets", [(), (0, 1), (2**63,), (len(SHARED) - 4,)])
-def test_reading_refuses_invalid_offsets(offsets: tuple[int, ...]) -> None:
-    meta = orjson.dumps(with_entry(9, [["IN", "INT32", [2], 8, True]]))
-    with pytest.raises(BadFrame):
-        read_request(frame(REQUEST, 1, (block_head(meta, b"", offsets),), shared=len(offsets)))
-    with pytest.raises(BadFrame):
-        read_request(frame(REQUEST, 1, (block_head(orjson.dumps(GOOD), b"", (0,)), *[bytes(16)]), shared=1))
-
-
 @pytest.mark.parametrize("size", [2, 3, 100, LARGE])
 @pytest.mark.parametrize("share", [no_offset, lambda content: 0])
 def test_the_moment_of_arrival_arrives_whatever_the_inputs_are(size: int, share: Share) -> None:
@@ -318,23 +227,6 @@ def test_the_moment_of_arrival_arrives_whatever_the_inputs_are(size: int, share:
         for arrived_ns in (0, 2**63):
             each.arrived_ns = arrived_ns
             assert read_request(RequestWriter().write(each, 1, share)).arrived_ns == arrived_ns
-
-
-def test_reading_refuses_a_timed_request_without_its_moment() -> None:
-    meta = orjson.dumps(with_entry(9, [["IN", "INT32", [4], 16, False]]))
-    with pytest.raises(BadFrame, match="shorter"):
-        read_request(frame(REQUEST, 1, (block_head(meta), *[bytes(16)]), flags=TIMED))
-
-
-def test_reading_refuses_every_truncation() -> None:
-    value = np.arange(100, dtype=np.int32)
-    whole = RequestWriter().write(
-        InferenceRequest("m", [InputTensor("IN", "INT32", (100,), value)], id="i"), 1, no_offset
-    )
-    content = memoryview(whole)[HEADER.size :]
-    for size in range(0, len(content) - 16, 16):
-        with pytest.raises(BadFrame):
-            RequestReader(view_of).read(content[:size], 0)
 
 
 def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
@@ -408,25 +300,6 @@ def test_places_in_shared_memory_arrive(packed: bool) -> None:
             assert bytes(tensor.data) == bytes(expected.data)
 
 
-@pytest.mark.parametrize(
-    "places",
-    [
-        ([["r", 0, 1], None], {}),
-        ([["r", 0]], {}),
-        ([[1, 0, 1]], {}),
-        ([["r", -1, 1]], {}),
-        ([["r", 0, True]], {}),
-        ([None], {"OUT": ["r", 0, "1"]}),
-        ([None], []),
-        ([None],),
-    ],
-)
-def test_wrong_places_in_shared_memory_are_refused(places: tuple[Any, ...]) -> None:
-    meta = ["m", -1, [], 0, 0, 0, False, False, None, [["A", "INT32", [1], 0, False]], None, *places]
-    with pytest.raises(BadFrame):
-        read_request(frame(REQUEST, 1, (block_head(orjson.dumps(meta)),)))
-
-
 def read_response(block: bytes, reader: ResponseReader | None = None) -> InferenceResponse:
     ((kind, flags, shared, _, content),) = FrameReader(TO_FRONT_END, "peer").feed(block)
     assert kind == RESPONSE
@@ -463,13 +336,6 @@ def test_times_arrive_whatever_the_outputs_are() -> None:
         for times in (InferenceTimes(1, 2, 3, 4, 5, CloseReason.DELAY), None, InferenceTimes(2**60, 0, 0, 0, 1)):
             response.times = times
             assert read_response(writer.write(response, 1), reader).times == times
-
-
-@pytest.mark.parametrize("text", [b"1 2 3 4 0", b"1 2 3 4 x 0", b"1 2 3 4 5 6 0 8", b"1 2 3 4 5 99"])
-def test_times_that_cannot_be_read_are_a_bad_frame(text: bytes) -> None:
-    head = block_head(orjson.dumps(("m", 1, None, [])), text)
-    with pytest.raises(BadFrame, match="times"):
-        read_response(frame(RESPONSE, 1, (head,), flags=FINAL))
 
 
 @pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
@@ -542,24 +408,6 @@ def test_the_memory_of_known_documents_is_bounded() -> None:
     for size in range(3000):
         writer.write(InferenceResponse("m", 1, [output("O", "UINT8", np.zeros(size % 2000, np.uint8))]), 1)
         assert len(writer._known) <= 1024
-
-
-@pytest.mark.parametrize(
-    "meta",
-    [
-        [],
-        {},
-        ["m", 1],
-        ["m", 1, None, [["O", "NONE", [1], 4, False]]],
-        ["m", 1, None, [["O", "INT32", [1], 4]]],
-        ["m", 1, None, [["O", "INT32", [1], 400, False]]],
-        ["m", 1, None, 5],
-    ],
-)
-def test_reading_refuses_malformed_responses(meta: Any) -> None:
-    block = frame(RESPONSE, 1, (block_head(orjson.dumps(meta)), *[bytes(4)]), flags=FINAL)
-    with pytest.raises(BadFrame):
-        read_response(block)
 
 
 def test_writing_refuses_a_parameter_that_json_cannot_hold() -> None:
