@@ -38,6 +38,7 @@ def onnx(path: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def openvino(path: str, given: dict[str, Any]) -> dict[str, Any]:
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # or the import sends usage to its maker
     import openvino as ov
 
     compiled = ov.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

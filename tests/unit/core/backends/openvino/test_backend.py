@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -329,3 +331,8 @@ def test_missing_weights_are_named(version: Path) -> None:
         OpenVinoBackend().inspect(version, ov_config())
     assert raised.value.hint == "the weights are missing: put 'model.bin' beside 'model.xml'"
     assert raised.value.message.startswith("openvino error in reading the model : ")
+
+
+def test_the_import_sends_no_usage_to_its_maker() -> None:
+    code = "import sys, trident.core.backends.openvino.compiler; print('openvino_telemetry.main' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"
