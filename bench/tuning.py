@@ -79,9 +79,9 @@ def measure(name: str, repository: Path, target_ms: float, seconds: float, figur
         for who, trial in (("the grid's best", best), ("the search's choice", chosen)):
             figures.remarks.append(f"{name}, {who}: {trial.candidate.text}: {outcome(trial, objective)} when measured.")
         figures.at_most(name, "time of the search over the grid's", _GOAL, search_s / grid_s)
-        ratio = _compare(name, "the grid's best", searched, chosen, grid.ranked()[:_RIVALS], figures)
+        ratio = _compare(name, "the grid's best", searched, chosen, grid.ranked()[:_RIVALS], seconds, figures)
         figures.at_least(name, "requests/s of the search's choice over the grid's best", 0.95, ratio)
-        _compare(name, "the model as it was", searched, chosen, [searched.trials[AS_IT_IS]], figures)
+        _compare(name, "the model as it was", searched, chosen, [searched.trials[AS_IT_IS]], seconds, figures)
 
 
 def _tensors(graph: onnx.ModelProto) -> str:
@@ -96,12 +96,15 @@ def _tensors(graph: onnx.ModelProto) -> str:
     return "\n".join(parts)
 
 
-def _compare(name: str, what: str, bench: Bench, chosen: Trial, others: Sequence[Trial], figures: Figures) -> float:
+def _compare(
+    name: str, what: str, bench: Bench, chosen: Trial, others: Sequence[Trial], seconds: float, figures: Figures
+) -> float:
     """Note the ratios over the best of other trials, and return that of the requests/s."""
     for other in others:
-        bench.trials.setdefault(other.candidate, other)
+        bench.trials[other.candidate] = other
     # Anew, and at several loads, because what was best in a short measurement is so by chance, too.
     bench.turns.clear()
+    bench.sweep(chosen.candidate, seconds)
     ways = dict.fromkeys([chosen.candidate, *(other.candidate for other in others)])
     bench.race(list(ways), time.monotonic() + _COMPARED_S, _ROUNDS, closely=True)
     best = bench.ranked([other.candidate for other in others])[0].candidate

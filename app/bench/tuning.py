@@ -29,6 +29,7 @@ from trident.app.bench.measure import number as figure
 from trident.app.bench.requests import Inputs, Way, make_target
 from trident.app.bench.server import Server, started
 from trident.app.bench.ways import (
+    AROUND_S,
     SIZES,
     THREADS,
     Candidate,
@@ -50,7 +51,7 @@ _REQUESTS = 30
 _MOST_LIVE = 6
 _SHORTEST_S, _LONGEST_S = 0.1, 1.5
 # Shares of the time until which ways are executed, swept, and raced. The last comparison has the rest.
-_EXECUTED, _SWEPT, _RACED = 0.35, 0.6, 0.75
+_EXECUTED, _SWEPT, _RACED = 0.3, 0.5, 0.6
 _SWEPT_WAYS, _RACED_WAYS, _LAST_WAYS = 8, 4, 2
 _RACE_ROUNDS, _LAST_ROUNDS = 3, 12
 # The interval of fewer rounds is too narrow: noise would pass for a gain.
@@ -140,7 +141,7 @@ class Bench:
         self._most_live = _MOST_LIVE
 
     def __enter__(self) -> Bench:
-        multiprocessing.set_forkserver_preload(["trident.app.bench.preload", "openvino"])
+        multiprocessing.set_forkserver_preload(["trident.app.bench.preload", "trident.core.backends.openvino.compiler"])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -171,7 +172,8 @@ class Bench:
         return server, client
 
     def promised(self, cores: int, until: float) -> list[Promise]:
-        """The ways to run the model, those first that promise most, and of equal ones those that use less."""
+        """The ways to run the model, those first that promise most; of equal ones, one of each engine, and the one that
+        uses less."""
         server, _ = self.server(AS_IT_IS)
         config, spec = server.config(self.model, ""), server.spec(self.model, "")
         version = max(int(each.name) for each in self.folder.iterdir() if each.name.isdecimal())
@@ -180,14 +182,13 @@ class Bench:
         largest = SIZES[-1] * items if may_batch(config) else 0
         target_s = self.objective.target_ms / 1e3
         known = self.trials[AS_IT_IS].fastest
-        found: list[Promise] = []
+        http_s = _beside_execution(known, config, cores)
+        found: list[tuple[int, Promise]] = []
         refused: set[str] = set()
         for engine in engines(config, self.folder, cores):
-            if engine.backend in refused:
-                continue
             if engine.backend not in THREADS:
-                found.append(Promise(replace(engine, batch=largest), known.rate, known.concurrency, 0.0))
-            elif not found or time.monotonic() < until:
+                found.append((0, Promise(replace(engine, batch=largest), known.rate, known.concurrency, 0.0)))
+            elif engine.backend not in refused and (not found or time.monotonic() < until):
                 self._tell(f"executing {engine.text}")
                 tried = replace(engine, batch=largest).apply(config)
                 try:
@@ -195,15 +196,16 @@ class Bench:
                 except ServerError as error:
                     self.trials[engine] = Trial(engine, error=error.message.splitlines()[0][:200])
                     refused.add(engine.backend)
-                    continue
-                http_s = _beside_execution(known, config, cores)
-                found += promises(engine, times, items=items, cores=cores, http_s=http_s, target_s=target_s)
+                else:
+                    given = promises(engine, times, items=items, cores=cores, http_s=http_s, target_s=target_s)
+                    found += enumerate(given)
 
-        def order(way: Promise) -> tuple[int, float]:
+        def order(given: tuple[int, Promise]) -> tuple[int, float, float]:
+            place, way = given
             used = way.candidate.cores if way.rate else way.shortest_s
-            return -round(math.log(max(way.rate, 1e-3), _NEAR)), used
+            return -round(math.log(max(way.rate, 1e-3), _NEAR)), place, used
 
-        return sorted(found, key=order)
+        return [way for _, way in sorted(found, key=order)]
 
     def sweep(self, candidate: Candidate, seconds: float, start: int = 0) -> Trial:
         """Double the requests under way while that gains and leaves room. KeyboardInterrupt after Ctrl-C.
@@ -341,12 +343,13 @@ def _beside_execution(level: Level, config: ModelConfig, cores: int) -> float:
     times = level.server
     if times is None or not level.rate:
         return 0.0
-    executed_ms = sum(times.costs[size] * count for size, count in times.batches.items())
+    executed_s = sum(times.costs[size] * count for size, count in times.batches.items()) / 1e3
+    around_s = AROUND_S * sum(times.batches.values())
     items = sum(int(size) * count for size, count in times.batches.items())
     threads = plan_threads(cores, 1).intra_op_threads
     for name in THREADS.values():
         threads = int(config.parameters[name].string_value) if name in config.parameters else threads
-    return max(0.0, cores / level.rate - threads * executed_ms / 1e3 / max(1, items))
+    return max(0.0, cores / level.rate - (threads * executed_s + around_s) / max(1, items))
 
 
 def search(bench: Bench, cores: int, seconds: float) -> None:

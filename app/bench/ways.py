@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product, repeat
@@ -125,7 +125,10 @@ _HOPELESS = 2.0
 _LEAST, _LONG_ENOUGH_S = 4, 0.03
 # What else the machine does makes executions longer, never shorter.
 _QUANTILE = 0.25
-_MOST_CONCURRENCY = 256
+# A server with so many under way, or twice as many as its instances execute, is never idle.
+_BUSY_LOAD = 32
+# What an execution takes of a core around it, as to wake its thread.
+AROUND_S = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +144,28 @@ class Promise:
 
 def promises(
     engine: Candidate, times: Mapping[int, float], *, items: int, cores: int, http_s: float, target_s: float
-) -> Iterator[Promise]:
+) -> list[Promise]:
     """The engine without batches, and with the best ones, from what `execution_times` gave.
 
-    `items` are those of a request, and `http_s` is what one takes of a core beside its execution.
+    The one that promises more comes first. `items` are those of a request, and `http_s` is what one takes of a core
+    beside its execution.
     """
     instances, threads = max(1, engine.instances), max(1, engine.threads)
 
     def promise(size: int, batch: int) -> Promise:
         each_s = times[size] / size
-        rate = min(instances / each_s, cores / (http_s + threads * each_s)) if times[size] < target_s else 0.0
-        load = min(max(instances * size, rate * _SHARE * target_s), _MOST_CONCURRENCY)
+        rate = min(instances / each_s, cores / (http_s + threads * each_s + AROUND_S / size))
+        if times[size] > target_s:
+            rate = 0.0
+        load = max(instances * size, min(rate * _SHARE * target_s, max(_BUSY_LOAD, 2 * instances * size)))
         return Promise(replace(engine, batch=batch), rate, 1 << int(math.log2(load)), times[size])
 
+    found = [promise(1, 1 if len(times) > 1 else 0)]
     batches = {size: taken / size for size, taken in times.items() if size > 1 and taken <= _SHARE * target_s}
-    yield promise(1, 1 if len(times) > 1 else 0)
     if batches:
         best = min(batches, key=batches.__getitem__)
-        yield promise(best, best * items)
+        found.append(promise(best, best * items))
+    return sorted(found, key=lambda each: -each.rate)
 
 
 def execution_times(
