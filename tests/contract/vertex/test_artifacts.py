@@ -1,6 +1,7 @@
-"""Artifacts in Google's storage: what they may be, and downloads that are slow, late or impossible.
+"""Artifacts in Google's storage: what they may be, and a slow download as the probes see it.
 
-The storage is `gcp-storage-emulator` behind a proxy that injects faults.
+The storage is `gcp-storage-emulator` behind a proxy that injects faults. What a broken download does is tested in
+tests/contract/repository.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.lifecycle.changing_models import BATCHED, heavy, scaled
-from tests.contract.repository.fault_proxy import Answer, Drip, FaultProxy, Reset
+from tests.contract.repository.fault_proxy import Drip, FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.vertex.vertex_container import VertexContainer
 from tests.waiting import until
@@ -42,42 +43,23 @@ def put(storage: GcsEmulator, folder: str, **files: bytes) -> str:
     return f"gs://{BUCKET}/{folder}"
 
 
-def graph(factor: float) -> bytes:
-    return scaled(factor).SerializeToString()
-
-
 def container(
     folder: Path, uri: str, storage: GcsEmulator | FaultProxy, *arguments: str, ready: bool = True
 ) -> VertexContainer:
     return VertexContainer(folder, uri, *arguments, ready=ready, STORAGE_EMULATOR_HOST=storage.endpoint)
 
 
-def assert_serves(container: VertexContainer, factor: float = 3) -> None:
-    assert container.predictions([[1, 2, 3, 4]]) == [[factor * n for n in (1, 2, 3, 4)]]
-
-
-# --- artifacts
-
-
 def test_artifacts_may_be_a_model(tmp_path: Path, storage: GcsEmulator) -> None:
-    uri = put(storage, "2/artifacts", config_pbtxt=f'name: "cat" {BATCHED}'.encode(), **{"1__model_onnx": graph(3)})
+    uri = put(
+        storage,
+        "2/artifacts",
+        config_pbtxt=f'name: "cat" {BATCHED}'.encode(),
+        **{"1__model_onnx": scaled(3).SerializeToString()},
+    )
     with container(tmp_path, uri + "/", storage) as made:
-        assert_serves(made)
+        assert made.predictions([[1, 2, 3, 4]]) == [[3, 6, 9, 12]]
         assert made.ask("GET", "/v2/models/cat").status == 200
         until(lambda: uri in made.log_text(), made.log_text)  # its tables are logged a moment after the start
-
-
-def test_restart_fetches_nothing_again(tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy) -> None:
-    uri = put(storage, "4", model_onnx=heavy(3, 4).SerializeToString())
-    with container(tmp_path, uri, proxy) as made:
-        assert made.predictions([[1, 1, 1, 1]]) == [[3, 3, 3, 3]]
-    passed = proxy.passed_bytes
-    with container(tmp_path, uri, proxy) as made:
-        assert made.predictions([[1, 1, 1, 1]]) == [[3, 3, 3, 3]]
-    assert proxy.passed_bytes - passed < 1 << 20
-
-
-# --- slow downloads
 
 
 def test_slow_download_is_reported_by_the_probe(tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy) -> None:
@@ -104,28 +86,6 @@ def test_slow_download_is_reported_by_the_probe(tmp_path: Path, storage: GcsEmul
         assert made.predictions([[1, 1, 1, 1]]) == [[3, 3, 3, 3]]
 
 
-def test_broken_connection_is_resumed(tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy) -> None:
-    uri = put(storage, "6", model_onnx=heavy(3, 12).SerializeToString())
-    proxy.inject(Reset(after=1 << 20), where="/download/")
-    with container(tmp_path, uri, proxy) as made:
-        assert made.predictions([[1, 1, 1, 1]]) == [[3, 3, 3, 3]]
-    assert proxy.waiting == 0
-    assert proxy.passed_bytes < 16 << 20
-
-
-# --- late downloads
-
-
-def test_storage_that_is_not_ready_is_asked_again(tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy) -> None:
-    uri = put(storage, "7", model_onnx=graph(3))
-    proxy.inject(Answer(503), times=3)
-    with container(tmp_path, uri, proxy, ready=False) as made:
-        assert made.health().status in (200, 503)
-        until(lambda: made.health_status() == 200, made.log_text)
-        assert_serves(made)
-    assert proxy.waiting == 0
-
-
 def test_container_stops_while_the_storage_does_not_answer(
     tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy
 ) -> None:
@@ -138,9 +98,6 @@ def test_container_stops_while_the_storage_does_not_answer(
         assert made.stop() == 0
 
 
-# --- no artifacts
-
-
 def test_artifacts_without_a_model_end_the_start(tmp_path: Path, storage: GcsEmulator) -> None:
     storage.put(BUCKET, "junk/readme.txt", b"x")
     storage.put(BUCKET, "junk/notes", b"x")
@@ -148,10 +105,3 @@ def test_artifacts_without_a_model_end_the_start(tmp_path: Path, storage: GcsEmu
     made.start()
     status, log = made.wait_for_end()
     assert (status, f"there is no model in gs://{BUCKET}/junk: it holds 'notes', 'readme.txt'" in log) == (1, True)
-
-
-def test_missing_bucket_ends_the_start(tmp_path: Path, storage: GcsEmulator) -> None:
-    made = container(tmp_path, "gs://no-such-bucket/artifacts", storage)
-    made.start()
-    status, log = made.wait_for_end()
-    assert (status, "there is no bucket gs://no-such-bucket" in log) == (1, True)

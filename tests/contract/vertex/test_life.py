@@ -27,7 +27,6 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
-WARNING = "more than the 1500000 that a shared public endpoint lets through"
 # Rounds of the model `waiting`: no time, a part of a second, and more than a second on any machine.
 QUICK, MEDIUM, LONG = 1, 300_000, 1_000_000
 _ALONE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
@@ -110,20 +109,6 @@ def test_size_limits_refuse_requests_and_responses(tmp_path: Path) -> None:
         body = json.dumps({"inputs": [item]}).encode()
         assert container.redirected("v2/models/text/infer", body).status == 400
         assert container.post(body, "/v2/models/text/infer").status == 200  # the limit holds for the predict route only
-        assert WARNING not in container.log_text()
-
-
-def test_sizes_over_a_shared_endpoints_limit_are_warned_of_once(tmp_path: Path) -> None:
-    with serving(tmp_path, "--http-workers=0") as container:
-        for length in (1_000, 1_400_000):
-            assert container.predictions(["x" * length], model="text") == [["x" * length]]
-        assert WARNING not in container.log_text()
-        for _ in range(3):
-            container.predictions(["x" * 1_600_000], model="text")
-        lines = [line for line in container.log_text().splitlines() if WARNING in line]
-        assert len(lines) == 2
-        assert "a request of" in lines[0]
-        assert "a response of" in lines[1]
 
 
 def test_timeout_is_a_503_and_cancels_queued_requests(tmp_path: Path) -> None:

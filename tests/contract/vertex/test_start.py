@@ -24,7 +24,6 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 INSTANCES = {"instances": [[1, 2, 3, 4]]}
-ROUTES = ("AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE")
 
 
 @contextmanager
@@ -63,32 +62,11 @@ def test_container_starts_with_the_platforms_variables(tmp_path: Path) -> None:
         assert container.ask("GET", "/metrics", port=container.metrics_port).status == 200
 
 
-def test_rehearsal_has_the_same_routes_and_is_logged(tmp_path: Path) -> None:
-    with serving(tmp_path, AIP_MODE="True") as container:
-        assert_serves(container)
-        lines = [line for line in container.log_text().splitlines() if "a rehearsal of a Vertex AI container" in line]
-        assert len(lines) == 1
-        assert "AIP_MODE is 'True' and not PREDICTION" in lines[0]
-
-
 def test_missing_routes_take_their_documented_form(tmp_path: Path) -> None:
-    variables = dict.fromkeys((*ROUTES, "AIP_ENDPOINT_ID", "AIP_DEPLOYED_MODEL_ID"), "")
+    variables = dict.fromkeys(("AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE", "AIP_ENDPOINT_ID", "AIP_DEPLOYED_MODEL_ID"), "")
     base = "/v1/endpoints/56/deployedModels/78"
     with serving(tmp_path, probe=base, AIP_MODEL_NAME="56", AIP_VERSION_NAME="78", **variables) as container:
         assert_serves(container, path=f"{base}:predict")
-
-
-@pytest.mark.parametrize(
-    ("health", "predict", "other"),
-    [("/a.b/(health)*", "/a.b/[pP]redict+$", "/axb/Predict"), ("/both", "/both", "/both/")],
-)
-def test_routes_are_taken_literally(tmp_path: Path, health: str, predict: str, other: str) -> None:
-    variables = {"AIP_HEALTH_ROUTE": health, "AIP_PREDICT_ROUTE": predict}
-    with serving(tmp_path, probe=health, **variables) as container:
-        assert_serves(container, path=predict)
-        assert container.health().status == 200
-        assert container.post(INSTANCES, other).status == 404
-        assert container.post(INSTANCES).status == 404
 
 
 def test_model_in_the_predict_route_becomes_the_default(tmp_path: Path) -> None:
@@ -106,7 +84,6 @@ def test_model_in_the_predict_route_becomes_the_default(tmp_path: Path) -> None:
     [
         ({"AIP_PREDICT_ROUTE": "predict"}, "the variable AIP_PREDICT_ROUTE is 'predict'"),
         ({"AIP_STORAGE_URI": ""}, "--model-repository must be specified"),
-        ({"SAGEMAKER_REGION": "x"}, "--platform=sagemaker or --platform=vertex"),
     ],
 )
 def test_bad_variable_ends_the_start(tmp_path: Path, variables: dict[str, str], text: str) -> None:
@@ -130,10 +107,11 @@ def test_container_arguments_are_options(tmp_path: Path) -> None:
 # --- without the platform
 
 
-def test_platform_option_selects_vertex(tmp_path: Path) -> None:
-    with serving(tmp_path, "--platform=vertex", AIP_MODE="") as container:
+@pytest.mark.parametrize(("mode", "arguments"), [("True", []), ("", ["--platform=vertex"])])
+def test_rehearsal_has_the_same_routes_and_is_logged(tmp_path: Path, mode: str, arguments: list[str]) -> None:
+    with serving(tmp_path, *arguments, AIP_MODE=mode) as container:
         assert_serves(container)
-        until(lambda: "a rehearsal of" in container.log_text())
+        until(lambda: "a rehearsal of a Vertex AI container" in container.log_text(), container.log_text)
 
 
 def test_plain_server_opens_a_vertex_port(tmp_path: Path) -> None:
@@ -208,13 +186,6 @@ def test_several_models_need_a_name(tmp_path: Path) -> None:
         assert (answer.status, "'cow'" in answer.error) == (404, True)
 
 
-def test_option_names_the_default_model(tmp_path: Path) -> None:
-    add_scaled(tmp_path / "models", "dog", 5)
-    with serving(tmp_path, "--vertex-ai-default-model=dog") as container:
-        assert_serves(container, 5)
-        assert container.predictions([[1, 1, 1, 1]], model="cat") == [[3] * 4]
-
-
 def test_missing_default_model_ends_the_start(tmp_path: Path) -> None:
     add_scaled(tmp_path / "models", "cat", 3)
     container = VertexContainer(tmp_path, tmp_path / "models", "--vertex-ai-default-model=dog")
@@ -224,9 +195,9 @@ def test_missing_default_model_ends_the_start(tmp_path: Path) -> None:
     assert "--vertex-ai-default-model is 'dog', which is not among the loaded models: cat" in log
 
 
-@pytest.mark.parametrize("argument", ["--exit-on-error=false", "--model-control-mode=poll"])
-def test_missing_default_model_leaves_it_unhealthy(tmp_path: Path, argument: str) -> None:
-    with serving(tmp_path, "--vertex-ai-default-model=dog", argument, ready=False) as container:
+def test_missing_default_model_leaves_it_unhealthy_without_exit_on_error(tmp_path: Path) -> None:
+    arguments = ("--vertex-ai-default-model=dog", "--exit-on-error=false")
+    with serving(tmp_path, *arguments, ready=False) as container:
         until(lambda: container.health().document["phase"] == "ready", container.log_text)
         answer = container.health()
         assert (answer.status, answer.document["error"]) == (503, "the default model 'dog' is not loaded")
@@ -235,23 +206,9 @@ def test_missing_default_model_leaves_it_unhealthy(tmp_path: Path, argument: str
         assert container.predictions([[1, 1, 1, 1]], model="cat") == [[3] * 4]
 
 
-def write_broken(repository: Path) -> None:
-    (repository / "dog" / "1").mkdir(parents=True)
-    (repository / "dog" / "1" / "model.onnx").write_bytes(b"no model")
-
-
-def test_broken_default_model_ends_the_start(tmp_path: Path) -> None:
-    write_broken(tmp_path / "models")
-    add_scaled(tmp_path / "models", "cat", 3)
-    container = VertexContainer(tmp_path, tmp_path / "models", "--vertex-ai-default-model=dog")
-    container.start()
-    status, log = container.wait_for_end()
-    assert status == 1
-    assert "dog" in log
-
-
 def test_broken_default_model_leaves_it_unhealthy_without_exit_on_error(tmp_path: Path) -> None:
-    write_broken(tmp_path / "models")
+    (tmp_path / "models" / "dog" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "dog" / "1" / "model.onnx").write_bytes(b"no model")
     arguments = ("--vertex-ai-default-model=dog", "--exit-on-error=false")
     with serving(tmp_path, *arguments, ready=False) as container:
         until(lambda: container.health().document["phase"] == "failed", container.log_text)

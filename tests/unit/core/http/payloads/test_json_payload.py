@@ -260,6 +260,8 @@ def test_nan_may_be_a_string() -> None:
         ([{"b64": 1}], "BYTES", (1,), "instance 0, input 'IN', element [0], 'b64': expected a string of base64"),
         ([{"b64": "a"}], "FP32", (1,), "instance 0, input 'IN', 'b64': invalid base64"),
         ([{"b64": "AACAPw==="}], "FP32", (1,), "'b64': invalid base64: its length, 9, is not a multiple of 4"),
+        ([{"b64": "_-_-"}], "FP32", (1,), "'b64': invalid base64"),
+        ([{"b64": "AAAA AAAA"}], "FP32", (1,), "'b64': invalid base64"),
         ([{"b64": "é"}], "FP32", (1,), "instance 0, input 'IN', 'b64': invalid base64"),
         ([b64(b"123")], "FP32", (1,), "instance 0, input 'IN': expected 4 bytes, got 3"),
         ([b64(b"123")], "FP32", (-1,), "instance 0, input 'IN': expected a multiple of 4 bytes, got 3"),
