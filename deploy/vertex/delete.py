@@ -6,7 +6,6 @@ Source: docs/spec/deploy.md section 5.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,104 +20,70 @@ from google.cloud.aiplatform_v1 import (
     UndeployModelRequest,
 )
 
-from deploy.vertex.options import LABEL, expiry_labels, expiry_of
-from deploy.vertex.plan import Call, Context, Place, Steps
+from deploy.vertex.api import Vertex, add_several
+from deploy.vertex.deploy import LABEL, expiry_labels, expiry_of
 from trident.adapters.common.options import BadOption
-
-_SOME_ENDPOINT = "ENDPOINT"
-_SOME_MODEL = "DEPLOYED_MODEL"
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--endpoint", action="append", default=[], metavar="ID", help="an endpoint with its deployed models"
-    )
-    parser.add_argument("--model", action="append", default=[], metavar="ID[@VERSION]", help="a model or a version")
+    add_several(parser, "--endpoint", "ID", "an endpoint with its deployed models")
+    add_several(parser, "--model", "ID[@VERSION]", "a model or a version")
     parser.add_argument("--expired", action="store_true", help="every endpoint whose --ttl has ended")
 
 
-def steps(options: Namespace, at: Context) -> Steps:
-    """The plan that deletes resources. Raises BadOption."""
+def act(vertex: Vertex, options: Namespace) -> None:
     if not (options.endpoint or options.model or options.expired):
         raise BadOption("Nothing to delete: give --endpoint, --model or --expired")
-    endpoints = [at.place.endpoint(text) for text in options.endpoint]
-    models = [at.place.model(text) for text in options.model]
+    endpoints = [vertex.endpoint(text) for text in options.endpoint]
+    models = [vertex.model(text) for text in options.model]
     if options.expired:
-        found = yield _listing(at.place, at.now)
-        endpoints += [each.name for each in found or () if each.name not in endpoints and is_expired(each, at.now)]
-    for name in endpoints:
-        yield from _remove_endpoint(name)
-    for name in models:
-        yield Call(
-            title=f"delete the model {_last(name)}",
-            request=DeleteModelVersionRequest(name=name) if "@" in name else DeleteModelRequest(name=name),
+        over = Endpoint(name=f"{vertex.place}/endpoints/ENDPOINT", labels=expiry_labels(timedelta(), vertex.now))
+        found: list[Endpoint] | None = vertex.call(
+            "find expired endpoints",
+            ListEndpointsRequest(parent=vertex.place, filter=f"labels.{LABEL}:*"),
+            stand_in=[over],
+            report=lambda found: "\n".join(_listed(each, vertex.now) for each in found) or "no endpoint expires",
             best_effort=True,
         )
+        expired = [each.name for each in found or () if _listed(each, vertex.now).startswith("expired")]
+        endpoints += [name for name in expired if name not in endpoints]
+    for name in endpoints:
+        _remove_endpoint(vertex, name)
+    for name in models:
+        request = DeleteModelVersionRequest(name=name) if "@" in name else DeleteModelRequest(name=name)
+        vertex.call(f"delete the model {_last(name)}", request, best_effort=True)
 
 
-def is_expired(endpoint: Endpoint, now: datetime) -> bool:
-    """Whether its label names a time that has passed; False for a malformed label."""
+def _listed(endpoint: Endpoint, now: datetime) -> str:
+    name, label = _last(endpoint.name), endpoint.labels.get(LABEL, "")
     try:
-        expiry = expiry_of(endpoint.labels)
+        is_over = expiry_of(endpoint.labels) <= now
     except ValueError:
-        return False
-    return expiry is not None and expiry <= now
+        return f"stays: {name}, whose label {LABEL} is '{label}', which is not a time"
+    return f"{'expired' if is_over else 'stays'}: {name}, {label}"
 
 
-def undeploy_requests(endpoint: Endpoint) -> list[UndeployModelRequest]:
-    """The requests to undeploy all models: those without traffic first, and the last one takes over all traffic.
+def _remove_endpoint(vertex: Vertex, name: str) -> None:
+    """Undeploy all models, those without traffic first; the last one takes over all traffic.
 
     The platform does not undeploy a model with traffic unless it is the only one.
     """
-    split = dict(endpoint.traffic_split)
-    ids = sorted((model.id for model in endpoint.deployed_models), key=lambda identity: split.get(identity, 0))
-    return [
-        UndeployModelRequest(
-            endpoint=endpoint.name,
-            deployed_model_id=identity,
-            traffic_split={ids[-1]: 100} if split.get(identity) and identity != ids[-1] else {},
-        )
-        for identity in ids
-    ]
-
-
-def _listing(place: Place, now: datetime) -> Call:
-    labels = expiry_labels(timedelta(), now)
-    return Call(
-        title="find expired endpoints",
-        request=ListEndpointsRequest(parent=place.name, filter=f"labels.{LABEL}:*"),
-        stand_in=[Endpoint(name=f"{place.name}/endpoints/{_SOME_ENDPOINT}", labels=labels)],
-        report=lambda found: _listed(found, now),
-        best_effort=True,
-    )
-
-
-def _listed(found: Iterable[Endpoint], now: datetime) -> str:
-    return "\n".join(_listed_line(each, now) for each in found) or "no endpoint has such a label"
-
-
-def _listed_line(endpoint: Endpoint, now: datetime) -> str:
-    name, label = _last(endpoint.name), endpoint.labels.get(LABEL, "")
-    try:
-        expiry_of(endpoint.labels)
-    except ValueError:
-        return f"{name} stays: its label {LABEL} is '{label}', which is not a time"
-    return f"{name} expired {label}" if is_expired(endpoint, now) else f"{name} stays until {label}"
-
-
-def _remove_endpoint(name: str) -> Steps:
-    deployed = DeployedModel(id=_SOME_MODEL)
-    endpoint: Any = yield Call(
-        title=f"get {_last(name)}",
-        request=GetEndpointRequest(name=name),
-        stand_in=Endpoint(name=name, deployed_models=[deployed], traffic_split={_SOME_MODEL: 100}),
+    some = "DEPLOYED_MODEL"
+    endpoint: Any = vertex.call(
+        f"get {_last(name)}",
+        GetEndpointRequest(name=name),
+        stand_in=Endpoint(name=name, deployed_models=[DeployedModel(id=some)], traffic_split={some: 100}),
         best_effort=True,
     )
     if endpoint is None:
         return
-    for request in undeploy_requests(endpoint):
-        yield Call(title=f"undeploy {request.deployed_model_id}", request=request, best_effort=True)
-    yield Call(title=f"delete the endpoint {_last(name)}", request=DeleteEndpointRequest(name=name), best_effort=True)
+    split = dict(endpoint.traffic_split)
+    ids = sorted((model.id for model in endpoint.deployed_models), key=lambda identity: split.get(identity, 0))
+    for identity in ids:
+        moved = {ids[-1]: 100} if split.get(identity) and identity != ids[-1] else {}
+        request = UndeployModelRequest(endpoint=name, deployed_model_id=identity, traffic_split=moved)
+        vertex.call(f"undeploy {identity}", request, best_effort=True)
+    vertex.call(f"delete the endpoint {_last(name)}", DeleteEndpointRequest(name=name), best_effort=True)
 
 
 def _last(name: str) -> str:

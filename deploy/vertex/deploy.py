@@ -1,6 +1,6 @@
 """`deploy`: puts a model on machines behind an endpoint.
 
-Source: docs/spec/deploy.md section 5.
+Source: docs/spec/deploy.md section 5; the names of the metrics are from the documentation of AutoscalingMetricSpec.
 """
 
 from __future__ import annotations
@@ -8,158 +8,190 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 from google.cloud.aiplatform_v1 import (
+    AcceleratorType,
+    AutoscalingMetricSpec,
     ClientConnectionConfig,
     CreateEndpointRequest,
+    DedicatedResources,
     DeployedModel,
     DeployModelRequest,
     DeployModelResponse,
     Endpoint,
+    MachineSpec,
     PrivateServiceConnectConfig,
 )
 from google.protobuf.duration_pb2 import Duration
 
-from deploy.vertex.container import add_machine_options, add_online_options, dedicated_resources
-from deploy.vertex.options import LABEL, expiry_labels, labels, parse_ttl
-from deploy.vertex.plan import Call, Context, Place, Steps, new_endpoint_id
+from deploy.vertex.api import Vertex, add_several, pairs
 from trident.adapters.common.options import BadOption
+from trident.app.settings.sources import nearest
 
-_LONGEST_INFERENCE_S = 3600
-
-
-class EndpointKind(StrEnum):
-    SHARED = "shared"
-    DEDICATED = "dedicated"
-    PRIVATE = "psc"
-
-
-def add_endpoint_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint; with --new its id")
-    parser.add_argument("--new", choices=[*EndpointKind], help="create an endpoint of this kind first")
-    parser.add_argument("--ttl", metavar="SPAN", help="lifetime of a new endpoint: 4h, 7d, or none")
-    parser.add_argument("--inference-timeout", type=int, default=0, metavar="S", help="time limit of a call in seconds")
-    parser.add_argument(
-        "--allow-project", action="append", default=[], metavar="ID", help="project that may connect by psc"
-    )
-    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="label of a new endpoint")
-
-
-def check_endpoint_options(options: Namespace) -> None:
-    """Raise BadOption for contradictory options."""
-    kind = options.new
-    if kind is None:
-        of_new = {
-            "--ttl": options.ttl,
-            "--inference-timeout": options.inference_timeout,
-            "--allow-project": options.allow_project,
-            "--label": options.label,
-        }
-        for flag, value in of_new.items():
-            if value:
-                raise BadOption.of(flag, "it requires --new: an existing endpoint is not changed")
-        return
-    if options.ttl is None:
-        raise BadOption("A new endpoint costs money until it is deleted: set --ttl=4h, or --ttl=none to keep it")
-    if (kind == EndpointKind.PRIVATE) != bool(options.allow_project):
-        raise BadOption.of("--allow-project", "a psc endpoint needs at least one, and other kinds have none")
-    if options.inference_timeout and kind == EndpointKind.SHARED:
-        raise BadOption.of("--inference-timeout", "for a shared endpoint it is always 60 s")
-    if not 0 <= options.inference_timeout <= _LONGEST_INFERENCE_S:
-        raise BadOption.of("--inference-timeout", f"the platform waits at most {_LONGEST_INFERENCE_S} s")
-
-
-def create_request(options: Namespace, place: Place, labels: Mapping[str, str]) -> CreateEndpointRequest:
-    """The request for a new endpoint. Raises BadOption."""
-    identity = new_endpoint_id(options.endpoint)
-    kind, timeout = options.new, options.inference_timeout
-    psc = PrivateServiceConnectConfig(enable_private_service_connect=True, project_allowlist=options.allow_project)
-    endpoint = Endpoint(
-        display_name=identity,
-        labels=labels,
-        dedicated_endpoint_enabled=kind == EndpointKind.DEDICATED,
-        private_service_connect_config=psc if kind == EndpointKind.PRIVATE else None,
-        client_connection_config=(
-            ClientConnectionConfig(inference_timeout=Duration(seconds=timeout)) if timeout else None
-        ),
-    )
-    return CreateEndpointRequest(parent=place.name, endpoint=endpoint, endpoint_id=identity)
-
-
+_ONLINE = "aiplatform.googleapis.com/prediction/online"
+METRICS = {
+    "cpu": f"{_ONLINE}/cpu/utilization",
+    "accelerator": f"{_ONLINE}/accelerator/duty_cycle",
+    "requests": f"{_ONLINE}/request_count",
+}
 # The API's id for the model that is being deployed.
 _THIS = "0"
-_DEPLOYED_ID = re.compile(r"[1-9][0-9]{0,9}")
 
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="ID[@VERSION]", help="the model; its default version")
-    add_endpoint_options(parser)
-    parser.add_argument(
-        "--deployed-model-id", default="", metavar="N", help="up to 10 digits; default: the platform chooses"
-    )
-    parser.add_argument("--display-name", default="", metavar="TEXT", help="name of the deployed model")
+    parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint; with --new its id")
+    parser.add_argument("--new", choices=["shared", "dedicated", "psc"], help="create an endpoint of this kind first")
+    parser.add_argument("--ttl", metavar="SPAN", help="lifetime of a new endpoint: 4h, 7d, or none")
+    parser.add_argument("--inference-timeout", type=int, default=0, metavar="S", help="time limit of a call in seconds")
+    add_several(parser, "--allow-project", "ID", "project that may connect by psc")
+    add_several(parser, "--label", "NAME=VALUE", "label of a new endpoint")
+    parser.add_argument("--deployed-model-id", default="", metavar="N", help="default: the platform chooses")
     parser.add_argument("--all-traffic", action="store_true", help="move all traffic at once; implied by --new")
     parser.add_argument("--service-account", default="", metavar="EMAIL", help="identity of the container")
-    parser.add_argument("--access-logging", action="store_true", help="log each request, which costs money")
     add_machine_options(parser, least="--min-replicas")
-    add_online_options(parser)
+    parser.add_argument("--spot", action="store_true", help="cheaper machines that may be reclaimed at any time")
+    text = f"scaling target: {' or '.join(METRICS)}; in percent, or requests per minute"
+    add_several(parser, "--autoscale", "METRIC=TARGET", text)
 
 
-def steps(options: Namespace, at: Context) -> Steps:
-    """The plan that deploys a model. Raises BadOption."""
-    check_endpoint_options(options)
-    request = _deploy_request(options, at.place)
-    if options.new:
-        ttl = _ttl(options.ttl)
-        create = create_request(options, at.place, {**labels(options.label), **expiry_labels(ttl, at.now)})
-        yield Call(
-            title=f"create the {options.new} endpoint {options.endpoint}",
-            request=create,
-            stand_in=Endpoint(name=request.endpoint),
-            report=lambda answer: _endpoint_report(answer, create.endpoint),
-        )
-    yield Call(
-        title=f"deploy {options.model} to {options.endpoint}, which takes minutes",
-        request=request,
-        stand_in=DeployModelResponse(deployed_model=DeployedModel(id=options.deployed_model_id or "1")),
-        report=_deployed_report,
-    )
-
-
-def _deploy_request(options: Namespace, place: Place) -> DeployModelRequest:
-    identity = options.deployed_model_id
-    if identity and not _DEPLOYED_ID.fullmatch(identity):
-        raise BadOption.of("--deployed-model-id", f"it takes up to 10 digits, the first not 0, not '{identity}'")
-    model = place.model(options.model)
-    return DeployModelRequest(
-        endpoint=place.endpoint(options.endpoint),
+def act(vertex: Vertex, options: Namespace) -> None:
+    _check_endpoint_options(options)
+    name, model = vertex.endpoint(options.endpoint), vertex.model(options.model)
+    least, most = replicas(options)
+    request = DeployModelRequest(
+        endpoint=name,
         deployed_model=DeployedModel(
-            id=identity,
+            id=options.deployed_model_id,
             model=model,
-            display_name=options.display_name or model.rpartition("/")[2].replace("@", "-"),
-            dedicated_resources=dedicated_resources(options),
+            display_name=model.rpartition("/")[2].replace("@", "-"),
+            dedicated_resources=DedicatedResources(
+                machine_spec=machine(options),
+                min_replica_count=least,
+                max_replica_count=most,
+                autoscaling_metric_specs=_targets(options),
+                spot=options.spot,
+            ),
             service_account=options.service_account,
-            enable_access_logging=options.access_logging,
         ),
         # Without a split the traffic of the other deployed models does not change.
         traffic_split={_THIS: 100} if options.new or options.all_traffic else {},
     )
+    if options.new:
+        _create_endpoint(vertex, options, name)
+    vertex.call(
+        f"deploy {options.model} to {options.endpoint}, which takes minutes",
+        request,
+        stand_in=DeployModelResponse(deployed_model=DeployedModel(id=options.deployed_model_id or "1")),
+        report=lambda answer: f"the deployed model's id is {answer.deployed_model.id}",
+    )
 
 
-def _ttl(text: str) -> Any:
-    try:
-        return parse_ttl(text)
-    except ValueError as error:
-        raise BadOption.of("--ttl", str(error)) from None
+def _check_endpoint_options(options: Namespace) -> None:
+    """Raise BadOption for contradictory options."""
+    if options.new is None:
+        for flag in ("--ttl", "--inference-timeout", "--allow-project", "--label"):
+            if getattr(options, flag[2:].replace("-", "_")):
+                raise BadOption.of(flag, "it requires --new: an existing endpoint is not changed")
+    elif options.ttl is None:
+        raise BadOption("A new endpoint costs money until it is deleted: set --ttl=4h, or --ttl=none to keep it")
+    elif (options.new == "psc") != bool(options.allow_project):
+        raise BadOption.of("--allow-project", "a psc endpoint needs at least one, and other kinds have none")
+    elif options.inference_timeout and options.new == "shared":
+        raise BadOption.of("--inference-timeout", "for a shared endpoint it is always 60 s")
 
 
-def _endpoint_report(answer: Endpoint, asked: Endpoint) -> str:
-    until = asked.labels.get(LABEL)
+def _create_endpoint(vertex: Vertex, options: Namespace, name: str) -> None:
+    kind, timeout = options.new, options.inference_timeout
+    labels = {**pairs(options.label, "--label"), **expiry_labels(_ttl(options.ttl), vertex.now)}
+    psc = PrivateServiceConnectConfig(enable_private_service_connect=True, project_allowlist=options.allow_project)
+    endpoint = Endpoint(
+        display_name=options.endpoint,
+        labels=labels,
+        dedicated_endpoint_enabled=kind == "dedicated",
+        private_service_connect_config=psc if kind == "psc" else None,
+        client_connection_config=(
+            ClientConnectionConfig(inference_timeout=Duration(seconds=timeout)) if timeout else None
+        ),
+    )
+    until = labels.get(LABEL)
     limit = f"delete --expired removes it after {until}" if until else "it stays until it is deleted"
-    return f"--endpoint={answer.name}\n{limit}"
+    vertex.call(
+        f"create the {kind} endpoint {options.endpoint}",
+        CreateEndpointRequest(parent=vertex.place, endpoint=endpoint, endpoint_id=options.endpoint),
+        stand_in=Endpoint(name=name),
+        report=lambda answer: f"--endpoint={answer.name}\n{limit}",
+    )
 
 
-def _deployed_report(answer: DeployModelResponse) -> str:
-    return f"the deployed model's id is {answer.deployed_model.id}"
+# The machines
+
+
+def add_machine_options(parser: ArgumentParser, *, least: str) -> None:
+    """Add the options; `least` is the flag for the initial number of machines."""
+    parser.add_argument("--machine-type", required=True, metavar="TYPE", help="such as n1-standard-4 or g2-standard-4")
+    parser.add_argument("--accelerator", default="", metavar="TYPE[=N]", help="such as NVIDIA_L4=1")
+    parser.add_argument(
+        least, type=int, default=1, metavar="N", dest="least", help="initial number of machines; default: 1"
+    )
+    parser.add_argument(
+        "--max-replicas", type=int, metavar="N", help="largest number of machines; default: the initial number"
+    )
+
+
+def replicas(options: Namespace) -> tuple[int, int]:
+    """The least and the largest number of machines."""
+    most: int = options.least if options.max_replicas is None else options.max_replicas
+    if most < options.least:
+        raise BadOption.of("--max-replicas", f"{most} is less than {options.least}")
+    return options.least, most
+
+
+def machine(options: Namespace) -> MachineSpec:
+    if not options.accelerator:
+        return MachineSpec(machine_type=options.machine_type)
+    name, _, count = options.accelerator.partition("=")
+    if name not in AcceleratorType.__members__ or not (count or "1").isdecimal():
+        found = nearest(name.upper(), list(AcceleratorType.__members__))
+        raise BadOption.of("--accelerator", f"'{options.accelerator}' is not TYPE or TYPE=N{found}")
+    kind = AcceleratorType.__members__[name]
+    return MachineSpec(machine_type=options.machine_type, accelerator_type=kind, accelerator_count=int(count or 1))
+
+
+def _targets(options: Namespace) -> list[AutoscalingMetricSpec]:
+    found = []
+    for name, text in pairs(options.autoscale, "--autoscale").items():
+        if name not in METRICS or not text.isdecimal():
+            raise BadOption.of("--autoscale", f"'{name}={text}' is not one of {', '.join(METRICS)}, and a number")
+        found.append(AutoscalingMetricSpec(metric_name=METRICS[name], target=int(text)))
+    return found
+
+
+# The end of an endpoint's life is in a label.
+
+LABEL = "trident-expires"
+# Labels allow only lower case.
+_FORM = "%Y%m%dt%H%M%Sz"
+_SPAN = re.compile(r"([1-9]\d{0,3})([mhd])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def _ttl(text: str) -> timedelta | None:
+    """The duration of `30m`, `4h` or `7d`; None for `none`."""
+    if text == "none":
+        return None
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise BadOption.of("--ttl", f"it takes 30m, 4h, 7d or the like, or none, not '{text}'")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def expiry_labels(ttl: timedelta | None, now: datetime) -> dict[str, str]:
+    """The label for an expiry `ttl` after `now`; empty without an expiry."""
+    return {} if ttl is None else {LABEL: (now + ttl).astimezone(UTC).strftime(_FORM)}
+
+
+def expiry_of(labels: Mapping[str, str]) -> datetime:
+    """The time in the label. Raises ValueError for a malformed or missing one."""
+    return datetime.strptime(labels.get(LABEL, ""), _FORM).replace(tzinfo=UTC)

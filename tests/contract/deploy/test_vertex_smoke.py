@@ -50,14 +50,12 @@ def test_every_call_of_a_dedicated_endpoint_is_answered(tmp_path: Path) -> None:
 
 
 def test_shared_endpoint_gets_no_unsupported_calls(tmp_path: Path) -> None:
-    request, instances = tmp_path / "request.json", tmp_path / "instances.json"
+    request = tmp_path / "request.json"
     request.write_text(json.dumps(good_document()))
-    inputs = {each["name"]: each["data"] for each in good_document()["inputs"]}
-    instances.write_text(json.dumps({"instances": [inputs, inputs, inputs]}))
     with VertexEmulator(tmp_path, MODELS / "simple", "--endpoint-type=shared") as emulator:
-        status, out, errors = smoke(emulator, request, f"--instances={instances}")
+        status, out, errors = smoke(emulator, request)
         assert (status, errors) == (0, ""), out
-        assert "predict with 3 instances ...\n  3 rows of 32 values" in out
+        assert "predict with 1 instances ...\n  1 rows of 32 values" in out
         assert "stream" not in out
         assert out.count(" ...\n") == 1 + ALL_CALLS - 2
         assert emulator.stop() == 0, emulator.log_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from google.cloud.aiplatform_v1 import AcceleratorType, BatchPredictionJob, JobState, Model
@@ -23,21 +24,19 @@ def platform() -> Iterator[VertexPlatform]:
         yield made
 
 
-def test_upload_sends_the_whole_container(platform: VertexPlatform) -> None:
+def test_upload_sends_the_whole_container(platform: VertexPlatform, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"UploadModel": {"model": {"containerSpec": {"sharedMemorySizeMb": "256"}}}}')
     found = command(
         "upload",
+        f"--settings={settings}",
         "--model-id=digits",
         *UPLOAD,
         "--env=TRIDENT_LOG_VERBOSE=1",
         "--env=WHICH=digits",
-        "--port=9000",
-        "--predict-route=/predict",
-        "--health-route=/health",
-        "--shared-memory-mb=256",
         "--deployment-timeout=3600",
         "--startup-probe=exec:python /opt/trident/healthcheck.py,period=10,timeout=5,failures=60",
-        "--health-probe=http:/health,period=5",
-        "--liveness-probe=tcp:9000,delay=30",
+        "--health-probe=http:/health,period=5,delay=30",
         "--label=team=vision",
         "--service-account=reader@my-project.iam.gserviceaccount.com",
         "--",
@@ -53,15 +52,13 @@ def test_upload_sends_the_whole_container(platform: VertexPlatform) -> None:
     assert (model.artifact_uri, dict(model.labels)) == ("gs://zoo/digits", {"team": "vision"})
     assert (container.image_uri, list(container.args)) == (IMAGE, ["--vertex-ai-default-model=$(WHICH)"])
     assert {each.name: each.value for each in container.env} == {"TRIDENT_LOG_VERBOSE": "1", "WHICH": "digits"}
-    assert [port.container_port for port in container.ports] == [9000]
-    assert (container.predict_route, container.health_route) == ("/predict", "/health")
+    assert [port.container_port for port in container.ports] == [8080]
     assert (container.shared_memory_size_mb, container.deployment_timeout.total_seconds()) == (256, 3600)
+    assert container.health_probe.initial_delay_seconds == 30
     startup = container.startup_probe
     assert list(startup.exec_.command) == ["python", "/opt/trident/healthcheck.py"]
     assert (startup.period_seconds, startup.timeout_seconds, startup.failure_threshold) == (10, 5, 60)
-    assert (container.health_probe.http_get.path, container.health_probe.http_get.port) == ("/health", 9000)
-    liveness = container.liveness_probe
-    assert (liveness.tcp_socket.port, liveness.initial_delay_seconds) == (9000, 30)
+    assert (container.health_probe.http_get.path, container.health_probe.http_get.port) == ("/health", 8080)
 
 
 def test_upload_supports_invoke_mode(platform: VertexPlatform) -> None:
@@ -106,7 +103,6 @@ def test_deploy_creates_a_dedicated_endpoint(platform: VertexPlatform) -> None:
         "--autoscale=requests=900",
         "--service-account=server@my-project.iam.gserviceaccount.com",
         "--spot",
-        "--access-logging",
         "--deployed-model-id=17",
         platform=platform,
     )
@@ -121,7 +117,6 @@ def test_deploy_creates_a_dedicated_endpoint(platform: VertexPlatform) -> None:
     model, resources = request.deployed_model, request.deployed_model.dedicated_resources
     assert (model.model, model.display_name) == (f"{DIGITS}@canary", "digits-canary")
     assert model.service_account == "server@my-project.iam.gserviceaccount.com"
-    assert model.enable_access_logging
     machine = resources.machine_spec
     assert (machine.machine_type, machine.accelerator_count) == ("g2-standard-4", 2)
     assert machine.accelerator_type == AcceleratorType.NVIDIA_L4
@@ -239,7 +234,7 @@ def test_delete_expired_removes_only_expired_endpoints(platform: VertexPlatform)
     found = command("delete", "--expired", platform=platform)
     assert found.status == 0, found.out
     assert [name.rpartition("/")[2] for name in platform.endpoints] == ["later", "strange", "kept"]
-    assert "strange stays: its label trident-expires is 'tomorrow', which is not a time" in found.out
+    assert "stays: strange, whose label trident-expires is 'tomorrow', which is not a time" in found.out
     assert platform.asked[:4] == ["list_endpoints"] * 4  # a page for each
 
 

@@ -6,7 +6,7 @@ import pytest
 from google.cloud.aiplatform_v1 import Endpoint, PrivateServiceConnectConfig
 
 from deploy.smoke_forms import Agreement, Form
-from deploy.vertex.plan import CheckFailed, Reply
+from deploy.vertex.api import CallFailed, Reply
 from deploy.vertex.smoke import Check, address_of, check_answers, check_metrics
 
 API = "https://us-central1-aiplatform.googleapis.com"
@@ -48,7 +48,7 @@ def test_a_wrong_answer_fails_the_check(form: str, reply: Reply, fault: str) -> 
     check = checks()
     if form != "instances":
         check["instances"](Reply(200, {}, b'{"predictions": [0, 1]}'))
-    with pytest.raises(CheckFailed) as caught:
+    with pytest.raises(CallFailed) as caught:
         check[form](reply)
     assert fault in str(caught.value)
 
@@ -61,5 +61,5 @@ def test_address_depends_on_the_kind_of_endpoint() -> None:
     assert address_of(dedicated, API, "") == ("https://e.us-central1-1.prediction.vertexai.goog", True, False)
     private = Endpoint(private_service_connect_config=PrivateServiceConnectConfig(enable_private_service_connect=True))
     assert address_of(private, API, "10.0.0.7") == ("https://10.0.0.7", True, True)
-    with pytest.raises(CheckFailed, match="--address=HOST"):
+    with pytest.raises(CallFailed, match="--address=HOST"):
         address_of(private, API, "")
