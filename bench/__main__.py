@@ -8,11 +8,13 @@
     python -m bench library         a call of the library beside one of the bare session, and one over HTTP
     python -m bench platforms       the routes of SageMaker and Vertex AI beside v2 infer
     python -m bench python          models in Python beside ONNX models of the same function
+    python -m bench scale           scaling rules under bursts, in a simulation
     python -m bench shared_memory   tensors in shared memory beside binary ones
     python -m bench size            lines, files and import cycles of the program
     python -m bench text            embeddings of texts beside other servers and the bare loop
     python -m bench tracing         what tracing costs, off and on
     python -m bench tuning          the search of trident tune beside an exhaustive grid
+    python -m bench wrk             trident bench's client beside wrk
     python -m bench workers         front-end processes before one engine process, and several engines
 
 `--help` after any of them lists its options. With make: `make bench BENCH_ARGS='grpc --help'`.
@@ -24,7 +26,7 @@ import sys
 from importlib import import_module
 
 # Imported when asked for: what some of them measure beside is not installed everywhere.
-PROGRAMS = ("generation", "guard", "library", "size", "text", "tuning")
+PROGRAMS = ("generation", "guard", "library", "scale", "size", "text", "tuning", "wrk")
 
 
 def main() -> None:
