@@ -15,7 +15,7 @@ from google.protobuf.text_format import MessageToString
 
 from trident.adapters.common.options import FILE, SWITCH, TEXT, BadOption, BadValue, Kind, Option
 from trident.app.commands.init import REPOSITORY
-from trident.app.importing.building import Trial, build, check, compare, try_model, write_golden
+from trident.app.importing.building import Differs, Trial, build, check, compare, try_model
 from trident.app.importing.sources import Options, Plan, plans_of
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
@@ -23,7 +23,6 @@ from trident.app.settings.sources import read_values
 from trident.app.terminal.downloads import drawn
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.backends.registry import BackendRegistry
-from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.cuda.driver import gpu_ids
 from trident.core.errors import InvalidRequest, ServerError
@@ -64,7 +63,6 @@ ACCEPTED = (_NAME, REPOSITORY, _DRY_RUN, _TRUST, _INPUT, _PYTHON, _LINK, _NO_RUN
 
 _FITS = re.compile(r"[^A-Za-z0-9._-]+")
 _URL = "http://localhost:8000"
-_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def import_model(arguments: Sequence[str]) -> int:
@@ -99,27 +97,8 @@ def import_model(arguments: Sequence[str]) -> int:
         status = 0
         for plan in plans:
             name = _FITS.sub("_", values[_NAME.flag] or plan.name or source.stem)
-            status |= _import(plan, name, repository, options, backends, values)
+            status |= _Import(plan, name, repository / name, options, backends, values).run()
         return status
-
-
-def _import(
-    plan: Plan,
-    name: str,
-    repository: Path,
-    options: Options,
-    backends: BackendRegistry,
-    values: Mapping[str, Any],
-) -> int:
-    target = repository / name
-    is_dry = values[_DRY_RUN.flag]
-    if target.exists() and not is_dry:
-        raise BadOption(f"{target} is there already: choose another --name, or remove it")
-    if not is_dry:
-        repository.mkdir(parents=True, exist_ok=True)
-    # Beside its place, where it is moved at once; its name begins with a dot, so that a server passes over it.
-    with tempfile.TemporaryDirectory(prefix=".import-", dir=None if is_dry else repository.absolute()) as staging:
-        return _Import(plan, name, target, Path(staging, name), options, backends, values).run()
 
 
 @contextmanager
@@ -151,62 +130,71 @@ def _on_disk(source: str, cache: CloudCache) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """One model, which is made in `folder` and then moved to `target`."""
+    """One model, which is made beside its place, `target`, and then moved there."""
 
     plan: Plan
     name: str
     target: Path
-    folder: Path
     options: Options
     backends: BackendRegistry
     values: Mapping[str, Any]
 
     def run(self) -> int:
         """Make the model. Returns 1 if it is wrong."""
-        is_dry, runs = self.values[_DRY_RUN.flag], not self.values[_NO_RUN.flag]
-        self._say("; ".join([f"{self.name}: {self.plan.what}", *self.plan.notes]))
+        is_dry = self.values[_DRY_RUN.flag]
+        if self.target.exists() and not is_dry:
+            raise BadOption(f"{self.target} is there already: choose another --name, or remove it")
+        if not is_dry:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+        # A server passes over names that begin with a dot.
+        beside = None if is_dry else self.target.parent.absolute()
+        with tempfile.TemporaryDirectory(prefix=".import-", dir=beside) as staging:
+            return self._make(Path(staging, self.name))
+
+    def _make(self, folder: Path) -> int:
+        def say(text: str, hint: str | None = None) -> None:
+            shown = f"{text}\n  hint: {hint}" if hint else text
+            print(shown.replace(str(folder), str(self.target)), flush=True)
+
+        say("; ".join([f"{self.name}: {self.plan.what}", *self.plan.notes]))
         try:
-            build(self.plan, self.folder, self.options.scratch, link=self.values[_LINK.flag])
+            build(self.plan, folder, self.options.scratch, link=self.values[_LINK.flag])
         except OSError as error:
             raise InvalidRequest(f"{error.filename}: {error.strerror}") from error
-        if not runs and not is_dry:
-            self.folder.rename(self.target)
+        if self.values[_NO_RUN.flag] and not self.values[_DRY_RUN.flag]:
+            folder.rename(self.target)
             return 0
-        if (self.folder / "requirements.txt").is_file():
-            self._say("its environment is made by pip, unless it was before, which takes a minute")
-        found = check(self.folder, self.name, self.plan, self.backends)
+        if (folder / "requirements.txt").is_file():
+            say("its environment is made by pip, unless it was before, which takes a minute")
+        found = check(folder, self.name, self.plan, self.backends)
         for problem in found.problems:
-            self._say(f"error: {problem.message}", problem.hint)
+            say(f"error: {problem.message}", problem.hint)
         if found.problems:
             return 1
         for warning in found.warnings:
-            self._say(f"warning: {warning.message}", warning.hint)
+            say(f"warning: {warning.message}", warning.hint)
         for _, missing in found.unchecked:
-            self._say(f"it is not run: {missing.message}", missing.hint)
-        if is_dry:
-            print(f"\nnothing was made, because of --dry-run\n{_tree(self.folder, self.target)}")
+            say(f"it is not run: {missing.message}", missing.hint)
+        if self.values[_DRY_RUN.flag]:
+            say(f"\nnothing was made, because of --dry-run\n{_tree(folder)}")
             for config, _ in found.valid[-1:]:
-                print(f"\nits configuration, as the server completes it\n{MessageToString(config)}", end="")
+                say(f"\nits configuration, as the server completes it\n{MessageToString(config)}")
             return 0
-        return self._judged(found.valid[-1:] if not found.unchecked else [])
-
-    def _judged(self, valid: Sequence[tuple[ModelConfig, ModelSpec]]) -> int:
-        """Run the model, compare it, and move it to its place."""
         status, example = 0, ""
-        for config, spec in valid:
+        for config, spec in found.valid[-1:] if not found.unchecked else []:
             shapes = dict(zip(spec.inputs, (shape for _, shape in self.options.inputs), strict=False))
             example = _request(spec, shapes)
             try:
-                trial = try_model(self.plan, self.folder, config, spec, self.backends, shapes)
+                trial = try_model(self.plan, folder, config, spec, self.backends, shapes)
             except ServerError as error:
-                self._say(f"error: it loads, and fails: {error.message}", error.hint)
+                say(f"error: it loads, and fails: {error.message}", error.hint)
                 return 1
             if isinstance(trial, str):
-                self._say(trial)
+                say(trial)
             else:
                 status = self._compared(trial)
-        self.folder.rename(self.target)
-        print(f"\n{_tree(self.target, self.target)}\n\nserve it: trident serve {self.target.parent}")
+        say(f"\n{_tree(folder)}\n\nserve it: trident serve {self.target.parent}")
+        folder.rename(self.target)
         if example:
             print(f"ask it{', with a body of yours' if self.plan.body else ''}:\n{example}")
         return status
@@ -217,24 +205,18 @@ class _Import:
         print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
         if not self.plan.original:
             print("it is not compared: nothing else runs such a source here")
+            return 0
+        try:
+            difference = compare(self.plan, trial, self.options)
+        except Differs as error:
+            print(f"error: the original, run by itself, answers otherwise: {error}")
+            return 1
+        except ServerError as error:
+            hint = f"\n  hint: {error.hint}" if error.hint else ""
+            print(f"it is not compared with the original: {error.message}{hint}")
         else:
-            try:
-                compared = compare(self.plan, trial, self.options)
-            except ServerError as error:
-                self._say(f"it is not compared with the original: {error.message}", error.hint)
-            else:
-                if compared.problem:
-                    print(f"error: the original, run by itself, answers otherwise: {compared.problem}")
-                    return 1
-                print(f"the original, run by itself, answers the same: largest difference {compared.difference:.2g}")
-        if write_golden(self.folder, trial):
-            print("every load will ask this again: golden/import.json")
+            print(f"the original, run by itself, answers the same: largest difference {difference:.2g}")
         return 0
-
-    def _say(self, text: str, hint: str | None = None) -> None:
-        """Print what was found in the folder as it will be in its place."""
-        shown = f"{text}\n  hint: {hint}" if hint else text
-        print(shown.replace(str(self.folder), str(self.target)), flush=True)
 
 
 def _request(spec: ModelSpec, shapes: Mapping[str, Shape]) -> str:
@@ -246,21 +228,12 @@ def _request(spec: ModelSpec, shapes: Mapping[str, Shape]) -> str:
     return ""
 
 
-def _tree(folder: Path, shown: Path) -> str:
+def _tree(folder: Path) -> str:
     """The files of a model, up to those of one level in its versions."""
-    lines = [f"{shown}/"]
-    entries = sorted(each for each in folder.rglob("*") if len(each.relative_to(folder).parts) <= 2)
-    for path in entries:
+    lines = [f"{folder}/"]
+    for path in sorted(folder.rglob("*")):
         depth = len(path.relative_to(folder).parts)
-        size = "/" if path.is_dir() else f"  {_size(path.stat().st_size)}"
-        link = f" -> {path.readlink()}" if path.is_symlink() else ""
-        lines.append(f"{'  ' * depth}{path.name}{size}{link}")
+        if depth <= 2:
+            link = f" -> {path.readlink()}" if path.is_symlink() else ""
+            lines.append(f"{'  ' * depth}{path.name}{'/' if path.is_dir() else ''}{link}")
     return "\n".join(lines)
-
-
-def _size(count: float) -> str:
-    for unit in _UNITS:
-        if count < 1000 or unit == _UNITS[-1]:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    raise AssertionError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -27,17 +26,13 @@ from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BYTES, Array, Shape
 from trident.core.repository.config import ModelCheck, check_model
-from trident.core.repository.repository import CONFIG_FILE, GOLDEN_REQUESTS, ModelDirectory, version_path
+from trident.core.repository.repository import CONFIG_FILE, ModelDirectory, version_path
 from trident.core.scheduling.instance import run_once
 
 _ROWS = 2
 _MAX_BATCH_SIZE = 64
-_MOST_IN_GOLDEN = 4096
-_GOLDEN = f"{GOLDEN_REQUESTS}/import.json"
 # Of the largest number of an output: what another order of the same sums makes of FP32.
 _TOLERANCE = 1e-3
-# Wider, because the file is read again on other hardware.
-_GOLDEN_TOLERANCE = {"absolute": 0.001, "relative": 0.01}
 
 
 def build(plan: Plan, folder: Path, scratch: Path, *, link: bool = False) -> None:
@@ -69,13 +64,11 @@ def check(folder: Path, name: str, plan: Plan, backends: BackendRegistry) -> Mod
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One request to the model and its answer. `seconds` are those of the second run; `is_steady`: both were equal."""
+    """One request to the model and its answer. `seconds` are those of the second run."""
 
-    sample: Sample
     inputs: Mapping[str, Array]
     outputs: Sequence[OutputTensor]
     seconds: float
-    is_steady: bool
 
 
 def try_model(
@@ -98,7 +91,6 @@ def try_model(
     placed = placements(config)[:1]
     threads = plan_threads(available_cores(), 1).intra_op_threads
     path = version_path(ModelDirectory(spec.name, folder, is_renamed=True), spec.version)
-    answers, seconds = [], 0.0
     with ExitStack() as loaded:
         try:
             model = backends.find(config).load(LoadContext(path, config, spec, placed, threads))
@@ -116,10 +108,8 @@ def try_model(
             begin = time.perf_counter()
             (outputs,) = run_once(instance, [request], RequestValidator(spec).check)
             seconds = time.perf_counter() - begin
-            answers.append([OutputTensor(o.name, o.datatype, o.shape, np.array(o.array)) for o in outputs])
-    first, second = answers
-    steady = all(np.array_equal(a.array, b.array) for a, b in zip(first, second, strict=True))
-    return Trial(sample, inputs, second, seconds, steady)
+        copies = [OutputTensor(o.name, o.datatype, o.shape, np.array(o.array)) for o in outputs]
+    return Trial(inputs, copies, seconds)
 
 
 def _inputs(sample: Sample) -> dict[str, Array]:
@@ -140,49 +130,45 @@ def _inputs(sample: Sample) -> dict[str, Array]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """`difference` is the largest between two numbers; `problem` says where it is too large."""
-
-    difference: float
-    problem: str = ""
+class Differs(Exception):
+    """The model answers otherwise than its source; the argument says where."""
 
 
-def compare(plan: Plan, trial: Trial, options: Options) -> Comparison:
-    """The answer beside that of the source itself. Raises ServerError if that cannot run here."""
+def compare(plan: Plan, trial: Trial, options: Options) -> float:
+    """The largest difference from the answer of the source itself. Raises Differs, and ServerError if that cannot run
+    here."""
     given, answered = options.scratch / "given.npz", options.scratch / "answered.npz"
     np.savez(given, allow_pickle=False, **{name: _plain(array) for name, array in trial.inputs.items()})
     run_original(options, plan.original, str(plan.original_file), str(given), str(answered))
-    largest = 0.0
     with np.load(answered, allow_pickle=False) as stored:
         originals = dict(stored)
-    compared = 0
-    for number, output in enumerate(trial.outputs):
-        # Trees and packages have no names of Triton's form: theirs are numbers.
-        original = originals.get(output.name, originals.get(str(number)))
-        if original is None:
-            continue
-        compared += 1
-        ours = _plain(output.array)
-        if ours.size != original.size:
-            return Comparison(largest, f"{output.name} has {ours.size} elements, and the original's {original.size}")
-        original = original.reshape(ours.shape)
-        if ours.dtype.kind in "USb" or original.dtype.kind in "USb":
-            if not np.array_equal(ours.astype(str), original.astype(str)):
-                return Comparison(
-                    largest, f"{output.name} is {ours.ravel()[:3]}, and the original's {original.ravel()[:3]}"
-                )
-            continue
-        distance = np.abs(ours.astype(float) - original.astype(float))
-        at = np.unravel_index(int(distance.argmax()), ours.shape) if ours.size else ()
-        worst = float(distance.max(initial=0.0))
-        largest = max(largest, worst)
-        if not worst <= _TOLERANCE * max(1.0, float(np.abs(original.astype(float)).max(initial=0.0))):
-            place = [int(index) for index in at]
-            return Comparison(largest, f"{output.name}{place} is {ours[at]:g}, and the original's {original[at]:g}")
-    if not compared:
+    # Trees and packages have no names of Triton's form: theirs are numbers.
+    pairs = [
+        (output.name, _plain(output.array), originals[name])
+        for number, output in enumerate(trial.outputs)
+        for name in [output.name if output.name in originals else str(number)]
+        if name in originals
+    ]
+    if not pairs:
         raise ServerError(f"the original answers {', '.join(originals)}, and the model {trial.outputs[0].name}")
-    return Comparison(largest)
+    return max(_difference(*pair) for pair in pairs)
+
+
+def _difference(name: str, ours: Array, original: Array) -> float:
+    if ours.size != original.size:
+        raise Differs(f"{name} has {ours.size} elements, and the original's {original.size}")
+    original = original.reshape(ours.shape)
+    if ours.dtype.kind in "USb" or original.dtype.kind in "USb":
+        if not np.array_equal(ours.astype(str), original.astype(str)):
+            raise Differs(f"{name} is {ours.ravel()[:3]}, and the original's {original.ravel()[:3]}")
+        return 0.0
+    distance = np.abs(ours.astype(float) - original.astype(float))
+    worst = float(distance.max(initial=0.0))
+    if not worst <= _TOLERANCE * max(1.0, float(np.abs(original.astype(float)).max(initial=0.0))):
+        at = np.unravel_index(int(distance.argmax()), ours.shape)
+        place = [int(index) for index in at]
+        raise Differs(f"{name}{place} is {ours[at]:g}, and the original's {original[at]:g}")
+    return worst
 
 
 def _plain(array: Array) -> Array:
@@ -191,26 +177,3 @@ def _plain(array: Array) -> Array:
         return array
     texts = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in array.ravel()]
     return np.array(texts, str).reshape(array.shape)
-
-
-def write_golden(folder: Path, trial: Trial) -> bool:
-    """Keep the request and its answer as a golden request, unless it is large or the answers differ. Whether it did."""
-    numbers = [*trial.inputs.values(), *(each.array for each in trial.outputs)]
-    datatypes = {each.datatype.name for each in trial.sample.inputs} | {each.datatype for each in trial.outputs}
-    is_finite = all(np.isfinite(array).all() for array in numbers if array.dtype.kind == "f")
-    is_plain = is_finite and "BF16" not in datatypes and not trial.sample.spec.decoupled
-    if not trial.is_steady or not is_plain or sum(array.size for array in numbers) > _MOST_IN_GOLDEN:
-        return False
-    inputs = [
-        _tensor(each.name, each.datatype.name, array)
-        for each, array in zip(trial.sample.inputs, trial.inputs.values(), strict=True)
-    ]
-    outputs = [_tensor(each.name, each.datatype, each.array.reshape(each.shape)) for each in trial.outputs]
-    document = {"tolerance": _GOLDEN_TOLERANCE, "request": {"inputs": inputs}, "response": {"outputs": outputs}}
-    (folder / GOLDEN_REQUESTS).mkdir(exist_ok=True)
-    (folder / _GOLDEN).write_text(json.dumps(document, indent=1) + "\n")
-    return True
-
-
-def _tensor(name: str, datatype: str, array: Array) -> dict[str, object]:
-    return {"name": name, "datatype": datatype, "shape": list(array.shape), "data": _plain(array).ravel().tolist()}

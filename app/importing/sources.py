@@ -59,7 +59,6 @@ class Plan:
     original: str = ""
     original_file: Path | None = None
     name: str = ""
-    is_converted: bool = False
     is_small_batched: bool = False
     body: str = ""
 
@@ -132,17 +131,12 @@ def _unknown(path: Path) -> InvalidRequest:
         return InvalidRequest(f"{path} has several models: {', '.join(inside)}", hint="name one of them")
     if "config.json" in names:
         return InvalidRequest(
-            f"{path} is a folder of the Hugging Face Hub without {_missing_of_hub(names)}",
+            f"{path} is a folder of the Hugging Face Hub without an ONNX model and tokenizer.json",
             hint="export it: optimum-cli export onnx --model=FOLDER OUT writes model.onnx beside tokenizer.json",
         )
     export = next((hint for name in names if (hint := EXPORTS.get(Path(name).suffix.lower()))), None)
     shown = ", ".join(names[:5]) or "nothing"
     return InvalidRequest(f"{path} has {shown}, and no known model", hint=export or f"these are recognised: {kinds}")
-
-
-def _missing_of_hub(names: Sequence[str]) -> str:
-    missing = [] if "tokenizer.json" in names else ["tokenizer.json"]
-    return " and ".join([*missing, *([] if any(name.endswith(".onnx") for name in names) else ["an ONNX model"])])
 
 
 def _listed(path: Path) -> list[str]:
@@ -373,7 +367,6 @@ def _catboost(path: Path, options: Options) -> Plan:
         what=f"a model of {made['what']}, exported as ONNX",
         original="catboost",
         original_file=path,
-        is_converted=True,
     )
 
 
@@ -406,10 +399,10 @@ def _pickle(path: Path, options: Options) -> Plan:
     file = options.scratch / ("model.onnx" if made["made"] == "onnx" else made["made"])
     if made["made"] == "onnx":
         plan = replace(_onnx(file, options), original="pickled", original_file=path)
-        return replace(plan, what=f"a {made['what']}, converted to ONNX", is_converted=True)
+        return replace(plan, what=f"a {made['what']}, converted to ONNX")
     if made["made"] != "pickled":
         plan = replace(_trees(file, options), original="boosted", original_file=path)
-        return replace(plan, what=f"a {made['what']}, saved as trees", is_converted=True)
+        return replace(plan, what=f"a {made['what']}, saved as trees")
     outputs = [("output", "label", made["label"], [-1, *made["columns"]])]
     if made["has_classes"]:
         outputs.append(("output", "probabilities", "FP64", [-1, -1]))
@@ -471,10 +464,7 @@ def _mlflow(path: Path, options: Options) -> Plan:
     check_trust(path, options, "is an MLflow folder whose python_function is code and pickles of its author")
     requirements = path / "requirements.txt"
     needed = requirements.read_text() if requirements.is_file() else "mlflow\n"
-    notes = ["its python_function runs in an environment of its own, which the first load makes with pip"]
-    wanted = written.get("flavors.python_function.python_version", "")
-    if wanted:
-        notes.append(f"it was logged with Python {wanted}")
+    python = written.get("flavors.python_function.python_version", "unknown")
     return Plan(
         what="an MLflow python_function, as a Python model",
         files={"1/mlflow": path, **_file("model.py", MODELS / "pyfunc.py")},
@@ -482,7 +472,10 @@ def _mlflow(path: Path, options: Options) -> Plan:
             CONFIG_FILE: f'backend: "python"\nmax_batch_size: {_MAX_BATCH_SIZE}\ndynamic_batching {{ }}\n',
             "requirements.txt": needed.rstrip() + "\nnumpy\npandas\n",
         },
-        notes=tuple(notes),
+        notes=(
+            "its python_function runs in an environment of its own, which the first load makes with pip",
+            f"it was logged with Python {python}",
+        ),
         name=path.name,
     )
 
@@ -511,12 +504,8 @@ def _around(path: Path, options: Options) -> Plan:
     inner = _only_model(path)
     assert inner is not None
     plan = plans_of(inner, options)[0]
-    around = next((text for name, text in _AROUND.items() if (path / name).is_file()), "")
-    if plan.files and any(name.startswith("1/model.onnx") for name in plan.files) and not plan.is_converted:
-        # Its weights may lie in files of any name.
-        others = {f"1/{each.name}": each for each in path.iterdir() if each.is_file() and each != inner}
-        plan = replace(plan, files={**others, **plan.files} if not around else plan.files)
-    return replace(plan, what=f"{plan.what}, from {around or 'a folder'}", name=path.name)
+    around = next((text for name, text in _AROUND.items() if (path / name).is_file()), "a folder")
+    return replace(plan, what=f"{plan.what}, from {around}", name=path.name)
 
 
 # --- Hugging Face

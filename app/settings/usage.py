@@ -57,8 +57,8 @@ IMPORT_USAGE = """\
 Usage: trident import [options] SOURCE
 
 Makes a model in a repository from a file or folder of another program, runs it once, compares its answer with that of
-the original where that can run here, keeps both as a golden request, and prints a request that works. A source is a
-path, or s3://bucket/key, gs://bucket/key or as://account/container/key. These are recognised, by what is in them:
+the original where that can run here, and prints a request that works. A source is a path, or s3://bucket/key,
+gs://bucket/key or as://account/container/key. These are recognised, by what is in them:
 
   ONNX; TorchScript; packages of torch.export and AOTInductor (.pt2); SavedModel; OpenVINO IR; TensorRT plans;
   XGBoost, LightGBM and Treelite files; CatBoost; pickles of scikit-learn and of these (joblib, pkl, skops);
