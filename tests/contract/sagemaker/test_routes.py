@@ -26,9 +26,8 @@ from tests.unit.onnx_serving import add_sub_config, identity_config
 from tests.waiting import until
 from trident.adapters.sagemaker.application import SageMakerApplication
 from trident.adapters.sagemaker.invocations import CUSTOM_ATTRIBUTES
-from trident.adapters.sagemaker.memory import HOST_EXTRA, MemoryBudget
 from trident.adapters.sagemaker.sessions import CLOSED_SESSION_ID, NEW_SESSION_ID, SESSION_ID
-from trident.adapters.sagemaker.settings import PingMode, SageMakerSettings
+from trident.adapters.sagemaker.settings import SageMakerSettings
 from trident.app.emulators.sagemaker.invocation import RESPONSE_HEADERS
 from trident.app.worker.gevent_link import GeventLink
 from trident.core.engine.in_process import InferenceEngine, make_engine
@@ -38,13 +37,11 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsPage
 from trident.core.http.payloads.arrays import write_npy
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.observability.hardware import MemoryState
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
 
 LIMIT_S = 60.0
 BOTH_SHAPES = pytest.mark.shapes("one-process", "front-ends")
-BINARY = "application/vnd.sagemaker-triton.binary+json"
 JSON = "application/json"
 CSV = "text/csv"
 LINES = "application/jsonlines"
@@ -61,7 +58,7 @@ class Platform:
         self.engine = engine
         self.bridge = GeventBridge(gevent.get_hub())
 
-    def calls(self, memory: MemoryBudget | None = None, **settings: Any) -> Call:
+    def calls(self, **settings: Any) -> Call:
         options = HttpOptions(max_input_size=100 << 20)
         client = Client(
             SageMakerApplication(
@@ -70,7 +67,6 @@ class Platform:
                 self.bridge,
                 SageMakerSettings(**settings),
                 MetricsPage(lambda _: b""),
-                memory=memory,
             )
         )
 
@@ -82,10 +78,8 @@ class Platform:
 
 
 def write_repository(folder: Path) -> None:
-    identity, strings = onnx_models.identity("FP32", ["n", 3]), onnx_models.strings(["n", 1])
-    onnx_models.write_version(identity, folder, "batching", identity_config("FP32", [3]))
+    onnx_models.write_version(onnx_models.identity("FP32", ["n", 3]), folder, "batching", identity_config("FP32", [3]))
     onnx_models.write_version(onnx_models.identity("FP32", [3]), folder, "single", identity_config("FP32", [3], 0))
-    onnx_models.write_version(strings, folder, "strings", identity_config("BYTES", [1]))
     onnx_models.write_version(onnx_models.add_sub(), folder, "add_sub", add_sub_config())
     shutil.copytree(ROOT / "deploy" / "examples" / "running_mean", folder / "running_mean")
 
@@ -206,13 +200,6 @@ def test_instances_name_two_inputs(platform: Platform) -> None:
     assert answer.json["predictions"] == [{"OUTPUT0": [n + 1] * 16, "OUTPUT1": [n - 1] * 16} for n in range(20)]
 
 
-@BOTH_SHAPES
-def test_strings_pass(platform: Platform) -> None:
-    call = platform.calls(default_model="strings")
-    answer = call("/invocations", method="POST", data=b'a\n"b,c"\n', content_type=CSV, headers={"Accept": CSV})
-    assert (answer.status_code, answer.data) == (200, b'a\n"b,c"\n')
-
-
 @pytest.mark.parametrize(("model", "content_type"), [("batching", CSV), ("single", LINES)])
 def test_batch_jobs_keep_one_record_per_line_in_order(platform: Platform, model: str, content_type: str) -> None:
     """The body is chunked, and large enough for native threads. There is no Accept header."""
@@ -237,112 +224,10 @@ def _chunked(builder: EnvironBuilder) -> dict[str, Any]:
     }
 
 
-@BOTH_SHAPES
-def test_wrong_row_is_named(platform: Platform) -> None:
-    call = platform.calls(default_model="batching")
-    for body, content_type, words in (
-        (b"1,2,3\n1,2\n", CSV, "row 2"),
-        (b"1,2,3\n1,x,3\n", CSV, "row 2, column 2"),
-        (b"[1,2,3]\n[1,2,3\n", LINES, "line 2"),
-        (write_npy(ROWS)[:-1], NPY, "bytes"),
-        (b"\0" * 5, "application/octet-stream", "multiple of 12"),
-        (b'{"instances":[[1,2]]}', JSON, "instance 0"),
-    ):
-        answer = call("/invocations", method="POST", data=body, content_type=content_type)
-        assert answer.status_code == 400
-        assert answer.json is not None
-        assert words in answer.json["error"]
-
-
-def test_objects_are_never_unpickled(platform: Platform) -> None:
-    file = io.BytesIO()
-    np.save(file, np.array([print], dtype=object), allow_pickle=True)
-    call = platform.calls(default_model="batching")
-    answer = call("/invocations", method="POST", data=file.getvalue(), content_type=NPY)
-    assert answer.status_code == 400
-    assert answer.json is not None
-    assert "nothing is ever unpickled" in answer.json["error"]
-
-
-@BOTH_SHAPES
-def test_binary_tensors_pass_both_ways(platform: Platform) -> None:
-    call = platform.calls(default_model="batching")
-    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 3], "parameters": {"binary_data_size": 12}}
-    header = json.dumps({"inputs": [tensor], "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}]})
-    body = header.encode() + ROWS[:1].tobytes()
-    answer = call("/invocations", method="POST", data=body, content_type=f"{BINARY};json-header-size={len(header)}")
-    assert answer.status_code == 200
-    size = int(answer.headers["Content-Type"].removeprefix(f"{BINARY};json-header-size="))
-    assert answer.data[size:] == ROWS[:1].tobytes()
-
-
 def test_several_models_need_a_name(platform: Platform) -> None:
     answer = platform.calls()("/invocations", method="POST", data=b"1,2,3", content_type=CSV)
     assert answer.status_code == 400
-    assert answer.json == {"error": "there are several models: add_sub, batching, running_mean, single, strings"}
-
-
-# --- many models
-
-
-def unpack(root: Path, name: str, scale: int) -> dict[str, str]:
-    """Write a model where the platform unpacks it, and return the load request."""
-    folder = root / name / "model"
-    onnx_models.write(onnx_models.identity("FP32", ["n", scale]), folder / "called_the_same" / "1" / "model.onnx")
-    return {"model_name": name, "url": str(folder)}
-
-
-@BOTH_SHAPES
-def test_models_are_loaded_listed_invoked_and_unloaded(platform: Platform, tmp_path: Path) -> None:
-    root = tmp_path / "models"
-    call = platform.calls(
-        memory=MemoryBudget(lambda: None), multi_model=True, models_root=str(root), ping_mode=PingMode.LIVE
-    )
-    widths = {f"{n:02}ab-cd": n + 1 for n in range(4)}
-    for name, width in widths.items():
-        assert call("/models", method="POST", json=unpack(root, name, width)).status_code == 200
-    assert call("/models", method="POST", json=unpack(root, "00ab-cd", 1)).status_code == 409
-    listed = call("/models").json
-    assert listed is not None
-    assert [one["modelName"] for one in listed["models"]] == sorted(widths)
-    for name, width in widths.items():
-        answer = call(f"/models/{name}/invoke", method="POST", data=",".join(["2"] * width), content_type=CSV)
-        assert np.array_equal(read(answer), np.full((1, width), 2, np.float32))
-    for name in widths:
-        assert call(f"/models/{name}", method="DELETE").status_code == 200
-        assert call(f"/models/{name}/invoke", method="POST", data=b"1", content_type=CSV).status_code == 404
-        shutil.rmtree(root / name)
-    assert call("/models").json == {"models": []}
-
-
-def test_model_without_room_is_a_507_until_another_is_unloaded(platform: Platform, tmp_path: Path) -> None:
-    root = tmp_path / "models"
-    rooms = [MemoryState(1 << 30, 1 << 30)]
-    call = platform.calls(memory=MemoryBudget(lambda: rooms[0]), multi_model=True, models_root=str(root))
-    assert call("/models", method="POST", json=unpack(root, "first", 1)).status_code == 200
-    rooms[0] = MemoryState(1 << 30, HOST_EXTRA)
-    second = unpack(root, "second", 1)
-    answer = call("/models", method="POST", json=second)
-    assert answer.status_code == 507
-    assert answer.json is not None
-    assert "out of memory" in answer.json["error"]
-    assert call("/models/second").status_code == 404
-    assert call("/models/first", method="DELETE").status_code == 200
-    rooms[0] = MemoryState(1 << 30, 1 << 30)
-    assert call("/models", method="POST", json=second).status_code == 200
-    assert call("/models/second", method="DELETE").status_code == 200
-
-
-def test_folder_without_a_model_is_a_400(platform: Platform, tmp_path: Path) -> None:
-    root = tmp_path / "models"
-    document = unpack(root, "broken", 1)
-    (root / "broken" / "model" / "called_the_same" / "1" / "model.onnx").write_bytes(b"not onnx")
-    call = platform.calls(memory=MemoryBudget(lambda: None), multi_model=True, models_root=str(root))
-    answer = call("/models", method="POST", json=document)
-    assert answer.status_code == 400
-    assert answer.json is not None
-    assert list(answer.json) == ["error"]
-    assert call("/models/broken").status_code == 404
+    assert answer.json == {"error": "there are several models: add_sub, batching, running_mean, single"}
 
 
 # --- sessions
