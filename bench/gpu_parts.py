@@ -40,9 +40,9 @@ from bench.results import RESULTS, UNPUBLISHED, Comparison, Figures, Publication
 from bench.runner import Ask, Interleaved, NotServed
 from bench.servers.server import JSON_HEADERS, Server, trident
 from tests.project import ROOT
-from trident.core.cuda.driver import CudaDriver, DeviceMemory, IpcHandle
+from trident.core.cuda import CudaDriver, DeviceMemory, IpcHandle
 from trident.core.observability.hardware import GpuMeter
-from trident.core.shared_memory.regions import DIRECTORY
+from trident.core.shared_memory import DIRECTORY
 
 AIM = 0.95
 BATCHES = (1, 8, 32)

@@ -26,7 +26,7 @@ from bench.models.repositories import FEATURES, SEQUENCES, TABULAR
 from bench.runner import Ask, NotServed
 from bench.servers.server import JSON_HEADERS, PREDICT, Server
 from tests.contract.servers.ports import HOST
-from trident.core.shared_memory.regions import DIRECTORY
+from trident.core.shared_memory import DIRECTORY
 
 LIMIT_S = 60.0
 RELATIVE_TOLERANCE = 1e-3

@@ -40,8 +40,15 @@ from trident.core.http.payloads.formats import (
     format_for,
     is_plainly_v2,
 )
-from trident.core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
-from trident.core.http.payloads.request_lines import infer_lines, may_be_request_lines, request_lines
+from trident.core.http.payloads.inference import (
+    decode_payload,
+    infer_converted,
+    infer_lines,
+    infer_payload,
+    may_be_request_lines,
+    payload_reply,
+    request_lines,
+)
 from trident.core.http.reply import Environ, Headers, Reply
 from trident.core.http.text_routes import hugging_face
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter

@@ -24,7 +24,7 @@ from trident.core.config.placement import placements
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda.driver import gpu_ids
+from trident.core.cuda import gpu_ids
 from trident.core.errors import BackendFailed, ServerError
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.tensors import Array

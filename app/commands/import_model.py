@@ -24,7 +24,7 @@ from trident.app.terminal.downloads import drawn
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.spec import ModelSpec
-from trident.core.cuda.driver import gpu_ids
+from trident.core.cuda import gpu_ids
 from trident.core.errors import InvalidRequest, ServerError
 from trident.core.http.sample_request import Place, make_sample, parse_shape, write_request
 from trident.core.inference.tensors import BY_NAME, Shape, shape_text

@@ -42,7 +42,7 @@ from trident.core.config.problem import Problem
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
-from trident.core.cuda.driver import gpu_ids
+from trident.core.cuda import gpu_ids
 from trident.core.errors import NotInstalled, ServerError
 from trident.core.lifecycle.golden_check import check_golden
 from trident.core.observability.log import LogOptions, configure_logging, escaped

@@ -10,8 +10,7 @@ from typing import Any
 import gevent
 
 from trident.core.remote.connection import LinkHandler
-from trident.core.waiting.hub import HubSignal, HubWaiters
-from trident.core.waiting.waiting import Waiter
+from trident.core.waiting import HubSignal, HubWaiters, Waiter
 
 _READ = 1
 _WRITE = 2

@@ -27,7 +27,6 @@ from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.http2.connections import Http2Connections
 from trident.app.worker.io import CoarseClock
 from trident.app.worker.limits import ConnectionLimits, StopTimes
-from trident.app.worker.listener import Listener
 from trident.app.worker.listening_sockets import notice_dead_clients
 from trident.app.worker.shutdown import Ports, Shutdown
 from trident.app.worker.tls import TlsSocket
@@ -37,6 +36,11 @@ from trident.core.observability.switches import SWITCHES
 
 if TYPE_CHECKING:
     from trident.app.worker.http2.connection import Http2Connection, Http2Service
+import errno
+
+from gevent.server import StreamServer
+
+from trident.app.worker.listening_sockets import drop_handshakes
 
 log = logging.getLogger("trident.server")
 
@@ -50,7 +54,7 @@ _FOR_THE_ARBITER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 class TridentWorker(GeventWorker):  # type: ignore[misc]
     """Serves the site that its application makes, or any plain WSGI application under gunicorn's own command line.
 
-    It differs from `GeventWorker`: nothing is monkey-patched; `http1.request_head` parses requests; a sweep enforces
+    It differs from `GeventWorker`: nothing is monkey-patched; `http1.request` parses requests; a sweep enforces
     the timeouts; SIGTERM starts `shutdown.Shutdown`; SIGINT, SIGHUP and SIGUSR2 are ignored.
     """
 
@@ -222,3 +226,68 @@ def _serve_http2(make: type[Http2Connection], service: Http2Service, sock: socke
 def _port(listener: socket.socket) -> int:
     name = listener.getsockname()
     return int(name[1]) if isinstance(name, tuple) else 0
+
+
+# --- the connections of one listening socket
+
+
+class Listener(StreamServer):  # type: ignore[misc]
+    """Accepts while `may_accept()` is true, and calls `serve(sock, peer)` for each connection.
+
+    The sockets that it passes on are the standard library's, in non-blocking mode, without a gevent wrapper.
+    """
+
+    def __init__(
+        self, listener: socket.socket, serve: Any, may_accept: Any, *, alone: bool = True, spawns: bool = True
+    ) -> None:
+        """`alone` is false if other workers accept from the same socket. If `spawns`, `serve` gets a greenlet, after
+        which the connection is closed; otherwise it is called on the hub, and the connection is its own."""
+        super().__init__(listener, serve)
+        self._spawns = spawns
+        if not alone:
+            self.max_accept = 1  # leave the next connection to a less busy worker
+        self._may_accept = may_accept
+
+    def full(self) -> bool:
+        return not self._may_accept()
+
+    def do_read(self) -> tuple[socket.socket, Any] | None:
+        try:
+            sock, peer = self.socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return None
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self.close()  # another worker, which shares the socket, has refused all connections
+            return None
+        sock.setblocking(False)
+        return sock, peer
+
+    def do_handle(self, *accepted: Any) -> None:
+        if self._spawns:
+            super().do_handle(*accepted)
+        else:
+            self._handle(*accepted)
+
+    def refuse(self) -> None:
+        """Refuse all further connections, also in the processes that share the socket, and close it."""
+        if not self.closed:
+            self.stop_accepting()
+            self.socket.shutdown(socket.SHUT_RDWR)
+            self.close()
+
+    def drop_handshakes(self) -> None:
+        """Accept only connections that have begun to be established, in all processes that share the socket."""
+        if not self.closed:
+            drop_handshakes(self.socket)
+
+    def accept_queued(self) -> None:
+        """Accept the connections that the kernel has established, while it may."""
+        while not self.closed and not self.full() and (accepted := self.do_read()) is not None:
+            self.do_handle(*accepted)
+
+    def resume(self) -> None:
+        """Accept again if a place is free."""
+        if self.started and not self.full():
+            self.start_accepting()

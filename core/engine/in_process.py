@@ -15,7 +15,7 @@ from pathlib import Path
 from trident.core.backends.registry import BackendRegistry, MakeBackend
 from trident.core.config.spec import ModelSpec
 from trident.core.config.validate import settings_without_effect
-from trident.core.cuda.driver import gpu_ids
+from trident.core.cuda import gpu_ids
 from trident.core.engine.bls import EngineBlsClient
 from trident.core.engine.protocol import (
     ConfigMessage,
@@ -58,7 +58,7 @@ from trident.core.repository.sources import SourceOpener, SourceOptions
 from trident.core.response_cache.local_cache import LocalCache
 from trident.core.response_cache.response_cache import ResponseCache
 from trident.core.scheduling.rate_limiter import RateLimiter
-from trident.core.shared_memory.regions import CudaRegion, RegionKind, Regions, SystemRegion
+from trident.core.shared_memory import CudaRegion, RegionKind, Regions, SystemRegion
 
 _log = logging.getLogger("trident.engine")
 

@@ -28,7 +28,7 @@ from trident.core.observability.tracing.recent import TraceRecord
 from trident.core.observability.tracing.settings import Changes
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.trace_gate import TraceGate
-from trident.core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
+from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
 
 if TYPE_CHECKING:
     from trident.core.config.schema import ModelConfig

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from trident.core.cuda.driver import HANDLE_SIZE
+from trident.core.cuda import HANDLE_SIZE
 from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
 from trident.core.observability.log import FORMATS, LogLevels, log_levels, log_options
 from trident.core.observability.slowest_requests import NotedRequest, VersionRequests

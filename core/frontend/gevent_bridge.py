@@ -21,8 +21,7 @@ from trident.core.inference.pending_request import CancelCause, Deferred, Pendin
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
 from trident.core.inference.streaming import StreamedRequest
-from trident.core.waiting.hub import GreenletMailbox, GreenletWaiter, HubSignal, HubWaiters
-from trident.core.waiting.waiting import Deadlines, Mailbox
+from trident.core.waiting import Deadlines, GreenletMailbox, GreenletWaiter, HubSignal, HubWaiters, Mailbox
 
 
 class HubResponses:

@@ -1,17 +1,21 @@
-"""The parameters of an infer request that mean something in the v2 protocol, and those that are the model's own.
+"""The parameters of an infer request that mean something in the v2 protocol, those that are the model's own, and the
+front end's part of its trace.
 
-Source: docs/spec/http.md section 4 (`parameters`) and section 6 (forwarded headers).
+Source: docs/spec/http.md section 4 (`parameters`) and section 6 (forwarded headers); docs/spec/trace-and-log.md
+sections 3 and 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from trident.core.engine.protocol import Engine
 from trident.core.errors import ConfigInvalid, InvalidRequest
 from trident.core.frontend.access import HEADER
-from trident.core.inference.request import InferenceRequest, Parameter
+from trident.core.inference.request import InferenceRequest, Parameter, RequestTrace
 from trident.core.memo import Memo
+from trident.core.observability.tracing.trace import parse_traceparent
 
 NON_STRING = "attempt to access JSON non-string as string"
 NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
@@ -179,3 +183,41 @@ def header_pattern(option: str, pattern: str, *, hides_token: bool = False) -> H
             f"--{option} is not a regular expression: '{pattern}': {reason}",
             hint="the syntax is RE2's: https://github.com/google/re2/wiki/Syntax",
         ) from error
+
+
+# --- traces: the context of the client, and when a request was received and answered
+
+
+# Nanoseconds of the monotonic clock at the start and at the end; 0 for a time that was not noted.
+Span = tuple[int, int]
+NOT_NOTED: Span = (0, 0)
+# Characters: what every program must pass on; longer ones are left out.
+_LONGEST_STATE = 512
+
+
+class EventNames(NamedTuple):
+    """The names of the events of one protocol."""
+
+    received: tuple[str, str]
+    sent: tuple[str, str]
+
+
+HTTP = EventNames(("HTTP_RECV_START", "HTTP_RECV_END"), ("HTTP_SEND_START", "HTTP_SEND_END"))
+GRPC = EventNames(("GRPC_WAITREAD_START", "GRPC_WAITREAD_END"), ("GRPC_SEND_START", "GRPC_SEND_END"))
+
+
+def client_trace(traceparent: str | None, tracestate: str | None) -> RequestTrace | None:
+    """The trace that the client of a request has begun; None without a valid one."""
+    if traceparent is None or parse_traceparent(traceparent) is None:
+        return None
+    state = tracestate or ""
+    return RequestTrace(traceparent=traceparent.strip(), tracestate=state if len(state) <= _LONGEST_STATE else "")
+
+
+def end_trace(engine: Engine, number: int, names: EventNames, received: Span, sent: Span = NOT_NOTED) -> None:
+    """Report that the request of trace `number` was answered. `sent` is NOT_NOTED if its client has gone."""
+    engine.trace_answered(number, _events(names.received, received), _events(names.sent, sent))
+
+
+def _events(names: tuple[str, str], times: Span) -> list[tuple[str, int]]:
+    return [(name, ns) for name, ns in zip(names, times, strict=True) if ns]

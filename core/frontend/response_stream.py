@@ -13,7 +13,7 @@ from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import StreamedRequest
-from trident.core.waiting.waiting import Mailbox
+from trident.core.waiting import Mailbox
 
 # What `take` returns at most: the caller sends it as one piece, while the model fills the rest of the window.
 _MOST_RESPONSES = 32

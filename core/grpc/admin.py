@@ -27,7 +27,7 @@ from trident.core.grpc.front_end import GrpcFrontEnd
 from trident.core.grpc.protobuf import length_field, parse, serialized
 from trident.core.inference.tensors import Buffer
 from trident.core.observability.statistics import VersionStatistics
-from trident.core.shared_memory.regions import RegionKind
+from trident.core.shared_memory import RegionKind
 
 _CHOICE = "parameter_choice"
 _NOTHING = b""

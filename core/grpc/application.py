@@ -17,9 +17,8 @@ from trident.core.errors import ServerError
 from trident.core.frontend.access import GRPC, AuthTokens, Restrictions, Unauthenticated
 from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
-from trident.core.grpc import admin, health
+from trident.core.grpc import admin, services
 from trident.core.grpc.call import RefusedCall, Rpc, RpcCall
-from trident.core.grpc.compression import IDENTITY, response_encoding
 from trident.core.grpc.front_end import GrpcFrontEnd, GrpcOptions, Spawn
 from trident.core.grpc.headers import (
     COMPRESSED,
@@ -31,7 +30,7 @@ from trident.core.grpc.headers import (
     with_volatile,
 )
 from trident.core.grpc.infer import InferCall
-from trident.core.grpc.reflection import ReflectionCall
+from trident.core.grpc.receiving import IDENTITY, response_encoding
 from trident.core.grpc.stream_infer import StreamInferCall
 from trident.core.grpc.transport import Application, Fields, Receiver, Stream
 from trident.core.observability.log import verbose_level
@@ -51,9 +50,9 @@ def methods(*, reflection: bool) -> list[Method]:
     return [
         Method(INFERENCE, "ModelInfer", "inference", InferCall),
         Method(INFERENCE, "ModelStreamInfer", "inference", StreamInferCall),
-        Method(INFERENCE, "ServerLive", "health", partial(RpcCall, health.server_live, False)),
-        Method(INFERENCE, "ServerReady", "health", partial(RpcCall, health.server_ready, False)),
-        _waiting("ModelReady", "health", health.model_ready),
+        Method(INFERENCE, "ServerLive", "health", partial(RpcCall, services.server_live, False)),
+        Method(INFERENCE, "ServerReady", "health", partial(RpcCall, services.server_ready, False)),
+        _waiting("ModelReady", "health", services.model_ready),
         _waiting("ServerMetadata", "metadata", admin.server_metadata),
         _waiting("ModelMetadata", "metadata", admin.model_metadata),
         _waiting("ModelConfig", "model-config", admin.model_config),
@@ -69,10 +68,10 @@ def methods(*, reflection: bool) -> list[Method]:
         _waiting("CudaSharedMemoryUnregister", "shared-memory", admin.cuda_unregister),
         _waiting("TraceSetting", "trace", admin.trace_settings),
         _waiting("LogSettings", "logging", admin.log_settings),
-        Method(HEALTH, "Check", "health", partial(RpcCall, health.check, False)),
-        Method(HEALTH, "Watch", "health", health.WatchCall),
+        Method(HEALTH, "Check", "health", partial(RpcCall, services.check, False)),
+        Method(HEALTH, "Watch", "health", services.WatchCall),
         *(
-            Method(f"grpc.reflection.{version}.ServerReflection", "ServerReflectionInfo", "", ReflectionCall)
+            Method(f"grpc.reflection.{version}.ServerReflection", "ServerReflectionInfo", "", services.ReflectionCall)
             for version in versions
         ),
     ]

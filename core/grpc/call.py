@@ -20,8 +20,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, monotonic_ns, perf_counter_ns
 from typing import Final
 
-from trident.core.frontend.trace_events import client_trace
-from trident.core.grpc.compression import deflate, inflate
+from trident.core.frontend.request import client_trace
 from trident.core.grpc.front_end import GrpcFrontEnd
 from trident.core.grpc.headers import (
     NOT_GRPC,
@@ -32,7 +31,7 @@ from trident.core.grpc.headers import (
     error_trailers,
     http_refusal,
 )
-from trident.core.grpc.receiving import PREFIX, Message, MessageReader, read_prefix
+from trident.core.grpc.receiving import PREFIX, Message, MessageReader, deflate, inflate, read_prefix
 from trident.core.grpc.status import GrpcError, Status, log_error, status_of
 from trident.core.grpc.transport import Receiver, Stream
 from trident.core.inference.pending_request import CancelCause

@@ -18,15 +18,14 @@ from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.load_report import LoadReports
 from trident.core.frontend.request import HeaderPattern, header_pattern
-from trident.core.grpc.compression import LEVELS
 from trident.core.grpc.headers import Method, RequestHead
-from trident.core.grpc.receiving import UnfinishedMessages
+from trident.core.grpc.receiving import LEVELS, UnfinishedMessages
 from trident.core.grpc.request import DecodedRequest, Forwarded, RequestDecoder
 from trident.core.grpc.status import Status
 from trident.core.grpc.transport import Receiver, Stream
 from trident.core.inference.tensors import Buffer
 from trident.core.lifecycle.state import Phase
-from trident.core.waiting.waiting import Deadlines
+from trident.core.waiting import Deadlines
 
 LARGEST_MESSAGE = 2147483647
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from time import monotonic_ns
 
 from trident.core.frontend.bridge import SingleResponse
-from trident.core.frontend.trace_events import GRPC, end_trace
+from trident.core.frontend.request import GRPC, end_trace
 from trident.core.grpc.call import LARGE, UnaryCall
-from trident.core.grpc.compression import IDENTITY
 from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock
 from trident.core.grpc.headers import RequestHead, ok_trailers
+from trident.core.grpc.receiving import IDENTITY
 from trident.core.grpc.request import DecodedRequest
 from trident.core.grpc.response import encode_response
 from trident.core.grpc.status import Status

@@ -20,12 +20,11 @@ from trident.core.errors import (
     Unsupported,
 )
 from trident.core.frontend.bridge import SingleResponse
-from trident.core.frontend.trace_events import GRPC, NOT_NOTED, end_trace
+from trident.core.frontend.request import GRPC, NOT_NOTED, end_trace
 from trident.core.grpc.call import LARGE, MOST_INFLATED, PLAIN, Call
-from trident.core.grpc.compression import IDENTITY
 from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock, stopping
 from trident.core.grpc.headers import RequestHead
-from trident.core.grpc.receiving import PREFIX, Message
+from trident.core.grpc.receiving import IDENTITY, PREFIX, Message
 from trident.core.grpc.request import DecodedRequest, request_id
 from trident.core.grpc.response import (
     Encoded,

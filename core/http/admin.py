@@ -35,7 +35,7 @@ from trident.core.http.errors import header_value
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, empty_reply, json_reply
 from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
-from trident.core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
+from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
 
 # --- health: the body of a 200 is empty, as in Triton, because scripts compare what curl prints with 200
 

@@ -22,7 +22,7 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import ModelNotFound, ServerError
 from trident.core.frontend.access import HEALTH, Restrictions
 from trident.core.frontend.bridge import Bridge
-from trident.core.frontend.trace_events import HTTP, NOT_NOTED, Span, end_trace
+from trident.core.frontend.request import HTTP, NOT_NOTED, Span, end_trace
 from trident.core.http import errors
 from trident.core.http.front_end import (
     INFERENCE_KEY,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trident.core.http import admin, completions, text_routes, v1_protocol
+from trident.core.http import admin, completions, text_routes
 from trident.core.http.dataplane import infer
 from trident.core.http.generate import generate, generate_stream
 from trident.core.http.openapi import model_openapi, openapi
+from trident.core.http.payloads.inference import predict
 from trident.core.http.reply import JSON, TEXT, Reply
 from trident.core.http.sample_request import sample_request
 from trident.core.http.stream import stream
@@ -81,7 +82,7 @@ ROUTES: tuple[Route, ...] = (
         ("/v1/models/<plain:model>:predict", "/v1/models/<plain:model>/versions/<digits:version>:predict"),
         "inference",
         POST,
-        v1_protocol.predict,
+        predict,
     ),
     Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents),
     Route("text_embed", ("/embed",), "inference", POST, text_routes.embed),

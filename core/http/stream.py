@@ -23,7 +23,7 @@ from trident.core.config.spec import ModelSpec, SequenceSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import ErrorCode, InvalidRequest
 from trident.core.frontend.bridge import SingleResponse
-from trident.core.frontend.trace_events import HTTP, NOT_NOTED, client_trace, end_trace
+from trident.core.frontend.request import HTTP, NOT_NOTED, client_trace, end_trace
 from trident.core.http.dataplane import TRACEPARENT, TRACESTATE, complete, decode_v2, encode_v2, find_model
 from trident.core.http.errors import REQUEST_ID_KEY, HttpError, error_document, log_error
 from trident.core.http.front_end import HttpFrontEnd

@@ -71,7 +71,7 @@ from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
 from trident.core.scheduling.response_cache import CachingScheduler
 from trident.core.scheduling.scheduler import Scheduler, make_scheduler
 from trident.core.scheduling.sequence_tensors import InitialStates, SequenceProbe
-from trident.core.shared_memory.regions import Regions
+from trident.core.shared_memory import Regions
 
 _log = logging.getLogger("trident.lifecycle")
 

@@ -38,8 +38,7 @@ from trident.core.repository.sources import Fetched
 from trident.core.scheduling.rate_limiter import InstanceClaims
 from trident.core.scheduling.response_cache import CachingScheduler
 from trident.core.scheduling.scheduler import Scheduler
-from trident.core.shared_memory.attachment import attach
-from trident.core.shared_memory.regions import Regions
+from trident.core.shared_memory import Regions, attach
 
 _log = logging.getLogger("trident.lifecycle")
 

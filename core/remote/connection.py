@@ -39,7 +39,7 @@ from trident.core.remote.wire import (
     ResponseReader,
     peer_of,
 )
-from trident.core.waiting.waiting import Waiter
+from trident.core.waiting import Waiter
 
 
 class LinkHandler(Protocol):

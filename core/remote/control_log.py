@@ -19,7 +19,7 @@ from trident.core.engine.protocol import Engine, ModelChange
 from trident.core.errors import ServerError
 from trident.core.remote.calls import CALLS, Call, decode_call, encode_call
 from trident.core.repository.disk import try_lock_exclusive
-from trident.core.shared_memory.regions import RegionKind
+from trident.core.shared_memory import RegionKind
 
 _log = logging.getLogger("trident.engine")
 _NEXT = ".next"

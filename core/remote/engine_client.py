@@ -24,7 +24,7 @@ from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.trace_gate import TraceGate
 from trident.core.remote.calls import Call, EngineGone, EngineState, decode_result, encode_call, engine_down, sent_by
 from trident.core.remote.connection import ENOUGH, LOST, Connection, Link, SharedMemoryFull, gone
-from trident.core.waiting.waiting import Waiter
+from trident.core.waiting import Waiter
 
 _log = logging.getLogger("trident.engine")
 

@@ -32,7 +32,7 @@ from trident.core.scheduling.latency_target import BatchTuner
 from trident.core.scheduling.open_requests import OpenRequest, OpenRequests
 from trident.core.scheduling.queue import Clock, Respond, flush_callers, reject
 from trident.core.scheduling.rate_limiter import Claim, Needs
-from trident.core.waiting.waiting import ThreadWaiter
+from trident.core.waiting import ThreadWaiter
 
 _log = logging.getLogger("trident.scheduling")
 

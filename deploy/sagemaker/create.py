@@ -38,7 +38,7 @@ from trident.adapters.sagemaker.settings import (
 )
 from trident.app.emulators.sagemaker.api_model import merged
 from trident.app.settings.reading import read_settings
-from trident.core.cuda.versions import LEAST_DRIVERS
+from trident.core.cuda import LEAST_DRIVERS
 
 CONFIG = "EndpointConfigName"
 CHANGING = ("Creating", "Updating", "SystemUpdating", "RollingBack")

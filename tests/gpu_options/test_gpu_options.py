@@ -25,7 +25,7 @@ from trident.core.backends.onnxruntime.providers import CUDA, TENSORRT, requeste
 from trident.core.backends.onnxruntime.session import session_settings
 from trident.core.config.parse import parse_model_config
 from trident.core.config.placement import DeviceKind, Placement
-from trident.core.cuda.versions import OLD_DRIVER_CURE
+from trident.core.cuda import OLD_DRIVER_CURE
 
 WHEELS = ROOT / "build" / "gpu-wheels"
 LOCKS = sorted(path.name for path in (ROOT / "docker").glob("requirements-gpu*.lock"))

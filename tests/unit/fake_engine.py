@@ -25,7 +25,7 @@ from trident.core.observability.tracing.recent import TraceRecord
 from trident.core.observability.tracing.settings import Changes, TraceOptions
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.tracer import Tracer
-from trident.core.shared_memory.regions import CudaRegion, RegionKind, Regions, SystemRegion
+from trident.core.shared_memory import CudaRegion, RegionKind, Regions, SystemRegion
 
 
 def identity_spec(name: str, version: int = 1) -> ModelSpec:

@@ -12,7 +12,7 @@ from tests.unit.backend_serving import ON_CPU, Serving, config_of, serving_versi
 from tests.unit.onnx_models import write_version
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.config.placement import Placement
-from trident.core.cuda.driver import gpu_ids
+from trident.core.cuda import gpu_ids
 
 
 def identity_config(datatype: str, dims: Sequence[int], max_batch_size: int = 8, more: str = "") -> str:

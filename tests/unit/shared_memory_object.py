@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trident.core.shared_memory.regions import DIRECTORY
+from trident.core.shared_memory import DIRECTORY
 
 
 def path_of(key: str) -> Path:

@@ -24,7 +24,7 @@ import trident
 from tests.contract.servers.session import TRIDENT
 from tests.project import ROOT
 from trident.app.version import BUILD, IS_COMPILED
-from trident.app.worker.http1.request_head import Refusal
+from trident.app.worker.http1.request import Refusal
 from trident.core.engine.protocol import Engine
 from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError
 from trident.core.frontend.bridge import Bridge

@@ -17,7 +17,7 @@ from trident.app.supervisor.start import Topology, choose_topology
 from trident.app.worker.listening_sockets import BindFailed, close_listener, open_listener
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import DeviceSupport, ProviderState, device_support
-from trident.core.cuda.driver import gpu_ids
+from trident.core.cuda import gpu_ids
 from trident.core.observability.hardware import DriverReading, MemoryState, host_memory, read_driver
 
 _GPU = Area("GPU")

@@ -21,12 +21,12 @@ from gunicorn.http.wsgi import base_environ
 from trident.app.worker.access_log import log_answered, log_refused
 from trident.app.worker.body_input import BodyInput
 from trident.app.worker.connection import APPLICATION, IDLE, NEVER, ClientGone, Connection, Connections, Phase
-from trident.app.worker.http1.chunked_body import ChunkedBody
-from trident.app.worker.http1.request_head import (
+from trident.app.worker.http1.request import (
     HEAD_END,
     MAX_HEAD_SIZE,
     NO_MEMORY,
     PLAIN_TEXT,
+    ChunkedBody,
     Refusal,
     RequestHead,
     RequestHeadParser,
@@ -35,7 +35,7 @@ from trident.app.worker.http1.response import Response, ResponseHeads
 from trident.app.worker.io import SendBatching
 from trident.app.worker.tls import ServerTls, TlsSocket, is_plain_http
 from trident.core.frontend.body import Allocate, RequestBody
-from trident.core.frontend.trace_events import NOT_NOTED, Span
+from trident.core.frontend.request import NOT_NOTED, Span
 from trident.core.http.application import log_request
 from trident.core.http.front_end import RECEIVED_KEY, TRACES_KEY
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 from wsgiref.types import WSGIApplication
 
-from trident.app.worker.http1.request_head import RequestHead
+from trident.app.worker.http1.request import RequestHead
 from trident.app.worker.io import CoarseClock, size_of
 from trident.core.http.front_end import TRACES_KEY
 from trident.core.http.reply import BODY_KEY

@@ -66,7 +66,7 @@ from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
 from trident.core.config.schema import ModelConfig, model_dims
 from trident.core.config.validate import log_batching_problem, validate_against_signature
-from trident.core.cuda.versions import OLD_DRIVER_CURE
+from trident.core.cuda import OLD_DRIVER_CURE
 from trident.core.errors import ModelLoadFailed
 from trident.core.inference.tensors import shape_text
 

@@ -20,7 +20,7 @@ from trident.core.backends.onnxruntime.providers import CPU
 from trident.core.backends.onnxruntime.session import FAILURES
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.spec import ModelSpec
-from trident.core.cuda.driver import CudaDriver, PinnedMemory
+from trident.core.cuda import CudaDriver, PinnedMemory
 from trident.core.errors import Unsupported
 from trident.core.inference.request import OutputMemory
 from trident.core.inference.response import DevicePlace

@@ -44,8 +44,7 @@ from trident.core.backends.onnxruntime.providers import (
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda.driver import POISON, compute_capability
-from trident.core.cuda.versions import OLD_DRIVER_CURE, old_driver
+from trident.core.cuda import OLD_DRIVER_CURE, POISON, compute_capability, old_driver
 from trident.core.errors import BackendFailed, ConfigInvalid, DeviceLost, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.inference.tensors import BY_ONNX_NAME, BYTES, Array
 from trident.core.observability.hardware import read_driver

@@ -28,7 +28,7 @@ from trident.core.backends.tensorrt.package import (
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda.driver import CudaDriver, CudaError, compute_capability
+from trident.core.cuda import CudaDriver, CudaError, compute_capability
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
 
 __all__ = ["TensorRtBackend", "device_support", "make_backend"]

@@ -19,7 +19,7 @@ from trident.core.backends.tensorrt.engine import EngineDescription, EngineTenso
 from trident.core.backends.tensorrt.package import EngineError, TensorRtPackage
 from trident.core.backends.tensors.gather import StagingBuffer
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda.driver import CudaDriver, CudaError, CudaStream, DeviceMemory, PinnedMemory
+from trident.core.cuda import CudaDriver, CudaError, CudaStream, DeviceMemory, PinnedMemory
 from trident.core.errors import BackendFailed, ConfigInvalid
 from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, Array, Shape

@@ -19,7 +19,7 @@ from trident.core.backends.model_files import origin_of
 from trident.core.backends.parameters import boolean
 from trident.core.backends.registry import DeviceSupport, ProviderState, importing
 from trident.core.backends.tensorrt import EXTRA
-from trident.core.cuda.driver import CudaError
+from trident.core.cuda import CudaError
 from trident.core.errors import BackendFailed, ConfigInvalid, DeviceLost, ModelLoadFailed, OutOfMemory, ServerError
 
 _log = logging.getLogger("trident.backends")

@@ -28,6 +28,7 @@ from trident.core.http.payloads.payload import (
     DecodeRules,
     InstanceSignature,
     OutputColumn,
+    RowLayout,
     as_datatype,
     csv_row_name,
     decode_slices,
@@ -37,7 +38,6 @@ from trident.core.http.payloads.payload import (
     row_slices,
     wide_integers,
 )
-from trident.core.http.payloads.rows import RowLayout
 from trident.core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

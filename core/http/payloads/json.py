@@ -34,6 +34,7 @@ from trident.core.http.payloads.payload import (
     ErrorLocation,
     InstanceSignature,
     OutputColumn,
+    RowLayout,
     RowName,
     as_datatype,
     check_names,
@@ -52,7 +53,6 @@ from trident.core.http.payloads.payload import (
     unravelled,
     wide_integers,
 )
-from trident.core.http.payloads.rows import RowLayout
 from trident.core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count
 
 # --- documents

@@ -30,7 +30,7 @@ from trident.adapters.vertex.endpoint import SizeLimits
 from trident.adapters.vertex.settings import VertexSettings
 from trident.app.settings.reading import read_settings
 from trident.app.supervisor.engine_child import EngineChild
-from trident.app.worker.http1 import request_head as refusal
+from trident.app.worker.http1 import request as refusal
 from trident.app.worker.listening_sockets import open_listener
 from trident.core.backends.onnxruntime.providers import CPU, CUDA, ProviderRequest, check_active
 from trident.core.backends.onnxruntime.session import failure_of

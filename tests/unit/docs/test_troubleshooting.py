@@ -20,7 +20,7 @@ from tests.unit.docs.provoked_texts import provoked_texts
 from tests.unit.product_modules import product_modules
 from trident.adapters.sagemaker.application import SageMakerApplication
 from trident.adapters.vertex.application import VertexApplication
-from trident.app.worker.http1 import request_head as refusal
+from trident.app.worker.http1 import request as refusal
 from trident.core.errors import ServerError
 from trident.core.http.application import V2Application
 

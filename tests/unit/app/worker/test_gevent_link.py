@@ -12,7 +12,7 @@ import gevent
 
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
 from trident.app.worker.gevent_link import GeventLink
-from trident.core.waiting.waiting import ThreadWaiter
+from trident.core.waiting import ThreadWaiter
 
 
 class Engine:

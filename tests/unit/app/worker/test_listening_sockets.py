@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import gevent
 import pytest
 
-from trident.app.worker.listener import Listener
 from trident.app.worker.listening_sockets import (
     Bind,
     BindFailed,
@@ -15,6 +14,7 @@ from trident.app.worker.listening_sockets import (
     open_listener,
     open_listeners,
 )
+from trident.app.worker.worker import Listener
 
 
 def test_a_taken_port_is_named() -> None:

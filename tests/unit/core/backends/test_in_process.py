@@ -32,14 +32,13 @@ from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
-from trident.core.cuda.driver import CudaDriver
+from trident.core.cuda import CudaDriver
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import Array
 from trident.core.observability.statistics import BucketUse
-from trident.core.shared_memory.attachment import attach
-from trident.core.shared_memory.regions import Regions
+from trident.core.shared_memory import Regions, attach
 
 CPU = Placement("model_0", DeviceKind.CPU)
 GPU = Placement("model_0", DeviceKind.GPU, 1)

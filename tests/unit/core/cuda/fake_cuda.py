@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from trident.core.cuda.driver import POISON, IpcHandle
+from trident.core.cuda import POISON, IpcHandle
 
 DEVICES = 2
 

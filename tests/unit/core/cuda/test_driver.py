@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.core.cuda.fake_cuda import FakeCuda
-from trident.core.cuda.driver import (
+from trident.core.cuda import (
     HANDLE_SIZE,
     CudaDriver,
     CudaError,

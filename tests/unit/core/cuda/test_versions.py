@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.core.cuda.versions import old_driver
+from trident.core.cuda import old_driver
 
 
 def test_a_driver_of_an_older_cuda_is_too_old() -> None:

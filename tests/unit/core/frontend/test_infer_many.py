@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.fake_engine import FakeEngine, empty_response
 from trident.core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, RequestCancelled
-from trident.core.frontend.infer_many import AT_ONCE, infer_many
+from trident.core.frontend.bridge import AT_ONCE, infer_many
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse

@@ -27,7 +27,7 @@ from trident.core.observability.statistics import (
     StatisticsSnapshot,
     VersionStatistics,
 )
-from trident.core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
+from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
 
 CHECK = "/grpc.health.v1.Health/Check"
 INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 5, 12, 13, 14

@@ -14,7 +14,7 @@ from tests.unit.fake_engine import FakeEngine
 from trident.core.frontend.body import ALIGNMENT
 from trident.core.grpc.front_end import GrpcOptions
 from trident.core.grpc.receiving import SILENCE_S, MessageReader, UnfinishedMessages
-from trident.core.waiting.waiting import Deadlines
+from trident.core.waiting import Deadlines
 
 SIZE = 100_000
 

@@ -16,7 +16,7 @@ from tests.waiting import until
 from trident.core.backends.backend import BackendInstance
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.errors import ModelNotFound, ModelNotReady, ServerStopping
-from trident.core.frontend.infer_many import AT_ONCE, infer_many
+from trident.core.frontend.bridge import AT_ONCE, infer_many
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.lifecycle.model import Retirement
 from trident.core.lifecycle.state import ModelState

@@ -15,7 +15,7 @@ from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound
 from trident.core.observability.log import LogLevels
 from trident.core.remote.calls import CALLS, EngineGone
 from trident.core.remote.control_log import Change, ControlLog, Restoration, own_changes
-from trident.core.shared_memory.regions import RegionKind
+from trident.core.shared_memory import RegionKind
 
 LEVELS = LogLevels(verbose=0)
 

@@ -8,7 +8,7 @@ import socket
 import threading
 
 from trident.core.remote.connection import LinkHandler
-from trident.core.waiting.waiting import ThreadWaiter, Waiter
+from trident.core.waiting import ThreadWaiter, Waiter
 
 _LOOK_SECONDS = 0.05
 

@@ -24,8 +24,7 @@ from trident.core.inference.response import (
     RegionRequest,
 )
 from trident.core.inference.tensors import Array, bytes_array
-from trident.core.shared_memory.attachment import attach
-from trident.core.shared_memory.regions import RegionKind, Regions
+from trident.core.shared_memory import RegionKind, Regions, attach
 
 SIZE = 64
 

@@ -14,22 +14,22 @@ import pytest
 
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 from tests.unit.shared_memory_object import path_of, shared_memory_object
-from trident.core.cuda.driver import CudaDriver
+from trident.core.cuda import CudaDriver
 from trident.core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
-from trident.core.shared_memory import regions as module
-from trident.core.shared_memory.attachment import attach
-from trident.core.shared_memory.regions import (
+from trident.core.shared_memory import (
     DIRECTORY,
     CudaRegion,
     RegionKind,
     Regions,
     SystemMemory,
     SystemRegion,
+    attach,
     open_object,
 )
+from trident.core.shared_memory import regions as module
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 MOST = 2**64 - 1

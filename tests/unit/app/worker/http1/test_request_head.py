@@ -15,8 +15,7 @@ from gunicorn.http.unreader import IterUnreader
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trident.app.worker.http1.chunked_body import MAX_CHUNKS, ChunkedBody
-from trident.app.worker.http1.request_head import Refusal, RequestHeadParser, check_length
+from trident.app.worker.http1.request import MAX_CHUNKS, ChunkedBody, Refusal, RequestHeadParser, check_length
 
 CFG = Config()
 CFG.set("http_parser", "python")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trident.app.worker.http1.request_head import RequestHead
+from trident.app.worker.http1.request import RequestHead
 from trident.app.worker.http1.response import Response, ResponseHead, ResponseHeads
 from trident.app.worker.io import CoarseClock
 from trident.core.inference.tensors import Buffer

@@ -33,7 +33,7 @@ from trident.core.backends.onnxruntime.runs import (
     to_bytes,
     to_text,
 )
-from trident.core.cuda.driver import CudaDriver, DeviceMemory
+from trident.core.cuda import CudaDriver, DeviceMemory
 from trident.core.errors import Unsupported
 from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, Array, bytes_array

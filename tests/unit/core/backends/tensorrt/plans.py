@@ -13,7 +13,7 @@ from trident.core.backends.tensorrt.backend import TensorRtBackend
 from trident.core.backends.tensorrt.package import BackendSettings, TensorRtPackage
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda.driver import CudaDriver
+from trident.core.cuda import CudaDriver
 
 ON_GPU = Placement("model_0", DeviceKind.GPU)
 

@@ -22,7 +22,7 @@ from trident.core.backends.tensorrt.backend import TensorRtBackend
 from trident.core.backends.tensorrt.package import BackendSettings, TensorRtPackage
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda.driver import CudaDriver
+from trident.core.cuda import CudaDriver
 from trident.core.errors import (
     BackendFailed,
     ConfigInvalid,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trident.core.backends.tensorrt.package import EngineError, device_support, error_of, is_poison, load_failure_of
-from trident.core.cuda.driver import CudaError
+from trident.core.cuda import CudaError
 from trident.core.errors import BackendFailed, DeviceLost, ModelLoadFailed, OutOfMemory
 
 

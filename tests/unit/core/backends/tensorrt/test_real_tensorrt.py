@@ -15,7 +15,7 @@ from tests.unit.backend_serving import serving_version
 from tests.unit.core.backends.tensorrt import fake_tensorrt
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, trt_config, write_plan
 from trident.core.backends.tensorrt.backend import make_backend
-from trident.core.cuda.driver import gpu_ids
+from trident.core.cuda import gpu_ids
 
 pytestmark = pytest.mark.skipif(find_spec("tensorrt") is None, reason="TensorRT is not installed")
 

@@ -9,8 +9,7 @@ from tests.unit.core.http.payloads.payload_models import RULES, Signature, colum
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.payloads.csv import decode_csv, encode_csv
-from trident.core.http.payloads.payload import InstanceSignature, OutputColumn, instance_signature
-from trident.core.http.payloads.rows import RowLayout
+from trident.core.http.payloads.payload import InstanceSignature, OutputColumn, RowLayout, instance_signature
 from trident.core.inference.tensors import BY_NAME
 
 # --- decoder

@@ -12,6 +12,7 @@ from tests.unit.core.http.payloads.payload_models import RULES, column, model, o
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.long_json import ELEMENTS
+from trident.core.http.payloads.inference import may_be_request_lines, request_lines
 from trident.core.http.payloads.json import (
     column_array,
     decode_instances,
@@ -36,7 +37,6 @@ from trident.core.http.payloads.payload import (
     instance_name,
     parse_json,
 )
-from trident.core.http.payloads.request_lines import may_be_request_lines, request_lines
 from trident.core.inference.tensors import BY_NAME, Array, Buffer
 
 # --- decoder

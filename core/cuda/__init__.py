@@ -1,1 +1,0 @@
-"""NVIDIA's driver: GPUs, streams, and memory of devices and of other processes."""

@@ -1,1 +1,0 @@
-"""How a caller waits for an outcome that another thread brings: on a lock, or as a greenlet on the hub."""
