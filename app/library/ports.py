@@ -17,12 +17,12 @@ from trident.app.process.files import IN_MEMORY
 from trident.app.settings.server import METRICS, ServerSettings
 from trident.app.sites.applications import Applications, grpc_ports, make_hub_bridge
 from trident.app.sites.credentials import Credentials, http_tls
-from trident.app.sites.site import PlainSite
 from trident.app.supervisor.server import GunicornLog
 from trident.app.worker.limits import ConnectionLimits, StopTimes
 from trident.app.worker.listening_sockets import open_listener
 from trident.app.worker.worker import TridentWorker
 from trident.core.engine.in_process import InferenceEngine
+from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
 
 _CONNECTIONS = 1000
@@ -91,8 +91,11 @@ def _open(listeners: list[socket], address: str, port: int | None) -> int | None
     return int(listeners[-1].getsockname()[1])
 
 
-class _ThreadSite(PlainSite):
+class _ThreadSite:
     """The applications in front of an engine that ends later than they do. Made on the thread of the hub."""
+
+    failure: str | None = None
+    allocate: Allocate | None = None
 
     def __init__(self, settings: ServerSettings, engine: InferenceEngine, credentials: Credentials) -> None:
         self._bridges: list[GeventBridge] = []
@@ -104,6 +107,21 @@ class _ThreadSite(PlainSite):
     def _make_bridge(self, threads: int) -> GeventBridge:
         self._bridges.append(make_hub_bridge(threads))
         return self._bridges[-1]
+
+    def release_memory(self) -> None:
+        return None
+
+    def start(self) -> None:
+        return None
+
+    def begin_exit(self) -> None:
+        return None
+
+    def log_in_flight(self, seconds_left: float) -> None:
+        return None
+
+    def finish(self, timeout_s: float) -> bool:
+        return True
 
     def end_threads(self) -> None:
         """End the threads of the bridges. Blocks."""

@@ -3,7 +3,7 @@
 Site
 ├── InProcessSite   the engine and the applications in one process (app/sites/in_process.py)
 ├── FrontEndSite    the applications, with the engine in its own process (app/sites/front_end.py)
-└── PlainSite       any WSGI application, without an engine (app/sites/site.py)
+└── _ThreadSite     the applications in front of an engine of the caller's program (app/library/ports.py)
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Protocol
 from wsgiref.types import WSGIApplication
 
@@ -74,28 +73,3 @@ class Site(Protocol):
 
     def finish(self, timeout_s: float) -> bool:
         """Stop the engine; requests in flight have `timeout_s` seconds. Off the hub. Returns whether all ended."""
-
-
-class PlainSite:
-    failure: str | None = None
-    allocate: Allocate | None = None
-    tls: Mapping[int, ServerTls] = MappingProxyType({})
-    http2_ports: Mapping[int, Http2Port] = MappingProxyType({})
-
-    def __init__(self, application: WSGIApplication, ports: list[int]) -> None:
-        self.applications = dict.fromkeys(ports, application)
-
-    def release_memory(self) -> None:
-        return None
-
-    def start(self) -> None:
-        return None
-
-    def begin_exit(self) -> None:
-        return None
-
-    def log_in_flight(self, seconds_left: float) -> None:
-        return None
-
-    def finish(self, timeout_s: float) -> bool:
-        return True

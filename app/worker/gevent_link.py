@@ -9,8 +9,9 @@ from typing import Any
 
 import gevent
 
+from trident.core.frontend.gevent_bridge import HubSignal, HubWaiters
 from trident.core.remote.connection import LinkHandler
-from trident.core.waiting import HubSignal, HubWaiters, Waiter
+from trident.core.waiting import Waiter
 
 _READ = 1
 _WRITE = 2

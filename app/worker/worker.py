@@ -21,18 +21,17 @@ from gunicorn.workers.ggevent import GeventWorker
 from trident.app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from trident.app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock
 from trident.app.process.stray_output import log_hub_failures
-from trident.app.sites.site import PlainSite, Site
+from trident.app.sites.site import Site
 from trident.app.worker.connection import CROWDED, Connections
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.http2.connections import Http2Connections
 from trident.app.worker.io import CoarseClock
-from trident.app.worker.limits import ConnectionLimits, StopTimes
+from trident.app.worker.limits import StopTimes
 from trident.app.worker.listening_sockets import notice_dead_clients
 from trident.app.worker.shutdown import Ports, Shutdown
 from trident.app.worker.tls import TlsSocket
 from trident.core.frontend.body import release_buffers
 from trident.core.observability.log import reopen_log_if_asked
-from trident.core.observability.switches import SWITCHES
 
 if TYPE_CHECKING:
     from trident.app.worker.http2.connection import Http2Connection, Http2Service
@@ -52,7 +51,7 @@ _FOR_THE_ARBITER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
 
 class TridentWorker(GeventWorker):  # type: ignore[misc]
-    """Serves the site that its application makes, or any plain WSGI application under gunicorn's own command line.
+    """Serves the site that its application makes.
 
     It differs from `GeventWorker`: nothing is monkey-patched; `http1.request` parses requests; a sweep enforces
     the timeouts; SIGTERM starts `shutdown.Shutdown`; SIGINT, SIGHUP and SIGUSR2 are ignored.
@@ -64,14 +63,6 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
     # gunicorn resets these before it sets its own handlers. The stop signals keep theirs until then: a stop that
     # arrives in between would end the worker without draining.
     SIGNALS = tuple(number for number in GeventWorker.SIGNALS if number not in _OWN_HANDLERS)
-
-    @classmethod
-    def check_config(cls, cfg: Any, log: Any) -> None:
-        """Refuse what this worker does not support. The arbiter calls this before it forks."""
-        if cfg.is_ssl:
-            raise RuntimeError("trident.app.worker.worker.TridentWorker serves plain HTTP: end TLS in front of it")
-        if cfg.proxy_protocol not in (False, "off"):  # the former in older gunicorns
-            raise RuntimeError("trident.app.worker.worker.TridentWorker does not read the PROXY protocol: leave it off")
 
     def patch(self) -> None:
         """Unwrap the listening sockets, instead of monkey-patching the process."""
@@ -92,12 +83,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     def load_wsgi(self) -> None:
         """Make the site, after the fork: inference sessions must not exist before it."""
-        make_site = getattr(self.app, "make_site", None)
-        if make_site is None:
-            super().load_wsgi()
-            self.site = PlainSite(self.wsgi, [_port(listener) for listener in self.sockets])
-        else:
-            self.site = make_site()
+        self.site = self.app.make_site()
 
     def handle_usr1(self, sig: int, frame: Any) -> None:
         """SIGUSR1: the log file was moved away. Not gevent's greenlet, which would begin at the hub's leisure."""
@@ -117,18 +103,17 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._stop_asked.start(self._stop.set)
         self._clock = CoarseClock()
         self._idle_trim = IdleTrim(self._release_memory)
-        if self.cfg.accesslog:  # under gunicorn's own command line
-            SWITCHES.set(access="all")
-        limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
         max_connections = int(self.worker_connections)
-        self._ports, self._last_ports = (Ports([], Connections(self._clock, limits, max_connections)) for _ in range(2))
+        self._ports, self._last_ports = (
+            Ports([], Connections(self._clock, self.app.limits, max_connections)) for _ in range(2)
+        )
         self._http2_ports = Ports([], Http2Connections(self._clock, int(max_connections * CROWDED)))
         for listener in self.sockets:
             self._listen(listener)
         self.site.start()
         for each in self._listeners():
             each.start()
-        times = getattr(self.app, "stop_times", None) or StopTimes(exit_timeout_s=float(self.cfg.graceful_timeout))
+        times: StopTimes = self.app.stop_times
         while self.alive and not self._stop.is_set():
             self._tick()
             if self.site.failure is not None:
@@ -154,7 +139,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             accepting = Listener(listener, serve, self._may_accept, alone=is_alone, spawns=False)
             self._http2_ports.listeners.append(accepting)
             return
-        ports = self._last_ports if port in getattr(self.app, "last_ports", ()) else self._ports
+        ports = self._last_ports if port in self.app.last_ports else self._ports
         service = Http1Service(
             self.site.applications[port],
             listener.getsockname(),

@@ -13,6 +13,8 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
+from greenlet import getcurrent
+
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import RequestCancelled, ServerError
 from trident.core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
@@ -21,7 +23,195 @@ from trident.core.inference.pending_request import CancelCause, Deferred, Pendin
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
 from trident.core.inference.streaming import StreamedRequest
-from trident.core.waiting import Deadlines, GreenletMailbox, GreenletWaiter, HubSignal, HubWaiters, Mailbox
+from trident.core.waiting import Deadlines, Mailbox, ThreadWaiter, Waiter
+
+T = TypeVar("T")
+
+
+# --- greenlets of one hub that wait for outcomes from any thread
+#
+# A thread that settles a waiter appends it to a queue and wakes the hub, once for all outcomes that arrive until the
+# hub looks. The hub then switches to each waiting greenlet.
+
+
+class HubSignal:
+    """Has `function` called on the hub, once for all signals sent until then. Made on the hub's thread.
+
+    No signal is lost: `is_due` is cleared before the call, so a thread that finds it set has written whatever the call
+    looks at before the call looks. Two threads may both find it clear; the second call then finds nothing new.
+    """
+
+    __slots__ = ("_async", "_function", "_loop", "_thread_id", "is_due")
+
+    def __init__(self, hub: Any, function: Callable[[], None]) -> None:
+        self.is_due = False
+        self._function = function
+        self._loop = hub.loop
+        self._thread_id = get_ident()
+        self._async = hub.loop.async_()
+        self._async.start(self._call)
+
+    def send(self) -> None:
+        """Have the function called soon: on the hub's thread in this iteration of the loop. Any thread."""
+        if self.is_due:
+            return
+        self.is_due = True
+        if get_ident() == self._thread_id:
+            self._loop.run_callback(self._call)
+        else:
+            self._async.send()
+
+    def send_after_io(self) -> None:
+        """As `send`, but not before the loop has looked at all sockets again. On the hub's thread."""
+        self.is_due = True
+        self._async.send()
+
+    def close(self) -> None:
+        """Signals that are sent later do nothing. On the hub's thread."""
+        self.is_due = True
+        self._async.stop()
+        self._async.close()
+
+    def _call(self) -> None:
+        self.is_due = False
+        self._function()
+
+
+class Waits(Protocol):
+    """`greenlet` is the one that waits; None if none does."""
+
+    greenlet: Any
+
+
+class HubWaiters:
+    """The waiters of one hub. Made on the hub's thread."""
+
+    def __init__(self, hub: Any) -> None:
+        self.hub = hub
+        self.arrived: deque[Waits] = deque()
+        self.signal = HubSignal(hub, self._deliver)
+        self._thread_id = get_ident()
+
+    def waiter(self) -> Waiter:
+        """For a greenlet of the hub, not the hub itself; on any other thread for that thread."""
+        return GreenletWaiter(self) if get_ident() == self._thread_id else ThreadWaiter()
+
+    def current(self) -> Any:
+        """The greenlet that calls."""
+        return getcurrent()
+
+    def wake(self, waits: Waits) -> None:
+        """Have the hub switch to the greenlet that waits then. Any thread."""
+        self.arrived.append(waits)
+        if not self.signal.is_due:
+            self.signal.send()
+
+    def close(self) -> None:
+        """Wake no greenlet from now on. On the hub's thread."""
+        self.signal.close()
+
+    def _deliver(self) -> None:
+        """On the hub: switch to each greenlet whose outcome has arrived; it returns here when it waits again."""
+        arrived = self.arrived
+        try:
+            # Not those that arrive meanwhile: sockets have their turn first.
+            for _ in range(len(arrived)):
+                greenlet = arrived.popleft().greenlet
+                if greenlet is not None:
+                    greenlet.switch()
+        finally:
+            if arrived:
+                self.signal.send_after_io()
+
+
+class GreenletWaiter:
+    """The greenlet that calls `wait`. Only the hub's thread touches `greenlet`, which is None while nobody waits."""
+
+    __slots__ = ("_waiters", "greenlet", "outcome")
+
+    def __init__(self, waiters: HubWaiters) -> None:
+        self._waiters = waiters
+        self.greenlet: Any = None
+        self.outcome: Any = None
+
+    def settle(self, outcome: object) -> None:
+        self.outcome = outcome
+        waiters = self._waiters
+        waiters.arrived.append(self)
+        if not waiters.signal.is_due:
+            waiters.signal.send()
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        hub = self._waiters.hub
+        self.greenlet = getcurrent()
+        try:
+            if timeout_s is None:
+                while self.outcome is None:
+                    hub.switch()
+            else:
+                self._wait_until(hub, timeout_s)
+        finally:
+            # An outcome that arrives later must not wake a greenlet that has gone on to wait for something else.
+            self.greenlet = None
+        return self.outcome
+
+    def _wait_until(self, hub: Any, timeout_s: float) -> None:
+        timer = hub.loop.timer(timeout_s)
+        try:
+            timer.start(self.greenlet.switch)
+            while self.outcome is None and timer.active:
+                hub.switch()
+        finally:
+            timer.stop()
+            timer.close()
+
+
+class GreenletMailbox(Mailbox[T]):
+    """The caller is a greenlet of the hub. Items that arrive before it looks wake it once.
+
+    Only the hub's thread touches `greenlet`, which is None while nobody waits.
+    """
+
+    __slots__ = ("_is_told", "_waiters", "greenlet", "items")
+
+    def __init__(self, waiters: HubWaiters) -> None:
+        self._waiters = waiters
+        self._is_told = False
+        self.greenlet: Any = None
+        self.items: deque[T] = deque()
+
+    def put(self, item: T) -> None:
+        self.items.append(item)
+        # The caller clears the flag before it looks at the items: it either sees this one or is told of it.
+        if not self._is_told:
+            self._is_told = True
+            self._waiters.wake(self)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        self._is_told = False
+        if self.items:
+            return True
+        hub = self._waiters.hub
+        timer = None
+        self.greenlet = self._waiters.current()
+        try:
+            if timeout_s is not None:
+                timer = hub.loop.timer(timeout_s)
+                timer.start(self.greenlet.switch)
+            while not self.items and (timer is None or timer.active):
+                self._is_told = False
+                if self.items:
+                    break
+                hub.switch()
+        finally:
+            self.greenlet = None
+            if timer is not None:
+                timer.stop()
+                timer.close()
+        return bool(self.items)
+
+
+# --- the bridge
 
 
 class HubResponses:
@@ -62,9 +252,6 @@ class HubResponses:
         finally:
             if arrived:
                 self._signal.send_after_io()
-
-
-T = TypeVar("T")
 
 
 class GeventBridge:

@@ -44,7 +44,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "werkzeug": ("core/http/", "adapters/", "app/emulators/"),
     "prometheus_flask_exporter": ("core/http/", "adapters/"),
     "gevent": ("app/",),
-    "greenlet": ("app/", "core/waiting.py"),
+    "greenlet": ("app/", "core/frontend/gevent_bridge.py"),
     "gunicorn": ("app/",),
     "grpc": ("app/", "core/grpc/"),
     "openvino": ("core/backends/openvino/", IMPORTED),
@@ -333,7 +333,7 @@ def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
         ("app/emulators/vertex/container.py", "from trident.app.emulators.container import Container"),
         ("app/emulators/container.py", "from trident.app.emulators.report import seconds"),
         ("core/frontend/gevent_bridge.py", "from trident.core.engine.protocol import Engine"),
-        ("core/waiting.py", "from greenlet import getcurrent"),
+        ("core/frontend/gevent_bridge.py", "from greenlet import getcurrent"),
         (
             "core/scheduling/queue.py",
             "from trident.core.observability.log import Log\nfrom . import policy",

@@ -3,12 +3,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.project import ROOT
-from trident.app.sites.site import PlainSite, Site
 
 # Imported by what needs them: object stores, platforms, other protocols, backends and schedulers, and the tools of this
 # project.
@@ -101,13 +99,3 @@ def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path, g
     assert "trident.core.backends.onnxruntime.backend" in imported
     assert ("trident.core.grpc.application" in imported) == (grpc == "true")
     assert (ON_USE if grpc == "true" else ON_USE | FOR_GRPC) & imported == set()
-
-
-def application(environ: Any, start_response: Any) -> list[bytes]:
-    return []
-
-
-def test_a_plain_site_serves_its_application_on_every_port_and_has_nothing_to_drain() -> None:
-    site: Site = PlainSite(application, [1, 2])
-    assert dict(site.applications) == {1: application, 2: application}
-    assert site.finish(0.0)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 from tests.unit.shared_memory_object import path_of, shared_memory_object
+from trident.core import shared_memory as module
 from trident.core.cuda import CudaDriver
 from trident.core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
 from trident.core.inference.pending_request import PendingRequest
@@ -29,7 +30,6 @@ from trident.core.shared_memory import (
     attach,
     open_object,
 )
-from trident.core.shared_memory import regions as module
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 MOST = 2**64 - 1

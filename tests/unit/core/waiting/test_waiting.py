@@ -14,17 +14,8 @@ import gevent
 import pytest
 
 from tests.unit.core.waiting.hub_thread import LIMIT_S, hub_test, run_on_hub, until
-from trident.core.waiting import (
-    TICK_S,
-    Deadlines,
-    GreenletMailbox,
-    GreenletWaiter,
-    HubSignal,
-    HubWaiters,
-    Mailbox,
-    ThreadMailbox,
-    ThreadWaiter,
-)
+from trident.core.frontend.gevent_bridge import GreenletMailbox, GreenletWaiter, HubSignal, HubWaiters
+from trident.core.waiting import TICK_S, Deadlines, Mailbox, ThreadMailbox, ThreadWaiter
 
 
 def test_a_thread_returns_an_outcome_that_arrived_before_the_wait() -> None:
