@@ -8,9 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE
-from trident.adapters.common.openapi import FORMAT_ANSWER, FORMAT_BODY, PROGRESS
 from trident.adapters.common.platform import Host
-from trident.adapters.common.routes import BODY_STATUSES, absent_route, status_in
+from trident.adapters.common.routes import BODY_STATUSES, FORMAT_ANSWER, FORMAT_BODY, PROGRESS, absent_route, status_in
 from trident.core.frontend.default_model import DefaultModel
 from trident.core.frontend.request import LATEST
 from trident.core.http.admin import live, readiness, ready_reply

@@ -1,14 +1,20 @@
-"""The route that answers all paths that no other route has."""
+"""The routes, statuses and bodies that the platforms share.
+
+Source: docs/sagemaker.md and docs/vertex.md.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 from trident.core.errors import ErrorCode, ServerError
 from trident.core.http.application import V2Application
 from trident.core.http.errors import UnsupportedEncoding
 from trident.core.http.front_end import PROBE_KEY
 from trident.core.http.metrics import MetricsPage
+from trident.core.http.openapi import BYTES_BODY, OCTETS, TEXT_VALUE, Content, ref
 from trident.core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
-from trident.core.http.reply import Environ, Reply
+from trident.core.http.reply import JSON, TEXT, Environ, Reply
 from trident.core.http.routes import GET, Route
 
 _ANY_METHOD = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "UNKNOWN"})
@@ -51,3 +57,20 @@ def status_in(statuses: Statuses, error: Exception) -> int | None:
         if isinstance(error, kind):
             return status
     return None
+
+
+_ARRAYS: Content = {
+    "text/csv": TEXT_VALUE,
+    "application/jsonlines": TEXT_VALUE,
+    "application/x-npy": BYTES_BODY,
+    "application/x-npz": BYTES_BODY,
+}
+_V2_OR_OTHER = {"description": "v2 JSON, or another form", "anyOf": [ref("InferRequest"), {}]}
+FORMAT_BODY: Final[Content] = {JSON: _V2_OR_OTHER, OCTETS: BYTES_BODY, **_ARRAYS}
+FORMAT_ANSWER: Final[Content] = {
+    JSON: {"description": "the form of the request", "anyOf": [ref("InferResponse"), {}]},
+    OCTETS: BYTES_BODY,
+    "text/event-stream": BYTES_BODY,
+    **_ARRAYS,
+}
+PROGRESS: Final[Content] = {TEXT: TEXT_VALUE, JSON: ref("Readiness")}

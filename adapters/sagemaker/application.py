@@ -6,17 +6,28 @@ Source: docs/spec/sagemaker.md, all sections; docs/architecture.md section 3 poi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
+from http import HTTPStatus
+from typing import Final
 from urllib.parse import unquote
 
-from trident.adapters.common.routes import BODY_STATUSES, RouteAbsent, Statuses, absent_route, metrics_route, status_in
+from trident.adapters.common.routes import (
+    BODY_STATUSES,
+    FORMAT_ANSWER,
+    FORMAT_BODY,
+    PROGRESS,
+    RouteAbsent,
+    Statuses,
+    absent_route,
+    metrics_route,
+    status_in,
+)
 from trident.adapters.sagemaker import invocations as request_headers
 from trident.adapters.sagemaker.invocations import BINARY, TARGET_MODEL, ResponseTypes, environ_key, invoke
 from trident.adapters.sagemaker.memory import MemoryBudget
 from trident.adapters.sagemaker.model_states import ModelStates
 from trident.adapters.sagemaker.multi_model import LoadedModels, collection, member
-from trident.adapters.sagemaker.openapi import OPERATIONS, shown_routes
 from trident.adapters.sagemaker.sessions import Session, session_of
 from trident.adapters.sagemaker.settings import (
     DEFAULT_MODEL,
@@ -36,7 +47,7 @@ from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.generate import answer_events, answer_object, read_identity
 from trident.core.http.metrics import MetricsPage
-from trident.core.http.openapi import Operation
+from trident.core.http.openapi import ANY_OBJECT, BYTES_BODY, NUMBER, TEXT_VALUE, Operation, listing, record
 from trident.core.http.payloads.formats import SIZE
 from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply
 from trident.core.http.routes import GET, POST, Route
@@ -243,3 +254,39 @@ class SageMakerApplication(V2Application):
 
     def status_of(self, error: Exception) -> int:
         return status_in(_STATUSES, error) or super().status_of(error)
+
+
+_BINARY = "application/vnd.sagemaker-triton.binary+json"
+_MODEL = record({"modelName": TEXT_VALUE, "modelUrl": TEXT_VALUE})
+_INVOKE = Operation(
+    "Run the model", {**FORMAT_ANSWER, _BINARY: BYTES_BODY}, {**FORMAT_BODY, _BINARY: BYTES_BODY}, needs_body=False
+)
+
+OPERATIONS: Final = {
+    "ping": Operation("Whether the container serves", PROGRESS),
+    "invocations": _INVOKE,
+    "bidirectional_stream": Operation("Requests and answers on a WebSocket", status=HTTPStatus.SWITCHING_PROTOCOLS),
+    "execution_parameters": Operation(
+        "How batch transform sends bodies",
+        {
+            JSON: record(
+                {"MaxConcurrentTransforms": NUMBER, "BatchStrategy": TEXT_VALUE, "MaxPayloadInMB": NUMBER},
+            )
+        },
+    ),
+    "metrics": Operation("Metrics as Prometheus reads them", {TEXT: TEXT_VALUE}),
+    "models": Operation(
+        "The loaded models; a POST loads one",
+        {JSON: record({"models": listing(_MODEL)}, {"nextPageToken": TEXT_VALUE}), TEXT: TEXT_VALUE},
+        {JSON: record({"model_name": TEXT_VALUE, "url": TEXT_VALUE})},
+    ),
+    "model": Operation("Where the model was loaded from; a DELETE unloads it", {JSON: ANY_OBJECT, TEXT: TEXT_VALUE}),
+    "invoke_model": _INVOKE,
+}
+_SINGLE = {"invocations", "bidirectional_stream", "execution_parameters"}
+_MULTI = {"models", "model", "invoke_model"}
+
+
+def shown_routes(*, multi_model: bool) -> Collection[str]:
+    """The names of the routes that an endpoint has."""
+    return OPERATIONS.keys() - (_SINGLE if multi_model else _MULTI)

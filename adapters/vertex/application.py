@@ -9,9 +9,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from trident.adapters.common.routes import BODY_STATUSES, Statuses, absent_route, metrics_route, status_in
+from trident.adapters.common.routes import (
+    BODY_STATUSES,
+    FORMAT_ANSWER,
+    FORMAT_BODY,
+    PROGRESS,
+    Statuses,
+    absent_route,
+    metrics_route,
+    status_in,
+)
 from trident.adapters.vertex.endpoint import (
     RedirectForbidden,
     RedirectUnknown,
@@ -19,7 +28,6 @@ from trident.adapters.vertex.endpoint import (
     received_size,
     set_deadline,
 )
-from trident.adapters.vertex.openapi import METRICS, PLATFORM_OPERATIONS
 from trident.adapters.vertex.predict import BINARY, predict
 from trident.adapters.vertex.settings import VertexSettings
 from trident.core.engine.protocol import Engine
@@ -29,8 +37,8 @@ from trident.core.http.application import InferPath, V2Application
 from trident.core.http.flask_app import RouteMap
 from trident.core.http.front_end import PROBE_KEY, HttpOptions
 from trident.core.http.metrics import MetricsPage
-from trident.core.http.openapi import OPERATIONS, Operation
-from trident.core.http.reply import JSON, Environ, Reply, body_size, json_reply, request_path, send
+from trident.core.http.openapi import ANY_OBJECT, BYTES_BODY, OPERATIONS, TEXT_VALUE, Operation, listing, record
+from trident.core.http.reply import JSON, TEXT, Environ, Reply, body_size, json_reply, request_path, send
 from trident.core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
 
 HEADER = "X-Vertex-Ai-Triton-Redirect"
@@ -222,3 +230,29 @@ class VertexApplication(V2Application):
 
     def status_of(self, error: Exception) -> int:
         return status_in(_STATUSES, error) or super().status_of(error)
+
+
+_BINARY = "application/vnd.vertex-ai-triton.binary+json"
+_INSTANCES = record({"instances": listing({})}, {"parameters": ANY_OBJECT})
+_PREDICTIONS = record({"predictions": listing({})})
+_REDIRECT = {
+    "name": "X-Vertex-Ai-Triton-Redirect",
+    "in": "header",
+    "required": False,
+    "description": "Another path of the server, without its first slash",
+    "schema": TEXT_VALUE,
+}
+_PREDICT = Operation(
+    "Run the model on instances, or on the body of another form",
+    {**FORMAT_ANSWER, JSON: {"anyOf": [_PREDICTIONS, {}]}},
+    {**FORMAT_BODY, JSON: {"anyOf": [_INSTANCES, {}]}, _BINARY: BYTES_BODY},
+    needs_body=False,
+    parameters=(_REDIRECT,),
+)
+
+PLATFORM_OPERATIONS: Final = {
+    "health": Operation("Whether the container serves", PROGRESS),
+    "predict": _PREDICT,
+    "by_method": _PREDICT,
+}
+METRICS: Final = Operation("Metrics as Prometheus reads them", {TEXT: TEXT_VALUE})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trident.adapters.common.options import PORT, BadOption, integer
-from trident.app.commands.emulate_options import (
+from trident.app.commands.emulate import (
     CONTAINER_COMMAND,
     VARIABLE,
     own_option,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trident.adapters.common.options import FILE, PORT, SWITCH, TEXT, BadOption
-from trident.app.commands.emulate_options import (
+from trident.app.commands.emulate import (
     CONTAINER_COMMAND,
     VARIABLE,
     own_option,

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from trident.adapters.common.options import FILE, FOLDER, PORT, TEXT, BadOption, BadValue, Kind, choice, integer, number
-from trident.app.commands.emulate_options import (
+from trident.app.commands.emulate import (
     CONTAINER_COMMAND,
     VARIABLE,
     own_option,

@@ -20,7 +20,7 @@ from trident.app.importing.sources import Options, Plan, plans_of
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
 from trident.app.settings.sources import read_values
-from trident.app.terminal.downloads import drawn
+from trident.app.terminal.progress import drawn
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.spec import ModelSpec

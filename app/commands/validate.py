@@ -26,7 +26,7 @@ from trident.app.settings.groups import split_backend_settings
 from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.sources import read_values
-from trident.app.terminal.downloads import drawn
+from trident.app.terminal.progress import drawn
 from trident.core.backends.backend import BackendInstance, LoadContext, TryingBackend
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.model_files import origins_in

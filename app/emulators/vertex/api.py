@@ -1,6 +1,6 @@
 """The platform's REST API on a port of this machine, as the SDK and other clients call it.
 
-Source: docs/spec/vertex.md section A3.
+Source: docs/spec/vertex.md sections A3 and A7.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from werkzeug.routing import BaseConverter
 from trident.app.emulators.api import ApiServer, Reply
 from trident.app.emulators.container import ContainerFault
 from trident.app.emulators.report import BreachReport
-from trident.app.emulators.vertex.control import control_calls
 from trident.app.emulators.vertex.direct import (
     DirectCalls,
     GrpcApi,
@@ -32,6 +31,7 @@ from trident.app.emulators.vertex.limits import (
     EndpointType,
     GoogleError,
     impossible,
+    invalid,
     refused,
     request_too_large,
 )
@@ -237,3 +237,46 @@ def _unknown(error: HTTPException) -> Response:
     calls = ", ".join(f":{verb}" for verb in _VERBS)
     known = f"/v1/projects/…/locations/…/endpoints/…{calls}, /invoke/…"
     return _error(GoogleError(404, f"'{request.path[:200]}' is not a call of the emulator: {known}"))
+
+
+Document = dict[str, Any]
+
+
+def control_calls(project: Project, address: str) -> list[tuple[str, str, Callable[..., Document]]]:
+    """The method, the path below the location, and what does the call; `address` is the API's."""
+    return [
+        ("POST", "models:upload", lambda: project.upload(g.location, _body())),
+        ("GET", "models", project.models),
+        ("GET", "models/<id:reference>", project.model),
+        ("DELETE", "models/<id:reference>", project.delete_model),
+        ("DELETE", "models/<id:reference>:deleteVersion", project.delete_model),
+        (
+            "POST",
+            "endpoints",
+            lambda: project.create_endpoint(g.location, _body(), request.args.get("endpointId", "")),
+        ),
+        ("GET", "endpoints", lambda: project.endpoints(request.args.get("filter", ""), address)),
+        ("GET", "endpoints/<id:identity>", lambda identity: project.endpoint(identity, address)),
+        (
+            "PATCH",
+            "endpoints/<id:identity>",
+            lambda identity: project.update_endpoint(identity, _body(), request.args.get("updateMask", ""), address),
+        ),
+        ("DELETE", "endpoints/<id:identity>", project.delete_endpoint),
+        ("POST", "endpoints/<id:identity>:deployModel", lambda identity: project.deploy(identity, _body())),
+        ("POST", "endpoints/<id:identity>:undeployModel", lambda identity: project.undeploy(identity, _body())),
+        ("POST", "batchPredictionJobs", lambda: project.jobs.create(g.location, _body())),
+        ("GET", "batchPredictionJobs/<id:number>", project.jobs.job),
+        ("GET", "operations/<id:name>", project.operation),
+        ("GET", "<path:of>/operations/<id:name>", lambda of, name: project.operation(name)),
+    ]
+
+
+def _body() -> Document:
+    try:
+        document = orjson.loads(request.get_data() or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"Invalid JSON payload received. {error}") from None
+    if type(document) is not dict:
+        raise invalid("Invalid JSON payload received. The root must be an object")
+    return document

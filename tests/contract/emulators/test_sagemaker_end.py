@@ -36,7 +36,7 @@ from tests.contract.sagemaker.sagemaker_container import LIMIT_S, platform_envir
 from tests.contract.servers.ports import HOST
 from tests.unit.onnx_models import waiting, write_version
 from tests.waiting import until
-from trident.app.commands.emulate_options import CONTAINER_COMMAND
+from trident.app.commands.emulate import CONTAINER_COMMAND
 from trident.app.emulators.sagemaker.archives import name_of
 from trident.app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits

@@ -31,7 +31,7 @@ from tests.contract.servers.simple_model import WIDTH, good_document, link_model
 from tests.contract.vertex.vertex_container import environment
 from tests.project import ROOT
 from tests.waiting import until
-from trident.app.commands.emulate_options import CONTAINER_COMMAND
+from trident.app.commands.emulate import CONTAINER_COMMAND
 from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
 from trident.app.emulators.vertex.limits import PlatformLimits
 

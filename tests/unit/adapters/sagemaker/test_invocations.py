@@ -14,7 +14,7 @@ from werkzeug.test import Client
 
 from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
-from trident.adapters.sagemaker.application import SageMakerApplication
+from trident.adapters.sagemaker.application import OPERATIONS, SageMakerApplication
 from trident.adapters.sagemaker.invocations import (
     ResponseTypes,
     add_timing,
@@ -22,7 +22,6 @@ from trident.adapters.sagemaker.invocations import (
     other_than_v2,
     parameter_headers,
 )
-from trident.adapters.sagemaker.openapi import OPERATIONS
 from trident.adapters.sagemaker.settings import InferenceType, PingMode, SageMakerSettings
 from trident.core.errors import (
     AlreadyLoaded,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trident.app.settings.reading import read_settings
-from trident.app.terminal.downloads import ProgressBar, bar
+from trident.app.terminal.progress import ProgressBar, bar
 from trident.app.terminal.report import (
     ModelRow,
     addresses_table,

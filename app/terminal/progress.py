@@ -1,4 +1,4 @@
-"""A progress bar for the downloads at startup: one line of the terminal, which is overwritten."""
+"""What is going on, on one line of the terminal, which is overwritten: a text, or a bar of downloads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from trident.app.terminal.status_line import StatusLine
 from trident.core.lifecycle.state import DownloadPhase
 
 if TYPE_CHECKING:
     from trident.core.repository.progress import DownloadProgress
-
+from trident.core.observability.log import escaped, stderr, width
 
 _WIDTH = 30
 
@@ -65,3 +64,28 @@ def drawn(progress: DownloadProgress) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+_CLEAR = "\r\033[K"
+
+
+class StatusLine:
+    """Draws on `stream`, by default stderr, if it is a terminal; otherwise does nothing. One thread."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or stderr()
+        self._enabled = self._stream.isatty()
+        self._drawn = False
+
+    def show(self, text: str) -> None:
+        if self._enabled:
+            # The cursor returns to the start of the line, so that a log line overwrites it.
+            self._stream.write(f"{_CLEAR}{escaped(text)[: width() - 1]}\r")
+            self._stream.flush()
+            self._drawn = True
+
+    def clear(self) -> None:
+        if self._drawn:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+            self._drawn = False
