@@ -48,7 +48,7 @@ def path_inside(directory: Path, relative: str) -> Path | None:
     try:
         return path if _real_path(path).is_relative_to(_real_path(directory)) else None
     except OSError:
-        return path if is_plain(relative) and not os.path.islink(path) else None
+        return path if is_plain(relative) else None
     except ValueError:  # a NUL
         return None
 

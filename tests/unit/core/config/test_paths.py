@@ -90,7 +90,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
 def test_directory_in_another_mount_namespace_is_usable(elsewhere: Path) -> None:
     assert not elsewhere.resolve().exists()
     (elsewhere / "labels.txt").symlink_to("real.txt")
-    (elsewhere / "out.txt").symlink_to("../../secret")
+    (elsewhere / "out.txt").symlink_to("..")
     assert path_inside(elsewhere, "labels.txt") == elsewhere / "labels.txt"
     assert path_inside(elsewhere, "out.txt") is None
     config = ModelConfig()
