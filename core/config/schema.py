@@ -72,6 +72,7 @@ __all__ = [
     "ModelSequenceBatching",
     "ModelWarmup",
     "copy_of",
+    "core_config",
     "datatype_of",
     "model_dims",
 ]
@@ -81,6 +82,14 @@ def copy_of(config: ModelConfig) -> ModelConfig:
     copy = ModelConfig()
     copy.CopyFrom(config)
     return copy
+
+
+def core_config(config: ModelConfig) -> ModelConfig:
+    """A copy without the parts that can change while a version serves, and that decide no answer."""
+    core = copy_of(config)
+    core.ClearField("instance_group")
+    core.ClearField("version_policy")
+    return core
 
 
 def datatype_of(data_type: int) -> Datatype | None:

@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from trident.core.config.autocomplete import GpuIds, instance_group_problems
 from trident.core.config.batching import (
@@ -17,7 +16,6 @@ from trident.core.config.batching import (
     LENGTH_BUCKETS,
     LENGTH_OUTPUTS,
     LENGTH_PAD_VALUES,
-    bucket_spec,
     latency_target_problems,
     names_of,
     pad_value,
@@ -82,8 +80,6 @@ def validate_model_config(
         problems += batch_tensor_problems(config, model_name)
         if not problems:
             problems += bucket_problems(config, model_name)
-        if not problems:
-            problems += bucket_count_problems(config)
     problems += scheduling_problems(config, model_name, completed=completed)
     problems += instance_group_problems(config, model_name, gpu_ids)
     problems += count_problems(config)
@@ -638,108 +634,36 @@ def _unused_hint(tensor: str, is_read: bool) -> str:
     return f"no step reads '{tensor}' and it is no output: remove it from the 'output_map'"
 
 
-# Counts that make a load impossible. Triton has no bounds for them: a wrong one keeps it busy, or takes all memory,
-# without a word. What is only compared (`max_batch_size`, `max_queue_size`, `priority_levels`, times) needs none.
+# A typing error here would keep a load busy, or take all memory, without a word. Triton has no bounds.
 # Source: docs/spec/model-config.md section "In Trident".
 
 
 MOST_INSTANCES = 1024
-MOST_THREADS = 4096
-MOST_WARMUP_REQUESTS = 65_536
-MOST_BUCKETS = 4096
-MOST_SLOTS = 65_536
 MOST_BYTES = 4 << 30
-"""The largest size of one item, or of one state, that is made at the load."""
+"""The largest size of one item of a warmup sample, or of one state, that is made at the load."""
 
-_THREAD_COUNTS = (
-    "intra_op_thread_count",
-    "inter_op_thread_count",
-    "INTRA_OP_THREAD_COUNT",
-    "INTER_OP_THREAD_COUNT",
-    "INFERENCE_NUM_THREADS",
-    "COMPILATION_NUM_THREADS",
-    "NUM_STREAMS",
-    "cpu_nthread",
-    "TF_NUM_INTRA_THREADS",
-    "TF_NUM_INTER_THREADS",
-)
 _REFERENCE_BYTES = 8  # of a string
 
 
-class _Count(NamedTuple):
-    """An amount and its maximum. `what` is the amount in words."""
-
-    path: str
-    amount: int
-    most: int
-    what: str
-    hint: str = ""
-
-
 def count_problems(config: ModelConfig) -> Iterator[Problem]:
-    """The counts of a normalised `config` that are too large to load it."""
-    return _exceeding(config, _counts(config))
-
-
-def bucket_count_problems(config: ModelConfig) -> Iterator[Problem]:
-    """The buckets that are too many or too large: each is executed once. All else of `config` is valid."""
-    return _exceeding(config, _bucket_counts(config))
-
-
-def _exceeding(config: ModelConfig, counts: Iterable[_Count]) -> Iterator[Problem]:
-    for path, amount, most, what, hint in counts:
-        if amount > most:
-            text = f"'{path}' of model '{config.name}' means {what}, more than the maximum of {most}"
-            yield Problem(path, text, hint)
-
-
-def _counts(config: ModelConfig) -> Iterator[_Count]:
+    """What of a normalised `config` is too large to load it."""
     totals = accumulate(
         0 if group.passive else group.count * max(1, len(group.gpus)) for group in config.instance_group
     )
     index, total = next(((i, total) for i, total in enumerate(totals) if total > MOST_INSTANCES), (0, 0))
-    hint = "an instance is a thread, and of a Python model a process"
-    yield _Count(f"instance_group[{index}].count", total, MOST_INSTANCES, f"{total} instances", hint)
-    for name in _THREAD_COUNTS:
-        text = parameter(config, name).strip()
-        if text.isdecimal():
-            shown = text if len(text) < 24 else f"{text[:20]}…"
-            amount = int(text.lstrip("0")[:20] or "0")
-            yield _Count(f"parameters[{name}]", amount, MOST_THREADS, f"{shown} threads")
-    for index, sample in enumerate(config.model_warmup):
-        path, where, most = f"model_warmup[{index}]", f"in the warmup sample '{sample.name}'", MOST_WARMUP_REQUESTS
-        size = sum(_bytes(entry.data_type, entry.dims) for entry in sample.inputs.values())
-        yield _Count(f"{path}.batch_size", sample.batch_size, most, f"a batch of {sample.batch_size} requests {where}")
-        yield _Count(f"{path}.count", sample.count, most, f"{sample.count} executions {where}")
-        yield _Count(f"{path}.inputs", size, MOST_BYTES, f"{size} bytes for one item {where}", "look at its dims")
-    direct, slots = config.sequence_batching.direct, config.max_batch_size
-    if direct.minimum_slot_utilization and direct.max_queue_delay_microseconds:
-        path = "sequence_batching.direct.minimum_slot_utilization"
-        yield _Count(path, slots, MOST_SLOTS, f"a utilization of {slots} slots", "lower max_batch_size")
-    for index, state in enumerate(config.sequence_batching.state):
+    sizes = {
+        f"model_warmup[{index}].inputs": sum(_bytes(entry.data_type, entry.dims) for entry in sample.inputs.values())
+        for index, sample in enumerate(config.model_warmup)
+    }
+    for number, state in enumerate(config.sequence_batching.state):
         all_dims = (state.dims, *(initial.dims for initial in state.initial_state))
-        size = max(_bytes(state.data_type, dims) for dims in all_dims)
-        path = f"sequence_batching.state[{index}].dims"
-        yield _Count(path, size, MOST_BYTES, f"{size} bytes in the state '{state.input_name}'")
-
-
-def _bucket_counts(config: ModelConfig) -> Iterator[_Count]:
-    buckets = bucket_spec(config)
-    if buckets is None:
-        return
-    rows = max(1, len(buckets.batch_sizes))
-    count = rows * max(1, len(buckets.lengths))
-    path = _path(BATCH_BUCKETS if buckets.batch_sizes else LENGTH_BUCKETS)
-    yield _Count(path, count, MOST_BUCKETS, f"{count} buckets", "choose fewer sizes")
-    if buckets.batch_sizes:
-        largest = buckets.batch_sizes[-1]
-        yield _Count(_path(BATCH_BUCKETS), largest, MOST_WARMUP_REQUESTS, f"a bucket of {largest} items")
-    size = rows * sum(
-        _bytes(entry.data_type, [length if dim == -1 else dim for dim in entry.dims])
-        for length in buckets.lengths or (1,)
-        for entry in config.input
-    )
-    yield _Count(path, size, MOST_BYTES, f"{size} bytes of samples for its buckets")
+        sizes[f"sequence_batching.state[{number}].dims"] = max(_bytes(state.data_type, dims) for dims in all_dims)
+    amounts = [(f"instance_group[{index}].count", total, MOST_INSTANCES, "instances")]
+    amounts += [(path, size, MOST_BYTES, "bytes for one item") for path, size in sizes.items()]
+    for path, amount, most, what in amounts:
+        if amount > most:
+            text = f"'{path}' of model '{config.name}' means {amount} {what}, more than the maximum of {most}"
+            yield Problem(path, text)
 
 
 def _bytes(data_type: int, dims: Iterable[int]) -> int:

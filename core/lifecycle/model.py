@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, core_config
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.lifecycle.loader import ModelLoader, Prepared
 from trident.core.lifecycle.options import Readiness
@@ -21,7 +21,7 @@ from trident.core.lifecycle.state import UNLOADED, IndexEntry, ModelState
 from trident.core.lifecycle.version import Find, FindSteps, ModelVersion
 from trident.core.observability.metrics.snapshot import VersionStateMetrics
 from trident.core.repository.repositories import NOT_UNIQUE, Located, ModelKey
-from trident.core.repository.repository import CONFIG_FILE, NAMED_CONFIGS, select_versions, version_number
+from trident.core.repository.repository import CONFIG_FILE, NAMED_CONFIGS, select_versions, version_of
 from trident.core.repository.sources import SourceFile
 
 
@@ -58,7 +58,9 @@ def plan_reload(
     `force` reloads although nothing changed (a load request with its own configuration), unless the configurations
     differ in what can be changed in place only.
     """
-    reload_all = old is None or _shared_files(old) != _shared_files(new) or _core(old.config) != _core(new.config)
+    reload_all = (
+        old is None or _shared_files(old) != _shared_files(new) or core_config(old.config) != core_config(new.config)
+    )
     in_place = old is not None and old.config != new.config and not reload_all
     if force and not in_place:
         reload_all = True
@@ -76,31 +78,17 @@ def plan_reload(
     return Plan(load, keep, drop, reconfigure)
 
 
-def _core(config: ModelConfig) -> ModelConfig:
-    """The configuration without the parts that can change while a version serves."""
-    core = ModelConfig()
-    core.CopyFrom(config)
-    core.ClearField("instance_group")
-    core.ClearField("version_policy")
-    return core
-
-
 def _shared_files(content: Content) -> list[SourceFile]:
     """The files that all versions share, without the configuration, which is compared by its content."""
-    return [file for file in content.files if not _is_config(file.path) and _version_of(file.path) is None]
+    return [file for file in content.files if not _is_config(file.path) and version_of(file.path) is None]
 
 
 def _version_files(content: Content, version: int) -> list[SourceFile]:
-    return [file for file in content.files if _version_of(file.path) == version]
+    return [file for file in content.files if version_of(file.path) == version]
 
 
 def _is_config(path: str) -> bool:
     return path == CONFIG_FILE or path.startswith(f"{NAMED_CONFIGS}/")
-
-
-def _version_of(path: str) -> int | None:
-    folder, slash, _ = path.partition("/")
-    return version_number(folder) if slash else None
 
 
 # Source: docs/spec/repository.md section 1.6, "In-flight requests"; section 1.7; docs/spec/server-options.md section 5

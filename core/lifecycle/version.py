@@ -17,7 +17,7 @@ from trident.core.config.batching import histogram_buckets
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.placement import Placement
 from trident.core.config.request_check import BatchForm, RequestValidator
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, core_config
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
@@ -88,22 +88,13 @@ def answer_identity(version: ModelVersion) -> bytes | None:
     steps = [answer_identity(step) for step in version.steps]
     if files is None or None in steps:
         return None
-    parts = [repr((version.name, version.version)).encode(), _config(version.config), files, *filter(None, steps)]
+    config: bytes = core_config(version.config).SerializeToString(deterministic=True)
+    parts = [repr((version.name, version.version)).encode(), config, files, *filter(None, steps)]
     whole = blake2b()
     for part in parts:
         whole.update(len(part).to_bytes(8, "little"))
         whole.update(part)
     return whole.digest()
-
-
-def _config(config: ModelConfig) -> bytes:
-    """The configuration without the parts that change while a version serves, and that decide no answer."""
-    core = ModelConfig()
-    core.CopyFrom(config)
-    core.ClearField("instance_group")
-    core.ClearField("version_policy")
-    content: bytes = core.SerializeToString(deterministic=True)
-    return content
 
 
 _SHUT: Final = TraceGate()

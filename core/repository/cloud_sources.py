@@ -6,10 +6,9 @@ with a file whose name cannot be a file's fails when it is fetched; the other mo
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from trident.core.config.platforms import unused_in_hub_folder
@@ -18,7 +17,7 @@ from trident.core.repository.cache import ModelCache, Snapshot
 from trident.core.repository.download import Downloader
 from trident.core.repository.location import Location, Scheme
 from trident.core.repository.progress import DownloadProgress
-from trident.core.repository.repository import ModelDirectory, version_number
+from trident.core.repository.repository import ModelDirectory, version_of
 from trident.core.repository.sources import Fetched, SourceFile, SourceOptions, UsableNames
 from trident.core.repository.stores.object_store import (
     AzureCredential,
@@ -40,51 +39,27 @@ if TYPE_CHECKING:
     from trident.core.repository.stores.s3 import S3Store
 
 
-# Of 1000 names each. More folders beside a misspelled prefix are not compared with it.
-_PAGES_ABOVE = 10
-_LEAST_SIMILARITY = 0.6
-_SHOWN = 10
-
-
 class ObjectStoreSource:
-    """The Source of a prefix in an object store.
+    """The Source of a prefix in an object store."""
 
-    `parent` is a store of the folder in which the prefix is; None for the root of a bucket.
-    """
-
-    def __init__(self, store: ObjectStore, downloader: Downloader, parent: ObjectStore | None = None) -> None:
+    def __init__(self, store: ObjectStore, downloader: Downloader) -> None:
         self.location = store.location
         self._store = store
-        self._parent = parent
         self._downloader = downloader
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # The last listing by model and path: it has the digests, which a SourceFile does not have.
         self._listed: dict[str, dict[str, StoredObject]] = {}
         self._names = UsableNames(self.location, name_problem)
 
     def models(self) -> Sequence[str]:
-        return self._names.of(self._folders(self._store))
+        listing = f"list {self.location}"
+        return self._names.of(self._downloader.backoff.call(lambda: set(self._store.folders()), listing, Event()))
 
     def check_exists(self) -> None:
-        """Names the folder with the most similar name. Takes one listing, of the folder above the prefix."""
-        if self._parent is None:
-            return
-        try:
-            beside = self._folders(self._parent, _PAGES_ABOVE)
-        except RepositoryUnavailable:  # an identity may be restricted to the prefix
-            beside = set()
-        above, _, name = self.location.rpartition("/")
-        if name in beside:
-            return
-        near = get_close_matches(name, beside, n=1, cutoff=_LEAST_SIMILARITY)
-        shown = ", ".join(map(repr, sorted(beside)[:_SHOWN]))
-        if near:
-            hint = f"did you mean {above}/{near[0]}?"
-        elif beside:
-            hint = f"the folders in {above} are {shown}{', …' if len(beside) > _SHOWN else ''}"
-        else:
-            hint = f"there is no folder in {above} either"
-        raise RepositoryUnavailable(f"there is nothing in {self.location}", hint=hint)
+        if not self._list(""):
+            raise RepositoryUnavailable(
+                f"there is nothing in {self.location}", hint="check how the bucket and the prefix are spelled"
+            )
 
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
         by_model: dict[str, dict[str, StoredObject]] = {}
@@ -116,7 +91,7 @@ class ObjectStoreSource:
         if problem:
             raise RepositoryUnavailable(f"model '{model}' in {self.location} cannot be stored: {problem}", model=model)
         unused = unused_in_hub_folder({file.path for file in files})
-        wanted = [file for file in files if _version_of(file.path) in (None, version) and file.path not in unused]
+        wanted = [file for file in files if version_of(file.path) in (None, version) and file.path not in unused]
         snapshot = self._downloader.fetch(self._store, model, version, self._stored(model, wanted))
         return Fetched(ModelDirectory(model, snapshot.path, _folders(files)), snapshot.release)
 
@@ -136,23 +111,13 @@ class ObjectStoreSource:
             contents[file.path] = stored
         return contents
 
-    def _folders(self, store: ObjectStore, pages: int | None = None) -> set[str]:
-        listing = f"list {store.location}"
-        return self._downloader.backoff.call(lambda: set(store.folders(pages)), listing, threading.Event())
-
     def _list(self, prefix: str) -> list[StoredObject]:
         listing = f"list {self.location}"
-        return self._downloader.backoff.call(lambda: list(self._store.list(prefix)), listing, threading.Event())
+        return self._downloader.backoff.call(lambda: list(self._store.list(prefix)), listing, Event())
 
 
 def _files(listed: Mapping[str, StoredObject]) -> tuple[SourceFile, ...]:
     return tuple(SourceFile(path, stored.size, stored.tag) for path, stored in sorted(listed.items()))
-
-
-def _version_of(path: str) -> int | None:
-    """The version that a file belongs to; None for a file of the whole model."""
-    folder, slash, _ = path.partition("/")
-    return version_number(folder) if slash else None
 
 
 def _folders(files: Iterable[SourceFile]) -> dict[str, frozenset[str]]:
@@ -173,15 +138,13 @@ class ObjectFolder:
         self._store = store
         self._downloader = downloader
 
-    def objects(self, prefix: str = "", stop: threading.Event | None = None) -> dict[str, StoredObject]:
+    def objects(self, prefix: str = "", stop: Event | None = None) -> dict[str, StoredObject]:
         """The objects whose path in the folder begins with `prefix`, by path.
 
         Raises GivenUp if `stop` is set while it waits for another attempt.
         """
         listing = f"list {self.location}"
-        found = self._downloader.backoff.call(
-            lambda: list(self._store.list(prefix)), listing, stop or threading.Event()
-        )
+        found = self._downloader.backoff.call(lambda: list(self._store.list(prefix)), listing, stop or Event())
         return without_markers({stored.key: stored for stored in found})
 
     def fetch(self, name: str, objects: Mapping[str, StoredObject]) -> Snapshot:
@@ -216,8 +179,7 @@ class CloudOpener:
         self._downloader.stop()
 
     def _open(self, location: Location, credited: Location) -> ObjectStoreSource:
-        parent = self._store(_above(location), credited) if location.prefix else None
-        return ObjectStoreSource(self._store(location, credited), self._downloader, parent)
+        return ObjectStoreSource(self._store(location, credited), self._downloader)
 
     def _store(self, location: Location, credited: Location) -> ObjectStore:
         return RenewedStore(

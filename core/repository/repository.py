@@ -208,6 +208,12 @@ def version_number(name: str) -> int | None:
     return int(name)
 
 
+def version_of(path: str) -> int | None:
+    """The version that the file at `path`, relative to the model directory, belongs to; None for all versions."""
+    folder, slash, _ = path.partition("/")
+    return version_number(folder) if slash else None
+
+
 def version_path(directory: ModelDirectory, version: int) -> Path:
     return directory.path if _hub_files(directory) else directory.path / str(version)
 

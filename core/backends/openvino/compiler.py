@@ -6,16 +6,13 @@ Source: docs/spec/framework-backends.md section 6.6.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import numpy as np
 import openvino
 
 from trident.core.backends.backend import BackendModel, LoadContext
-from trident.core.backends.batch_trial import TrialInput, TrialOver, try_batches
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Run, Runner
 from trident.core.backends.openvino.backend import OpenVinoSettings, model_path
 from trident.core.backends.openvino.graph import (
@@ -29,9 +26,8 @@ from trident.core.backends.openvino.graph import (
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
-from trident.core.config.validate import log_batching_problem
 from trident.core.errors import BackendFailed, ModelLoadFailed, ServerError
-from trident.core.inference.tensors import BY_NAME, Array
+from trident.core.inference.tensors import Array
 
 # Of rows that differ by rounding only: the default precision may be BF16, and many graphs are quantized.
 _MARGIN = 3e-2
@@ -52,9 +48,7 @@ class Compiler:
         if config.input and config.output:
             settings = OpenVinoSettings.read(config)
             graph = self._fitted(path, config, settings)
-            if not _is_tried(config, graph, settings):
-                return graph.signature
-            return _tried(self._compiled(graph, settings, {}, config.name), graph, config)
+            return graph.signature
         return signature_of(read_model(self._core, model_path(path, config), config.name))
 
     def load(self, context: LoadContext) -> BackendModel:
@@ -65,10 +59,7 @@ class Compiler:
         graph = self._fitted(context.path, config, settings)
 
         def load(placement: Placement) -> Any:
-            compiled = self._compiled(graph, settings, properties, config.name)
-            if _is_tried(config, graph, settings):
-                log_batching_problem(config, _tried(compiled, graph, config))
-            return compiled
+            return self._compiled(graph, settings, properties, config.name)
 
         inline = not settings.extension and has_bounded_graph(graph.model)
 
@@ -110,34 +101,6 @@ def _error_of(exc: Exception, model: str) -> ServerError:
 
 
 _FAILURES = Failures((RuntimeError, ValueError), _error_of)
-
-
-def _is_tried(config: ModelConfig, graph: FittedGraph, settings: OpenVinoSettings) -> bool:
-    """Whether the requests of a batch can be tried on made-up numbers.
-
-    Integers may be indices, which not every operator checks, and those of an extension may not bear any.
-    """
-    if config.max_batch_size == 0 or config.batch_input or config.batch_output or settings.extension:
-        return False
-    if any(entry.allow_ragged_batch for entry in config.input):
-        return False
-    return all(tensor.datatype in ("FP16", "FP32", "FP64") for tensor in graph.signature.inputs)
-
-
-def _tried(compiled: Any, graph: FittedGraph, config: ModelConfig) -> ModelSignature:
-    """The signature of `graph` with what a trial shows of batches."""
-    inputs = [TrialInput(each.name, BY_NAME[each.datatype], each.shape[1:]) for each in graph.signature.inputs]
-    outputs = [entry.name for entry in config.output]
-    run_all = _run_of(compiled.create_infer_request(), graph, outputs)
-    end = monotonic() + _TRIAL_SECONDS_AT_MOST
-
-    def run(feed: Mapping[str, Array]) -> Sequence[Array]:
-        if monotonic() > end:
-            raise TrialOver
-        return run_all(outputs, dict(feed), None)
-
-    fault = try_batches(run, inputs, outputs, _FAILURES.exceptions, config.max_batch_size, _MARGIN).fault
-    return replace(graph.signature, batching_fault=fault)
 
 
 def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:

@@ -253,18 +253,16 @@ def _fitting(tar: tarfile.TarFile, disk: Path, free: Callable[[Path], int]) -> I
 
 FILE_NAME = "requirements.txt"
 _COMPLETE = ".complete"
-_SOURCES = frozenset({"index-url", "extra-index-url", "find-links", "no-index"})
 _HINT = (
-    "correct requirements.txt, make the packages available (PIP_INDEX_URL, PIP_FIND_LINKS; UV_INDEX_URL with uv), or "
+    "correct requirements.txt, make the packages available (PIP_INDEX_URL, PIP_FIND_LINKS), or "
     'switch the installation off with the model parameter INSTALL_REQUIREMENTS: "no"'
 )
 
 
-def installed(requirements: Path, cache: Path, *, uv: str | None = None) -> Path:
+def installed(requirements: Path, cache: Path) -> Path:
     """The virtual environment in `cache` with the packages that `requirements` lists. Blocks while it installs.
 
-    It is installed with the server's interpreter: by the program `uv` if given, unless pip was told where packages come
-    from, which uv does not heed; otherwise by pip. Loads and servers that need the same one at the same time share one
+    pip installs it with the server's interpreter. Loads and servers that need the same one at the same time share one
     installation. Raises ModelLoadFailed, RepositoryUnavailable.
     """
     make_private(cache)
@@ -273,7 +271,7 @@ def installed(requirements: Path, cache: Path, *, uv: str | None = None) -> Path
         lock = lock_exclusive(folder.with_suffix(".lock"))
         try:
             if not (folder / _COMPLETE).exists():
-                _install(requirements, folder, uv, lock.fd)
+                _install(requirements, folder, lock.fd)
         finally:
             lock.release()
     except ToolFailed as error:
@@ -296,43 +294,20 @@ def _folder_of(requirements: Path, cache: Path) -> Path:
     return cache / f"requirements-{hashlib.sha256(key).hexdigest()[:24]}"
 
 
-def _install(requirements: Path, folder: Path, uv: str | None, lock: int) -> None:
+def _install(requirements: Path, folder: Path, lock: int) -> None:
     """The program gets the lock's descriptor: if the server is killed, the next one waits until the program ends."""
     began = time.monotonic()
-    if uv and _pip_has_sources():
-        uv = None
-    _log.info("installing %s into %s with %s", requirements, folder, "uv" if uv else "pip")
+    _log.info("installing %s into %s", requirements, folder)
     shutil.rmtree(folder, ignore_errors=True)
-    python = str(folder / "bin" / "python")
-    if uv:
-        steps = [
-            [uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
-            [uv, "pip", "install", "--quiet", "--python", python, "-r", str(requirements)],
-        ]
-    else:
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
-        steps = [
-            [sys.executable, "-m", "venv", str(folder)],
-            [*pip, "install", "--quiet", "-r", str(requirements)],
-        ]
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     try:
-        for step in steps:
-            run_tool(step, directory=requirements.parent, keep=[lock])
+        run_tool([sys.executable, "-m", "venv", str(folder)], keep=[lock])
+        run_tool([*pip, "install", "--quiet", "-r", str(requirements)], directory=requirements.parent, keep=[lock])
         (folder / _COMPLETE).touch()
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     _log.info("installed %s in %.1f s", requirements, time.monotonic() - began)
-
-
-def _pip_has_sources() -> bool:
-    """Return whether a variable or a file of pip says where packages come from."""
-    try:
-        settings = run_tool([sys.executable, "-m", "pip", "config", "list"]).decode(errors="replace")
-    except ToolFailed:  # the server's environment has no pip
-        return False
-    names = {line.partition("=")[0].strip(" '").rpartition(".")[2] for line in settings.splitlines()}
-    return not names.isdisjoint(_SOURCES)
 
 
 PATH_PARAMETER = "EXECUTION_ENV_PATH"
@@ -357,7 +332,7 @@ def prepare(model_directory: Path, parameters: Mapping[str, str], settings: Envi
                 f"'{requirements}' is not installed",
                 hint="--backend-config=python,install-requirements=true installs it",
             )
-        return _checked(_of_folder(installed(requirements, settings.cache, uv=shutil.which("uv"))))
+        return _checked(_of_folder(installed(requirements, settings.cache)))
     return StubEnvironment(sys.executable)
 
 

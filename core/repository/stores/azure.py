@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import requests
@@ -103,11 +102,11 @@ class AzureStore:
             for blob in self._container.list_blobs(self._prefix + prefix, include=["metadata"]):
                 yield self._stored(blob)
 
-    def folders(self, pages: int | None = None) -> Iterator[str]:
+    def folders(self) -> Iterator[str]:
         with self._failures_of(_LISTING, self.location):
-            for page in islice(self._container.walk_blobs(self._prefix, delimiter="/").by_page(), pages):
-                names = (each.name.removeprefix(self._prefix) for each in page if isinstance(each, BlobPrefix))
-                yield from filter(None, (name.rstrip("/") for name in names))
+            found = self._container.walk_blobs(self._prefix, delimiter="/")
+            names = (each.name.removeprefix(self._prefix) for each in found if isinstance(each, BlobPrefix))
+            yield from filter(None, (name.rstrip("/") for name in names))
 
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
         if start >= stop:

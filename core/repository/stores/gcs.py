@@ -22,7 +22,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -325,9 +324,8 @@ class GcsStore:
                 if not item["name"].endswith("/"):  # a marker that makes a folder visible in a console
                     yield self._stored(item)
 
-    def folders(self, pages: int | None = None) -> Iterator[str]:
-        listing = self._pages(prefix=self._prefix, delimiter="/", fields="prefixes,nextPageToken")
-        for page in islice(listing, pages):
+    def folders(self) -> Iterator[str]:
+        for page in self._pages(prefix=self._prefix, delimiter="/", fields="prefixes,nextPageToken"):
             names = (prefix.removeprefix(self._prefix).rstrip("/") for prefix in page.get("prefixes", ()))
             yield from filter(None, names)
 

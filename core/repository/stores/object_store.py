@@ -118,8 +118,8 @@ class ObjectStore(Protocol):
         """All objects whose key begins with `prefix`, in no particular order, paginated inside."""
         ...
 
-    def folders(self, pages: int | None = None) -> Iterator[str]:
-        """The names of the folders directly under the store's prefix; of at most the first `pages` of the listing."""
+    def folders(self) -> Iterator[str]:
+        """The names of the folders directly under the store's prefix."""
         ...
 
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
@@ -208,9 +208,9 @@ class RenewedStore(Generic[_C]):
         with self._renewing() as store:
             yield from store.list(prefix)
 
-    def folders(self, pages: int | None = None) -> Iterator[str]:
+    def folders(self) -> Iterator[str]:
         with self._renewing() as store:
-            yield from store.folders(pages)
+            yield from store.folders()
 
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
         with self._renewing() as store:

@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import boto3.session
@@ -439,8 +438,8 @@ class S3Store:
                 etag = quoted.strip('"')
                 yield StoredObject(key[len(self._root) :], size, etag, content_digest(self._bucket, etag))
 
-    def folders(self, pages: int | None = None) -> Iterator[str]:
-        for page in islice(self._pages(Prefix=self._root, Delimiter="/"), pages):
+    def folders(self) -> Iterator[str]:
+        for page in self._pages(Prefix=self._root, Delimiter="/"):
             for entry in page.get("CommonPrefixes", ()):
                 name = entry.get("Prefix", "").removeprefix(self._root).removesuffix("/")
                 if name:

@@ -43,7 +43,7 @@ class FileStore:
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         yield StoredObject("m/1/model.onnx", self._content.stat().st_size, "1")
 
-    def folders(self, pages: int | None = None) -> Iterator[str]:
+    def folders(self) -> Iterator[str]:
         yield "m"
 
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:

@@ -118,7 +118,7 @@ def _assert_held_start_is_seen(server: ServerProcess, size: int) -> None:
     assert server.request("GET", "/v2/health/live")[0] == 200
 
 
-def test_misspelled_prefix_fails_the_start_and_the_log_names_the_right_one(gcs: GcsEmulator, tmp_path: Path) -> None:
+def test_misspelled_prefix_fails_the_start(gcs: GcsEmulator, tmp_path: Path) -> None:
     right = CloudRepository(gcs, "spelling", "zoo/models")
     right.put_model("m", 2.0)
     wrong = CloudRepository(right.emulator, "spelling", "zoo/modles")
@@ -130,12 +130,7 @@ def test_misspelled_prefix_fails_the_start_and_the_log_names_the_right_one(gcs: 
         ) as server:
             until(lambda: readiness(server).get("phase") == "failed", "the start does not end")
             assert readiness(server)["failures"] == {"model repository": f"Unavailable: there is nothing in {shown}"}
-        until(
-            lambda: (
-                f"there is nothing in {shown}: did you mean {shown.replace('modles', 'models')}?" in server.log_text()
-            )
-        )
-        assert listings(proxy.requests) == 2
+        until(lambda: f"there is nothing in {shown}: check how" in server.log_text())
 
 
 def test_validate_examines_a_cloud_repository_and_fills_the_cache_of_the_server(s3: S3Emulator, tmp_path: Path) -> None:

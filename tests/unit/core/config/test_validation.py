@@ -601,7 +601,6 @@ def state_of(dims: str) -> str:
     return f"{ONE} sequence_batching {{ state {state_of} }}"
 
 
-SIZES = ",".join(map(str, range(1, 66)))
 READY: dict[str, str] = {
     "priorities": config(
         f"{ONE} dynamic_batching {{ priority_levels: {M64} default_priority_level: {M64} priority_queue_policy {{ "
@@ -627,28 +626,10 @@ READY: dict[str, str] = {
 REFUSED: dict[str, tuple[str, str]] = {
     "instances": (config(f"instance_group {{ kind: KIND_CPU count: {M31} }}"), "instance_group[0].count"),
     "groups": (config("instance_group { kind: KIND_CPU count: 400 } " * 3), "instance_group[2].count"),
-    "threads": (config(parameter("intra_op_thread_count", M31)), "parameters[intra_op_thread_count]"),
-    "digits": (config(parameter("inter_op_thread_count", "9" * 5000)), "parameters[inter_op_thread_count]"),
-    "warm_batch": (config(warmup(batch=M32), M31), "model_warmup[0].batch_size"),
-    "warm_count": (config(warmup(count=M32)), "model_warmup[0].count"),
     "warm_zeros": (config(warmup(dims=f"{I64}")), "model_warmup[0].inputs"),
     "warm_random": (config(warmup(dims="100000, 1000000", content="random_data")), "model_warmup[0].inputs"),
-    "utilized": (
-        config(
-            f"{ONE} sequence_batching {{ direct {{ "
-            f"minimum_slot_utilization: 0.1 max_queue_delay_microseconds: {M64} }} }}",
-            M31,
-        ),
-        "sequence_batching.direct.minimum_slot_utilization",
-    ),
     "state": (config(state_of("10000000000")), "sequence_batching.state[0].dims"),
     "state_overflow": (config(state_of(f"{I64}, {I64}")), "sequence_batching.state[0].dims"),
-    "batch_bucket": (config(parameter("BATCH_BUCKETS", f"1,{M31}"), M31), "parameters[BATCH_BUCKETS]"),
-    "length_bucket": (config(parameter("LENGTH_BUCKETS", M31)), "parameters[LENGTH_BUCKETS]"),
-    "buckets": (
-        config(f"{parameter('BATCH_BUCKETS', SIZES)} {parameter('LENGTH_BUCKETS', SIZES)}".replace(ONE, ""), 65),
-        "parameters[BATCH_BUCKETS]",
-    ),
 }
 LOAD = """
 import json, os, resource, sys

@@ -71,7 +71,7 @@ class MemoryStore:
             raise self.listing_faults.popleft()
         yield from (self.object(key) for key in self.contents if key.startswith(prefix))
 
-    def folders(self, pages: int | None = None) -> Iterator[str]:
+    def folders(self) -> Iterator[str]:
         if self.listing_faults:
             raise self.listing_faults.popleft()
         yield from {key.partition("/")[0] for key in self.contents if "/" in key}

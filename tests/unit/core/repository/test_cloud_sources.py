@@ -161,41 +161,9 @@ def test_listing_is_retried(source: ObjectStoreSource, store: MemoryStore) -> No
         source.models()
 
 
-@pytest.mark.parametrize(
-    ("beside", "hint"),
-    [
-        ({"models": b"", "mod": b""}, "did you mean s3://bucket/models?"),
-        ({"other": b"", "images": b""}, "the folders in s3://bucket are 'images', 'other'"),
-        ({}, "there is no folder in s3://bucket either"),
-        (
-            dict.fromkeys("abcdefghijk", b""),
-            "the folders in s3://bucket are 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', …",
-        ),
-    ],
-)
-def test_missing_prefix_is_an_error_that_names_the_most_similar_folder(
-    tmp_path: Path, beside: dict[str, bytes], hint: str
-) -> None:
-    above = MemoryStore({f"{name}/x": content for name, content in beside.items()}, location="s3://bucket")
-    misspelled = MemoryStore({}, location="s3://bucket/modles")
-    source = ObjectStoreSource(misspelled, downloader(tmp_path / "cache"), above)
+def test_missing_prefix_is_an_error(tmp_path: Path) -> None:
+    source = ObjectStoreSource(MemoryStore({}, location="s3://bucket/modles"), downloader(tmp_path))
     assert source.scan() == {}
-    with pytest.raises(RepositoryUnavailable, match=r"^there is nothing in s3://bucket/modles$") as missing:
-        source.check_exists()
-    assert missing.value.hint == hint
-
-
-def test_empty_folder_and_the_root_of_a_bucket_exist(tmp_path: Path) -> None:
-    fetching = downloader(tmp_path / "cache")
-    above = MemoryStore({"models/": b""}, location="s3://bucket")
-    ObjectStoreSource(MemoryStore({}, location="s3://bucket/models"), fetching, above).check_exists()
-    ObjectStoreSource(MemoryStore({}, location="s3://bucket"), fetching).check_exists()
-
-
-def test_missing_prefix_is_an_error_if_the_folder_above_is_refused(tmp_path: Path) -> None:
-    above = MemoryStore({"models/1": b""}, location="s3://bucket")
-    above.listing_faults.append(RepositoryUnavailable("refused"))
-    source = ObjectStoreSource(MemoryStore({}, location="s3://bucket/modles"), downloader(tmp_path), above)
     with pytest.raises(RepositoryUnavailable, match=r"^there is nothing in s3://bucket/modles$"):
         source.check_exists()
 

@@ -199,7 +199,7 @@ class Keyed:
         yield OBJECT
         self._check()
 
-    def folders(self, pages: int | None = None) -> Iterator[str]:
+    def folders(self) -> Iterator[str]:
         self._check()
         yield "a"
 

@@ -30,9 +30,9 @@ CONTENTS = {
 class MemoryOpener(SourceOpener):
     """Opens `store`, whatever the location."""
 
-    def __init__(self, folder: Path, store: MemoryStore, above: MemoryStore | None = None) -> None:
+    def __init__(self, folder: Path, store: MemoryStore) -> None:
         super().__init__(SourceOptions(cache_directory=folder, cache_bytes=0))
-        self._source = ObjectStoreSource(store, downloader(folder), above)
+        self._source = ObjectStoreSource(store, downloader(folder))
 
     def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
         return self._source
@@ -81,7 +81,6 @@ def test_problem_is_shown_with_its_path_in_the_storage(repository: CloudReposito
 
 
 def test_missing_prefix_is_a_problem_of_the_repository(tmp_path: Path) -> None:
-    above = MemoryStore({"models/m/1": b""}, location="s3://bucket")
-    opener = MemoryOpener(tmp_path, MemoryStore({}, location="s3://bucket/modles"), above)
+    opener = MemoryOpener(tmp_path, MemoryStore({}, location="s3://bucket/modles"))
     with pytest.raises(RepositoryUnavailable, match=r"^there is nothing in s3://bucket/modles$"):
         CloudRepository(opener, "s3://bucket/modles", "").models()

@@ -200,7 +200,7 @@ class MemoryOpener(SourceOpener):
         return ObjectFolder(self._store, self._loads)
 
     def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
-        return ObjectStoreSource(self._store, self._loads, MemoryStore({"archives/x": b""}, location="memory://bucket"))
+        return ObjectStoreSource(self._store, self._loads)
 
     def stop(self) -> None:
         self._loads.stop()
@@ -257,7 +257,6 @@ def test_a_prefix_without_archives_is_refused(tmp_path: Path) -> None:
         return refusal.value
 
     assert refused({}).message == "there is nothing in memory://bucket/archvies"
-    assert refused({}).hint == "did you mean memory://bucket/archives?"
     assert refused({"notes.txt": b""}).message == "there is no .tar.gz archive in memory://bucket/archvies"
 
 

@@ -194,33 +194,6 @@ def softmax_of_batch() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("model", "dims", "seen"),
-    [
-        (turned(), ([2, -1], [-1, 2]), "output 'OUTPUT0' has shape [5,1,2] for one row"),
-        (softmax_of_batch(), ([16], [16]), "a row of output 'OUTPUT0' has 1 alone and "),
-        (add_sub(), ([16], [16]), ""),
-    ],
-    ids=["time", "softmax", "sum"],
-)
-def test_configured_batching_of_dependent_rows_logs_a_warning(
-    model: Any, dims: tuple[list[int], list[int]], seen: str, version: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    save(model, version)
-    text = "max_batch_size: 8\n"
-    for number in range(len(model.inputs)):
-        text += tensor_text("input", f"INPUT{number}", "FP32", dims[0])
-        text += tensor_text("output", f"OUTPUT{number}", "FP32", dims[1])
-    config = config_of(text, backend="openvino")
-    signature = OpenVinoBackend().inspect(version, config)
-    assert signature is not None
-    fault = signature.batching_fault
-    assert (fault.seen if fault else "").startswith(seen)
-    assert bool(fault) == bool(seen)
-    with serving_version(OpenVinoBackend(), version, config):
-        assert ("requests that are batched fail" in caplog.text) == bool(seen)
-
-
-@pytest.mark.parametrize(
     ("shape", "layout", "max_batch_size", "dims"),
     [
         ((-1, 16), "NC", 4, [16]),

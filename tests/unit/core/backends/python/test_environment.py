@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.core.backends.python.environment import EnvironmentSettings, StubEnvironment, extracted, installed, prepare
+from trident.core.backends.python.environment import EnvironmentSettings, StubEnvironment, extracted, prepare
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
 
 # As conda-pack's script finds its folder and runs the scripts of packages.
@@ -230,26 +230,6 @@ def test_a_package_that_cannot_be_had_ends_the_load_with_the_words_of_pip(
     assert "No matching distribution found for ghost>=2" in raised.value.message
     assert 'INSTALL_REQUIREMENTS: "no"' in (raised.value.hint or "")
     assert [entry for entry in settings.cache.iterdir() if entry.is_dir()] == []
-
-
-def test_pip_installs_from_where_it_was_told(
-    tmp_path: Path, settings: EnvironmentSettings, wheels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    model = model_with(tmp_path / "m", "tiny")
-    folder = installed(model / "requirements.txt", settings.cache, uv="/no/such/uv")
-    assert list(folder.glob("lib/python*/site-packages/tiny.py"))
-
-
-def test_a_program_that_cannot_be_started_ends_the_load(
-    tmp_path: Path, settings: EnvironmentSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    model = model_with(tmp_path / "m", "tiny")
-    with pytest.raises(ModelLoadFailed, match="cannot start '/no/such/uv': No such file or directory"):
-        installed(model / "requirements.txt", settings.cache, uv="/no/such/uv")
 
 
 Prepare = Callable[..., StubEnvironment]
