@@ -2,7 +2,6 @@
 
     python -m bench compare         plain HTTP beside a Flask server, or beside another v2 server
     python -m bench guard           this checkout beside another one, by default the last release, in two minutes
-    python -m bench buckets         batch buckets for texts of many lengths
     python -m bench generation      generated tokens/s beside the loop of ONNX Runtime GenAI
     python -m bench grpc            gRPC beside binary HTTP
     python -m bench library         a call of the library beside one of the bare session, and one over HTTP

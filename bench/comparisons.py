@@ -15,7 +15,6 @@ from bench.loads import (
     instances,
     shared_memory,
     tabular_tensor,
-    texts,
 )
 from bench.models import python_models, repositories
 from bench.models.repositories import TABULAR
@@ -145,19 +144,6 @@ PYTHON = Benchmark(
     ),
 )
 
-BUCKETS = Benchmark(
-    "Batch buckets: texts of 5 to 128 tokens for a small transformer, with several buckets and without any.",
-    repositories.build_transformers,
-    {THIS: serving()},
-    [
-        Row(
-            "texts",
-            "texts of 5 to 128 tokens",
-            {name.replace("_", " "): (THIS, texts(name)) for name in repositories.BUCKETS},
-        )
-    ],
-)
-
 TRACES = {"all": "rate=1", "1 in 1,000": "rate=1000", "off": "level=OFF"}
 
 
@@ -250,7 +236,6 @@ PLATFORMS = Benchmark(
 )
 
 COMPARISONS = {
-    "buckets": BUCKETS,
     "compare": COMPARE,
     "grpc": GRPC_BENCHMARK,
     "platforms": PLATFORMS,

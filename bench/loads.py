@@ -188,25 +188,6 @@ def sequences(count: int) -> Ask:
     return opened
 
 
-def texts(model: str, count: int = 64) -> Ask:
-    """Texts of 5 to 128 tokens in rotation; nearly every one has its own length."""
-
-    @contextmanager
-    def opened(server: Server) -> Iterator[Load]:
-        made = []
-        for length in np.random.default_rng(SEED).integers(5, 129, count):
-            tensors = [triton.InferInput(name, [1, int(length)], "INT64") for name in ("IDS", "MASK")]
-            for tensor in tensors:
-                tensor.set_data_from_numpy(np.ones((1, length), np.int64), binary_data=False)
-            made.append(triton.InferenceServerClient.generate_request_body(tensors)[0])
-        url = server.url(f"/v2/models/{model}/infer")
-        for body in made:
-            _post(url, body, JSON_HEADERS)
-        yield Load(server, model, url, write_requests("texts", *made, headers=JSON_HEADERS))
-
-    return opened
-
-
 def tabular_rows(count: int) -> np.ndarray:
     return np.random.default_rng(SEED).random((count, FEATURES)).round(4)
 

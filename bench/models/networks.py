@@ -152,49 +152,6 @@ def resnet(stages: Sequence[tuple[int, int, int]] = STAGES, image: Sequence[int]
     return graph_of(made.nodes, [*image], [RESNET_CLASSES], made.weights)
 
 
-def transformer(columns: int = 64, layers: int = 4, tokens: int = 1000, classes: int = 8) -> onnx.ModelProto:
-    """IDS and MASK INT64 [batch, length] -> CLASSES FP32 [batch, length, 8]."""
-    random = np.random.default_rng(0)
-    weights = [
-        numpy_helper.from_array(np.array(1, np.float32), "one"),
-        numpy_helper.from_array(np.array(1e9, np.float32), "much"),
-        numpy_helper.from_array(np.array([1], np.int64), "rows"),
-    ]
-
-    def weight(name: str, *shape: int) -> str:
-        weights.append(numpy_helper.from_array((random.standard_normal(shape) / columns**0.5).astype(np.float32), name))
-        return name
-
-    def add(operator: str, inputs: list[str], output: str, **attributes: Any) -> None:
-        nodes.append(helper.make_node(operator, inputs, [output], **attributes))
-
-    nodes: list[onnx.NodeProto] = []
-    add("Gather", [weight("embeddings", tokens, columns), "IDS"], "x0")
-    add("Cast", ["MASK"], "present", to=TensorProto.FLOAT)
-    add("Sub", ["present", "one"], "absent")
-    add("Mul", ["absent", "much"], "lowered")
-    add("Unsqueeze", ["lowered", "rows"], "bias")
-    for n in range(layers):
-        for part in "qkv":
-            add("MatMul", [f"x{n}", weight(f"w{part}{n}", columns, columns)], f"{part}{n}")
-        add("Transpose", [f"k{n}"], f"t{n}", perm=[0, 2, 1])
-        add("MatMul", [f"q{n}", f"t{n}"], f"scores{n}")
-        add("Add", [f"scores{n}", "bias"], f"masked{n}")
-        add("Softmax", [f"masked{n}"], f"attention{n}", axis=-1)
-        add("MatMul", [f"attention{n}", f"v{n}"], f"mixed{n}")
-        add("Add", [f"mixed{n}", f"x{n}"], f"sum{n}")
-        add("MatMul", [f"sum{n}", weight(f"wide{n}", columns, 4 * columns)], f"hidden{n}")
-        add("Relu", [f"hidden{n}"], f"active{n}")
-        add("MatMul", [f"active{n}", weight(f"narrow{n}", 4 * columns, columns)], f"out{n}")
-        add("Tanh", [f"out{n}"], f"x{n + 1}")
-    add("MatMul", [f"x{layers}", weight("head", columns, classes)], "CLASSES")
-    shape = ["batch", "length"]
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in ("IDS", "MASK")]
-    output = helper.make_tensor_value_info("CLASSES", TensorProto.FLOAT, [*shape, classes])
-    graph = helper.make_graph(nodes, "transformer", inputs, [output], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 def trees(count: int = 100, depth: int = 6, features: int = 30) -> onnx.ModelProto:
     """INPUT FP32 [N, features] -> OUTPUT FP32 [N, 1]: the sum of full binary trees, as of a boosted regressor."""
     random = np.random.default_rng(0)

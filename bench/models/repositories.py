@@ -113,27 +113,3 @@ def build_tabular(repository: Path) -> None:
     node = helper.make_node("MatMul", ["IN", "W"], ["OUT"])
     graph = graph_of([node], [FEATURES], [1], {"W": np.ones((FEATURES, 1))}, names=("IN", "OUT"))
     write(repository / TABULAR, 'backend: "onnxruntime"\nmax_batch_size: 1024\ndynamic_batching {}\n', graph)
-
-
-BUCKETS: dict[str, dict[str, str]] = {
-    "lengths_16_32_64_128_and_rows": {"LENGTH_BUCKETS": "16,32,64,128", "BATCH_BUCKETS": "1,2,4,8,16"},
-    "lengths_16_32_64_128": {"LENGTH_BUCKETS": "16,32,64,128"},
-    "lengths_in_eights": {"LENGTH_BUCKETS": ",".join(map(str, range(8, 129, 8)))},
-    "none": {},
-}
-"""Models of the same transformer, and their parameters."""
-
-
-def build_transformers(repository: Path) -> None:
-    graph = networks.transformer()
-    tensors = (
-        'input [ { name: "IDS" data_type: TYPE_INT64 dims: -1 }, { name: "MASK" data_type: TYPE_INT64 dims: -1 } ] '
-        'output { name: "CLASSES" data_type: TYPE_FP32 dims: [ -1, 8 ] }'
-    )
-    for name, buckets in BUCKETS.items():
-        values = {**buckets, "LENGTH_OUTPUTS": "CLASSES"} if buckets else {}
-        parameters = " ".join(
-            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in values.items()
-        )
-        config = f"max_batch_size: 16 {BATCHING} {tensors} {parameters} instance_group {{ count: 1 kind: KIND_CPU }}"
-        write(repository / name, f'backend: "onnxruntime" {config}', graph)

@@ -132,7 +132,7 @@ def test_response_of_another_form_fails_and_is_shown(form: Form, content: bytes,
         ([[1.1, "six"]], "row 1, column 1 is 1.1, not 1"),
         ([[1, "sex"]], "row 1, column 2 is sex, not six"),
         ([[float("nan"), "six"]], "row 1, column 1 is nan, not 1"),
-        ([[1]], "row 1 has 1 values, not 2"),
+        ([[1]], "row 1, column 2 is None, not six"),
         ([], "0 rows, not 1"),
     ],
 )
