@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from trident.app.bench.client import LoadClient, Sample
 from trident.app.bench.server import Server
 
 PERCENTILES = (50, 90, 95, 99)
+PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
 _SLICES = 20
 _RESAMPLES = 2000
 _SEED = 3
@@ -36,10 +38,13 @@ class ServerTimes:
     compute_input: float
     compute_infer: float
     compute_output: float
-    total: float
     batch: float
     batches: dict[str, int] = field(default_factory=dict)
     costs: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[float]:
+        return [self.queue, self.compute_input, self.compute_infer, self.compute_output]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +54,6 @@ class Level:
 
     concurrency: int = 0
     asked_rate: float = 0.0
-    batch_size: int = 1
     seconds: float
     requests: int
     responses: int
@@ -77,8 +81,8 @@ class Level:
 
     @property
     def is_behind(self) -> bool:
-        """Whether an open loop was answered less than 95 % of what it asked."""
-        return bool(self.asked_rate) and self.rate < 0.95 * self.asked_rate
+        """Whether an open loop was answered, while it lasted, less than 95 % of what it sent."""
+        return bool(self.asked_rate) and self.rate * self.seconds < 0.95 * (self.requests + self.errors)
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Level:
@@ -97,8 +101,6 @@ def measure(
     concurrency: int = 0,
     rate: float = 0.0,
     poisson: bool = False,
-    batch_size: int = 1,
-    percentile: int = 0,
     warm_up: float = 0.0,
     tick: Callable[[], None] = lambda: None,
 ) -> Level:
@@ -112,7 +114,7 @@ def measure(
         run(warm_up)
     before = server.statistics(model, version)
     sample = run(seconds)
-    level = level_of(sample, concurrency=concurrency, rate=rate, batch_size=batch_size, percentile=percentile)
+    level = level_of(sample, concurrency=concurrency, rate=rate)
     level.server = server_times(before, server.statistics(model, version))
     return level
 
@@ -127,15 +129,13 @@ def due_times(rate: float, seconds: float, *, poisson: bool) -> list[float]:
     return [at for at in times if at < seconds]
 
 
-def level_of(
-    sample: Sample, *, concurrency: int = 0, rate: float = 0.0, batch_size: int = 1, percentile: int = 0
-) -> Level:
+def level_of(sample: Sample, *, concurrency: int = 0, rate: float = 0.0) -> Level:
     """Requests that ended after the run are in the percentiles, which would lack the slowest otherwise, and not in the
     requests/s."""
     begun, latency = np.asarray(sample.begun), np.asarray(sample.latency) * 1e3
     ended = begun + latency / 1e3
     seconds = max(sample.seconds, 1e-9)
-    wanted = sorted({*PERCENTILES, *([percentile] if percentile else [])})
+    percentiles = np.percentile(latency, PERCENTILES) if latency.size else np.zeros(len(PERCENTILES))
     slices: list[tuple[float, ...]] = []
     edges = np.linspace(0, seconds, _SLICES + 1)
     order = np.argsort(ended, kind="stable")
@@ -148,7 +148,6 @@ def level_of(
     return Level(
         concurrency=concurrency,
         asked_rate=rate,
-        batch_size=batch_size,
         seconds=seconds,
         requests=latency.size,
         responses=sample.responses,
@@ -157,55 +156,41 @@ def level_of(
         rate=float(np.count_nonzero(ended <= seconds)) / seconds,
         rate_interval=(low, high),
         mean=float(latency.mean()) if latency.size else 0.0,
-        percentiles=_percentiles(latency, wanted),
+        percentiles={str(name): float(value) for name, value in zip(PERCENTILES, percentiles, strict=True)},
         slices=slices,
         client_cpu=sample.cpu,
     )
 
 
-def _percentiles(values: Numbers, wanted: Sequence[int]) -> dict[str, float]:
-    found = np.percentile(values, wanted) if values.size else np.zeros(len(wanted))
-    return {str(name): float(value) for name, value in zip(wanted, found, strict=True)}
-
-
 def server_times(before: Mapping[str, Any], after: Mapping[str, Any]) -> ServerTimes | None:
     """The difference of two answers of the statistics; None without a request between them."""
-
-    def summed(answer: Mapping[str, Any], name: str, part: str) -> int:
-        models = answer.get("model_stats", [])
-        return sum(int(each.get("inference_stats", {}).get(name, {}).get(part, 0)) for each in models)
-
-    def batches(answer: Mapping[str, Any], part: str) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for model in answer.get("model_stats", []):
-            for each in model.get("batch_stats", []):
-                size = int(each.get("batch_size", 0))
-                found[size] = found.get(size, 0) + int(each.get("compute_infer", {}).get(part, 0))
-        return found
-
-    requests = summed(after, "success", "count") - summed(before, "success", "count")
-    if requests <= 0:
+    spent = _counted(after) - _counted(before)
+    requests = spent["success", "count"]
+    if not requests:
         return None
-
-    def mean(name: str) -> float:
-        return (summed(after, name, "ns") - summed(before, name, "ns")) / requests / 1e6
-
-    earlier, spent = batches(before, "count"), batches(before, "ns")
-    counts = {size: count - earlier.get(size, 0) for size, count in sorted(batches(after, "count").items())}
-    times = {size: ns - spent.get(size, 0) for size, ns in batches(after, "ns").items()}
-    counts = {size: count for size, count in counts.items() if count > 0}
-    executions = sum(counts.values())
+    means = {name: spent[name, "ns"] / requests / 1e6 for name in PARTS}
+    sizes = sorted((size for size, part in spent if size.isdecimal() and part == "count"), key=int)
+    batches = {size: spent[size, "count"] for size in sizes}
+    executions = sum(batches.values())
     return ServerTimes(
         requests=requests,
-        queue=mean("queue"),
-        compute_input=mean("compute_input"),
-        compute_infer=mean("compute_infer"),
-        compute_output=mean("compute_output"),
-        total=mean("success"),
-        batch=sum(size * count for size, count in counts.items()) / executions if executions else 0.0,
-        batches={str(size): count for size, count in counts.items()},
-        costs={str(size): times[size] / count / 1e6 for size, count in counts.items()},
+        **means,
+        batch=sum(int(size) * count for size, count in batches.items()) / executions if executions else 0.0,
+        batches=batches,
+        costs={size: spent[size, "ns"] / count / 1e6 for size, count in batches.items()},
     )
+
+
+def _counted(answer: Mapping[str, Any]) -> Counter[tuple[str, str]]:
+    """`count` and `ns` of each part of a request, and of each size of a batch, by their names."""
+    found: Counter[tuple[str, str]] = Counter()
+    for model in answer.get("model_stats", []):
+        parts = dict(model.get("inference_stats", {}))
+        parts |= {str(each["batch_size"]): each.get("compute_infer", {}) for each in model.get("batch_stats", [])}
+        for name, each in parts.items():
+            for part in ("count", "ns"):
+                found[name, part] += int(each.get(part, 0))
+    return found
 
 
 # --- what the levels say
@@ -321,8 +306,7 @@ def row(level: Level) -> list[str]:
     times = level.server
     server = ("-", "-", "-")
     if times is not None:
-        compute = times.compute_input + times.compute_infer + times.compute_output
-        server = (number(times.queue), number(compute), f"{times.batch:.1f}" if times.batch else "-")
+        server = (number(times.queue), number(sum(times.parts[1:])), f"{times.batch:.1f}" if times.batch else "-")
     return [level.name, f"{number(level.rate)}{spread}", *(number(level.percentiles[each]) for each in _SHOWN), *server]
 
 
@@ -348,26 +332,23 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def perf_analyzer_csv(levels: Sequence[Level], percentile: int = 0) -> str:
+def perf_analyzer_csv(levels: Sequence[Level], batch_size: int = 1) -> str:
     """The report of perf_analyzer's option -f: its columns, in inferences/s and microseconds."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     by_rate = bool(levels and levels[0].asked_rate)
-    shown = [str(each) for each in sorted({*PERCENTILES, *([percentile] if percentile else [])})]
     writer.writerow(
         (
             "Request Rate" if by_rate else "Concurrency",
             *("Inferences/Second", "Client Send", "Network+Server Send/Recv", "Server Queue"),
             *("Server Compute Input", "Server Compute Infer", "Server Compute Output", "Client Recv"),
-            *(f"p{name} latency" for name in shown),
+            *(f"p{name} latency" for name in PERCENTILES),
         )
     )
     for level in levels:
         times = level.server
-        parts = [0.0] * 4
-        if times is not None:
-            parts = [times.queue, times.compute_input, times.compute_infer, times.compute_output]
-        micros = [max(0.0, level.mean - sum(parts)), *parts, 0.0, *(level.percentiles[name] for name in shown)]
+        parts = times.parts if times is not None else [0.0] * len(PARTS)
+        micros = [max(0.0, level.mean - sum(parts)), *parts, 0.0, *level.percentiles.values()]
         load = f"{level.asked_rate:g}" if by_rate else level.concurrency
-        writer.writerow([load, f"{level.rate * level.batch_size:g}", 0, *(round(1e3 * each) for each in micros)])
+        writer.writerow([load, f"{level.rate * batch_size:g}", 0, *(round(1e3 * each) for each in micros)])
     return out.getvalue()

@@ -44,7 +44,7 @@ def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def level_sections(sides: Sequence[tuple[str, Sequence[Level]]], percentile: int) -> list[tuple[str, str]]:
+def level_sections(sides: Sequence[tuple[str, Sequence[Level]]], percentile: str) -> list[tuple[str, str]]:
     """The plots of one server or of several, and the tables."""
     answered = [(name, [level for level in levels if level.requests]) for name, levels in sides]
     shown = [(name, levels) for name, levels in answered if levels]
@@ -63,7 +63,7 @@ def level_sections(sides: Sequence[tuple[str, Sequence[Level]]], percentile: int
     return sections
 
 
-def _frontier(sides: Sequence[tuple[str, Sequence[Level]]], percentile: int) -> str:
+def _frontier(sides: Sequence[tuple[str, Sequence[Level]]], percentile: str) -> str:
     def points(levels: Sequence[Level], name: str) -> list[Point]:
         best = knee(levels)
         return [
@@ -79,7 +79,7 @@ def _frontier(sides: Sequence[tuple[str, Sequence[Level]]], percentile: int) -> 
         ]
 
     if len(sides) > 1:
-        series = [(name, points(levels, str(percentile))) for name, levels in sides]
+        series = [(name, points(levels, percentile)) for name, levels in sides]
     else:
         series = [(f"p{name}", points(sides[0][1], name)) for name in ("50", "90", "99")]
     return lines("Latency over throughput; the ring is the knee", series, x="requests/s", y="ms")
@@ -90,8 +90,7 @@ def _times(name: str, levels: Sequence[Level], is_one_of_several: bool) -> str:
     columns = []
     for level in levels:
         if (times := level.server) is not None:
-            parts = [times.queue, times.compute_input, times.compute_infer, times.compute_output]
-            columns.append((level.name, [*parts, max(0.0, level.mean - sum(parts))]))
+            columns.append((level.name, [*times.parts, max(0.0, level.mean - sum(times.parts))]))
     title = f"Where the time of a request goes{f': {name}' if is_one_of_several else ''}"
     return bars(title, TIMES, columns, x="", y="mean ms") if columns else ""
 

@@ -26,6 +26,7 @@ from trident.adapters.common.options import (
 from trident.app.bench.client import LoadClient
 from trident.app.bench.measure import (
     HEADINGS,
+    PERCENTILES,
     Difference,
     Level,
     differences,
@@ -81,6 +82,7 @@ def _header(text: str) -> tuple[str, str]:
 
 _own = Option.of_command
 _RANGE = Kind("START:END:STEP", _range)
+_PERCENTILE = choice("percentile", *map(str, PERCENTILES))
 _FORMAT_KIND = choice("input-tensor-format", "binary", "json")
 OPTIONS = {
     each.flag: each
@@ -102,7 +104,7 @@ OPTIONS = {
         _own("request-rate-range", _RANGE, (), "Requests sent in a second, however long answers take."),
         _own("request-distribution", choice("d", "constant", "poisson"), "constant", "Of the rate; default constant."),
         _own("measurement-interval", integer(50), 5000, "Milliseconds of a level; default 5000; -p."),
-        _own("percentile", integer(1, 99), 99, "Of the limit and the comparisons; default 99."),
+        _own("percentile", _PERCENTILE, "99", "Of the limit and the plots; default 99."),
         _own("latency-threshold", number(0), 0.0, "Milliseconds; a sweep ends above it; -l."),
         _own("processes", integer(1, 64), 0, "Processes of the client; default 1, and 2 from 8 cores."),
         _own("output", TEXT, None, "FOLDER/NAME of the .json and .html; default bench-MODEL; empty for none."),
@@ -220,8 +222,6 @@ class _Bench:
             concurrency=0 if is_rate else int(load),
             rate=load if is_rate else 0.0,
             poisson=self.values["request-distribution"] == "poisson",
-            batch_size=self.values["batch-size"],
-            percentile=self.values["percentile"],
             tick=lambda: self.status.show(f"{name}: {seconds:g} s"),
         )
         if client.interrupted:
@@ -244,7 +244,7 @@ class _Bench:
     def _sweep(self, client: LoadClient, server: Server) -> None:
         levels = self.sides[0][1]
         seconds = self.values["measurement-interval"] / 1000
-        limit, percentile = self.values["latency-threshold"], str(self.values["percentile"])
+        limit, percentile = self.values["latency-threshold"], self.values["percentile"]
         for load in self._loads(levels):
             level = self._level(client, server, load, seconds, min(_LONGEST_WARM_UP, seconds * _WARM_UP_SHARE))
             levels.append(level)
@@ -293,7 +293,7 @@ class _Bench:
             Path(f"{name}.html").write_text(page(f"Load on {self.model}", about, sections))
             print(f"wrote {name}.json and {name}.html")
         if self.values["latency-report-file"]:
-            report = perf_analyzer_csv(self.sides[0][1], self.values["percentile"])
+            report = perf_analyzer_csv(self.sides[0][1], self.values["batch-size"])
             Path(self.values["latency-report-file"]).write_text(report)
         return 0 if levels and any(level.requests for level in levels) else 1
 

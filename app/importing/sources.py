@@ -386,7 +386,7 @@ def check_trust(path: Path, options: Options, why: str) -> None:
     if not options.trust_pickle:
         raise InvalidRequest(
             f"{path.name} {why}: who wrote it decides what runs here, with your rights",
-            hint=f"if you trust its author, `trident import {path} --trust-pickle` runs it in a process of its own",
+            hint="if you trust its author, --trust-pickle runs it in a process of its own",
         )
 
 
