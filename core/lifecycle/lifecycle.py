@@ -28,10 +28,9 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader
 from trident.core.lifecycle.loads import Loads
-from trident.core.lifecycle.long_executions import LongExecutions
+from trident.core.lifecycle.memory import MemoryLedger
 from trident.core.lifecycle.model import Model, Retirement, index_entry, log_in_flight, poll_failure
 from trident.core.lifecycle.models import Models, StartProgress, find_steps
 from trident.core.lifecycle.options import EngineOptions, EnginePlace
@@ -46,6 +45,7 @@ from trident.core.lifecycle.state import (
 )
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.history import Activity
+from trident.core.observability.statistics import RunningExecution
 from trident.core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
 from trident.core.repository.sources import (
     FolderShape,
@@ -555,3 +555,127 @@ def overview(models: Iterable[Model], active: Mapping[tuple[str, int], Activity]
                 )
             )
     return lines
+
+
+# Idle models give back the memory that only their executions needed: arenas keep that of the largest batch.
+# Source: docs/gpu.md.
+
+
+_LOOK_EVERY_S = 1.0
+
+
+class IdleMemory:
+    """Looks on a thread of its own, from `start` to `stop`. `versions` are those that serve, at any moment.
+
+    A model that was asked nothing for `after_s` seconds gives back its memory, with 0 only when a load needs it.
+    """
+
+    def __init__(self, versions: Callable[[], Iterable[ModelVersion]], ledger: MemoryLedger, after_s: float) -> None:
+        self._versions = versions
+        self._ledger = ledger
+        self._after_s = after_s
+        # By version: the time of its last inference, since when that is so, and whether it has been shrunk since.
+        self._seen: dict[ModelVersion, tuple[int, float, bool]] = {}
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        if self._ledger.devices:
+            self._ledger.reclaim = self.shrink_all
+        if self._ledger.devices and self._after_s:
+            threading.Thread(target=self._run, name="trident-idle-memory", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(min(_LOOK_EVERY_S, self._after_s)):
+            self.look(time.monotonic())
+
+    def look(self, now_s: float) -> None:
+        """Shrink the models that have been idle for long enough, once until they are used again."""
+        seen: dict[ModelVersion, tuple[int, float, bool]] = {}
+        for version in self._versions():
+            if version.memory is None:
+                continue
+            last = version.statistics.last_inference_ms
+            before, since_s, is_shrunk = self._seen.get(version, (-1, now_s, False))
+            if last != before or version.in_flight:
+                version.memory.returned.clear()
+                since_s, is_shrunk = now_s, False
+            elif not is_shrunk and now_s - since_s >= self._after_s:
+                is_shrunk = True
+                self._shrink(version, f"was idle for {self._after_s:g} s")
+            seen[version] = last, since_s, is_shrunk
+        self._seen = seen
+
+    def shrink_all(self) -> None:
+        """Shrink each model that executes nothing at the moment."""
+        for version in self._versions():
+            if not version.in_flight:
+                self._shrink(version, "executes nothing while a load needs memory")
+
+    def _shrink(self, version: ModelVersion, why: str) -> None:
+        if version.memory is None:
+            return
+        size = self._ledger.shrink(version.memory, version.shrink)
+        if size:
+            _log.info("model '%s' version %d %s: it gave back %d bytes", version.name, version.version, why, size)
+
+
+# A model in an endless loop is READY, and nothing else would say so. Source: docs/spec/statistics-and-metrics.md.
+
+
+FIRST_S = 10.0
+_SHOWN_IDS = 8
+
+
+class LongExecutions:
+    """Looks on a thread of its own, from `start` to `stop`. `versions` are those that serve or leave, at any moment."""
+
+    def __init__(self, versions: Callable[[], Iterable[ModelVersion]]) -> None:
+        self._versions = versions
+        # By version, instance and begin: after how many seconds the execution is logged next.
+        self._next: dict[tuple[int, str, int], float] = {}
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="trident-long-executions", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            self.look(time.monotonic_ns())
+
+    def look(self, now_ns: int) -> None:
+        """Log the executions that have run for 10 s, or twice as long as when they were logged before."""
+        running: dict[tuple[int, str, int], float] = {}
+        for version in self._versions():
+            for execution in version.statistics.executions():
+                key = id(version), execution.instance, execution.begin_ns
+                due_s, age_s = self._next.get(key, FIRST_S), (now_ns - execution.begin_ns) / 1e9
+                if age_s >= due_s:
+                    _log_execution(version, execution, age_s)
+                    while due_s <= age_s:
+                        due_s *= 2
+                running[key] = due_s
+        self._next = running
+
+
+def _log_execution(version: ModelVersion, execution: RunningExecution, age_s: float) -> None:
+    process = next((each.process_id for each in version.processes() if each.instance == execution.instance), 0)
+    ids = [f"'{each}'" for each in execution.ids if each]
+    more = f" and {len(ids) - _SHOWN_IDS} others" if len(ids) > _SHOWN_IDS else ""
+    _log.warning(
+        "model '%s' version %d: an execution on instance '%s'%s has run for %d s; its batch has %d, request ids: %s%s",
+        version.name,
+        version.version,
+        execution.instance,
+        f" (process {process})" if process else "",
+        age_s,
+        execution.batch_size,
+        ", ".join(ids[:_SHOWN_IDS]) or "none",
+        more,
+        extra={"model": version.name},
+    )

@@ -6,18 +6,21 @@ Some exporters declare the outputs as they are for one row: LightGBM's label is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from threading import Timer
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
-from trident.core.backends.batch_trial import TrialInput, TrialOver, try_batches
+import numpy as np
+
 from trident.core.backends.onnxruntime.session import FAILURES, SessionSettings, run_options
-from trident.core.config.problem import ModelSignature
-from trident.core.inference.tensors import BY_NAME, Array
+from trident.core.config.problem import BatchingFault, ModelSignature
+from trident.core.inference.tensors import BY_NAME, BYTES, Array, Datatype, Shape, shape_text
 
 _log = logging.getLogger("trident.backends")
 
@@ -102,3 +105,239 @@ def time_limit(options: Any, seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+# A first dimension that is variable need not be the batch: it may be the time, or the objects that were found. And rows
+# may depend on each other although every tensor has one for each: a reduction over the batch, or a dynamic
+# quantization, whose scale is that of the whole tensor. So the graph runs on three different rows, each alone and then
+# in batches of two and three, and each row of a batch is compared with the row alone. Source:
+# docs/model-repository.md.
+
+
+Feed = dict[str, Array]
+RunFeed = Callable[[Mapping[str, Array]], Sequence[Array]]
+"""Runs the graph, and returns its outputs in their order."""
+
+# Differing magnitudes: beside the second row a scale of the whole tensor leaves little of the first.
+_SCALES = (0.1, 10.0, 1.0)
+# Of all variable dimensions but the first, tried until the graph takes one. The last ones are for graphs that say
+# variable and take only the length that they were exported with.
+_LENGTHS = (5, 16, 32, 64, 224, 512, 4, 3, 2, 8, 10, 128, 1)
+# One second of sound, where it is the only dimension of each input. What needs a square of it would not fit in memory.
+_SAMPLES = (16000,)
+_INPUT_BYTES_AT_MOST = 64 << 20
+# The range of 8-bit integers from which they are taken for quantized numbers rather than labels.
+_QUANTIZED = 16
+# The part of the elements of a row that may differ: at a tie, a difference in the last bit decides.
+_FREE = 0.01
+# Runs that show nothing, because results are empty or not finite, before the graph is taken at its word.
+_RUNS_WITHOUT_RESULT = 3
+
+_SHAPE_CURE = "export it with the batch as the first dimension of every output"
+_ROWS_CURE = (
+    "export it so that each row depends on itself alone; if it is quantized dynamically, quantize it statically"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialInput:
+    """An input whose first dimension is variable. `dims` are the others; -1 is variable."""
+
+    name: str
+    datatype: Datatype
+    dims: Shape
+
+
+class TrialOver(Exception):
+    """Raised by what runs the graph: there is no more time."""
+
+
+class Outcome(NamedTuple):
+    """`fault` is why rows cannot be batched; None if they can. `failure` says why nothing was seen, or is ""."""
+
+    fault: BatchingFault | None = None
+    failure: str = ""
+
+
+def try_batches(
+    run: RunFeed,
+    inputs: Sequence[TrialInput],
+    outputs: Sequence[str],
+    failures: tuple[type[Exception], ...],
+    rows: int,
+    margin: float,
+) -> Outcome:
+    """Run the graph in batches of up to `rows` rows, at most three. `failures` are what a run raises.
+
+    `margin` is how far floating-point numbers may be apart, as a part of the largest in their row: kernels may round
+    differently for different numbers of rows.
+    A graph that answers the same row twice differently is random: only the shapes of its results are judged.
+    """
+    failure = "its inputs are too large"
+    without_result = 0
+    is_sound = all(each.dims == (-1,) and each.datatype.dtype.kind == "f" for each in inputs)
+    lengths = _LENGTHS if any(-1 in each.dims for each in inputs) else (1,)
+    for length, kind in product((*lengths, *_SAMPLES) if is_sound else lengths, _KINDS):
+        shapes = [tuple(length if dim == -1 else dim for dim in each.dims) for each in inputs]
+        size = sum(math.prod(shape) * each.datatype.dtype.itemsize for shape, each in zip(shapes, inputs, strict=True))
+        if size * len(_SCALES) > _INPUT_BYTES_AT_MOST:
+            continue
+        feeds = [
+            {each.name: value for each, value in zip(inputs, _row(inputs, shapes, kind, number), strict=True)}
+            for number in range(min(rows, len(_SCALES)))
+        ]
+        try:
+            alone = [list(run(feed)) for feed in feeds]
+        except TrialOver:
+            return Outcome(failure="it took too long")
+        except failures as exc:
+            failure = f"it fails on made-up inputs: {_first_line(exc)}"
+            continue
+        try:
+            fault = _fault(run, feeds, alone, outputs, failures, margin)
+        except TrialOver:
+            return Outcome(failure="it took too long")
+        except failures as exc:  # the row that it has answered already
+            return Outcome(failure=f"it fails now and then: {_first_line(exc)}")
+        if fault is not None or _shows_something(alone) or without_result == _RUNS_WITHOUT_RESULT:
+            return Outcome(fault)
+        without_result += 1
+    return Outcome() if without_result else Outcome(failure=failure)
+
+
+def _fault(
+    run: RunFeed,
+    feeds: Sequence[Feed],
+    alone: Sequence[Sequence[Array]],
+    outputs: Sequence[str],
+    failures: tuple[type[Exception], ...],
+    margin: float,
+) -> BatchingFault | None:
+    for answer in alone:
+        for name, result in zip(outputs, answer, strict=True):
+            if result.shape[:1] != (1,):
+                return BatchingFault(f"output '{name}' has shape {shape_text(result.shape)} for one row", _SHAPE_CURE)
+    for count in range(2, len(feeds) + 1):
+        batch = {name: np.concatenate([feed[name] for feed in feeds[:count]]) for name in feeds[0]}
+        try:
+            together = run(batch)
+        except failures as exc:
+            text = f"it takes one row, and fails on a batch of {count}: {_first_line(exc)}"
+            return BatchingFault(text, "export it with a dynamic first dimension")
+        for name, result in zip(outputs, together, strict=True):
+            if result.shape[:1] != (count,):
+                text = f"output '{name}' has shape {shape_text(result.shape)} for a batch of {count}"
+                return BatchingFault(text, _SHAPE_CURE)
+        for number in range(count):
+            for at, name in enumerate(outputs):
+                mine, beside = alone[number][at], together[at][number : number + 1]
+                seen = _difference(mine, beside, margin)
+                if seen and not _difference(mine, run(feeds[number])[at], margin):
+                    return BatchingFault(f"a row of output '{name}' {seen} in a batch of {count}", _ROWS_CURE)
+    return None
+
+
+def _difference(alone: Array, beside: Array, margin: float) -> str:
+    """How a row `beside` others differs from the same row `alone`; "" if it does not. Both are batches of one row."""
+    if alone.shape != beside.shape:
+        return f"has shape {shape_text(alone.shape[1:])} alone and {shape_text(beside.shape[1:])}"
+    differs = ~_close(alone, beside, margin)
+    if np.count_nonzero(differs) <= differs.size * _FREE:
+        return ""
+    first = int(np.argmax(differs))
+    return f"has {_shown(alone.reshape(-1)[first])} alone and {_shown(beside.reshape(-1)[first])}"
+
+
+def _close(alone: Array, beside: Array, margin: float) -> Any:
+    """Return an array that tells which elements are equal up to rounding."""
+    if alone.dtype.kind != "f":
+        # A tie before the rounding to 8 bits is one apart.
+        if alone.dtype.itemsize == 1 and alone.dtype.kind in "iu" and alone.size and np.ptp(alone) >= _QUANTIZED:
+            return np.abs(alone.astype(np.int64) - beside) <= 1
+        return np.asarray(alone == beside)
+    mine, other = alone.astype(np.float64), beside.astype(np.float64)
+    finite = np.abs(mine[np.isfinite(mine)])
+    most = margin * (finite.max() if finite.size else 0.0) + 1e-9
+    with np.errstate(invalid="ignore"):
+        near = np.abs(mine - other) <= most
+    return near | (mine == other) | (~np.isfinite(mine) & ~np.isfinite(other))
+
+
+def _shows_something(alone: Sequence[Sequence[Array]]) -> bool:
+    """Whether each output has elements, and finite ones if they are floating-point numbers."""
+    return all(
+        any(row.size and (row.dtype.kind != "f" or np.isfinite(row).any()) for row in column)
+        for column in zip(*alone, strict=True)
+    )
+
+
+def _floats(row: int, shape: Shape) -> Array:
+    """Numbers of both signs, or one number, whose magnitude is the row's."""
+    count = math.prod(shape)
+    signs = np.where((np.arange(count) + row) % 2, -1.0, 1.0)
+    return np.random.default_rng(row).uniform(0.5, 1.0, count) * signs * _SCALES[row]
+
+
+def _positive(row: int, shape: Shape) -> Array:
+    return np.abs(_floats(row, shape))
+
+
+def _bits(row: int, shape: Shape) -> Array:
+    """Zeros and ones, the third row of ones."""
+    return np.ones(math.prod(shape)) if row == 2 else (np.arange(math.prod(shape)) + row) % 2
+
+
+def _identifiers(row: int, shape: Shape) -> Array:
+    """Numbers from 0 to at most 100, which most vocabularies have, in the second row larger than in the first."""
+    return np.random.default_rng(row).integers(0, (5, 101, 20)[row], math.prod(shape))
+
+
+def _lengths(row: int, shape: Shape) -> Array:
+    """Ones and twos."""
+    return _bits(row, shape) + 1
+
+
+_WORDS = ("one", "two words", "")
+_Values = Callable[[int, Shape], Array]
+
+
+class _Kind(NamedTuple):
+    """The values of inputs by their datatypes. `first` is for the first input of integers: often it has identifiers."""
+
+    floats: _Values
+    first: _Values
+    integers: _Values
+    words: Sequence[str]
+
+
+# Tried until the graph takes one: it may be wrong for identifiers, lengths, logarithms or texts that must be numbers.
+_KINDS = (
+    _Kind(_floats, _identifiers, _bits, _WORDS),
+    _Kind(_floats, _bits, _bits, ("1", "20", "3")),
+    _Kind(_positive, _lengths, _lengths, ("", "", "")),
+)
+
+
+def _row(inputs: Sequence[TrialInput], shapes: Sequence[Shape], kind: _Kind, number: int) -> Iterator[Array]:
+    """The inputs of row `number`, with the batch dimension."""
+    integers = kind.first
+    for each, shape in zip(inputs, shapes, strict=True):
+        datatype = each.datatype
+        if datatype is BYTES:
+            texts = [kind.words[(number + at) % len(kind.words)] for at in range(math.prod(shape))]
+            values = np.array(texts, object)
+        elif datatype.dtype.kind == "b":
+            values = _bits(number, shape)
+        elif datatype.dtype.kind == "f":
+            values = kind.floats(number, shape)
+        else:
+            values, integers = integers(number, shape), kind.integers
+        yield values.astype(datatype.dtype).reshape((1, *shape))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _first_line(exc: Exception) -> str:
+    return (str(exc) or type(exc).__name__).splitlines()[0]

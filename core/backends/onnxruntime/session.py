@@ -23,12 +23,13 @@ from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from trident.core.backends.cpu_budget import Spinning
 from trident.core.backends.model_files import content_hint
-from trident.core.backends.onnxruntime.graph import library_path, model_path
-from trident.core.backends.onnxruntime.graph_file import (
+from trident.core.backends.onnxruntime.graph import (
     LOCALE,
     external_files,
     is_zipped,
+    library_path,
     missing_locale,
+    model_path,
     with_known_locale,
     without_links,
     without_zip_maps,

@@ -37,8 +37,7 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.lifecycle.lifecycle import LoadRequest, LoadThreads, check_model_name
-from trident.core.lifecycle.long_executions import LongExecutions
+from trident.core.lifecycle.lifecycle import LoadRequest, LoadThreads, LongExecutions, check_model_name
 from trident.core.lifecycle.models import Models, StartProgress
 from trident.core.lifecycle.options import Readiness
 from trident.core.lifecycle.state import Phase, ServingPhase

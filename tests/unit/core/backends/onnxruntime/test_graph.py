@@ -25,8 +25,8 @@ from trident.core.backends.onnxruntime.graph import (
     named_axes,
     shape_of,
     signature_of,
+    without_zip_maps,
 )
-from trident.core.backends.onnxruntime.graph_file import without_zip_maps
 from trident.core.config.problem import TensorSignature
 from trident.core.errors import ModelLoadFailed, RepositoryUnavailable, Unsupported
 

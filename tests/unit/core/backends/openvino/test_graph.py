@@ -13,7 +13,7 @@ from openvino import opset13
 from tests.unit.core.backends.openvino.test_backend import add_sub, ov_config, save
 from trident.core.backends import registry as framework
 from trident.core.backends.openvino.backend import OpenVinoBackend
-from trident.core.backends.openvino.graph import has_bounded_graph
+from trident.core.backends.openvino.compiler import has_bounded_graph
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
 from trident.core.config.validate import validate_against_signature
