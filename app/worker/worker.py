@@ -5,6 +5,7 @@ Source: docs/architecture.md section 3.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent.event import Event
+from gevent.server import StreamServer
 from gunicorn.workers.ggevent import GeventWorker
 
 from trident.app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
@@ -24,10 +26,9 @@ from trident.app.process.stray_output import log_hub_failures
 from trident.app.sites.site import Site
 from trident.app.worker.connection import CROWDED, Connections
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
-from trident.app.worker.http2.connections import Http2Connections
 from trident.app.worker.io import CoarseClock
 from trident.app.worker.limits import StopTimes
-from trident.app.worker.listening_sockets import notice_dead_clients
+from trident.app.worker.listening_sockets import drop_handshakes, notice_dead_clients
 from trident.app.worker.shutdown import Ports, Shutdown
 from trident.app.worker.tls import TlsSocket
 from trident.core.frontend.body import release_buffers
@@ -35,11 +36,6 @@ from trident.core.observability.log import reopen_log_if_asked
 
 if TYPE_CHECKING:
     from trident.app.worker.http2.connection import Http2Connection, Http2Service
-import errno
-
-from gevent.server import StreamServer
-
-from trident.app.worker.listening_sockets import drop_handshakes
 
 log = logging.getLogger("trident.server")
 
@@ -107,7 +103,12 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._ports, self._last_ports = (
             Ports([], Connections(self._clock, self.app.limits, max_connections)) for _ in range(2)
         )
-        self._http2_ports = Ports([], Http2Connections(self._clock, int(max_connections * CROWDED)))
+        self._http2_ports: Ports[Any] = Ports([], Connections(self._clock, self.app.limits, max_connections))
+        if self.site.http2_ports:
+            # Imported for servers with gRPC only, here and in `_listen`.
+            from trident.app.worker.http2.connection import Http2Connections
+
+            self._http2_ports = Ports([], Http2Connections(self._clock, int(max_connections * CROWDED)))
         for listener in self.sockets:
             self._listen(listener)
         self.site.start()
@@ -131,7 +132,6 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         port, is_alone = _port(listener), self.cfg.workers == 1
         http2 = self.site.http2_ports.get(port)
         if http2 is not None:
-            # Imported for servers with gRPC only.
             from trident.app.worker.http2.connection import Http2Connection, Http2Service
 
             notice_dead_clients(listener)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from enum import Enum
+from types import TracebackType
 
 from trident.core.errors import ServerError
 from trident.core.inference.request import InferenceRequest
@@ -136,3 +138,43 @@ class Deferred:
         """Make the calls, also those that are added meanwhile."""
         while self._calls:
             self._calls.pop()()
+
+
+# --- flushing what the callers of requests have collected, once for a run of responses
+
+Flush = Callable[[], None]
+
+# `waiting` has the collected calls; None, or nothing at all, outside of the context.
+_of_thread = threading.local()
+
+
+def flush(calls: Iterable[Flush | None]) -> None:
+    """Make each of the calls once, now or at the end of the thread's `CollectedFlushes`."""
+    waiting: set[Flush] | None = getattr(_of_thread, "waiting", None)
+    for each in set(calls):
+        if each is None:
+            continue
+        if waiting is None:
+            each()
+        else:
+            waiting.add(each)
+
+
+class CollectedFlushes:
+    """A context in which a thread's calls of `flush` are collected; each is made once, at the end.
+
+    For a thread that delivers several responses without waiting in between.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _of_thread.waiting = set()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        waiting: set[Flush] = _of_thread.waiting
+        _of_thread.waiting = None
+        for each in waiting:
+            each()

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
-from trident.core.inference.flushing import flush
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, flush
 from trident.core.inference.request import InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, Outputs
 from trident.core.inference.streaming import ResponseWindow, StreamedRequest, WindowLimits

@@ -38,7 +38,7 @@ from trident.core.errors import (
     BackendFailed,
     ServerError,
 )
-from trident.core.inference.flushing import CollectedFlushes
+from trident.core.inference.pending_request import CollectedFlushes
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Outputs
 from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender

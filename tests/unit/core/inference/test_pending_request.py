@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from trident.core.inference.flushing import CollectedFlushes, Flush, flush
-from trident.core.inference.pending_request import Deferred, PendingRequest
+from trident.core.inference.pending_request import CollectedFlushes, Deferred, Flush, PendingRequest, flush
 from trident.core.inference.request import InferenceRequest
 
 
