@@ -1,5 +1,6 @@
-"""Bad clients: none ends the server, stalls it or holds up others.
+"""Bad clients of a server with models: none ends it, stalls it or holds up others.
 
+test_worker.py has what the worker does with bad bytes, whatever the application.
 Source: docs/spec/http.md sections 4 ("Client disconnect"), 6 and 7; RFC 9112 sections 6, 9 and 11.
 """
 
@@ -9,9 +10,7 @@ import json
 import resource
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +34,6 @@ pytestmark = pytest.mark.slow
 
 STALLED = 50
 MANY = 10_000
-SYNTAX = "failed to parse the request JSON buffer: "
 GOOD = raw_post(good_body())
 HELD = "/v2/models/held/infer"
 # A request waits 3 s for another one, far longer than it takes to notice that its client has disconnected.
@@ -89,39 +87,6 @@ def is_good(reply: Reply, seed: int = 0) -> bool:
     return reply.status == 200 and is_good_answer(reply.body, seed)
 
 
-# --- wrong lengths
-
-
-def test_body_shorter_than_its_length_is_waited_for(client: Client, server: ServerProcess) -> None:
-    client.send(post("Content-Length: 500\r\n", good_body()))
-    assert_still_serves(server)
-    padding = b" " * (500 - len(good_body()))
-    assert is_good(client.ask(padding))
-
-
-@pytest.mark.parametrize("part", [b"", b"P", b"POST /v2", GOOD[:60], GOOD[:-1]])
-def test_request_broken_off_ends_the_connection_alone(client: Client, part: bytes) -> None:
-    client.send(part)
-    client.socket.shutdown(socket.SHUT_WR)
-    assert client.rest() == b""
-
-
-def test_bytes_behind_a_body_are_the_next_request(client: Client) -> None:
-    client.send(post("Content-Length: 20\r\n", good_body()))
-    assert error_of(client.reply()).startswith(SYNTAX)
-    second = client.reply()  # the surplus is read as a request
-    assert (second.status, client.is_closed()) == (400, True)
-    assert error_of(second).startswith("Bad Request: ")
-
-
-def test_request_behind_an_ambiguous_one_is_never_answered(client: Client) -> None:
-    """test_worker.py has the other forms."""
-    client.send(post("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", chunks(b"{}")) + GOOD)
-    reply = client.reply()
-    assert (reply.status, client.rest()) == (400, b"")
-    assert error_of(reply).startswith("Bad Request")
-
-
 # --- floods
 
 
@@ -140,30 +105,6 @@ def test_largest_number_of_chunks_is_accepted(client: Client) -> None:
     body = good_body() + b" " * (65536 - len(good_body()))
     assert is_good(client.ask(post("Transfer-Encoding: chunked\r\n", chunks(*[bytes([byte]) for byte in body]))))
     assert is_good(client.ask(GOOD))
-
-
-@pytest.mark.parametrize("trailers", [b"", b"X-Checksum: 1\r\n"])
-def test_chunks_may_have_extensions_and_trailers(client: Client, trailers: bytes) -> None:
-    body = good_body()
-    chunked = b"%x;name=value\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
-    assert is_good(client.ask(post("Transfer-Encoding: chunked\r\n", chunked)))
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ("".join(f"X-{n}: y\r\n" for n in range(200)), 431),
-        ("X: " + "y" * 20_000 + "\r\n", 431),
-        ("X: y\r\n" * 100_000, 431),
-        ("Accept-Encoding: " + "gzip," * 1000 + "\r\nContent-Length: 2\r\n", 400),
-    ],
-    ids=["many", "long", "endless", "one long list"],
-)
-def test_header_flood_is_refused(server: ServerProcess, headers: str, status: int) -> None:
-    with memory_bound(server, 64), Client(server.http_port) as flooder:
-        flooder.send(post(headers, b"{}"))
-        reply = flooder.reply()
-        assert (reply.status, bool(error_of(reply))) == (status, True)
 
 
 def test_distinct_heads_and_paths_are_not_kept(client: Client, server: ServerProcess) -> None:
@@ -188,14 +129,6 @@ def test_stalled_clients_do_not_hold_up_others(server: ServerProcess) -> None:
         assert is_good(stalled[0].ask(GOOD[-10:]))
 
 
-def test_body_may_arrive_byte_by_byte_between_others(client: Client, server: ServerProcess) -> None:
-    for position in range(len(GOOD)):
-        client.send(GOOD[position : position + 1])
-        if position % 50 == 0:
-            assert_still_serves(server)
-    assert is_good(client.reply())
-
-
 def test_client_that_does_not_read_does_not_hold_up_others(server: ServerProcess) -> None:
     with Client(server.http_port) as client, memory_bound(server, 64):
         client.socket.setblocking(False)
@@ -209,29 +142,7 @@ def test_client_that_does_not_read_does_not_hold_up_others(server: ServerProcess
         assert sent < 64 << 20, "the server reads on although it cannot answer"
 
 
-def test_slow_client_is_answered_with_408(tmp_path: Path, server: ServerProcess) -> None:
-    options = ("--http-request-timeout-secs=0.5", "--shutdown-grace-secs=0")
-    with (
-        ServerProcess(link_models(tmp_path / "models", "simple"), tmp_path / "log", *options) as strict,
-        ExitStack() as stack,
-    ):
-        parts = (GOOD[:30], GOOD[:-1], post("Transfer-Encoding: chunked\r\n", b"1\r\n{\r\n"))
-        clients = [stack.enter_context(Client(strict.http_port)) for _ in parts]
-        for client, part in zip(clients, parts, strict=True):
-            client.send(part)
-        for client in clients:
-            reply = client.reply()
-            assert (reply.status, client.is_closed()) == (408, True)
-            assert error_of(reply) == "the request was not received in time"
-        assert_still_serves(strict)
-
-
 # --- pipelines
-
-
-def test_pipelined_requests_are_answered_in_order(client: Client) -> None:
-    client.send(b"".join(raw_post(good_body(seed)) for seed in range(200)))
-    assert all(is_good(client.reply(), seed) for seed in range(200))
 
 
 @pytest.mark.shapes("one-process", "front-ends")
@@ -250,22 +161,6 @@ def test_good_and_bad_requests_in_one_pipeline_are_answered_in_order(client: Cli
         reply = client.reply()
         assert (reply.status, bool(error_of(reply))) == (status, True)
     assert is_good(client.reply())
-
-
-def test_pipeline_is_answered_up_to_the_first_malformed_request(client: Client) -> None:
-    client.send(GOOD + b"\x00\x01\x02\r\n\r\n" + GOOD)
-    assert is_good(client.reply())
-    assert (client.reply().status, client.is_closed()) == (400, True)
-
-
-def test_busy_pipeline_does_not_starve_others(client: Client, server: ServerProcess) -> None:
-    count = 2000
-    with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(client.send, GOOD * count)
-        replies = pool.submit(lambda: sum(is_good(client.reply()) for _ in range(count)))
-        assert_still_serves(server)
-        sending.result()
-        assert replies.result() == count
 
 
 # --- clients that disconnect
@@ -302,15 +197,10 @@ def reset(sock: socket.socket) -> None:
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_request_of_a_closed_connection_leaves_the_queue_unrun(server: ServerProcess) -> None:
-    assert_leaves_unrun(server, socket.socket.close)
-
-
-def test_request_of_a_reset_connection_leaves_the_queue_unrun(server: ServerProcess) -> None:
-    assert_leaves_unrun(server, reset)
-
-
-def assert_leaves_unrun(server: ServerProcess, leave: Callable[[socket.socket], None]) -> None:
+@pytest.mark.parametrize("leave", [socket.socket.close, reset])
+def test_request_of_a_client_that_disconnects_leaves_the_queue_unrun(
+    server: ServerProcess, leave: Callable[[socket.socket], None]
+) -> None:
     before = held_statistics(server)
     with Client(server.http_port) as leaver:
         leaver.send(raw_post(good_body(), path=HELD))

@@ -1,11 +1,17 @@
-"""Why a batch was closed, and what a target sets: answers, statistics and metrics of a real server say it."""
+"""Why a batch was closed, and what a target sets: answers, statistics and metrics of a real server say it.
+
+A queue delay ends when every connection that calls the model waits, and not before; a parameter turns that off.
+Source: docs/tuning.md, "When every client waits".
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 
 import pytest
 import tritonclient.grpc
@@ -25,13 +31,19 @@ MODELS = {
 }
 TARGET = 'dynamic_batching { } parameters { key: "TARGET_P99_MS" value { string_value: "12.5" } }'
 INPUTS = "".join(f'input {{ name: "INPUT{n}" data_type: TYPE_INT32 dims: 16 }} ' for n in range(2))
+# Longer than two requests take to be read, also on a busy machine; shorter than what makes callers settle later.
+CALLERS = "dynamic_batching { max_queue_delay_microseconds: 90000 }"
+WAITS_OUT = 'parameters { key: "WAIT_OUT_QUEUE_DELAY" value { string_value: "true" } }'
+OTHERS = {"target": TARGET, "ends": CALLERS, "waits_out": f"{CALLERS} {WAITS_OUT}"}
+BODY = json.dumps(good_document() | {"parameters": {"timing": True}}).encode()
+LIMIT_S = 60.0
 OUTPUTS = "".join(f'output {{ name: "OUTPUT{n}" data_type: TYPE_INT32 dims: 16 }} ' for n in range(2))
 
 
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("close")
-    for name, batching in [("target", TARGET), *((name, batching) for name, (_, batching) in MODELS.items())]:
+    for name, batching in [*OTHERS.items(), *((name, batching) for name, (_, batching) in MODELS.items())]:
         shutil.copytree(GOLDEN_MODELS / "simple", folder / "m" / name)
         (folder / "m" / name / "config.pbtxt").write_text(
             f'backend: "onnxruntime" max_batch_size: 3 {INPUTS} {OUTPUTS} {batching} instance_group {{ count: 1 }}'
@@ -54,9 +66,8 @@ def test_a_model_with_a_target_shows_what_its_batcher_sets(server: ServerProcess
 @pytest.mark.parametrize("reason", MODELS)
 def test_an_answer_the_statistics_and_the_metrics_name_the_reason(server: ServerProcess, reason: str) -> None:
     count, _ = MODELS[reason]
-    body = json.dumps(good_document() | {"parameters": {"timing": True}}).encode()
     with ThreadPoolExecutor(count) as pool:
-        answers = list(pool.map(lambda _: server.request("POST", f"/v2/models/{reason}/infer", body), range(count)))
+        answers = list(pool.map(lambda _: server.request("POST", f"/v2/models/{reason}/infer", BODY), range(count)))
     for status, headers, answer in answers:
         assert status == 200, answer
         assert headers["Server-Timing"].endswith(f'batch;desc="{count}", close;desc="{reason}"')
@@ -69,3 +80,48 @@ def test_an_answer_the_statistics_and_the_metrics_name_the_reason(server: Server
     with tritonclient.grpc.InferenceServerClient(f"{HOST}:{server.grpc_port}") as client:
         (message,) = client.get_inference_statistics(reason).model_stats
     assert message.execution_count == 1
+
+
+# --- callers that all wait
+
+
+def closed(connections: Sequence[HTTPConnection], model: str) -> list[tuple[str, int]]:
+    """The reason and the size of the batch of one request on each connection, sent together."""
+    for connection in connections:
+        connection.request("POST", f"/v2/models/{model}/infer", BODY)
+    answers = [json.loads(connection.getresponse().read())["parameters"] for connection in connections]
+    return [(answer["timing_batch_close"], answer["timing_batch_size"]) for answer in answers]
+
+
+@pytest.mark.shapes("one-process")
+def test_a_delay_ends_when_every_connection_waits(server: ServerProcess) -> None:
+    first, second = (HTTPConnection(HOST, server.http_port, timeout=LIMIT_S) for _ in range(2))
+
+    def until_closed(connections: Sequence[HTTPConnection]) -> None:
+        limit = time.monotonic() + LIMIT_S
+        while closed(connections, "ends") != [("callers", len(connections))] * len(connections):
+            assert time.monotonic() < limit
+
+    try:
+        assert closed([first], "ends") == [("delay", 1)]  # others may come as it came
+        until_closed([first, second])
+        # The second connection could send a request at any time.
+        assert closed([first], "ends") == [("delay", 1)]
+        second.close()
+        until_closed([first])
+        (found,) = server.json("GET", "/v2/models/ends/stats")["model_stats"]
+        assert found["batch_close_count"]["callers"] >= 2
+    finally:
+        first.close()
+        second.close()
+
+
+@pytest.mark.shapes("one-process")
+def test_a_delay_is_waited_out_where_the_configuration_says_so(server: ServerProcess) -> None:
+    connection = HTTPConnection(HOST, server.http_port, timeout=LIMIT_S)
+    try:
+        end = time.monotonic() + 1.5  # callers have settled after one
+        while time.monotonic() < end:
+            assert closed([connection], "waits_out") == [("delay", 1)]
+    finally:
+        connection.close()

@@ -1,4 +1,4 @@
-"""generate_stream with a model that sends any number of responses, on a real server with front ends."""
+"""generate, and generate_stream with a model that sends any number of responses, on a real server with front ends."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import requests
 
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import link_models
 from tests.contract.servers.streamer import write_streamer
 from tests.waiting import LIMIT_S, until
 
@@ -28,7 +29,7 @@ MOST_UNREAD_MB = 48
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("streams")
-    repository = write_streamer(folder / "models")
+    repository = link_models(write_streamer(folder / "models"), "simple")
     options = ("--shutdown-grace-secs=0", "--log-access=true", "--log-format=json")
     with ServerProcess(repository, folder / "log", *options) as running:
         yield running
@@ -60,6 +61,20 @@ def connect(server: ServerProcess, *script: str) -> socket.socket:
     head = f"POST /v2/models/streamer/generate_stream HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
     sock.sendall(head.encode() + body)
     return sock
+
+
+def test_a_model_with_one_response_generates_an_object_or_an_event(server: ServerProcess) -> None:
+    document = {"INPUT0": list(range(16)), "INPUT1": [1] * 16, "id": "r1"}
+    expected = {"OUTPUT0": list(range(1, 17)), "OUTPUT1": list(range(-1, 15)), "id": "r1"}
+    base = f"http://{server.address}/v2/models/simple"
+    for route, kind in (("generate", "application/json"), ("versions/1/generate_stream", EVENTS)):
+        answer = requests.post(f"{base}/{route}", json=document, timeout=LIMIT_S)
+        assert (answer.status_code, answer.headers["Content-Type"]) == (200, kind)
+        text = answer.text.removeprefix("data: ").removesuffix("\n\n")
+        assert json.loads(text) == {**expected, "model_name": "simple", "model_version": "1"}
+        answer = requests.post(f"{base}/{route}", json={"INPUT0": [1] * 16}, timeout=LIMIT_S)
+        assert (answer.status_code, answer.headers["Content-Type"]) == (400, "application/json")
+        assert "expected 2 inputs but got 1 inputs for model 'simple'" in answer.json()["error"]
 
 
 def test_each_response_is_an_event(server: ServerProcess) -> None:

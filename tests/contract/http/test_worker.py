@@ -153,81 +153,23 @@ def test_each_port_has_its_application(server: Server) -> None:
 # --- refusals
 
 
+# What ends a connection. The parsers of heads and chunks have the other forms in their own tests.
 REFUSED = {
     "both lengths": (b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     "two lengths": (b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\nbody", 400),
-    "two different lengths": (b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nbody", 400),
     "negative length": (b"POST /echo HTTP/1.1\r\nContent-Length: -4\r\n\r\n", 400),
-    "signed length": (b"POST /echo HTTP/1.1\r\nContent-Length: +4\r\n\r\nbody", 400),
-    "no length": (b"POST /echo HTTP/1.1\r\nContent-Length: four\r\n\r\n", 400),
     "length of 5000 digits": (b"POST /echo HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
     "unknown coding": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: br\r\n\r\n", 501),
     "coding without chunks": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
-    "length before chunks": (
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
-        400,
-    ),
-    "length twice in one line": (b"POST /echo HTTP/1.1\r\nContent-Length: 2, 2\r\n\r\n{}", 400),
-    "hexadecimal length": (b"POST /echo HTTP/1.1\r\nContent-Length: 0x2\r\n\r\n{}", 400),
     "space before a length": (b"POST /echo HTTP/1.1\r\nHost: a\r\n Content-Length: 2\r\n\r\n{}", 400),
-    "space behind a length": (b"POST /echo HTTP/1.1\r\nContent-Length : 2\r\n\r\n{}", 400),
-    "chunked twice": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400),
-    "identity after chunked": (
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
-        400,
-    ),
-    "coding that ends in chunked": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 501),
     "control character before a coding": (
         b"POST /echo HTTP/1.1\r\nTransfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
         400,
     ),
-    "negative chunk size": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n", 400),
-    "prefixed chunk size": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n", 400),
-    "huge chunk size": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n{}\r\n", 400),
-    "chunks of bare line feeds": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\n{}\n0\n\n", 400),
-    "chunk without an end": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n", 400),
     "chunks in 1.0": (b"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     "bad chunk size": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
-    "bad chunk end": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", 400),
-    "size beyond 64 bits": (
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"0" * 17 + b"2\r\n{}\r\n",
-        400,
-    ),
-    "signed chunk size": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n+2\r\n{}\r\n0\r\n\r\n", 400),
-    "line feed in a chunk's extension": (
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;\nx\r\n{}\r\n0\r\n\r\n",
-        400,
-    ),
-    "endless chunk extension": (
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;" + b"x" * 9000 + b"\r\n{}\r\n0\r\n\r\n",
-        400,
-    ),
-    "length in a trailer": (
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 5\r\n\r\n",
-        400,
-    ),
-    "trailer without a name": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nGET /pid\r\n\r\n", 400),
-    "trailer with a bare line feed": (
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\nC: d\r\n\r\n",
-        400,
-    ),
-    "many trailers": (
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"A: b\r\n" * 101 + b"\r\n",
-        431,
-    ),
-    "chunked in two lines": (
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        400,
-    ),
     "coding before chunked": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
-    "digit of another script": (b"POST /echo HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n{}", 400),
-    "length of nothing": (b"POST /echo HTTP/1.1\r\nContent-Length:\r\n\r\n", 400),
-    "control character before a length": (b"POST /echo HTTP/1.1\r\nContent-Length:\x0c2\r\n\r\n{}", 400),
-    "header without a name": (b"GET /pid HTTP/1.1\r\n: a\r\n\r\n", 400),
-    "header without a colon": (b"GET /pid HTTP/1.1\r\nHost\r\n\r\n", 400),
     "tunnel": (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 501),
-    "asterisk": (b"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-    "address without a path": (b"GET a:80 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
     "expectation": (b"GET /pid HTTP/1.1\r\nExpect: a miracle\r\n\r\n", 417),
     "long line": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
     "many headers": (b"GET /pid HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n", 431),
@@ -235,16 +177,11 @@ REFUSED = {
     "endless head": (b"GET /pid HTTP/1.1\r\n" + b"".join(b"A%d: %b\r\n" % (n, b"b" * 8000) for n in range(9)), 431),
     "bare line feeds": (b"GET /pid HTTP/1.1\nHost: a\n\n", 400),
     "one bare line feed": (b"GET /pid HTTP/1.1\r\nA: b\nHost: a\r\n\r\n", 400),
-    "folded header": (b"GET /pid HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
     "space before the colon": (b"GET /pid HTTP/1.1\r\nHost : a\r\n\r\n", 400),
     "NUL in a header": (b"GET /pid HTTP/1.1\r\nHost: a\x00b\r\n\r\n", 400),
     "carriage return in a header": (b"GET /pid HTTP/1.1\r\nHost: a\rb\r\n\r\n", 400),
     "two hosts": (b"GET /pid HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
     "NUL in the path": (b"GET /p\x00id HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-    "raw bytes in the path": (b"GET /p\xff HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-    "two spaces": (b"GET  /pid HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-    "lower-case method": (b"get /pid HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-    "HTTP/2": (b"GET /pid HTTP/2.0\r\nHost: a\r\n\r\n", 400),
     "HTTP/2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     "no HTTP": (b"hello\r\n\r\n", 400),
@@ -394,16 +331,6 @@ def ending(client: Client) -> bytes:
         return client.rest()
     except ConnectionResetError:
         return b""
-
-
-def test_2000_connections_may_be_opened_and_left(server: Server) -> None:
-    with ExitStack() as stack:
-        idle = [stack.enter_context(Client(server.port)) for _ in range(2000)]
-        until(lambda: len(open_files(server)) >= 2000)
-        assert server.answers()
-        assert idle[0].ask(GET).status == 200
-        assert idle[-1].ask(GET).status == 200
-    until(lambda: len(open_files(server)) < 100)
 
 
 def open_files(server: Server) -> list[str]:
