@@ -152,17 +152,6 @@ def test_events_arrive_in_order_while_the_model_goes_on(server: ServerProcess) -
         assert [next(told)["number"] for _ in range(1000)] == list(range(1000))
 
 
-def test_over_http_1_0_the_end_of_the_connection_ends_the_events(server: ServerProcess) -> None:
-    body = b'{"count":3,"size":1}'
-    with socket.create_connection((HOST, server.http_port), LIMIT_S) as client:
-        client.sendall(
-            b"POST /v2/models/talker/generate_stream HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
-        head, _, content = b"".join(iter(lambda: client.recv(4096), b"")).partition(b"\r\n\r\n")
-    assert b"chunked" not in head
-    assert [json.loads(each[6:])["said"] for each in content.decode().split("\n\n") if each] == ["0", "1", "2"]
-
-
 def test_an_error_of_the_model_is_an_event(server: ServerProcess) -> None:
     with stream(server, 1000) as response:
         told = list(events(response))

@@ -99,16 +99,6 @@ def stream(server: ServerProcess) -> Iterator[Any]:
         each.close()
 
 
-def test_add_sub(client: triton_http.InferenceServerClient) -> None:
-    first, second = np.arange(8, dtype=np.float32).reshape(2, 4), np.full((2, 4), 3, np.float32)
-    inputs = [tensor("INPUT0", first, "FP32"), tensor("INPUT1", second, "FP32")]
-    result = client.infer("add_sub", inputs)
-    assert np.array_equal(result.as_numpy("OUTPUT0"), first + second)
-    assert np.array_equal(result.as_numpy("OUTPUT1"), first - second)
-    one = client.infer("add_sub", inputs, outputs=[triton_http.InferRequestedOutput("OUTPUT1")])
-    assert [output["name"] for output in one.get_response()["outputs"]] == ["OUTPUT1"]
-
-
 def test_strings(client: triton_http.InferenceServerClient) -> None:
     result = client.infer(
         "strings", [tensor("IN", np.array([["a", "stra\u00dfe"], ["", "x" * 50_000]], np.object_), "BYTES")]

@@ -78,9 +78,10 @@ class _Connection(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(reply.body)
+        if self.command != "HEAD":
+            self.wfile.write(reply.body)
 
-    do_POST = do_GET
+    do_POST = do_HEAD = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -102,9 +102,6 @@ def broken(both: dict[str, Broken], request: pytest.FixtureRequest) -> Iterator[
     ("kind", "faults", "bytes_more"),
     [
         # The SDK withholds up to 1 MiB of a response that breaks. The bytes before it are not fetched again.
-        ("reset", [Reset(after=3 * MIB)], MIB),
-        ("truncated", [Truncate(after=4 * MIB)], MIB),
-        ("unavailable", [Answer(503), Answer(503), Answer(500), Answer(500)], 0),
         ("everything", [Answer(500), Truncate(after=2 * MIB), Answer(503), Reset(after=2 * MIB)], 2 * MIB),
         ("damaged", [Corrupt(at=MIB)], SIZE),
     ],

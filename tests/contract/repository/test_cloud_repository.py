@@ -1,4 +1,5 @@
-"""Serving from S3 and Google Cloud Storage: the downloads of a start, a second start, and two servers at once.
+"""Serving from S3 and Google Cloud Storage: the downloads of a start, a second start, an interrupted one, and of two
+servers at once.
 
 The storages are `moto_server` and `gcp-storage-emulator`. Source: docs/spec/repository.md
 sections 1.2 (version policy), 1.3 (duplicate names) and 1.10.
@@ -245,3 +246,34 @@ def test_a_file_with_another_md5_is_not_loaded(s3: S3Emulator, tmp_path: Path) -
     with cloud_server(tmp_path, "log", repository.uri(s3.address), *options) as server:
         assert_serves(server, "right", 2.0)
         until(lambda: "Mismatched MD5 hash for file 1/model.onnx" in reasons(server, "wrong"))
+
+
+def test_next_start_continues_an_interrupted_download(s3: S3Emulator, tmp_path: Path) -> None:
+    """Complete objects are not fetched again."""
+    repository = CloudRepository(s3, "interrupted", "models")
+    repository.put_model("large", 2.0)
+    weights = heavy(2.0, 20).SerializeToString()
+    repository.put("large/1/model.onnx", weights)
+    with FaultProxy(s3.endpoint) as proxy:
+
+        def server(log: str, *, ready: bool = False) -> ServerProcess:
+            return cloud_server(tmp_path, log, repository.uri(proxy.endpoint), ready=ready)
+
+        for how in ("kill", "terminate"):
+            drip = Drip(after=1000)
+            proxy.inject(drip, where="large/1/model.onnx")
+            with server(how) as running:
+                until(drip.paused.is_set, "nothing is fetched")
+                until(lambda: "download" in readiness(running), "no download is seen")
+                until(lambda: list((tmp_path / "cache" / "blobs").iterdir()), "no object is complete")
+                running.kill() if how == "kill" else running.process.terminate()
+                running.process.wait(60.0)
+            drip.release()
+            assert "successfully loaded" not in running.log_text()
+
+        with server("served", ready=True) as running:
+            assert_serves(running, "large", 2.0)
+            assert repository_metric(running, "downloaded_bytes_total") == len(weights)
+            assert repository_metric(running, "downloaded_objects_total") == 1
+        assert fetched(proxy.requests)["large/config.pbtxt"] == 1
+        assert not list((tmp_path / "cache" / "parts").glob("*.part"))

@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
 from tests.contract.repository.gcs_emulator import GcsEmulator, found, store_at
+from tests.contract.servers.ports import HOST, free_ports
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.stores.gcs import GcsStore
 from trident.core.repository.stores.object_store import StoredObject, TransientError
@@ -229,3 +230,28 @@ def test_other_error_repeats_the_storages_text(fake: FakeStorage) -> None:
         RepositoryUnavailable, match=r"storage\.objects\.list on gs://models/repo/ failed: .*requester pays"
     ):
         list(store_at().list())
+
+
+# --- faults
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_temporary_status_is_transient(fake: FakeStorage, status: int) -> None:
+    fake.answer = lambda request: Reply(status)
+    with pytest.raises(TransientError, match=r"storage\.objects\.get on gs://models/repo/m/x"):
+        list(store_at().read(StoredObject("m/x", 4, "7"), 0, 4))
+
+
+def test_listing_survives_a_short_burst_and_gives_up_after_a_long_one(fake: FakeStorage) -> None:
+    fake.answer = lambda request: as_json({}) if len(fake.requests) > 2 else Reply(503)
+    assert list(store_at().list()) == []
+    assert len(fake.requests) == 3
+    fake.answer = lambda request: Reply(503)
+    with pytest.raises(TransientError, match=r"storage\.objects\.list on gs://models/repo/: 503"):
+        list(store_at().list())
+
+
+def test_refused_connection_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{HOST}:{free_ports(1)[0]}")
+    with pytest.raises(TransientError, match=r"storage\.objects\.get on gs://models/repo/m/x"):
+        list(store_at().read(StoredObject("m/x", 4, "7"), 0, 4))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -13,18 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.repository.fault_proxy import Answer, Corrupt, FaultProxy, Reset, Truncate
 from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
 from tests.project import ROOT
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.location import parse_location
-from trident.core.repository.sources import SourceOpener, SourceOptions
 from trident.core.repository.stores.object_store import (
     Checksum,
     ObjectStore,
     S3Credential,
     StoredObject,
-    TransientError,
 )
 from trident.core.repository.stores.s3 import S3Store
 
@@ -114,17 +110,6 @@ def test_ranges_are_read(emulator: S3Emulator) -> None:
     size = len(content)
     for start, stop in [(0, 1), (1, 2), (5, 5 + MIB), (size - 3, size), (0, size - 1), (7, 7), (size, size)]:
         assert b"".join(store.read(wanted, start, stop)) == content[start:stop]
-
-
-def test_empty_object_is_read(emulator: S3Emulator) -> None:
-    emulator.put("hollow", "m/config.pbtxt", b"")
-    store = open_store(emulator, "hollow")
-    wanted = only(store.list())
-    assert wanted.size == 0
-    assert list(store.read(wanted, 0, 0)) == []
-    checksum = store.checksum(wanted)
-    assert checksum is not None
-    assert checksum.value == hashed(checksum, b"")
 
 
 def test_object_that_changed_since_the_listing_is_not_read(emulator: S3Emulator) -> None:
@@ -222,44 +207,6 @@ def test_bucket_without_models_is_an_empty_repository(emulator: S3Emulator) -> N
     assert list(store.folders()) == []
 
 
-def test_faults_are_transient(emulator: S3Emulator) -> None:
-    content = os.urandom(MIB)
-    emulator.put("faults", "m/model.onnx", content)
-    with FaultProxy(emulator.endpoint) as proxy:
-        store = S3Store(parse_location(f"s3://{proxy.endpoint}/faults"), CREDENTIAL)
-        wanted = only(store.list())
-        for fault in (Reset(300_000), Truncate(300_000)):
-            proxy.inject(fault)
-            with pytest.raises(TransientError, match=r"m/model\.onnx"):
-                list(store.read(wanted, 0, MIB))
-        proxy.inject(Answer(503), times=2)
-        with pytest.raises(TransientError, match="503"):
-            list(store.read(wanted, 0, MIB))
-        proxy.inject(Answer(500))
-        assert b"".join(store.read(wanted, 0, MIB)) == content
-        proxy.inject(Corrupt(5), where="GET ")
-        checksum = store.checksum(wanted)
-        assert checksum is not None
-        assert hashed(checksum, b"".join(store.read(wanted, 0, MIB))) != checksum.value
-        assert proxy.waiting == 0
-
-
-def test_repository_is_fetched_from_its_uri(emulator: S3Emulator, tmp_path: Path) -> None:
-    emulator.put("whole", "models/simple/config.pbtxt", b"")
-    emulator.put("whole", "models/simple/1/model.onnx", b"graph")
-    credentials = tmp_path / "credentials.json"
-    credentials.write_text(json.dumps({"s3": {"": {"key_id": KEY_ID, "secret_key": SECRET}}}))
-    options = SourceOptions(cache_directory=tmp_path / "cache", cache_bytes=0, credential_path=str(credentials))
-    for fetched_before in (0, 1):
-        opener = SourceOpener(options)
-        source = opener.open(f"s3://{emulator.address}/whole/models")
-        assert source.models() == ["simple"]
-        fetched = source.fetch("simple", source.scan()["simple"], 1)
-        assert (fetched.directory.path / "1" / "model.onnx").read_bytes() == b"graph"
-        fetched.release()
-        assert (opener.progress.snapshot().objects_downloaded_total > 0) is not bool(fetched_before)
-
-
 def test_boto3_is_imported_by_the_first_use(emulator: S3Emulator, tmp_path: Path) -> None:
     emulator.make_bucket("lazy")
     program = f"""
@@ -275,11 +222,3 @@ print("boto3" in sys.modules, "google.cloud.storage" in sys.modules)
 """
     answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert answer.stdout.split() == ["False", "False", "True", "False"], answer.stderr
-
-
-def test_emulator_leaves_nothing() -> None:
-    with S3Emulator() as running:
-        endpoint = running.endpoint
-    store = S3Store(parse_location(f"s3://{endpoint}/any"), CREDENTIAL)
-    with pytest.raises(RepositoryUnavailable, match="EndpointConnectionError"):
-        list(store.list())

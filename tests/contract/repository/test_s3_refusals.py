@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
+from tests.contract.repository.fake_storage import FakeStorage, Request
+from tests.contract.repository.fake_storage import Reply as StorageReply
 from tests.contract.repository.s3_emulator import leave_aws
 from tests.contract.servers.ports import HOST, free_ports
 from trident.core.errors import RepositoryUnavailable
@@ -33,52 +31,28 @@ def refusal(status: int, code: str, message: str = "No.") -> Reply:
     return status, {}, f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
 
 
-class ScriptedS3:
-    """A context manager: answers each request with the next of `replies`, and further requests with the last."""
+class ScriptedS3(FakeStorage):
+    """Answers each request with the next of `replies`, and further requests with the last."""
 
     def __init__(self, *replies: Reply) -> None:
-        self.replies = list(replies)
-        self.asked: list[Message] = []
-        script = self
+        super().__init__(self._next)
+        self._replies = list(replies)
 
-        class Answer(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                script.asked.append(self.headers)
-                status, headers, body = script.replies.pop(0) if len(script.replies) > 1 else script.replies[0]
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
-
-            do_HEAD = do_GET
-
-            def log_message(self, format: str, *arguments: object) -> None:
-                """Not on the terminal."""
-
-        self._server = ThreadingHTTPServer((HOST, 0), Answer)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    def __enter__(self) -> ScriptedS3:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def _next(self, request: Request) -> StorageReply:
+        return StorageReply(*(self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]))
 
     def store(self, credential: S3Credential | None = CREDENTIAL, prefix: str = "/models") -> ObjectStore:
-        location = parse_location(f"s3://{HOST}:{self._server.server_port}/b{prefix}")
-        return S3Store(location, credential)
+        return S3Store(parse_location(f"s3://{self.endpoint.removeprefix('http://')}/b{prefix}"), credential)
+
+    @property
+    def asked(self) -> Mapping[str, str]:
+        """The headers of the last request."""
+        return self.requests[-1].headers
 
     @property
     def signer(self) -> str:
         """Who signed the last request, as `KEY/DATE/REGION/…`; empty for an anonymous one."""
-        signature = self.asked[-1].get("Authorization", "")
+        signature = self.asked.get("authorization", "")
         return signature.removeprefix("AWS4-HMAC-SHA256 Credential=").partition(",")[0]
 
 
@@ -167,7 +141,7 @@ def test_temporary_error_is_transient(reply: Reply) -> None:
 def test_error_that_a_second_attempt_avoids_is_not_reported() -> None:
     with ScriptedS3(refusal(500, "InternalError"), EMPTY_LISTING) as server:
         listed(server.store())
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
 
 
 def test_truncated_body_is_transient() -> None:
@@ -196,14 +170,14 @@ def test_wrong_range_is_refused(reply: Reply) -> None:
 def test_whole_object_is_accepted_for_its_whole_range() -> None:
     with ScriptedS3((200, {}, b"0123456789")) as server:
         assert read(server.store()) == b"0123456789"
-        assert server.asked[-1]["Range"] == "bytes=0-9"
-        assert server.asked[-1]["If-Match"] == f'"{OBJECT.tag}"'
+        assert server.asked["range"] == "bytes=0-9"
+        assert server.asked["if-match"] == f'"{OBJECT.tag}"'
 
 
 def test_empty_object_is_requested_without_a_range() -> None:
     with ScriptedS3((200, {}, b"")) as server:
         assert list(server.store().read(StoredObject("m/e", 0, "t"), 0, 0)) == []
-        assert server.asked[-1]["Range"] is None
+        assert "range" not in server.asked
 
 
 @pytest.mark.parametrize(
@@ -258,7 +232,7 @@ def test_credential_file_has_precedence(scripted: ScriptedS3, monkeypatch: pytes
     listed(scripted.store())
     assert scripted.signer.startswith(f"{KEY_ID}/")
     assert scripted.signer.endswith("/eu-west-3/s3/aws4_request")
-    assert scripted.asked[-1]["X-Amz-Security-Token"] == TOKEN
+    assert scripted.asked["x-amz-security-token"] == TOKEN
     listed(scripted.store(S3Credential()))
     assert scripted.signer.startswith("AKIAENVIRONMENT/")
     assert scripted.signer.endswith("/us-east-1/s3/aws4_request")
@@ -278,12 +252,12 @@ def test_incomplete_key_is_refused(scripted: ScriptedS3, monkeypatch: pytest.Mon
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     store = scripted.store(None)
     assert "PartialCredentialsError" in refused(lambda: listed(store))
-    assert scripted.asked == []
+    assert scripted.requests == []
 
 
 def test_requests_without_credentials_are_not_signed(scripted: ScriptedS3) -> None:
     listed(scripted.store(None))
-    assert scripted.asked[-1]["Authorization"] is None
+    assert "authorization" not in scripted.asked
 
 
 def test_output_of_a_credential_program_is_not_repeated(scripted: ScriptedS3, tmp_path: Path) -> None:

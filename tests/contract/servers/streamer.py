@@ -13,7 +13,7 @@ output [ { name: "said" data_type: TYPE_STRING dims: [ 1 ] } ]
 """
 
 MODEL = '''
-"""The steps of a script: say TEXT, fail TEXT, count N, wait FILE, pour FILE, cancelled FILE; any other text is said."""
+"""The steps of a script: say TEXT, fail TEXT, count N, wait FILE, cancelled FILE; any other text is said."""
 
 import os
 import threading
@@ -23,7 +23,6 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 PAUSE_S = 0.002
-MEGABYTE = b"x" * (1 << 20)
 
 
 def said(text):
@@ -34,15 +33,6 @@ def write(path, text):
     with open(path + ".part", "w") as file:
         file.write(text)
     os.replace(path + ".part", path)
-
-
-def pour(sender, path):
-    """Send megabytes until the client has gone; the file has their number."""
-    number = 0
-    while not sender.is_cancelled():
-        sender.send(said(MEGABYTE))
-        number += 1
-        write(path, str(number))
 
 
 def follow(sender, steps):
@@ -58,8 +48,6 @@ def follow(sender, steps):
         elif verb == "wait":
             while not os.path.exists(rest):
                 time.sleep(PAUSE_S)
-        elif verb == "pour":
-            pour(sender, rest)
         elif verb == "cancelled":
             while not sender.is_cancelled():
                 time.sleep(PAUSE_S)

@@ -80,19 +80,6 @@ def of_model(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in found if each.get("model") == "digits"]
 
 
-@pytest.mark.shapes("front-ends")
-def test_structured_entries_of_each_interval(http_workers: str, tmp_path: Path) -> None:
-    options = ("--metrics-log=gcp", "--metrics-log-interval-secs=1", "--shutdown-grace-secs=0")
-    log = tmp_path / "log"
-    with ServerProcess(repository(tmp_path), log, *options) as server:
-        for _ in range(REQUESTS):
-            assert server.request("POST", INFER, REQUEST)[0] == 200
-        until(lambda: answered(entries(log)) == REQUESTS, server.log_text)
-    assert answered(entries(log)) == REQUESTS
-    assert {each["severity"] for each in entries(log)} == {"INFO"}
-    assert {each["scope"] for each in entries(log)} == {"server", "model"}
-
-
 def answered(found: list[dict[str, Any]]) -> int:
     """The answered requests of the model in structured entries."""
     labelled = [each for each in found if each["logging.googleapis.com/labels"].get("model") == "digits"]
@@ -131,3 +118,5 @@ def test_a_vertex_container_writes_structured_entries(tmp_path: Path) -> None:
         assert container.ask("POST", PREDICT, REQUEST).status == 200
         wait_for(lambda: answered(entries(log)) == 1, log)
     assert answered(entries(log)) == 1
+    assert {each["severity"] for each in entries(log)} == {"INFO"}
+    assert {each["scope"] for each in entries(log)} == {"server", "model"}

@@ -1,0 +1,129 @@
+"""The requests of the README and of the guides, sent to one server of their models: the answers are those written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.docs.documented_examples import (
+    ADDRESS,
+    GRPC_ADDRESS,
+    Example,
+    assert_answers,
+    examples,
+    run,
+    same,
+    write_model,
+)
+from tests.contract.servers.server import ServerProcess
+from tests.project import ROOT
+
+PYTHON_MODELS = (ROOT / "docs" / "python-models.md").read_text()
+GENERATE = (ROOT / "docs" / "streams.md").read_text().partition("## WebSocket")[0]
+PAGES = {
+    **{
+        name: (ROOT / name).read_text()
+        for name in ("README.md", "docs/grpc.md", "docs/examples.md", "docs/sequences.md", "docs/shared-memory.md")
+    },
+    "docs/python-models.md": PYTHON_MODELS,
+    "docs/streams.md": GENERATE,
+}
+CALLS = [
+    pytest.param(example, id=f"{name} {example.label}")
+    for name, page in PAGES.items()
+    for example in examples(page)
+    if ADDRESS in example.text or GRPC_ADDRESS in example.text
+]
+SHARED_MEMORY = [each for each in examples(PAGES["docs/shared-memory.md"]) if ADDRESS in each.text]
+LIBRARY = [each for each in examples((ROOT / "docs" / "library.md").read_text()) if each.language == "python"]
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of the shipped models, the examples, and the models that the pages write."""
+    folder = tmp_path_factory.mktemp("pages")
+    write_model(PYTHON_MODELS, folder / "models" / "ratio" / "1")
+    write_model(PYTHON_MODELS.partition("## Iterations")[2], folder / "models" / "countdown" / "1")
+    write_model(GENERATE, folder / "models" / "words" / "1")
+    for path in (*(ROOT / "deploy" / "models").iterdir(), *(ROOT / "deploy" / "examples").iterdir()):
+        if path.is_dir():
+            (folder / "models" / path.name).symlink_to(path)
+    options = ("--shutdown-grace-secs=0", "--allow-client-shm=true")
+    with ServerProcess(folder / "models", folder / "log", *options) as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", CALLS)
+def test_example_answers_as_written(example: Example, server: ServerProcess) -> None:
+    assert_answers(example, server)
+
+
+@pytest.mark.slow
+def test_regions_are_used_over_grpc_alike(server: ServerProcess) -> None:
+    (example,) = SHARED_MEMORY
+    over_grpc = example.text.replace("tritonclient.http", "tritonclient.grpc").replace(ADDRESS, GRPC_ADDRESS)
+    assert_answers(replace(example, text=over_grpc), server)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", LIBRARY, ids=lambda example: example.label)
+def test_example_of_the_library_prints_what_is_written(example: Example) -> None:
+    answer = run(example)
+    assert same(answer, example.answer), answer
+
+
+@pytest.mark.parametrize(
+    ("pages", "shown"),
+    [
+        (
+            ("README.md", "docs/grpc.md"),
+            (
+                "/infer",
+                "@deploy/digits/",
+                "tritonclient.http",
+                "tritonclient.grpc as",
+                "tritonclient.grpc.aio",
+                "async_stream_infer",
+            ),
+        ),
+        (("docs/examples.md",), ("curl -s ", "curl -sN ", "tritonclient.http", "tritonclient.grpc")),
+        (("docs/streams.md",), ("curl -sN", "requests.post", "words/generate ")),
+    ],
+)
+def test_pages_show_every_kind_of_call(pages: tuple[str, ...], shown: tuple[str, ...]) -> None:
+    texts = [example.text for page in pages for example in examples(PAGES[page])]
+    for call in shown:
+        assert any(call in text for text in texts), call
+
+
+def test_the_page_of_python_models_shows_answers_and_an_error() -> None:
+    found = [each for each in examples(PYTHON_MODELS) if ADDRESS in each.text]
+    assert ['"error"' in example.answer for example in found] == [False, True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("digit", range(10))
+def test_shipped_picture_is_classified_right(digit: int, server: ServerProcess) -> None:
+    body = (ROOT / "deploy" / "digits" / f"{digit}.json").read_bytes()
+    status, _, answer = server.request("POST", "/v2/models/digits/infer", body)
+    assert status == 200, answer
+    label = (ROOT / "deploy" / "models" / "digits" / "labels.txt").read_text().split()[digit]
+    assert re.search(rb'"data":\["[\d.]+:%d:%s"' % (digit, label.encode()), answer), answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "equal"),
+    [
+        ('{"data":[1,2]}', '{"data": [1, 2]}\n', True),
+        ('["0.990898:6:six"]', '["0.990897:6:six"]', True),
+        ('["0.990898:6:six"]', '["0.990897:5:six"]', False),
+        ('["0.990898:6:six"]', '["0.990897:6:sic"]', False),
+        ("[1,2]", "[1,2,3]", False),
+    ],
+)
+def test_answers_are_compared_by_value(answer: str, expected: str, equal: bool) -> None:
+    assert same(answer, expected) is equal
