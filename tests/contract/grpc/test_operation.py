@@ -22,7 +22,6 @@ from tests.contract.grpc.grpc_requests import (
     LIMIT_S,
     Responses,
     address_of,
-    assert_simple,
     client_of,
     refusal,
     rpc_refusal,
@@ -40,7 +39,6 @@ from trident.app.worker.http2 import frames
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
-KEY = {"triton-grpc-protocol-admin": "secret"}
 # A model that answers with the parameters of its request.
 PARAMETERS_CONFIG = """
 input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
@@ -54,7 +52,6 @@ def execute(self, requests):
     ]
 """
 STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
-CLOSED = "This protocol is restricted, expecting header 'triton-grpc-protocol-admin'"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +59,6 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("grpc")
     options = (
         "--shutdown-grace-secs=0",
-        "--grpc-restricted-protocol=model-repository,trace:admin=secret",
         "--grpc-header-forward-pattern=^(x-.*|priority)$",
         "--grpc-infer-response-compression-level=high",
         "--grpc-max-message-size=2000000",
@@ -72,21 +68,6 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_model(repository, "parameters", PARAMETERS, PARAMETERS_CONFIG, max_batch_size=0)
     with ServerProcess(repository, folder / "log", *options) as running:
         yield running
-
-
-def test_restricted_protocols_want_their_metadata(server: ServerProcess) -> None:
-    with client_of(server) as client:
-        for call in (
-            lambda **kwargs: client.get_model_repository_index(**kwargs),
-            lambda **kwargs: client.load_model("simple", **kwargs),
-            lambda **kwargs: client.unload_model("nope", **kwargs),
-            lambda **kwargs: client.get_trace_settings(**kwargs),
-        ):
-            assert refusal(call) == ("UNAVAILABLE", CLOSED)
-            assert refusal(call, headers={"triton-grpc-protocol-admin": "wrong"}) == ("UNAVAILABLE", CLOSED)
-        assert client.get_model_repository_index(headers=KEY).models[0].name
-        assert client.is_server_ready()
-        assert_simple(client.infer("simple", simple_inputs()))
 
 
 def test_metadata_that_match_the_pattern_are_forwarded(server: ServerProcess) -> None:
@@ -195,7 +176,7 @@ def test_slow_calls_do_not_hold_up_health_checks(server: ServerProcess) -> None:
     def ask() -> None:
         with client_of(server) as client:
             while not stop.is_set():
-                client.get_model_repository_index(headers=KEY)
+                client.get_model_repository_index()
                 client.get_model_config("simple")
 
     askers = [threading.Thread(target=ask) for _ in range(4)]

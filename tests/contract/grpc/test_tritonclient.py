@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -29,29 +28,11 @@ from tests.contract.grpc.grpc_requests import (
 )
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
+from tests.contract.servers.typed_values import TYPES, values_of
 from tests.unit.onnx_models import classifier, identity, write_version
 from tests.waiting import until
-from trident.core.inference.tensors import Array
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
-
-TYPES: dict[str, Any] = {
-    "BOOL": np.bool_,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP16": np.float16,
-    "FP32": np.float32,
-    "FP64": np.float64,
-    "BYTES": np.object_,
-    "BF16": ml_dtypes.bfloat16,
-}
-STRINGS = [b"", b"a\0b\0", b"\xff\xfe\x00", "größer 漢".encode(), b"x" * 3000, b'\n"\\']
 
 
 @pytest.fixture(scope="module")
@@ -71,21 +52,6 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def client(server: ServerProcess) -> Iterator[Any]:
     with client_of(server) as client:
         yield client
-
-
-def values_of(datatype: str) -> Array:
-    """Six values of a datatype with its extremes, as a batch of two."""
-    dtype = np.dtype(TYPES[datatype])
-    if datatype == "BYTES":
-        flat = np.array(STRINGS, np.object_)
-    elif datatype == "BOOL":
-        flat = np.array([True, False, True, True, False, False])
-    elif dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        flat = np.array([0, 1, 2, 127, limits.min, limits.max], dtype)
-    else:
-        flat = np.array([0.0, -0.0, 1.5, -0.1, np.inf, 1e-7], dtype)
-    return flat.reshape(2, 3)
 
 
 # --- inference

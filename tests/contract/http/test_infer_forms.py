@@ -23,7 +23,8 @@ from tests.unit import onnx_models
 from tests.unit.onnx_models import add_sub, identity, write_version
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+# The front ends share one engine, with its queues and batches.
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 # The number of queued requests at which a model of the held server runs its first batch.
 HELD = 4
@@ -39,14 +40,6 @@ ALONE = """
 max_batch_size: 8
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }, { name: "INPUT1" data_type: TYPE_INT32 dims: 1 } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 } ]
-"""
-RAGGED = """
-max_batch_size: 16
-input { name: "INPUT0" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }
-output { name: "DOUBLED" data_type: TYPE_FP32 dims: -1 }
-batch_input { kind: BATCH_ELEMENT_COUNT target_name: "COUNTS" data_type: TYPE_FP32 source_input: "INPUT0" }
-batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "DOUBLED" source_input: "INPUT0" }
-dynamic_batching { }
 """
 WARMUP = f"""
 {ONE} max_batch_size: 8
@@ -152,7 +145,6 @@ def held_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> 
     write_version(identity(), repository, "shapes", batching)
     write_version(onnx_models.picky(), repository, "picky", batching)
     write_version(onnx_models.slow(1024, 100), repository, "urgent", PRIORITIES)
-    write_version(onnx_models.ragged(), repository, "ragged", RAGGED)
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:  # for this server only
             patch.setenv("TRITONSERVER_DELAY_SCHEDULER", str(HELD))
@@ -214,15 +206,6 @@ def test_higher_priority_runs_first(held_server: ServerProcess) -> None:
         first, _, _ = select([client.socket for client in clients], [], [], PATIENCE_S)
         assert clients[-1].socket in first
         assert [client.reply().status for client in clients] == [200] * HELD
-
-
-def test_ragged_requests_share_a_batch(held_server: ServerProcess) -> None:
-    lengths = (1, 3, 0, 5)
-    bodies = [body_of(("INPUT0", "FP32", (1, length), [n] * length)) for n, length in enumerate(lengths)]
-    answers = ask_at_once(held_server, "ragged", bodies)
-    assert [answer.values("DOUBLED") for answer in answers] == [[2 * n] * length for n, length in enumerate(lengths)]
-    assert [answer.shape("DOUBLED") for answer in answers] == [[1, length] for length in lengths]
-    assert statistics(held_server, "ragged")["execution_count"] == 1
 
 
 # --- queue policies

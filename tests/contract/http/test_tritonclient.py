@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.http as triton
@@ -19,29 +18,13 @@ from tritonclient.utils import InferenceServerException
 
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
+from tests.contract.servers.typed_values import TYPES, values_of
 from tests.unit.onnx_models import add_sub, classifier, identity, write_version
 from trident.core.inference.tensors import Array
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
-TYPES: dict[str, Any] = {
-    "BOOL": np.bool_,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP16": np.float16,
-    "FP32": np.float32,
-    "FP64": np.float64,
-    "BYTES": np.object_,
-    "BF16": ml_dtypes.bfloat16,
-}
 NOT_IN_JSON = ("FP16", "BF16")
-STRINGS = [b"", b"a\0b\0", b"\xff\xfe\x00", "größer 漢".encode(), b"x" * 3000, b'\n"\\']
 
 
 @pytest.fixture(scope="module")
@@ -62,21 +45,6 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def client(server: ServerProcess) -> Iterator[Any]:
     with triton.InferenceServerClient(server.address, concurrency=8) as client:
         yield client
-
-
-def values_of(datatype: str) -> Array:
-    """Six values of a datatype with its extremes, as a batch of two."""
-    dtype = np.dtype(TYPES[datatype])
-    if datatype == "BYTES":
-        flat = np.array(STRINGS, np.object_)
-    elif datatype == "BOOL":
-        flat = np.array([True, False, True, True, False, False])
-    elif dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        flat = np.array([0, 1, 2, 127, limits.min, limits.max], dtype)
-    else:
-        flat = np.array([0.0, -0.0, 1.5, -0.1, np.inf, 1e-7], dtype)
-    return flat.reshape(2, 3)
 
 
 def tensor(name: str, values: Array, datatype: str, *, binary: bool = True) -> Any:
@@ -284,7 +252,7 @@ def test_statistics_count_requests_inferences_and_executions(client: Any) -> Non
     assert {"simple", "counted"} <= {entry["name"] for entry in everything}
 
 
-# --- errors
+# --- headers
 
 
 def refused(client: Any, model: str, inputs: list[Any], **options: Any) -> InferenceServerException:
@@ -293,38 +261,16 @@ def refused(client: Any, model: str, inputs: list[Any], **options: Any) -> Infer
     return caught.value
 
 
-def test_errors_carry_tritons_text(client: Any) -> None:
-    wrong_type = [tensor(f"INPUT{n}", np.zeros((1, 16), np.float32), "FP32") for n in range(2)]
-    wrong_shape = [tensor(f"INPUT{n}", np.zeros((1, 8), np.int32), "INT32") for n in range(2)]
-    cases: list[tuple[str, list[Any], dict[str, Any], str, str]] = [
-        ("none", simple_inputs(), {}, "404", "Request for unknown model: 'none' is not found"),
-        ("simple", simple_inputs(), {"model_version": "9"}, "404", "'simple' version 9 is not found"),
-        (
-            "simple",
-            simple_inputs()[:1],
-            {},
-            "400",
-            "expected 2 inputs but got 1 inputs for model 'simple'. Got input(s) ",
-        ),
-        ("simple", wrong_type, {}, "400", "data-type is 'FP32', but model 'simple' expects 'INT32'"),
-        ("simple", wrong_shape, {"request_id": "7"}, "400", "[request id: 7] unexpected shape for input 'INPUT1' for"),
-        ("same_FP32", [tensor("X", np.zeros((1, 2), np.float32), "FP32")], {}, "400", "unexpected inference input 'X'"),
-        ("simple", simple_inputs(), {"outputs": [triton.InferRequestedOutput("X")]}, "400", "inference output 'X' for"),
-    ]
-    for model, inputs, options, status, text in cases:
-        error = refused(client, model, inputs, **options)
-        assert (error.status(), text in error.message()) == (status, True), error
-
-
-def test_disabled_features_are_refused_with_the_reason(client: Any) -> None:
+def test_refusals_have_their_status_and_text(client: Any) -> None:
+    error = refused(client, "none", simple_inputs())
+    assert (error.status(), error.message()) == ("404", "Request for unknown model: 'none' is not found")
+    error = refused(client, "simple", simple_inputs()[:1], request_id="7")
+    assert (error.status(), "[request id: 7] expected 2 inputs but got 1" in error.message()) == ("400", True)
     with pytest.raises(InferenceServerException, match="explicit model load / unload is not allowed"):
         client.load_model("simple")
     with pytest.raises(InferenceServerException, match="Client shared memory is disabled"):
         client.register_system_shared_memory("region", "/none", 64)
     assert client.get_system_shared_memory_status() == []
-
-
-# --- headers
 
 
 def test_headers_with_reserved_names_are_not_forwarded(client: Any) -> None:
@@ -334,26 +280,6 @@ def test_headers_with_reserved_names_are_not_forwarded(client: Any) -> None:
         text = f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
         assert (error.status(), error.message()) == ("400", text)
     assert_simple(client.infer("simple", simple_inputs(), headers={"Priority": "1"}))
-
-
-def test_restricted_apis_open_with_their_header(server: ServerProcess, tmp_path: Any) -> None:
-    key = {"x-key": "secret"}
-    options = ("--http-restricted-api=inference,statistics:x-key=secret", "--shutdown-grace-secs=0")
-    repository = link_models(tmp_path / "models", "simple")
-    with (
-        ServerProcess(repository, tmp_path / "log", *options) as closed,
-        triton.InferenceServerClient(closed.address) as client,
-    ):
-        text = "This API is restricted, expecting header 'x-key'"
-        for headers in ({}, {"x-key": "wrong"}, {"x-key": "secret2"}):
-            error = refused(client, "simple", simple_inputs(), headers=headers)
-            assert (error.status(), error.message()) == ("403", text)
-            with pytest.raises(InferenceServerException, match="restricted"):
-                client.get_inference_statistics(headers=headers)
-        assert_simple(client.infer("simple", simple_inputs(), headers=key))
-        assert client.get_inference_statistics(headers=key)["model_stats"]
-        assert client.is_server_ready()
-        assert client.get_model_metadata("simple")["name"] == "simple"
 
 
 def test_headers_with_underscores_differ_from_those_with_hyphens(server: ServerProcess, tmp_path: Any) -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from tests.contract.lifecycle.changing_models import (
     OVERRIDE,
     WIDTH,
     add_scaled,
-    factor_in,
     factor_of,
     load,
     ones_body,
@@ -263,50 +260,3 @@ def test_no_front_end_is_ready_after_sigterm(tmp_path: Path) -> None:
             assert caller.ask("POST", PATH, good_body())[0] == 200
         server.process.kill()
         server.kill()
-
-
-# --- one engine
-
-
-def test_requests_of_several_front_ends_share_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "4")
-    with serving(tmp_path, "--shutdown-grace-secs=0", config=f"{BATCHED} dynamic_batching {{ }}") as server:
-        with ExitStack() as stack:
-            ends = front_ends_of(server)
-            callers = [stack.enter_context(closing(Caller(server, ends[n % len(ends)]))) for n in range(4)]
-            for caller in callers:
-                caller.send("POST", INFER, ones_body())
-            answers = [caller.answer() for caller in callers]
-        assert [(status, factor_in(answer)) for status, answer in answers] == [(200, 2.0)] * 4
-        (statistics,) = server.json("GET", f"/v2/models/{SCALED}/stats")["model_stats"]
-        assert (statistics["inference_count"], statistics["execution_count"]) == (4, 1)
-        page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
-        assert re.search(rf'^nv_inference_exec_count{{model="{SCALED}",version="1"}} 1$', page, re.MULTILINE)
-
-
-def test_front_ends_share_one_queue(tmp_path: Path) -> None:
-    """The queue has room for two requests, so the third is refused whichever front end it asks.
-
-    They wait until a request of another priority fills the batch.
-    """
-    config = (
-        f"{BATCHED} dynamic_batching {{ preferred_batch_size: 8 max_queue_delay_microseconds: 60000000 "
-        "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 1 value { max_queue_size: 2 } } }"
-    )
-    others = {"name": "INPUT0", "datatype": "FP32", "shape": [6, WIDTH], "data": [1.0] * (6 * WIDTH)}
-    with serving(tmp_path, "--shutdown-grace-secs=0", config=config) as server, ExitStack() as stack:
-
-        def is_queued(number: int) -> bool:
-            pending = from_each(server, lambda: metric(server, "nv_inference_pending_request_count", SCALED))
-            return pending == [number] * len(ends)
-
-        ends = front_ends_of(server)
-        callers = [stack.enter_context(closing(Caller(server, ends[n % len(ends)]))) for n in range(3)]
-        for number, caller in enumerate(callers[:2], 1):
-            caller.send("POST", INFER, ones_body())
-            until(partial(is_queued, number), "never queued")
-        status, answer = callers[2].ask("POST", INFER, ones_body())
-        assert (status, b"Exceeds maximum queue size" in answer) == (503, True), answer
-        filling = json.dumps({"inputs": [others], "parameters": {"priority": 2}}).encode()
-        assert callers[2].ask("POST", INFER, filling)[0] == 200
-        assert [caller.answer()[0] for caller in callers[:2]] == [200, 200]

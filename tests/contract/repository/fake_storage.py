@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.contract.servers.ports import HOST
@@ -42,7 +42,7 @@ class FakeStorage:
         self.answer = answer
         self.requests: list[Request] = []
 
-    def __enter__(self) -> FakeStorage:
+    def __enter__(self) -> Self:
         self._server = ThreadingHTTPServer((HOST, 0), partial(_Connection, self))
         self._server.daemon_threads = False  # closing waits for its threads
         self.thread = threading.Thread(target=self._server.serve_forever, args=[0.01])

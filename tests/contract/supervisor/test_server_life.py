@@ -13,7 +13,6 @@ import pytest
 import tritonclient.http
 
 from tests.contract.remote.remote_server import readiness
-from tests.contract.servers.processes import engine_of, front_ends_of, workers_of
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import PATH, good_body, link_models
@@ -165,18 +164,6 @@ def test_a_failed_start_is_one_object_per_line_and_ends_with_the_reason(tmp_path
     assert events[-1]["message"].startswith("error: creating server: Internal - failed to load all models (badcfg: ")
     assert events[-1]["level"] == "ERROR"
     assert not [event for event in events if "traceback" in event or event["message"].startswith("Reason")]
-
-
-@pytest.mark.shapes("one-process", "front-ends")
-def test_killed_process_is_replaced(tmp_path: Path) -> None:
-    with ServerProcess(link_models(tmp_path / "m", "simple"), tmp_path / "log", "--shutdown-grace-secs=0") as server:
-        number = len(workers_of(server))
-        for killed in {engine_of(server), front_ends_of(server)[0]}:
-            os.kill(killed, signal.SIGKILL)
-            until(lambda: killed not in session_members(server.process.pid), "the process is still there")  # noqa: B023
-            until(lambda: len(workers_of(server)) == number, "it is not replaced")
-            server.wait_until_ready()
-            assert server.request("POST", PATH, good_body())[0] == 200
 
 
 def unready_body(server: ServerProcess) -> bytes:
