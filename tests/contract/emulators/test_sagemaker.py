@@ -10,14 +10,11 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from botocore.exceptions import ClientError
 
 from tests.changing_files import found_below
 from tests.contract.emulators.printed_requests import model_of, run_sagemaker_request
@@ -27,7 +24,6 @@ from tests.contract.sagemaker.sagemaker_archives import (
     CSV,
     ONES,
     is_scaled_by,
-    link,
     pack,
     pack_large,
     pack_members,
@@ -90,54 +86,19 @@ def test_a_printed_request_is_answered(
     assert r"\x00\x00\x80?" * WIDTH in capsys.readouterr().out
 
 
-def test_inference_id_becomes_the_request_id(one: SageMakerEmulator) -> None:
+def test_the_callers_id_and_attributes_reach_the_model(one: SageMakerEmulator) -> None:
     item = {"name": "INPUT0", "datatype": "FP32", "shape": [1, WIDTH], "data": [1, 2, 3, 4]}
     body = json.dumps({"inputs": [item]}).encode()
-    answer = call(one, body, ContentType=JSON, Accept=JSON, InferenceId="the caller's own")
+    given = {"InferenceId": "the caller's own", "CustomAttributes": "a=1,b=two, and c"}
+    answer = call(one, body, ContentType=JSON, Accept=JSON, **given)
     assert json.loads(answer["Body"])["id"] == "the caller's own"
-
-
-def test_custom_attributes_are_accepted_and_not_returned(one: SageMakerEmulator) -> None:
-    answer = call(one, CustomAttributes="a=1,b=two, and c")
-    assert answer["Body"] == b"1.0,2.0,3.0,4.0\n"
     assert "CustomAttributes" not in answer
-
-
-def test_unknown_headers_are_stripped(one: SageMakerEmulator) -> None:
-    """The container would refuse the first two, and compress its answer for the third."""
-    strange = {"Content-Encoding": "gzip", "Inference-Header-Content-Length": "x", "Accept-Encoding": "gzip"}
-
-    def add(params: dict[str, Any], **_: Any) -> None:
-        params["headers"] |= strange
-
-    event = "before-call.sagemaker-runtime.InvokeEndpoint"
-    one.client.meta.events.register(event, add)
-    try:
-        answer = call(one)
-    finally:
-        one.client.meta.events.unregister(event, add)
-    assert answer["Body"] == b"1.0,2.0,3.0,4.0\n"
-
-
-@pytest.mark.parametrize(
-    ("header", "value"), [("InferenceId", "i" * 65), ("CustomAttributes", "a" * 1025), ("TargetModel", "other.tar.gz")]
-)
-def test_headers_that_the_platform_refuses_do_not_reach_the_container(
-    one: SageMakerEmulator, header: str, value: str
-) -> None:
-    before = one.text().count("POST /invocations")
-    found = refusal(one, "ValidationError", **{header: value})
-    assert found["status"] == 400
-    assert header.lower() in found["text"].lower().replace("-", "")
-    assert one.text().count("POST /invocations") == before
 
 
 @pytest.mark.parametrize(
     ("body", "headers", "status", "text"),
     [
         (b"1,2,three,4\n", {}, 400, "row 1, column 3"),
-        (b"", {}, 400, "the body is empty"),
-        (ROW, {"ContentType": "image/png"}, 415, "supported are"),
         (ROW, {"Accept": "image/png"}, 406, "available are"),
     ],
 )
@@ -148,13 +109,6 @@ def test_refusal_of_the_container_is_a_model_error(
     assert (found["status"], found["OriginalStatusCode"]) == (424, status)
     assert text in json.loads(found["OriginalMessage"])["error"]
     assert f"Received client error ({status}) from primary with message" in found["text"]
-
-
-def test_concurrent_callers_get_their_own_answers(one: SageMakerEmulator) -> None:
-    bodies = [f"{n},{n},{n},{n}\n".encode() for n in range(40)]
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda body: call(one, body)["Body"], bodies))
-    assert [answer.split(b".")[0] for answer in answers] == [str(n).encode() for n in range(40)]
 
 
 def test_response_stream_carries_a_whole_answer(one: SageMakerEmulator) -> None:
@@ -176,14 +130,12 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SageMakerEmulator
     folder = tmp_path_factory.mktemp("many")
     archives = folder / "archives"
     (archives / "deep" / "er").mkdir(parents=True)
-    for factor, key in enumerate(("once.tar.gz", "a.tar.gz", "b.tar.gz", "deep/er/c.tar.gz", "together.tar.gz"), 2):
+    for factor, key in enumerate(("once.tar.gz", "a.tar.gz", "b.tar.gz", "deep/er/c.tar.gz"), 2):
         pack(write_flat(folder / str(factor), factor), archives / key)
     pack(write_nested(folder / "nested", 9), archives / "nested.tar.gz")
     (write_flat(folder / "broken", 1) / "1" / "model.onnx").write_bytes(b"no model")
     pack(folder / "broken", archives / "broken.tar.gz")
-    (archives / "text.tar.gz").write_text("no archive")
     pack_members(archives / "traversal.tar.gz", tarfile.TarInfo("1/model.onnx"), tarfile.TarInfo("../../../../escaped"))
-    pack_members(archives / "link.tar.gz", link("1", "/etc"))
     pack(write_flat(folder / "outside", 1), folder / "outside.tar.gz")
     with SageMakerEmulator(folder / "run", archives, "--multi-model") as emulator:
         yield emulator
@@ -224,32 +176,19 @@ def test_flat_and_nested_archives_serve_side_by_side(many: SageMakerEmulator) ->
     assert [loads_of_asked(many, key) for key in factors] == [1] * len(factors)
 
 
-def test_concurrent_first_calls_load_a_model_once(many: SageMakerEmulator) -> None:
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda _: ask(many, "together.tar.gz", 6), range(6)))
-    assert loads_of_asked(many, "together.tar.gz") == 1
-
-
-@pytest.mark.parametrize("key", ["nothing.tar.gz", "deep", "../outside.tar.gz", "%2e%2e/x"])
-def test_missing_archive_is_a_validation_error(many: SageMakerEmulator, key: str) -> None:
+def test_missing_archive_is_a_validation_error(many: SageMakerEmulator) -> None:
+    key = "../outside.tar.gz"
     found = refusal(many, "ValidationError", ONES, TargetModel=key)
     assert found["status"] == 400
     assert found["text"].startswith("Failed to download model data: there is no archive")
     assert key in found["text"]
 
 
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
-        ("text.tar.gz", "Not a gzipped file"),
-        ("traversal.tar.gz", "which is outside the destination"),
-        ("link.tar.gz", "is a link to an absolute path"),
-    ],
-)
-def test_bad_archive_never_reaches_the_container(many: SageMakerEmulator, key: str, text: str) -> None:
+def test_bad_archive_never_reaches_the_container(many: SageMakerEmulator) -> None:
+    key = "traversal.tar.gz"
     found = refusal(many, "ValidationError", ONES, TargetModel=key)
     assert found["text"].startswith("Failed to unpack model data: ")
-    assert text in found["text"]
+    assert "which is outside the destination" in found["text"]
     assert name_of(key) not in many.text()
     assert not found_below(many.temporary, name_of(key))
 
@@ -260,15 +199,6 @@ def test_model_that_cannot_be_loaded_is_a_model_error_each_time(many: SageMakerE
         assert (found["status"], found["OriginalStatusCode"]) == (424, 400)
         assert "error" in json.loads(found["OriginalMessage"])
     assert not found_below(many.temporary, name_of("broken.tar.gz"))
-
-
-def test_call_without_a_model_names_the_missing_header(many: SageMakerEmulator) -> None:
-    assert "X-Amzn-SageMaker-Target-Model" in refusal(many, "ValidationError")["text"]
-
-
-def test_multi_model_endpoint_refuses_to_stream(many: SageMakerEmulator) -> None:
-    with pytest.raises(ClientError, match="A multi-model endpoint has no response stream"):
-        many.client.invoke_endpoint_with_response_stream(EndpointName="any", Body=ONES)
 
 
 def evicted(emulator: SageMakerEmulator) -> list[str]:

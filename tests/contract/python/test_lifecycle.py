@@ -16,14 +16,13 @@ from tests.contract.python.python_models import (
     INT32_PAIR,
     assert_adds,
     is_alive,
-    line_of,
     pair,
     stubs_of,
     write_model,
 )
 from tests.contract.servers.processes import engine_of, open_files
 from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.simple_model import assert_still_serves, link_models
+from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -41,26 +40,6 @@ def execute(self, requests):
 
 def finalize(self):
     print("finalized")
-"""
-COMPLETES = """
-@staticmethod
-def auto_complete_config(config):
-    config.set_max_batch_size(4)
-    config.set_dynamic_batching()
-    for name in ("INPUT0", "INPUT1"):
-        config.add_input({"name": name, "data_type": "TYPE_INT32", "dims": [16]})
-    for name in ("OUTPUT0", "OUTPUT1"):
-        config.add_output({"name": name, "data_type": "TYPE_INT32", "dims": [16]})
-    return config
-
-def execute(self, requests):
-    a, b = [t.as_numpy() for t in requests[0].inputs()]
-    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", a + b), pb_utils.Tensor("OUTPUT1", a - b)])]
-"""
-COMPLETES_NOTHING = """
-@staticmethod
-def auto_complete_config(config):
-    return None
 """
 HUNGRY = """
 def execute(self, requests):
@@ -124,46 +103,6 @@ def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:
         assert answer.result()["outputs"][0]["data"] == list(range(7, 23))
     until(lambda: not stubs_of(server))
     until(lambda: 'holding_0_0:0] "finalized"' in server.log_text())
-
-
-def test_a_model_completes_its_configuration(server: ServerProcess) -> None:
-    write_model(server.repository, "completes", COMPLETES, "", max_batch_size=0)
-    assert load(server, "completes") == ""
-    config = server.json("GET", "/v2/models/completes/config")
-    assert config["max_batch_size"] == 4
-    assert "dynamic_batching" in config
-    assert [entry["name"] for entry in config["input"]] == ["INPUT0", "INPUT1"]
-    assert_adds(server, "completes", rows=2)
-    leave(server, "completes")
-
-
-@pytest.mark.parametrize(
-    ("name", "methods", "reason"),
-    [
-        (
-            "nothing",
-            COMPLETES_NOTHING,
-            "auto_complete_config function in model 'nothing' must return a valid pb.ModelConfig object.",
-        ),
-        ("raises", "def initialize(self, args):\n    raise ValueError('no weights')", "ValueError: no weights"),
-        ("misspelt", "def initialize(self, args):\n    undefined", "NameError: name 'undefined' is not defined"),
-        ("broken", "def initialize(self, args:", "SyntaxError"),
-        ("ends", "def initialize(self, args):\n    os._exit(7)", "Stub process 'ends_0_0' is not healthy."),
-        ("exits", "def initialize(self, args):\n    sys.exit(2)", "SystemExit: 2"),
-    ],
-    ids=lambda text: text if text.isidentifier() else "",
-)
-def test_what_keeps_a_model_from_loading(server: ServerProcess, name: str, methods: str, reason: str) -> None:
-    write_model(server.repository, name, methods)
-    error = load(server, name)
-    assert reason in error, error
-    until(lambda: not stubs_of(server), lambda: f"left: {stubs_of(server)}")
-    assert_still_serves(server)
-
-
-def test_a_failed_load_names_the_file_and_the_line(server: ServerProcess) -> None:
-    model = write_model(server.repository, "traced", "def initialize(self, args):\n    raise ValueError('no weights')")
-    assert f"{model}/1/model.py({line_of(model, 'no weights')}): initialize" in load(server, "traced")
 
 
 @pytest.mark.parametrize(

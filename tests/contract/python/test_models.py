@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import queue
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -371,22 +370,3 @@ def test_the_log_has_what_the_client_does_not_hear(
     case(client, "two_responses")
     fault = "Unable to send response. Non-decoupled model cannot send more than one response."
     until(lambda: fault in server.log_text(), server.log_text)
-
-
-@pytest.mark.parametrize("name", ["dies", "segmentation_fault"])
-def test_a_model_that_dies_is_started_again(
-    server: ServerProcess, client: triton_http.InferenceServerClient, name: str
-) -> None:
-    with pytest.raises(InferenceServerException) as caught:
-        case(client, name)
-    assert caught.value.message() == "Stub process 'cases_0_0' is not healthy."
-
-    def serves() -> bool:
-        try:
-            return bool(case(client, "fine").as_numpy("OUT").tolist() == [0, 1, 2, 3])
-        except InferenceServerException:
-            return False
-
-    until(serves, "the model")
-    if name == "segmentation_fault":
-        assert re.search(rf"was ended by SIGSEGV.*model\.py.*in {name}", server.log_text())

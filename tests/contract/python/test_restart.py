@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -144,6 +145,8 @@ def test_a_process_that_dies_or_hangs_is_started_again(server: ServerProcess, dy
     until(lambda: is_ready(server, dying), server.log_text)
     assert_adds(server, dying, seed=1)
     assert_still_serves(server)
+    if first == 102:
+        assert re.search(r"was ended by SIGSEGV.*model\.py.*in execute", server.log_text())
 
 
 def test_a_process_that_is_killed_between_requests_is_started_again(server: ServerProcess, dying: str) -> None:

@@ -69,13 +69,6 @@ def pack_large(folder: Path, archive: Path, megabytes: int) -> Path:
     return archive
 
 
-def link(name: str, target: str) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type = tarfile.SYMTYPE
-    member.linkname = target
-    return member
-
-
 def listed(body: bytes) -> dict[str, str]:
     """The URLs of a page of models, by name."""
     return {model["modelName"]: model["modelUrl"] for model in json.loads(body)["models"]}

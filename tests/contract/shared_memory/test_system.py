@@ -178,15 +178,9 @@ def test_a_region_is_refused_with_the_reason(speaks: Speaker) -> None:
     with memory(2 * PAGE) as object_:
         cases = [
             ("/trident_none", PAGE, 0, "Unable to open shared memory region: '/trident_none'"),
-            ("", PAGE, 0, "cannot register shared memory region 'r' - invalid shm key ''"),
-            ("//", PAGE, 0, "cannot register shared memory region 'r' - invalid shm key '//'"),
-            ("//triton_python_backend_shm_region_1", PAGE, 0, "contains the reserved prefix"),
             ("/../../etc/passwd", 1, 0, "Unable to open shared memory region: '/../../etc/passwd'"),
-            ("..", 1, 0, "Unable to open shared memory region: '..'"),
             (object_.key, 2 * PAGE + 1, 0, "failed to register shared memory region 'r': invalid args"),
-            (object_.key, PAGE, 2 * PAGE, "failed to register shared memory region 'r': invalid args"),
             (object_.key, 2**63, 2**63, "failed to register shared memory region 'r': invalid args"),
-            (object_.key, PAGE, 100, "failed to register shared memory region 'r': unable to process address space"),
             (object_.key, 0, 0, "failed to register shared memory region 'r': unable to process address space"),
         ]
         for key, size, offset, text in cases:

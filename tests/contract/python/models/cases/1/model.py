@@ -149,11 +149,3 @@ class TritonPythonModel:
         print("printed to stderr", file=sys.stderr)
         pb_utils.Logger.log_warn("logged by the model")
         return self.answer(PLAIN)
-
-    def dies(self, requests):
-        print("its last words", file=sys.stderr, flush=True)
-        os._exit(3)
-
-    def segmentation_fault(self, requests):
-        os.kill(os.getpid(), signal.SIGSEGV)
-        signal.pause()
