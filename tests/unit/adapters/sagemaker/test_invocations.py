@@ -12,7 +12,6 @@ import orjson
 import pytest
 from werkzeug.test import Client
 
-from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
 from trident.adapters.sagemaker.application import OPERATIONS, SageMakerApplication
 from trident.adapters.sagemaker.invocations import (
@@ -34,10 +33,9 @@ from trident.core.errors import (
 )
 from trident.core.frontend.access import parse_restricted
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http.application import V2Application
-from trident.core.http.front_end import HttpFrontEnd, HttpOptions
+from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsPage
-from trident.core.http.payloads.formats import CSV, JSON, JSONLINES, NPY, Format, NotAcceptable
+from trident.core.http.payloads.formats import CSV, JSON, JSONLINES, Format
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.lifecycle.state import Phase, ServingPhase
@@ -114,13 +112,6 @@ def test_ping_of_a_live_server_that_loads_has_no_body() -> None:
     assert (bench.get("/ping").status_code, bench.get("/ping").data) == (200, b"")
 
 
-def test_metrics_returns_the_page() -> None:
-    for path in ("/metrics", "/metrics/"):
-        answer = Bench().get(path)
-        assert (answer.status_code, answer.data) == (200, b"# page")
-        assert answer.content_type == "text/plain; charset=utf-8"
-
-
 @pytest.mark.parametrize(
     ("settings", "limit", "expected"),
     [
@@ -138,42 +129,6 @@ def test_execution_parameters_stay_within_the_limits(
     answer = Bench(HttpOptions(max_input_size=limit), **settings).get("/execution-parameters")
     names = ("MaxConcurrentTransforms", "BatchStrategy", "MaxPayloadInMB")
     assert (answer.status_code, answer.json) == (200, dict(zip(names, expected, strict=True)))
-
-
-@pytest.mark.parametrize(
-    ("path", "method", "allowed"),
-    [
-        ("/ping", "POST", "GET"),
-        ("/ping", "HEAD", "GET"),
-        ("/invocations", "GET", "POST"),
-        ("/execution-parameters", "PUT", "GET"),
-        ("/metrics", "POST", "GET"),
-        ("/models", "DELETE", "GET, POST"),
-        ("/models/m", "POST", "DELETE, GET"),
-        ("/models/m/invoke", "GET", "POST"),
-    ],
-)
-def test_other_methods_are_405(path: str, method: str, allowed: str) -> None:
-    answer = Bench().open(path, method=method)
-    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/", "/v2", "/v2/models/simple/infer", "/v2/repository/index", "/ping/", "//ping", "/models//invoke", "/a/b"],
-)
-@pytest.mark.parametrize("method", ["GET", "POST", "BREW"])
-def test_an_unknown_route_is_404_and_lists_the_routes(path: str, method: str) -> None:
-    answer = Bench().open(path, method=method)
-    assert (answer.status_code, answer.mimetype) == (404, "application/json")
-    assert "POST /invocations" in answer.json["error"]
-    assert "/models" not in answer.json["error"]
-
-
-def test_the_list_of_routes_depends_on_the_mode() -> None:
-    text = Bench(multi_model=True).get("/v2").json["error"]
-    assert "GET|POST /models" in text
-    assert "/invocations" not in text
 
 
 def test_a_route_of_the_other_mode_is_404_with_the_reason() -> None:
@@ -201,30 +156,6 @@ def test_restricted_groups_need_their_header() -> None:
 
 
 # --- the v2 protocol
-
-
-def test_the_direct_path_and_flask_answer_alike() -> None:
-    bench = Bench()
-    through_flask = Client(bench.application.wsgi_app)
-    short = bench.invoke()
-    answer = through_flask.post("/invocations", data=V2, content_type="application/json")
-    assert (short.status_code, short.content_type, short.json) == (200, "application/json", ANSWER)
-    assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", ANSWER)
-    assert len(bench.seen) == 2
-
-
-@pure_python_only
-def test_invocations_do_not_enter_flask() -> None:
-    bench = Bench()
-    bench.application.wsgi_app = None  # type: ignore[method-assign, assignment]
-    assert bench.invoke().status_code == 200
-
-
-@pytest.mark.parametrize("content_type", [None, "application/octet-stream", "text/plain", "application/x-unknown"])
-@pytest.mark.parametrize("accept", ["*/*", "application/json", "image/png"])
-def test_v2_json_is_read_under_any_type(content_type: str | None, accept: str) -> None:
-    answer = Bench().invoke(content_type=content_type, Accept=accept)
-    assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", ANSWER)
 
 
 def test_a_v2_request_gets_the_format_that_it_accepts() -> None:
@@ -291,19 +222,6 @@ def binary(size: int | str | None = None) -> tuple[bytes, str]:
     ).tobytes(), f"{BINARY};json-header-size={len(header) if size is None else size}"
 
 
-def test_a_binary_request_gets_a_binary_response() -> None:
-    bench = Bench()
-    body, content_type = binary()
-    for _ in range(2):
-        answer = bench.invoke(body, content_type, Accept="text/csv")
-        prefix, _, size = answer.headers["Content-Type"].partition(";json-header-size=")
-        assert (answer.status_code, prefix) == (200, BINARY)
-        document = orjson.loads(answer.data[: int(size)])
-        assert document["outputs"][0]["parameters"] == {"binary_data_size": 8}
-        assert answer.data[int(size) :] == body[-8:]
-        assert "Inference-Header-Content-Length" not in answer.headers
-
-
 def test_the_content_type_gives_the_binary_offset() -> None:
     body, content_type = binary()
     assert Bench().application.binary_offset({"CONTENT_TYPE": content_type}) == len(body) - 8
@@ -315,17 +233,6 @@ def test_a_json_length_of_zero_means_raw_bytes_of_the_only_input() -> None:
     answer = Bench().invoke(np.array([7], np.int32).tobytes(), f"{BINARY};json-header-size=0")
     assert (answer.status_code, answer.mimetype) == (200, BINARY)
     assert answer.data.endswith(b"\7\0\0\0")
-
-
-@pytest.mark.parametrize("size", ["-1", "abc", "99999", "2147483648", "9" * 30, "", "1e2", "1;2"])
-def test_invalid_json_lengths_are_refused(size: str) -> None:
-    bench = Bench()
-    body, content_type = binary(size)
-    answer = bench.invoke(body, content_type)
-    assert (answer.status_code, answer.mimetype) == (400, "application/json")
-    assert "header" in answer.json["error"]
-    assert "Inference-Header" not in answer.json["error"]
-    assert bench.seen == []
 
 
 @pytest.mark.parametrize("content_type", [BINARY, f"text/csv,{BINARY};json-header-size=1", f"x{BINARY}"])
@@ -353,11 +260,6 @@ def test_errors_of_the_engine_have_their_statuses(error: ServerError, status: in
     assert (answer.status_code, answer.mimetype, answer.json) == (status, "application/json", {"error": error.message})
 
 
-def test_a_missing_default_model_is_404() -> None:
-    answer = Bench(default_model="nope").invoke()
-    assert (answer.status_code, answer.mimetype, "nope" in answer.json["error"]) == (404, "application/json", True)
-
-
 def test_the_only_model_is_the_default() -> None:
     bench = Bench(default_model="")
     assert (bench.invoke().status_code, bench.seen[0].model_name) == (200, "simple")
@@ -365,24 +267,6 @@ def test_the_only_model_is_the_default() -> None:
     bench.engine.serving = ServingPhase(name=Phase.LOADING)
     answer = bench.invoke()
     assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
-
-
-def test_unsupported_formats_are_415_and_406() -> None:
-    bench = Bench()
-    for answer, status, text in (
-        (bench.invoke(b""), 400, "the body is empty"),
-        (bench.invoke(b"1,2", "image/png"), 415, "text/csv"),
-        (bench.invoke(b"1,2", "text/csv", Accept="image/png"), 406, "application/x-npz"),
-        (bench.invoke(V2, Content_Encoding="br"), 415, "Unsupported compression type"),
-    ):
-        assert (answer.status_code, answer.mimetype, text in answer.json["error"]) == (status, "application/json", True)
-    assert bench.invoke(V2, Content_Encoding="br").headers["Accept-Encoding"] == "gzip, deflate"
-    assert bench.seen == []
-
-
-def test_a_body_over_the_limit_is_refused() -> None:
-    answer = Bench(HttpOptions(max_input_size=8)).invoke(b"[1,2,3,4,5]")
-    assert (answer.status_code, "exceeds the maximum" in answer.json["error"]) == (400, True)
 
 
 def test_platform_headers_reach_the_model_in_every_format() -> None:
@@ -410,21 +294,6 @@ def test_an_error_has_the_inference_id() -> None:
     bench = Bench()
     bench.error = BackendFailed("boom")
     assert bench.invoke(X_Amzn_SageMaker_Inference_Id="id-1").headers["Trident-Request-Id"] == "id-1"
-
-
-@pytest.mark.parametrize("data", [V2, b"[1,2]"])
-def test_the_model_sets_custom_attributes(data: bytes) -> None:
-    bench = Bench()
-    bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "trace=1"}
-    assert bench.invoke(data).headers["X-Amzn-SageMaker-Custom-Attributes"] == "trace=1"
-
-
-@pure_python_only
-def test_the_application_overrides_only_listed_hooks() -> None:
-    documented = f"{HttpFrontEnd.__doc__}{V2Application.__doc__}"
-    own = {name for name in vars(SageMakerApplication) if not name.startswith("_") and hasattr(V2Application, name)}
-    assert own
-    assert all(f"`{name}" in documented for name in own)
 
 
 # --- generate
@@ -483,12 +352,6 @@ def adopted(headers: dict[str, str], parameters: dict[str, Parameter] | None = N
     environ = {f"HTTP_X_AMZN_SAGEMAKER_{k.upper().replace('-', '_')}": v for k, v in headers.items()}
     adopt_headers(environ | {"HTTP_ACCEPT": "*/*"}, request)
     return request
-
-
-def test_without_headers_nothing_is_added() -> None:
-    request = adopted({})
-    assert request.parameters is None
-    assert request.id == ""
 
 
 def test_headers_become_parameters_under_their_names() -> None:
@@ -603,17 +466,6 @@ def test_times_join_the_custom_attributes_where_they_fit(before: str | None, aft
 @pytest.mark.parametrize("format", [JSON, CSV], ids=["json", "csv"])
 def test_the_preferred_accepted_type_is_chosen(accept: str | None, chosen: str, format: Format) -> None:
     assert ResponseTypes(SageMakerSettings()).of(accept, format) == chosen
-
-
-def test_an_accept_header_without_a_known_type_is_refused() -> None:
-    with pytest.raises(NotAcceptable, match="available are: application/json, text/csv, "):
-        ResponseTypes(SageMakerSettings()).of("image/png", CSV)
-
-
-def test_the_default_type_is_a_setting() -> None:
-    types = ResponseTypes(SageMakerSettings(default_accept="text/csv"))
-    assert types.of(None, JSON) == types.of("*/*", NPY) == "text/csv"
-    assert types.of("application/json", JSON) == "application/json"
 
 
 @pytest.mark.parametrize("default", ["image/png", "csv"])

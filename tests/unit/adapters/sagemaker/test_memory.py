@@ -103,13 +103,6 @@ def test_the_last_measured_size_counts() -> None:
     assert machine.budget.taken(url("a")) == {HOST: 20 * MIB}
 
 
-def test_a_load_beside_an_unload_is_not_measured() -> None:
-    machine = Machine()
-    with machine.budget.reservation("a", url("a"), model(10)):
-        machine.budget.give_back()
-    assert machine.budget.taken(url("a")) == {}
-
-
 def test_a_failed_load_releases_its_reservation() -> None:
     machine = Machine()
     with pytest.raises(ZeroDivisionError), machine.budget.reservation("a", url("a"), model(500)):
@@ -136,14 +129,6 @@ def test_a_load_waits_for_the_reservations_of_others() -> None:
     assert order == ["the first ends", "the second begins"]
 
 
-def test_a_load_does_not_wait_if_memory_is_too_short_already() -> None:
-    machine = Machine()
-    with machine.budget.reservation("a", url("a"), model(400)):
-        machine.used = 600 * MIB
-        with pytest.raises(OutOfMemory):
-            machine.load("b", model(400))
-
-
 def test_loads_that_fit_run_side_by_side() -> None:
     machine = Machine()
     together = threading.Barrier(4, timeout=LIMIT_S)
@@ -155,11 +140,6 @@ def test_loads_that_fit_run_side_by_side() -> None:
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(load, name) for name in "abcd"]:
             done.result(LIMIT_S)
-
-
-def test_unknown_memory_is_not_checked() -> None:
-    with MemoryBudget(lambda: None).reservation("a", url("a"), model(10_000_000)):
-        pass
 
 
 def test_the_budget_of_this_machine_admits_what_fits() -> None:

@@ -60,13 +60,6 @@ def test_a_model_root_without_a_model_is_refused(tmp_path: Path) -> None:
     assert "model.onnx" in (refusal.value.hint or "")
 
 
-def test_reading_the_layout_writes_nothing(tmp_path: Path) -> None:
-    root = tmp_path / "model"
-    write(root, "model.onnx", "config.pbtxt")
-    read_layout(str(root))
-    assert sorted(path.name for path in root.iterdir()) == ["config.pbtxt", "model.onnx"]
-
-
 # --- the model in an unpacked archive
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,26 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 from werkzeug.test import Client
 
-from tests.project import ROOT as CHECKOUT
-from tests.project import pure_python_only
 from tests.unit import onnx_models
 from tests.unit.backend_serving import tensor_text
-from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, write
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
 from trident.adapters.sagemaker.application import SageMakerApplication
-from trident.adapters.sagemaker.memory import HOST, MemoryBudget
-from trident.adapters.sagemaker.model_states import LoadedModel, ModelStates
+from trident.adapters.sagemaker.memory import MemoryBudget
+from trident.adapters.sagemaker.model_states import ModelStates
 from trident.adapters.sagemaker.multi_model import LONGEST_NAME, LoadedModels, check_name, check_url, folder_of
 from trident.adapters.sagemaker.settings import PingMode, SageMakerSettings
-from trident.app.process.heap import keep_freed_memory
 from trident.core.errors import (
     AlreadyLoaded,
-    ErrorCode,
     InvalidRequest,
     ModelLoadFailed,
     ModelNotFound,
@@ -45,10 +37,6 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsPage
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
-from trident.core.observability.hardware import MemoryState, resident_bytes, trim_heap
-
-MIB = 1 << 20
-GIB = 1 << 30
 
 
 class Endpoint:
@@ -110,37 +98,6 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def test_two_models_may_have_the_same_name_inside(endpoint: Endpoint) -> None:
-    for name, weight in (("a1-b2", 3), ("c3", 5)):
-        write(endpoint.root / name / "model", "same", weight)
-        endpoint.load(name)
-    assert (endpoint.ask("a1-b2"), endpoint.ask("c3")) == (3, 5)
-    url = endpoint.url("c3")
-    assert endpoint.models.get("c3") == LoadedModel("c3", url)
-    endpoint.models.unload("a1-b2")
-    assert endpoint.names() == ["c3"]
-    assert endpoint.ask("c3") == 5
-    with pytest.raises(ModelNotFound, match=r"^model 'a1-b2' is not loaded$"):
-        endpoint.ask("a1-b2")
-
-
-def test_the_url_is_returned_as_sent(endpoint: Endpoint) -> None:
-    write(endpoint.root / "x" / "model", "sub", 3)
-    url = f"{endpoint.root}/x/model/sub/"
-    endpoint.models.load("name", url)
-    assert endpoint.models.get("name").url == url
-    assert endpoint.ask("name") == 3
-
-
-def test_loading_a_loaded_model_is_a_conflict(endpoint: Endpoint) -> None:
-    endpoint.unpack("a", 1)
-    endpoint.load("a")
-    with pytest.raises(AlreadyLoaded, match=r"^model 'a' is loaded already$") as caught:
-        endpoint.load("a")
-    assert caught.value.code is ErrorCode.ALREADY_EXISTS
-    assert endpoint.ask("a") == 1
-
-
 def test_one_of_two_simultaneous_loads_wins(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     with endpoint.bench.backend.holding("a"):
@@ -154,19 +111,6 @@ def test_one_of_two_simultaneous_loads_wins(endpoint: Endpoint, pool: ThreadPool
         assert endpoint.names() == []
     first.result(LIMIT_S)
     assert endpoint.ask("a") == 1
-
-
-def test_different_models_load_side_by_side(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
-    endpoint.unpack("slow", 1)
-    endpoint.unpack("quick", 2)
-    with endpoint.bench.backend.holding("slow"):
-        slow = pool.submit(endpoint.load, "slow")
-        until(lambda: endpoint.bench.backend.loads == ["slow:1=1"])
-        endpoint.load("quick")
-        assert endpoint.ask("quick") == 2
-        endpoint.models.unload("quick")
-    slow.result(LIMIT_S)
-    assert endpoint.names() == ["slow"]
 
 
 def test_an_unload_waits_for_the_load(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
@@ -211,25 +155,6 @@ def test_an_unload_waits_for_running_invocations(endpoint: Endpoint, pool: Threa
     assert endpoint.ask("a") == 1
 
 
-def test_a_load_waits_for_an_unload(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
-    endpoint.unpack("a", 1)
-    endpoint.load("a")
-    with endpoint.bench.running("a") as responses:
-        unload = pool.submit(endpoint.models.unload, "a")
-        until(lambda: endpoint.names() == [])
-        with pytest.raises(ModelNotFound) as caught:
-            endpoint.models.get("a")
-        assert caught.value.hint == "it is being unloaded"
-        load = pool.submit(endpoint.load, "a")
-        until(lambda: waiting("load") == 1)
-        assert endpoint.bench.backend.loads == ["a:1=1"]
-    unload.result(LIMIT_S)
-    load.result(LIMIT_S)
-    assert responses.get(timeout=LIMIT_S).error is None  # requests in flight are answered
-    assert [model.is_closed for model in endpoint.bench.backend.models] == [True, False]
-    assert endpoint.ask("a") == 1
-
-
 def test_an_unload_waits_for_another_unload(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
@@ -254,34 +179,6 @@ def test_a_failed_unload_keeps_the_model(endpoint: Endpoint) -> None:
     assert endpoint.names() == ["a"]
 
 
-def test_an_unknown_model_is_not_found(endpoint: Endpoint) -> None:
-    for ask in (endpoint.models.get, endpoint.ask, endpoint.models.unload):
-        with pytest.raises(ModelNotFound, match=r"^model 'none' is not loaded$"):
-            ask("none")
-
-
-def test_a_failed_load_leaves_the_model_unknown(endpoint: Endpoint) -> None:
-    folder = endpoint.unpack("a", BROKEN)
-    with pytest.raises(ServerError, match="the weights are broken"):
-        endpoint.load("a")
-    with pytest.raises(InvalidRequest, match="there is no folder"):
-        endpoint.load("none")
-    assert endpoint.names() == []
-    assert endpoint.bench.engine.repository_index(False) == []
-    assert endpoint.bench.engine.is_ready()
-    put(folder / "1" / "model.fake", "7")
-    endpoint.load("a")
-    assert endpoint.ask("a") == 7
-
-
-def test_names_cannot_leave_their_folder_by_a_load(endpoint: Endpoint) -> None:
-    endpoint.unpack("a", 1)
-    for name, url in (("../a", endpoint.url("a")), ("a", f"{endpoint.root}/../models/a/model"), ("a", "/dev/model")):
-        with pytest.raises(InvalidRequest):
-            endpoint.models.load(name, url)
-    assert endpoint.bench.backend.loads == []
-
-
 def loaded(endpoint: Endpoint, count: int) -> LoadedModels:
     """The registry, with models m0, m1, …"""
     for number in range(count):
@@ -300,15 +197,6 @@ def pages(models: LoadedModels, limit: int) -> list[list[str]]:
             return found
 
 
-def test_pages_list_every_model_once(endpoint: Endpoint) -> None:
-    assert endpoint.models.names_after(None) == ([], None)
-    models = loaded(endpoint, 5)
-    assert pages(models, 2) == [["m0", "m1"], ["m2", "m3"], ["m4"]]
-    assert pages(models, 5) == [["m0", "m1", "m2", "m3", "m4"]]
-    assert pages(models, 1) == [["m0"], ["m1"], ["m2"], ["m3"], ["m4"]]
-    assert models.names_after("") == models.names_after(None)
-
-
 def test_a_page_continues_after_an_unloaded_model(endpoint: Endpoint) -> None:
     models = loaded(endpoint, 5)
     _, token = models.names_after(None, 2)
@@ -323,44 +211,6 @@ def test_a_page_continues_after_an_unloaded_model(endpoint: Endpoint) -> None:
 def test_invalid_tokens_are_refused(endpoint: Endpoint, token: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^invalid next_page_token$"):
         endpoint.models.names_after(token)
-
-
-def test_a_limit_below_one_is_refused(endpoint: Endpoint) -> None:
-    with pytest.raises(InvalidRequest, match="limit must be at least 1, not 0"):
-        endpoint.models.names_after(None, 0)
-
-
-def test_a_load_succeeds_after_an_eviction(tmp_path: Path) -> None:
-    """The container has 1 GiB, and each model needs 400 MiB."""
-    with living(control_mode="explicit") as bench:
-
-        def room() -> MemoryState:
-            return MemoryState(GIB, GIB - 400 * MIB * len(full.names()))
-
-        full = Endpoint(tmp_path, bench, MemoryBudget(room))
-        for number in range(3):
-            with open(full.unpack(f"m{number}", number) / "1" / "weights", "wb") as weights:
-                weights.truncate(300 * MIB)  # a hole that uses no disk space
-        full.load("m0")
-        full.load("m1")
-        with pytest.raises(OutOfMemory, match=r"^out of memory: model 'm2' needs about 466 MiB of container memory"):
-            full.load("m2")
-        assert full.names() == ["m0", "m1"]
-        full.models.unload("m0")
-        full.load("m2")
-        assert (full.ask("m1"), full.ask("m2")) == (1, 2)
-
-
-@pytest.mark.parametrize("layout", ["model", "model/1", "model/inner", "model/inner/1"])
-def test_real_models_load_in_every_layout(tmp_path: Path, layout: str) -> None:
-    onnx_models.write(onnx_models.add_sub(), tmp_path / "models" / "hash" / layout / "model.onnx")
-    if "inner" in layout:
-        put(tmp_path / "models" / "hash" / "model" / "inner" / "config.pbtxt", 'name: "other"' + CONFIG)
-    (tmp_path / "repository").mkdir()
-    with serving(tmp_path / "repository", control_mode="explicit") as engine:
-        models = LoadedModels(engine, str(tmp_path / "models"), MemoryBudget())
-        models.load("hash", f"{tmp_path}/models/hash/model")
-        assert infer(engine, models.get("hash").name, ones(), ones()).error is None
 
 
 def test_memory_that_runs_out_during_a_load_is_out_of_memory(tmp_path: Path) -> None:
@@ -378,35 +228,6 @@ def test_memory_that_runs_out_during_a_load_is_out_of_memory(tmp_path: Path) -> 
         with pytest.raises(OutOfMemory, match="Failed to allocate memory for requested buffer"):
             endpoint.load("hash")
         assert bench.engine.is_ready()
-
-
-@pytest.mark.slow
-def test_an_unload_returns_memory_to_the_system(tmp_path: Path) -> None:
-    # In a new process: after other tests the weights may go into holes of the heap, which are not new memory.
-    program = f"import {__name__} as tests, pathlib; tests.load_and_unload(pathlib.Path({str(tmp_path)!r}))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-
-
-def load_and_unload(tmp_path: Path) -> None:
-    weights = onnx_models.constant("W", np.ones((2048, 4096)), "FP32")
-    node = helper.make_node("MatMul", ["INPUT0", "W"], ["OUTPUT0"])
-    sides = [onnx_models.tensor("INPUT0", "FP32", ["b", 2048])], [onnx_models.tensor("OUTPUT0", "FP32", ["b", 4096])]
-    onnx_models.write(onnx_models.build([node], *sides, [weights]), tmp_path / "hash" / "model" / "model.onnx")
-    del weights
-    keep_freed_memory()  # as the server does
-    with living(control_mode="explicit") as bench:
-        memory = MemoryBudget()
-        endpoint = Endpoint(tmp_path, bench, memory)
-        endpoint.load("hash")  # allocates what ONNX Runtime needs only once
-        endpoint.models.unload("hash")
-        trim_heap()
-        before = resident_bytes()
-        endpoint.load("hash")
-        assert 24 * MIB < memory.taken(endpoint.url("hash"))[HOST] < 64 * MIB
-        assert resident_bytes() > before + 24 * MIB
-        endpoint.models.unload("hash")
-        assert resident_bytes() < before + 12 * MIB
 
 
 # --- the log
@@ -433,18 +254,6 @@ def test_the_log_names_the_folder_and_the_archive_of_a_model(
         f"model 'a1b2' was not loaded from {archive}: load failed for model 'a1b2': version 1 is at UNAVAILABLE state: "
         "Internal: the weights are broken;",
     ]
-
-
-def test_the_log_names_the_archive_of_a_load_without_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with living(control_mode="explicit") as bench:
-        endpoint = Endpoint(tmp_path, bench, MemoryBudget(lambda: MemoryState(GIB, 0)))
-        endpoint.unpack("a1b2", 1)
-        with pytest.raises(OutOfMemory):
-            endpoint.load("a1b2")
-    (line,) = [message for message in caplog.messages if "a1b2" in message]
-    assert line.startswith(
-        f"model 'a1b2' was not loaded from {endpoint.url('a1b2')}: out of memory: model 'a1b2' needs"
-    )
 
 
 # --- the states of models that two front ends share, and what is left when one of them dies
@@ -478,17 +287,6 @@ def front_ends(tmp_path: Path) -> Iterator[FrontEnds]:
 
 def names(models: LoadedModels) -> list[str]:
     return [model.name for model in models.names_after(None)[0]]
-
-
-def test_a_change_in_one_is_known_to_the_other(front_ends: FrontEnds) -> None:
-    front_ends.first.load("a", front_ends.put("a"))
-    assert front_ends.second.get("a").url == front_ends.url("a")
-    with pytest.raises(AlreadyLoaded, match="is loaded already"):
-        front_ends.second.load("a", front_ends.url("a"))
-    front_ends.second.unload("a")
-    with pytest.raises(ModelNotFound), front_ends.first.invocation("a"):
-        pass
-    assert names(front_ends.first) == []
 
 
 def test_an_unload_waits_for_the_invocations_of_the_other(front_ends: FrontEnds) -> None:
@@ -537,12 +335,6 @@ def test_a_model_that_the_engine_has_lost_is_unknown(front_ends: FrontEnds) -> N
 ROOT = "/opt/ml/models"
 
 
-@pytest.mark.parametrize("name", ["a1b2c3", "with-hyphens", "v1.2_x", "..x", "größe", "x" * LONGEST_NAME])
-def test_valid_folder_names_are_accepted(name: str) -> None:
-    check_name(name)
-    check_url(f"{ROOT}/{name}/model", ROOT)
-
-
 @pytest.mark.parametrize(
     "name", ["", " ", ".", "..", "a/b", "/etc", "a\0b", "x" * (LONGEST_NAME + 1), "ß" * 128, "\ud800"]
 )
@@ -552,12 +344,6 @@ def test_invalid_folder_names_are_refused(name: str) -> None:
     caught.value.message.encode()  # the text can be sent
     with pytest.raises(InvalidRequest, match=r"^invalid url '"):
         check_url(f"{ROOT}/{name}/model", ROOT)
-
-
-@pytest.mark.parametrize("rest", ["model", "model/", "model/sub", "model/sub/"])
-def test_urls_below_the_root_are_accepted(rest: str) -> None:
-    check_url(f"{ROOT}/hash/{rest}", ROOT)
-    check_url(f"{ROOT}/hash/{rest}", f"{ROOT}/")
 
 
 @pytest.mark.parametrize(
@@ -585,12 +371,6 @@ def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(InvalidRequest, match=f"it must be {ROOT}/<name>/model$") as caught:
         check_url(url, ROOT)
     assert len(caught.value.message) < 1000
-
-
-def test_a_url_gives_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "hash" / "model" / "sub").mkdir(parents=True)
-    assert folder_of(f"{tmp_path}/hash/model", str(tmp_path)) == tmp_path / "hash" / "model"
-    assert folder_of(f"{tmp_path}/hash/model/sub/", str(tmp_path)) == tmp_path / "hash" / "model" / "sub"
 
 
 def test_links_inside_the_root_are_followed(tmp_path: Path) -> None:
@@ -626,9 +406,6 @@ def test_a_url_without_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 # --- the `/models` routes on an engine that only records its loads
-
-
-V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
 
 
 class Engine(FakeEngine):
@@ -670,72 +447,6 @@ class Container:
 @pytest.fixture
 def bench(tmp_path: Path) -> Container:
     return Container(tmp_path)
-
-
-def test_a_model_is_loaded_listed_described_and_unloaded(bench: Container) -> None:
-    assert bench.open("/models").json == {"models": []}
-    answer = bench.load("abc")
-    assert (answer.status_code, answer.data) == (200, b"")
-    assert bench.open("/models/abc").json == bench.described("abc")
-    assert bench.open("/models").json == {"models": [bench.described("abc")]}
-    answer = bench.load("abc")
-    assert (answer.status_code, list(answer.json)) == (409, ["error"])
-    assert bench.open("/models/abc/invoke", method="POST", data=V2).status_code == 200
-    answer = bench.open("/models/abc", method="DELETE")
-    assert (answer.status_code, answer.data) == (200, b"")
-    for path, method in (("/models/abc", "GET"), ("/models/abc", "DELETE"), ("/models/abc/invoke", "POST")):
-        answer = bench.open(path, method=method, data=V2)
-        assert (answer.status_code, list(answer.json)) == (404, ["error"])
-
-
-def test_a_model_is_invoked_by_the_name_in_the_path(bench: Container) -> None:
-    for name in ("a.b-1", "ünder score"):
-        assert bench.load(name).status_code == 200
-        answer = bench.open(
-            f"/models/{name}/invoke", method="POST", data=V2, headers={"X-Amzn-SageMaker-Target-Model": "other.tar.gz"}
-        )
-        assert (answer.status_code, answer.json["outputs"][0]["data"]) == (200, [1, 2])
-        assert bench.seen[-1].model_name == name
-        assert bench.seen[-1].parameters == {"X-Amzn-SageMaker-Target-Model": "other.tar.gz"}
-        assert bench.open(f"/models/{name}").json == bench.described(name)
-
-
-@pure_python_only
-def test_invocations_take_every_format_without_flask(bench: Container) -> None:
-    bench.load("m")
-    bench.application.wsgi_app = None  # type: ignore[method-assign, assignment]
-    answer = bench.open(
-        "/models/m/invoke", method="POST", data=b"1,2\n", content_type="text/csv", headers={"Accept": "text/csv"}
-    )
-    assert (answer.status_code, answer.mimetype) == (200, "text/csv")
-
-
-def test_an_unload_between_the_requests_of_one_invocation_waits_for_it(bench: Container) -> None:
-    """Each row is a request of a model that does not batch. The platform unloads it while the first one runs."""
-    bench.load("m")
-    deletion: list[Any] = []
-
-    def unload() -> None:
-        deletion.append(bench.open("/models/m", method="DELETE"))
-
-    thread = threading.Thread(target=unload)
-
-    def respond(request: InferenceRequest) -> InferenceResponse:
-        bench.seen.append(request)
-        if len(bench.seen) == 1:
-            thread.start()
-            until(lambda: bench.open("/models").json == {"models": []})
-        if "unload" in [call[0] for call in bench.engine.calls]:
-            return InferenceResponse(request.model_name, 1, [], error=ModelNotFound("it has no available versions"))
-        return InferenceResponse(request.model_name, 1, [OutputTensor("OUT", "INT32", (1,), np.array([1], np.int32))])
-
-    bench.engine.respond = respond
-    rows = b"[[1,2],[3],[4,5,6]]"
-    answer = bench.open("/models/m/invoke", method="POST", data=rows, content_type="application/json")
-    assert (answer.status_code, answer.json, len(bench.seen)) == (200, [[1]] * 3, 3)
-    thread.join(LIMIT_S)
-    assert deletion[0].status_code == 200
-    assert bench.engine.calls[-1] == ("unload", "m", True)
 
 
 def test_pages_follow_their_tokens(bench: Container) -> None:
@@ -790,11 +501,6 @@ def test_a_load_body_over_the_fixed_limit_names_no_option(bench: Container) -> N
     )
 
 
-def test_a_missing_model_is_404(bench: Container) -> None:
-    answer = bench.open("/models", method="POST", json={"model_name": "gone", "url": bench.url("gone")})
-    assert (answer.status_code, "there is no folder" in answer.json["error"]) == (400, True)
-
-
 def test_a_failed_load_answers_400_with_the_reason(bench: Container) -> None:
     bench.engine.refusal = OutOfMemory("no memory left")
     answer = bench.load("m")
@@ -805,13 +511,3 @@ def test_a_failed_load_answers_400_with_the_reason(bench: Container) -> None:
     assert answer.headers["Trident-Hint"] == "export it again"
     bench.engine.refusal = None
     assert bench.load("m").status_code == 200
-
-
-def test_names_in_paths_cannot_leave_their_folder(bench: Container) -> None:
-    for name in ("..", "%2e%2e", "a%2Fb", "%00"):
-        assert bench.open(f"/models/{name}").status_code == 404
-        assert bench.open(f"/models/{name}", method="DELETE").status_code == 404
-
-
-def test_ping_answers_200_without_any_model(bench: Container) -> None:
-    assert bench.open("/ping").status_code == 200

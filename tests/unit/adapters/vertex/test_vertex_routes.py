@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from typing import Any
 
 import pytest
-from werkzeug.test import Client
 
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, PUBLIC, V2, VertexBench
-from tests.unit.fake_engine import FakeEngine
 from trident.adapters.common.routes import RouteAbsent
-from trident.adapters.vertex.application import VertexApplication
 from trident.adapters.vertex.endpoint import (
     SHARED_ENDPOINT_BYTES,
     Deadline,
@@ -22,13 +17,10 @@ from trident.adapters.vertex.endpoint import (
     received_size,
     set_deadline,
 )
-from trident.adapters.vertex.settings import VertexSettings
 from trident.core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from trident.core.frontend.access import GROUPS, parse_restricted
-from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.errors import UnsupportedEncoding
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.metrics import MetricsPage
 from trident.core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
 from trident.core.http.reply import CLIENT_GONE_KEY
 from trident.core.lifecycle.state import Phase, ServingPhase
@@ -64,19 +56,6 @@ def test_an_unexpected_error_reveals_nothing() -> None:
     assert answer.json == {"error": "unexpected error in the server, its log says more"}
 
 
-def test_the_v2_routes_answer_as_on_plain_http() -> None:
-    bench = VertexBench()
-    assert bench.post(V2, path=INFER).json["outputs"][0]["data"] == [1, 2]
-    tensor = {"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}
-    header = json.dumps({"inputs": [tensor]}).encode()
-    body = header + struct.pack("<2i", 5, 6)
-    length = str(len(header))
-    answer = bench.post(body, "application/octet-stream", path=INFER, Inference_Header_Content_Length=length)
-    assert (answer.status_code, answer.json["outputs"][0]["data"]) == (200, [5, 6])
-    content_type = f"application/vnd.vertex-ai-triton.binary+json;json-header-size={length}"
-    assert bench.post(body, content_type, path=INFER).json["outputs"][0]["data"] == [5, 6]
-
-
 def test_the_limits_apply_only_to_the_predict_route() -> None:
     assert VertexBench(max_request_size=1).post(V2, path=INFER).status_code == 200
     assert VertexBench(max_request_size=1).post(V2).status_code == 400
@@ -88,21 +67,6 @@ def test_a_request_during_the_load_is_503(phase: Phase) -> None:
     bench.engine.serving = ServingPhase(name=phase)
     answer = bench.post()
     assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
-
-
-def test_each_request_renders_the_metrics_page() -> None:
-    pages = iter([b"first", b"second"])
-    application = VertexApplication(
-        FakeEngine(),
-        HttpOptions(),
-        ThreadBridge(),
-        VertexSettings(predict_route=PREDICT, health_route=HEALTH, public_groups=("metrics",)),
-        MetricsPage(lambda _: next(pages)),
-    )
-    client: Any = Client(application)
-    assert client.get("/metrics").data == b"first"
-    answer = client.post(PREDICT, headers={"X-Vertex-Ai-Triton-Redirect": "metrics"})
-    assert (answer.data, answer.content_type) == (b"second", "text/plain; charset=utf-8")
 
 
 def test_a_predict_route_with_version_zero_is_refused() -> None:
@@ -134,26 +98,6 @@ PREDICTION = {"predictions": [[1, 2]]}
 INSTANCES = {"instances": [[1, 2]]}
 
 
-def test_the_platforms_two_routes_answer() -> None:
-    bench = VertexBench()
-    assert (bench.get(HEALTH).status_code, bench.get(HEALTH).data) == (200, b"")
-    answer = bench.post(INSTANCES)
-    assert (answer.status_code, answer.json) == (200, PREDICTION)
-    assert bench.post(INSTANCES, path=f"{PREDICT}?a=b").json == PREDICTION
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_other_methods_on_the_predict_route_are_405(method: str) -> None:
-    answer = VertexBench().open(PREDICT, method=method)
-    assert (answer.status_code, answer.headers["Allow"], answer.mimetype) == (405, "POST", "application/json")
-
-
-@pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "DELETE", "BREW"])
-def test_other_methods_on_the_health_route_are_405(method: str) -> None:
-    answer = VertexBench().open(HEALTH, method=method)
-    assert (answer.status_code, answer.headers["Allow"], answer.mimetype) == (405, "GET", "application/json")
-
-
 @pytest.mark.parametrize(
     "route",
     [
@@ -179,30 +123,6 @@ def test_routes_are_compared_as_text(route: str) -> None:
     assert bench.get(route).status_code == 405
 
 
-@pytest.mark.parametrize(
-    ("route", "path"),
-    [
-        ("/a.b", "/axb"),
-        ("/a*", "/aaa"),
-        ("/[ab]+", "/ab"),
-        ("/a/", "/a"),
-        ("/a", "/a/"),
-        ("/a%41", "/aA"),
-        ("/aA", "/a%41"),
-        ("/a", "/A"),
-        ("//a", "/a"),
-        ("/a", "//a"),
-        ("/a/b", "/a//b"),
-        ("/a/b", "/a/./b"),
-    ],
-)
-def test_similar_paths_are_404(route: str, path: str) -> None:
-    bench = VertexBench(predict_route=route, health_route=f"{route}-health")
-    assert bench.post(INSTANCES, path=path).status_code == 404
-    bench = VertexBench(predict_route="/p", health_route=route)
-    assert bench.get(path).status_code == 404
-
-
 def test_one_path_may_serve_both_routes() -> None:
     bench = VertexBench(predict_route="/both", health_route="/both")
     assert bench.get("/both").status_code == 200
@@ -221,21 +141,6 @@ def test_the_platforms_routes_may_be_v2_paths() -> None:
     bench.engine.versions = {"simple": (1,), "other": (1,)}  # the route names the model
     assert bench.post(INSTANCES, path="/v2/models/simple/infer").json == PREDICTION
     assert bench.post(path="/v2/models/other/infer").status_code == 200
-
-
-ABSENT = ["/", "/v1", "/predictions", f"{PREDICT}/", f"/{PREDICT}", f"{HEALTH}/", "/v2/nothing", "/v2/", "/a/b/c"]
-
-
-@pytest.mark.parametrize("path", ABSENT)
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "BREW"])
-def test_an_unknown_route_is_404_and_lists_the_routes(path: str, method: str) -> None:
-    answer = VertexBench().open(path, method=method)
-    assert (answer.status_code, answer.mimetype) == (404, "application/json")
-    assert answer.json == {
-        "error": f"there is no such route; the routes are: GET {HEALTH}, POST {PREDICT}, and those of the groups "
-        "health, metadata, inference, model-config, statistics, metrics"
-    }
-    assert "--public-routes" in answer.headers["Trident-Hint"]
 
 
 OF_GROUPS = {
@@ -299,26 +204,6 @@ def test_restricted_groups_need_their_header() -> None:
 # --- the routes that the redirect header reaches, and those that it does not
 
 
-PERMITTED = [
-    ("metrics", "text/plain"),
-    ("v2", "application/json"),
-    ("v2/health/live", "text/plain"),
-    ("v2/health/ready", "text/plain"),
-    ("v2/models/stats", "application/json"),
-    ("v2/models/simple", "application/json"),
-    ("v2/models/simple/versions/3", "application/json"),
-    ("v2/models/simple/ready", "text/plain"),
-    ("v2/models/simple/versions/3/ready", "text/plain"),
-    ("v2/models/simple/config", "application/json"),
-    ("v2/models/simple/versions/3/config", "application/json"),
-    ("v2/models/simple/stats", "application/json"),
-    ("v2/models/simple/versions/3/stats", "application/json"),
-    ("v2/models/a%2Fb", "application/json"),
-    ("v2/repository/index", "application/json"),
-    ("v2/repository/r/index", "application/json"),
-    ("v2/systemsharedmemory/status", "application/json"),
-    ("v2/cudasharedmemory/status", "application/json"),
-]
 FORBIDDEN = [
     "v2/repository/models/simple/load",
     "v2/repository/models/simple/unload",
@@ -358,32 +243,6 @@ UNKNOWN = [
     HEALTH[1:],
     PREDICT[1:],
 ]
-HIDDEN = [
-    "v2/repository/models/simple/%75nload",
-    "v2/repository/models/simple/unload%00",
-    "v2/repository%2fmodels/simple/unload",
-    "v2%2Frepository/models/simple/unload",
-    "v2/repository/models/simple/unload/",
-    "v2/repository//models/simple/unload",
-    "v2/repository/./models/simple/unload",
-    "v2/models/../repository/models/simple/unload",
-    "v2/models/%2e%2e/repository/models/simple/unload",
-    "v2/health/live/../../repository/models/simple/unload",
-    "v2/repository/models/simple/unload?x=v2/health/live",
-    "v2,v2/repository/models/simple/unload",
-    "v2/repository/models/simple/unload,v2",
-    "v2/repository/models/simple/unload, v2/repository/models/simple/unload",
-    "./v2/repository/models/simple/unload",
-    "../v2/repository/models/simple/unload",
-    "v2/repository/models/../../health/live",
-    "v2/repository/models/simple\\unload",
-]
-
-
-@pytest.mark.parametrize(("target", "mime"), PERMITTED)
-def test_a_redirect_reaches_routes_that_read_state(target: str, mime: str) -> None:
-    answer = VertexBench().redirect(target)
-    assert (answer.status_code, answer.mimetype) == (200, mime)
 
 
 @pytest.mark.parametrize("path", [PREDICT, f"{PREDICT}?a=b"])
@@ -453,55 +312,6 @@ def test_routes_that_change_the_server_are_forbidden_with_the_key_too(target: st
     bench = VertexBench(HttpOptions(restricted=parse_restricted([f"{','.join(GROUPS)}:x-key=k"])))
     assert bench.redirect(target, X_Key="k").status_code == 403
     assert bench.engine.calls == []
-
-
-@pytest.mark.parametrize("target", [*UNKNOWN, *HIDDEN])
-def test_other_paths_cannot_be_reached(target: str) -> None:
-    bench = VertexBench(public_groups=(*GROUPS, "metrics"))
-    answer = bench.redirect(target)
-    assert (answer.status_code, answer.mimetype) == (400, "application/json")
-    assert answer.json["error"].startswith("the header X-Vertex-Ai-Triton-Redirect is '")
-    assert answer.headers["Trident-Hint"].isascii()
-    assert bench.engine.calls == []
-
-
-def test_a_long_header_is_cut_in_the_error() -> None:
-    assert len(VertexBench().redirect("x" * 5000).json["error"]) < 250
-
-
-def test_a_repeated_header_reaches_no_route() -> None:
-    bench = VertexBench()
-    for targets in (("v2", "v2/repository/models/simple/unload"), ("v2/repository/models/simple/unload", "v2")):
-        headers = [("X-Vertex-Ai-Triton-Redirect", target) for target in targets]
-        assert bench.open(PREDICT, method="POST", headers=headers).status_code == 400
-    assert bench.engine.calls == []
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"])
-@pytest.mark.parametrize("target", ["v2", "metrics", "nonsense", FORBIDDEN[0]])
-def test_other_methods_are_405(method: str, target: str) -> None:
-    answer = VertexBench().open(PREDICT, method=method, headers={"X-Vertex-Ai-Triton-Redirect": target})
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
-
-
-def test_the_header_is_ignored_on_other_paths() -> None:
-    bench = VertexBench()
-    header = {"X-Vertex-Ai-Triton-Redirect": "v2"}
-    assert bench.get(HEALTH, headers=header).data == b""
-    assert bench.get("/v2/models/simple", headers=header).json["name"] == "simple"
-    assert bench.post(V2, path="/v2/models/simple/infer", X_Vertex_Ai_Triton_Redirect="v2").json["outputs"]
-    assert bench.get("/none", headers=header).status_code == 404
-
-
-def test_restricted_groups_need_their_header_behind_the_redirect() -> None:
-    bench = VertexBench(HttpOptions(restricted=parse_restricted(["health:x-health=h", "inference:x-infer=i"])))
-    assert bench.redirect("v2/health/live").status_code == 403
-    assert bench.redirect("v2/health/live", X_Infer="i").status_code == 403
-    assert bench.redirect("v2/health/live", X_Health="h").status_code == 200
-    assert bench.redirect("v2/models/simple/infer", V2).status_code == 403
-    assert bench.redirect("v2/models/simple/infer", V2, X_Infer="i").status_code == 200
-    assert bench.redirect("v2").status_code == 200
-    assert bench.redirect("metrics").status_code == 200
 
 
 def test_a_redirect_does_not_depend_on_public_groups() -> None:
@@ -581,24 +391,6 @@ class Now:
 @pytest.fixture
 def now() -> Now:
     return Now()
-
-
-def test_larger_bodies_are_refused(now: Now) -> None:
-    limits = SizeLimits(100, 200, now)
-    limits.check_request(100)
-    limits.check_response(200)
-    with pytest.raises(InvalidRequest, match=r"^the request has 101 bytes, at most 100 are allowed$") as refused:
-        limits.check_request(101)
-    assert "--vertex-ai-max-request-size" in str(refused.value.hint)
-    with pytest.raises(InvalidRequest, match=r"^the response has 201 bytes, at most 200 are allowed$") as refused:
-        limits.check_response(201)
-    assert "--vertex-ai-max-response-size" in str(refused.value.hint)
-
-
-def test_a_limit_of_0_allows_any_size(now: Now) -> None:
-    limits = SizeLimits(0, 0, now)
-    limits.check_request(1 << 40)
-    limits.check_response(1 << 40)
 
 
 def test_bodies_over_a_shared_endpoints_limit_warn_once_a_minute(now: Now, caplog: pytest.LogCaptureFixture) -> None:
