@@ -120,13 +120,6 @@ def test_version_imports_no_heavy_module() -> None:
     assert HEAVY & set(run.stdout.split()) == set()
 
 
-def test_the_package_runs_as_a_module() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "trident.app", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert run.stdout == f"trident {VERSION} ({BUILD})\n"
-
-
 def test_the_version_is_that_of_the_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["version"] == VERSION

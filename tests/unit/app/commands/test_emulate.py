@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.waiting import until
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
 from trident.app.commands.emulate import platform_of, stop_signals
@@ -38,13 +36,6 @@ def test_the_platform_is_the_first_platform_name(arguments: list[str], platform:
 def test_a_platform_must_be_named(arguments: list[str]) -> None:
     with pytest.raises(BadOption, match="a platform must be named: trident emulate sagemaker MODEL or"):
         platform_of(arguments)
-
-
-def test_the_command_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["emulate", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "--multi-model" in text
-    assert "--endpoint-type" in text
 
 
 @pytest.mark.parametrize("more", [["sagemaker"], ["sagemaker", "--multi-model"], ["vertex"]])
@@ -85,25 +76,6 @@ def test_a_signal_sets_the_event_and_regains_its_action_afterwards(number: signa
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-
-
-def test_a_signal_ignored_by_nohup_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with stop_signals() as stopped:
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert stopped.wait(30)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_the_context_ends_its_thread_without_a_signal() -> None:
-    threads = threading.active_count()
-    with stop_signals() as stopped:
-        pass
-    until(lambda: threading.active_count() <= threads)
-    assert stopped.is_set()  # so that its waiters continue
 
 
 def test_a_signal_at_any_moment_does_not_block_the_main_thread() -> None:

@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 
 from trident.adapters.common.options import BadOption
-from trident.app.commands.emulate_vertex import ACCEPTED, example, read_options
+from trident.app.commands.emulate_vertex import example, read_options
 from trident.app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
 from trident.app.emulators.vertex.emulator import EmulatorOptions
 from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits, batch_limits
-from trident.app.settings.reading import CACHE_OPTIONS
-from trident.app.settings.usage import usage
 
 
 def read(*arguments: str) -> EmulatorOptions:
@@ -25,12 +23,6 @@ def test_a_model_is_the_only_required_argument() -> None:
     assert (options.api_port, options.arguments, options.variables, options.batch) == (0, (), {}, None)
     assert options.environment == {"HERE": "1"}
     assert list(options.command[-2:]) == ["trident.app", "serve"]
-
-
-def test_container_arguments_come_from_args_and_after_two_dashes() -> None:
-    options = read("m", "--args=--a=1", "--args", "--b", "--", "--port=1", "--", "c")
-    assert options.arguments == ("--a=1", "--b", "--port=1", "--", "c")
-    assert options.api_port == 0
 
 
 def test_routes_and_variables_are_read() -> None:
@@ -107,9 +99,3 @@ def test_invalid_options_are_refused(arguments: list[str], text: str) -> None:
     with pytest.raises(BadOption) as refusal:
         read(*arguments)
     assert text in str(refusal.value)
-
-
-def test_every_option_is_in_the_help_text() -> None:
-    before, _, text = usage("emulate").partition("Vertex AI:")
-    for option in ACCEPTED:
-        assert f"  --{option.flag}=" in (before if option in CACHE_OPTIONS else text)

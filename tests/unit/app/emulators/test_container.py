@@ -6,20 +6,16 @@ import io
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
+from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, ScriptedContainer
 from trident.app.emulators.container import (
-    ClientClosed,
     ContainerClient,
     ContainerFault,
     inherited_environment,
-    make_read_only,
-    remove_folder,
 )
-from trident.app.emulators.report import BreachReport, seconds, size
+from trident.app.emulators.report import BreachReport, size
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits
 
 LIMITS = PlatformLimits(body_bytes=100_000)
@@ -38,18 +34,6 @@ def fault(client: ContainerClient, **more: float) -> ContainerFault:
     with pytest.raises(ContainerFault) as found:
         client.ask("POST", "/invocations", body=b"x", **{"within_s": LIMIT_S, **more})
     return found.value
-
-
-def test_a_request_has_only_the_given_headers_and_body() -> None:
-    with ScriptedContainer(lambda call: Answer(201, b"there", {"X-Mine": "1"})) as container:
-        answer = ContainerClient(container.port, LIMITS).ask(
-            "POST", "/invocations", headers={"Content-Type": "text/csv"}, body=b"here", within_s=LIMIT_S
-        )
-    assert (answer.status, answer.body) == (201, b"there")
-    assert ("X-Mine", "1") in answer.headers
-    (call,) = container.calls
-    assert call.body == b"here"
-    assert {name.lower() for name in call.headers} == {"host", "content-type", "content-length"}
 
 
 def test_a_silent_container_is_late(silent_port: int) -> None:
@@ -140,62 +124,9 @@ def test_a_malformed_answer_is_a_fault(content: bytes, text: str) -> None:
     assert text in str(found)
 
 
-def test_a_stream_is_read_as_it_arrives() -> None:
-    def answer(call: Call) -> Answer:
-        return Answer(200, b"a" * 200_000)
-
-    with (
-        ScriptedContainer(answer) as container,
-        ContainerClient(container.port, LIMITS).open("POST", "/", body=b"", within_s=LIMIT_S) as stream,
-    ):
-        parts = list(stream.parts())
-    assert len(parts) > 1
-    assert sum(map(len, parts)) == 200_000  # the size limit does not apply to streams
-
-
-def test_a_closed_client_sends_nothing() -> None:
-    with ScriptedContainer(lambda call: Answer(200, b"whole")) as container:
-        client = ContainerClient(container.port, LIMITS)
-        with client.open("GET", "/first", within_s=LIMIT_S) as stream:
-            client.close()
-            assert stream.whole(10).body == b"whole"
-        with pytest.raises(ClientClosed):
-            client.ask("GET", "/second", within_s=LIMIT_S)
-    assert container.paths() == ["GET /first"]
-
-
 def test_settings_of_servers_and_platforms_are_not_inherited() -> None:
     given = {"PATH": "/bin", "TRIDENT_HTTP_PORT": "1", "SAGEMAKER_BATCH": "true", "AIP_MODE": "x", "MY_AIP_KEY": "y"}
     assert inherited_environment(given) == {"PATH": "/bin", "MY_AIP_KEY": "y"}
-
-
-def made(folder: Path) -> Path:
-    (folder / "a" / "b").mkdir(parents=True)
-    (folder / "a" / "b" / "file").write_text("x")
-    return folder
-
-
-def test_make_read_only_removes_write_permission(tmp_path: Path) -> None:
-    tree = made(tmp_path / "tree")
-    make_read_only(tree)
-    modes = [path.stat().st_mode for path in (tree, *tree.rglob("*"))]
-    assert len(modes) == 4
-    assert not any(mode & 0o222 for mode in modes)
-    assert (tree / "a" / "b" / "file").read_text() == "x"
-
-
-def test_a_read_only_folder_can_be_removed(tmp_path: Path) -> None:
-    tree = made(tmp_path / "tree")
-    make_read_only(tree)
-    remove_folder(tree)
-    assert not tree.exists()
-    remove_folder(tree)  # a missing folder is not an error
-
-
-def test_an_empty_report_says_so() -> None:
-    report = BreachReport()
-    assert report.breaches == {}
-    assert report.text() == "the container kept all limits of the platform\n"
 
 
 def test_a_repeated_breach_is_written_once_and_counted() -> None:
@@ -215,10 +146,6 @@ def test_text_of_the_container_cannot_forge_a_line() -> None:
     assert "\n" not in line
     assert "\x1b" not in line
     assert len(line) < 600
-
-
-def test_seconds_have_their_unit() -> None:
-    assert [seconds(each) for each in (0.25, 1, 2.5, 600.0)] == ["250 ms", "1 s", "2.5 s", "600 s"]
 
 
 def test_sizes_have_the_largest_fitting_unit() -> None:

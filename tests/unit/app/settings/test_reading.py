@@ -22,13 +22,6 @@ def test_the_process_environment_is_read_by_default(monkeypatch: pytest.MonkeyPa
     assert read_settings([REPOSITORY]).server_id == "from the process"
 
 
-def test_options_without_effect_are_kept_for_the_log() -> None:
-    assert settings("--cache-directory=/x", "--grpc-infer-allocation-pool-size=9").without_effect == (
-        "--cache-directory",
-        "--grpc-infer-allocation-pool-size",
-    )
-
-
 def test_metrics_settings_are_read_by_their_names() -> None:
     found = settings("--metrics-config=counter_latencies=false", "--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01")
     assert found.metrics_settings == {"counter_latencies": "false", "summary_quantiles": "0.5:0.05,0.9:0.01"}

@@ -164,19 +164,6 @@ def test_a_missing_model_repository_is_refused(arguments: list[str]) -> None:
         read_settings(arguments, {})
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--http-port=8002", "--metrics-address=127.0.0.1"],
-        ["--http-port=8002", "--allow-metrics=false"],
-        ["--platform=plain", "--model-control-mode=none"],
-        ["--http-restricted-api=health,metadata:key=value", "--http-header-forward-pattern=my_.*"],
-    ],
-)
-def test_valid_settings_pass(arguments: list[str]) -> None:
-    read_settings([REPOSITORY, *arguments], {})
-
-
 def test_the_deprecated_option_works_and_warns() -> None:
     deprecated = "'--strict-model-config' has been deprecated"
     strict = read_settings([REPOSITORY, "--strict-model-config=true"], {})

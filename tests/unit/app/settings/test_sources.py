@@ -175,17 +175,6 @@ def test_the_last_value_of_the_strongest_source_counts() -> None:
     assert given("--model-store=/x", TRIDENT_MODEL_REPOSITORY="/a;/b").values == {"model_repository": ("/x",)}
 
 
-def test_each_option_without_effect_is_named_once() -> None:
-    found = given(
-        "--buffer-manager-thread-count=1",
-        "--buffer-manager-thread-count=2",
-        "--http-port=3",
-        TRIDENT_CACHE_DIRECTORY="/x",
-    )
-    assert found.without_effect == ("TRIDENT_CACHE_DIRECTORY", "--buffer-manager-thread-count")
-    assert found.values == {"http_port": 3}
-
-
 def test_a_bad_value_is_refused_with_its_source() -> None:
     with pytest.raises(BadOption) as refusal:
         given("--http-port=1.4")
@@ -201,22 +190,6 @@ def test_a_bad_value_is_refused_with_its_source() -> None:
 def test_a_bad_variable_is_refused_even_if_the_command_line_overrides_it() -> None:
     with pytest.raises(BadOption, match="TRIDENT_HTTP_PORT"):
         given("--http-port=1", TRIDENT_HTTP_PORT="x")
-
-
-def test_a_platform_is_overridden_by_all_others_and_its_last_text_counts() -> None:
-    port, repository = SERVER_OPTIONS["http_port"], SERVER_OPTIONS["model_repository"]
-    texts = [
-        PlatformText(port, "1", "platform"),
-        PlatformText(port, "2", "PORT"),
-        PlatformText(repository, "/a", "MODELS"),
-        PlatformText(repository, "/b", "MODELS"),
-    ]
-    found = collect(SERVER_OPTIONS, [], {}, platform=texts)
-    assert found.values == {"http_port": 2, "model_repository": ("/a", "/b")}
-    assert found.sources == {"http_port": "PORT", "model_repository": "MODELS"}
-    found = collect(SERVER_OPTIONS, ["--model-repository=/x"], {"TRIDENT_HTTP_PORT": "3"}, platform=texts)
-    assert found.values == {"http_port": 3, "model_repository": ("/x",)}
-    assert found.sources == {"http_port": ENVIRONMENT, "model_repository": FLAG}
 
 
 def test_a_bad_value_of_a_platform_names_the_variable_and_the_option() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
@@ -71,15 +70,6 @@ def test_each_port_has_its_own_routes() -> None:
     assert found["/metrics"][HTTP] == 404
 
 
-def test_the_metrics_page_shows_models_and_requests() -> None:
-    clients = by_port()
-    for _ in range(3):
-        assert clients[HTTP].get("/v2").status_code == 200
-    lines = clients[METRICS].get("/metrics").text.splitlines()
-    assert 'nv_inference_request_success{model="simple",version="1"} 0' in lines
-    assert 'flask_http_request_duration_seconds_count{method="GET",route="/v2",status="200"} 3.0' in lines
-
-
 def test_the_metrics_page_follows_the_metrics_configuration() -> None:
     page = by_port("--metrics-config=counter_latencies=false")[METRICS].get("/metrics").text
     assert "nv_inference_request_success" in page
@@ -98,15 +88,6 @@ def test_the_metrics_page_is_in_openmetrics_where_there_are_exemplars() -> None:
     assert [family.name for family in text_string_to_metric_families(page.text)].count("flask_exporter_info") == 1
     SWITCHES.set(histograms=False)
     assert ports[METRICS].get("/metrics", headers=accepted).content_type == PROMETHEUS
-
-
-def test_front_ends_show_the_request_counts_that_they_share() -> None:
-    shared = CollectorRegistry()
-    Counter("of_all_front_ends", "", registry=shared).inc()
-    made = Applications(settings(), Measured(), lambda _: ThreadBridge(), shared).by_port()
-    text = Client(made[METRICS]).get("/metrics").text
-    assert "of_all_front_ends_total 1.0" in text
-    assert "trident_http_" not in text
 
 
 def test_each_port_has_its_own_threads() -> None:

@@ -52,22 +52,6 @@ def test_the_first_failures_are_named_with_their_reasons() -> None:
 FAILED = ServingPhase(name=Phase.FAILED, failures=dict.fromkeys("dcba", "no"))
 
 
-@pytest.mark.parametrize(
-    ("phase", "arguments", "fails"),
-    [
-        (ServingPhase(name=Phase.READY), [], True),
-        (ServingPhase(name=Phase.EXITING), [], False),
-        (ServingPhase(name=Phase.READY), ["--exit-on-error=false"], False),
-        (FAILED, ["--exit-on-error=false"], False),
-    ],
-)
-def test_a_missing_default_model_is_a_failure_unless_errors_are_tolerated_or_the_server_stops(
-    phase: ServingPhase, arguments: list[str], fails: bool
-) -> None:
-    settings = read_settings(["--vertex-ai-default-model=zzz", *arguments], AIP)
-    assert start_failure(settings, phase, ROWS).startswith("Invalid argument - ") is fails
-
-
 OPTIONS = (
     "--model-repository=/models",
     "--http-address=127.0.0.1",

@@ -92,25 +92,6 @@ def test_a_child_that_raises_ends_the_server(parent: Parent, error: BaseExceptio
     assert not child.ended(EXIT_FAILED)
 
 
-@pytest.mark.parametrize(
-    ("code", "text"), [(-9, "was ended by SIGKILL"), (-35, "was ended by signal 35"), (1, "ended with status 1")]
-)
-def test_a_child_that_ends_is_restarted(parent: Parent, caplog: Any, code: int, text: str) -> None:
-    child = parent.child(lambda: 0)
-    for _ in range(3):
-        before = child.pid
-        status_of(child)
-        assert child.ended(code)
-        assert f"the engine {text} and is restarted in 0 s" in caplog.text
-        child.start_if_due(lambda: None)
-        assert child.pid not in (0, before)
-    status_of(child)
-    assert child.ended(code)
-    assert "and is restarted in 1 s" in caplog.text
-    child.start_if_due(lambda: None)  # the restart is not due
-    assert child.pid == 0
-
-
 def test_a_running_child_is_not_started_again(parent: Parent, tmp_path: Path) -> None:
     child = parent.child(says_hello(tmp_path))
     pid = child.pid
@@ -132,18 +113,6 @@ def test_stop_waits_for_the_child_to_end(parent: Parent, tmp_path: Path) -> None
     assert child.stop(LIMIT_S) == 3
     assert (child.pid, parent.cleaned) == (0, 1)
     assert child.stop(LIMIT_S) == 0
-
-
-def test_stop_kills_a_child_that_does_not_end(parent: Parent, tmp_path: Path) -> None:
-    def run() -> int:
-        signal.signal(STOP_ENGINE, signal.SIG_IGN)
-        (tmp_path / "running").touch()
-        return wait_for_ever()
-
-    child = parent.child(run)
-    until((tmp_path / "running").exists)
-    assert child.stop(0.05) == -signal.SIGKILL
-    assert parent.cleaned == 1
 
 
 def test_stop_without_grace_kills_the_child(parent: Parent, tmp_path: Path) -> None:

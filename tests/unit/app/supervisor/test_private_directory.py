@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,14 +33,6 @@ def test_only_this_user_can_enter_it(made: PrivateDirectory, tmp_path: Path) -> 
     assert {made.socket.parent, made.changes.parent, made.metrics.parent} == {made.path}
 
 
-def test_two_servers_have_different_directories(made: PrivateDirectory, tmp_path: Path) -> None:
-    other = PrivateDirectory.make(tmp_path)
-    assert other.path != made.path
-    assert made.metrics.is_dir()  # the server lives, so its directory is not abandoned
-    other.remove()
-    assert made.metrics.is_dir()
-
-
 def test_it_may_be_removed_twice(made: PrivateDirectory) -> None:
     (made.changes).mkdir()
     (made.changes / "1").touch()
@@ -70,29 +59,6 @@ def test_an_engine_finds_no_files_of_the_last_one(made: PrivateDirectory) -> Non
     assert made.new_files() == files
     assert list(files.iterdir()) == []
     assert files.parent == made.path
-
-
-PROGRAM = """
-import sys, time
-from pathlib import Path
-from trident.app.supervisor.private_directory import PrivateDirectory
-print(PrivateDirectory.make(Path(sys.argv[1])).path, flush=True)
-time.sleep(600)
-"""
-
-
-def test_the_directory_of_a_killed_server_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True) as killed:
-        try:
-            assert killed.stdout is not None
-            left = Path(killed.stdout.readline().strip())
-            PrivateDirectory.make(tmp_path).remove()
-            assert left.is_dir()
-        finally:
-            killed.send_signal(signal.SIGKILL)
-    assert left.is_dir()
-    PrivateDirectory.make(tmp_path).remove()
-    assert not left.exists()
 
 
 def test_other_directories_are_not_removed(tmp_path: Path) -> None:

@@ -75,21 +75,6 @@ def test_a_body_that_leaves_shared_memory_during_the_wait_gets_the_next_bytes(pa
     assert bytes(shared[:12]) == b"first " + bytes(6)
 
 
-def test_a_small_response_is_sent_at_once(pair: Pair) -> None:
-    parts: list[Buffer] = [b"head", b"body"]
-    pair.connection.send(parts, 8)
-    assert received(pair.client, 8) == b"headbody"
-    assert pair.connection.phase is Phase.NEW
-
-
-def test_a_large_response_is_sent_as_the_client_reads_it(pair: Pair) -> None:
-    sending, array = pair.start_large_response()
-    assert pair.connection.moves_since == pair.connection.since == 5.0
-    assert received(pair.client, LARGE + 4) == b"head" + array.tobytes()
-    sending.get(timeout=LIMIT_S)
-    assert (pair.connection.phase, pair.connection.moves_since) == (Phase.NEW, NEVER)
-
-
 def test_a_slow_response_leaves_shared_memory(pair: Pair) -> None:
     sending, array = pair.start_large_response()
     expected = b"head" + array.tobytes()
@@ -164,28 +149,6 @@ def crowd() -> Iterator[Crowd]:
     crowd = Crowd(max_connections=10)
     yield crowd
     crowd.disperse()
-
-
-@pytest.mark.parametrize(
-    ("phase", "seconds"),
-    [(Phase.NEW, 600), (Phase.IDLE, 600), (Phase.HEAD, 60), (Phase.BODY, 60), (Phase.SEND, 60), (Phase.LINGER, 2)],
-)
-def test_a_phase_that_takes_too_long_ends_the_connection(crowd: Crowd, phase: Phase, seconds: float) -> None:
-    connection, _ = crowd.join(phase)
-    crowd.clock.now = seconds
-    crowd.connections.sweep()
-    assert connection.phase is phase
-    crowd.clock.now = seconds + 0.1
-    crowd.connections.sweep()
-    assert connection.phase is Phase.ENDED
-
-
-@pytest.mark.parametrize(("phase", "begin"), [(Phase.BODY, b"HTTP/1.1 408 "), (Phase.IDLE, b""), (Phase.SEND, b"")])
-def test_only_an_unfinished_request_is_answered_with_408(crowd: Crowd, phase: Phase, begin: bytes) -> None:
-    _, client = crowd.join(phase)
-    crowd.clock.now = 1000
-    crowd.connections.sweep()
-    assert client.recv(1000).startswith(begin)
 
 
 def test_the_application_has_no_timeout(crowd: Crowd) -> None:

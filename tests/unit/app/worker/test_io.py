@@ -3,12 +3,9 @@ from __future__ import annotations
 import socket
 
 import gevent
-import numpy as np
-import pytest
 
 from trident.app.worker.body_input import BodyInput
-from trident.app.worker.io import CoarseClock, ReadWatch, SendBatching, drop_sent, size_of
-from trident.core.inference.tensors import Buffer
+from trident.app.worker.io import CoarseClock, ReadWatch, SendBatching
 
 LIMIT_S = 60.0
 
@@ -108,25 +105,6 @@ def test_only_a_tick_changes_the_time() -> None:
     assert clock.now == before
     clock.tick()
     assert clock.now > before
-
-
-def test_the_date_ends_the_head() -> None:
-    end = CoarseClock().date_end
-    assert end.startswith(b"Date: ")
-    assert end.endswith(b" GMT\r\n\r\n")
-
-
-def test_the_size_of_a_part_is_in_bytes() -> None:
-    assert [size_of(b"abc"), size_of(np.zeros((2, 3), np.int32).data)] == [3, 24]
-
-
-@pytest.mark.parametrize(
-    ("sent", "left"), [(0, [b"abc", b"", b"de"]), (2, [b"c", b"", b"de"]), (3, [b"de"]), (4, [b"e"])]
-)
-def test_sent_bytes_are_removed_from_the_parts(sent: int, left: list[bytes]) -> None:
-    parts: list[Buffer] = [b"abc", b"", b"de"]
-    drop_sent(parts, sent)
-    assert [bytes(part) for part in parts] == left
 
 
 def test_the_input_reads_as_a_file() -> None:

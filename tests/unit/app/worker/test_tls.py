@@ -115,22 +115,6 @@ def test_a_client_that_does_not_choose_h2_is_disconnected(authority: Authority, 
     client.close()
 
 
-def test_a_client_without_a_certificate_is_disconnected(authority: Authority, tmp_path: Path) -> None:
-    made = service(tls_of(authority, str(authority.root)))
-    stranger = TlsClient(made, client_context(authority, "h2"))
-    stranger.shake_hands()
-    with pytest.raises((ssl.SSLError, OSError)):
-        stranger.receive()
-    context = client_context(authority, "h2")
-    context.load_cert_chain(*map(str, authority.sign("client")))
-    known = TlsClient(made, context)
-    known.shake_hands()
-    known.send(frames.PREFACE, frames.settings({}))
-    assert known.receive()
-    for client in (stranger, known):
-        client.close()
-
-
 def test_a_handshake_that_takes_too_long_ends(authority: Authority) -> None:
     made = service(tls_of(authority))
     client = TlsClient(made, client_context(authority, "h2"))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,6 @@ from trident.app.commands.doctor.report import Level, Line
 from trident.app.commands.doctor.storage import (
     CallReading,
     StorageReading,
-    gcs_command,
     proxy_of,
     s3_statement,
     storage_lines,
@@ -142,34 +140,6 @@ def test_a_refused_call_shows_what_is_missing() -> None:
     assert found.cure.startswith("grant the role: gcloud storage buckets")
     call = CallReading("ListObjectsV2", "s3:ListBucket", S3.text, "NoSuchBucket")
     assert "the name of the bucket" in line(replace(GOOD, calls=[call]), "ListObjectsV2").cure
-
-
-@pytest.mark.parametrize(
-    ("permission", "uri", "resource"),
-    [
-        ("s3:ListBucket", "s3://bucket/models", "arn:aws:s3:::bucket"),
-        ("s3:GetObject", "s3://bucket/models", "arn:aws:s3:::bucket/models/*"),
-        ("s3:GetObject", "s3://bucket", "arn:aws:s3:::bucket/*"),
-    ],
-)
-def test_the_statement_allows_this_repository_only(permission: str, uri: str, resource: str) -> None:
-    statement = json.loads(s3_statement(parse_location(uri), permission))
-    assert statement == {"Effect": "Allow", "Action": permission, "Resource": resource}
-
-
-@pytest.mark.parametrize(
-    ("identity", "member"),
-    [
-        ("service account a@p.iam.gserviceaccount.com", "serviceAccount:a@p.iam.gserviceaccount.com"),
-        ("user a@example.com", "user:a@example.com"),
-        ("anonymous", "allUsers"),
-        ("an external account of the default credentials", "MEMBER"),
-    ],
-)
-def test_the_command_grants_the_role_to_the_identity(identity: str, member: str) -> None:
-    assert gcs_command(GCS, identity) == (
-        f"gcloud storage buckets add-iam-policy-binding gs://bucket --member={member} --role=roles/storage.objectViewer"
-    )
 
 
 def test_a_password_in_the_endpoint_is_masked() -> None:

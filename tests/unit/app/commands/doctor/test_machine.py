@@ -168,18 +168,6 @@ def test_a_free_port_is_read_and_left_free() -> None:
         assert read_ports({"metrics": service}) == [PortReading("metrics", "127.0.0.1", port, option=service.option)]
 
 
-def test_a_taken_port_fails_and_its_option_is_named() -> None:
-    free = PortReading("HTTP", "0.0.0.0", 8000)
-    used = PortReading(
-        "metrics", "0.0.0.0", 8002, "Socket '0.0.0.0:8002' already in use", "nginx (pid 9)", "", "--metrics-port"
-    )
-    lines = port_lines([free, used])
-    assert (lines[0].check, lines[0].level, lines[0].text) == ("HTTP", Level.OK, "0.0.0.0:8000 is free")
-    assert (lines[1].check, lines[1].level) == ("Metrics", Level.FAILED)
-    assert lines[1].text == "Socket '0.0.0.0:8002' already in use, by nginx (pid 9)"
-    assert lines[1].cure.endswith("set --metrics-port")
-
-
 def test_a_running_server_is_recognised_and_is_no_failure() -> None:
     used = PortReading(
         "HTTP", "0.0.0.0", 8000, "already in use", "trident serve models (pid 9)", "triton 0.1.0", "--http-port"

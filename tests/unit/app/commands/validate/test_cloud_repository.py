@@ -48,14 +48,6 @@ def repository(tmp_path: Path, store: MemoryStore) -> CloudRepository:
     return CloudRepository(MemoryOpener(tmp_path / "cache", store), "s3://bucket", "")
 
 
-def test_selected_versions_and_the_files_of_the_model_are_on_the_disk(repository: CloudRepository) -> None:
-    assert repository.models() == ["both", "last", "wrong"]
-    with repository.directory("both") as directory:
-        assert [(directory.path / path).read_bytes() for path in ("config.pbtxt", "labels.txt")] == [ALL, b"cat"]
-        assert [(directory.path / f"{n}/model.onnx").read_bytes() for n in (1, 2)] == [b"one", b"two"]
-    assert not directory.path.exists()
-
-
 @pytest.mark.parametrize(("model", "fetched"), [("last", ["last/2/model.onnx"]), ("wrong", [])])
 def test_version_that_is_not_selected_is_not_downloaded(
     repository: CloudRepository, store: MemoryStore, model: str, fetched: list[str]

@@ -61,20 +61,6 @@ def test_the_shipped_models_have_no_problems(shipped_models: Path, capsys: pytes
     assert capsys.readouterr().out == f"{len(list(shipped_models.iterdir()))} models, no problems\n"
 
 
-def test_a_broken_graph_and_a_broken_configuration_are_both_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken, unreadable = tmp_path / "broken" / "1", tmp_path / "unreadable"
-    broken.mkdir(parents=True)
-    (broken / "model.onnx").write_bytes(b"this is no graph")
-    unreadable.mkdir()
-    (unreadable / "config.pbtxt").write_text('max_batch_sise: 3\nplatform: "onnxruntime_onnx"\n')
-    assert validate([str(tmp_path), "--format=json"]) == 1
-    problems = json.loads(capsys.readouterr().out)["problems"]
-    assert [each["model"] for each in problems] == ["broken", "unreadable"]
-    assert problems[1]["hint"] == "did you mean 'max_batch_size'?"
-
-
 @pytest.fixture
 def simple(shipped_models: Path, tmp_path: Path) -> Path:
     """A repository with a copy of the model `simple`, which has the golden request of the documentation."""
@@ -90,11 +76,6 @@ def serve_all_versions(model: Path) -> None:
     path.write_text(path.read_text() + "version_policy { all { } }\n")
 
 
-def test_golden_requests_are_run(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate([str(simple.parent)]) == 0
-    assert capsys.readouterr().out == "1 model, no problems\n"
-
-
 def test_a_golden_request_that_differs_is_reported_as_documented(
     simple: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,21 +84,6 @@ def test_a_golden_request_that_differs_is_reported_as_documented(
     assert validate([str(simple.parent)]) == 1
     report = capsys.readouterr().out.replace(str(simple.parent), "/models")
     assert f"```text\n{report}```" in GOLDEN_DOCUMENT.read_text()
-
-
-def test_every_golden_request_of_every_version_is_run(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    serve_all_versions(simple)
-    shutil.copytree(simple / "1", simple / "2")
-    text = (simple / "golden" / "sixteen.json").read_text().replace("15,16]", "15,17]")
-    (simple / "golden" / "both.json").write_text(text)
-    (simple / "golden" / "second.json").write_text(text.replace("{", '{"versions": [2],', 1))
-    assert validate([str(simple.parent), "--format=json"]) == 1
-    problems = json.loads(capsys.readouterr().out)["problems"]
-    assert [(each["path"], each["message"].split(": ")[0]) for each in problems] == [
-        ("golden/both.json", "golden request 'both.json' of model 'simple' version 1"),
-        ("golden/both.json", "golden request 'both.json' of model 'simple' version 2"),
-        ("golden/second.json", "golden request 'second.json' of model 'simple' version 2"),
-    ]
 
 
 def test_each_invalid_golden_request_is_reported_once(simple: Path, capsys: pytest.CaptureFixture[str]) -> None:

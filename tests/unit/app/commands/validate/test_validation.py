@@ -12,7 +12,6 @@ from trident.adapters.common.options import BadOption
 from trident.app.commands.validate import (
     Finding,
     Report,
-    ValidateOptions,
     examine,
     json_report,
     read_validate_options,
@@ -20,15 +19,6 @@ from trident.app.commands.validate import (
 )
 from trident.app.settings.reading import CloudCache
 from trident.core.config.problem import Problem
-
-
-def test_options_and_repositories_may_be_mixed() -> None:
-    assert read_validate_options(["a", "--format", "json", "b", "--disable-auto-complete-config"]) == ValidateOptions(
-        repositories=("a", "b"), format="json", auto_complete=False
-    )
-    assert read_validate_options(
-        ["a", "--model-config-name=x", "--backend-config=k=v", "--backend-config=onnxruntime,k=w"]
-    ) == ValidateOptions(repositories=("a",), config_name="x", backend_config=("k=v", "onnxruntime,k=w"))
 
 
 def test_cache_is_that_of_serve() -> None:
@@ -133,22 +123,3 @@ def test_the_json_report_has_every_field() -> None:
         "problems": [{"repository": "/models", "model": "digits", "path": "name", "message": "is missing", "hint": ""}],
         "warnings": [],
     }
-
-
-def test_warnings_follow_the_problems() -> None:
-    found = Finding("/models", "digits", "response_cache", "has no effect", "remove it")
-    report = Report(models=2, warnings=[found])
-    assert text_report(report) == (
-        "Warnings. The models load all the same; where no other effect is named, a setting has none.\n"
-        "\n"
-        "digits (/models)\n"
-        "  response_cache  has no effect\n"
-        "                  hint: remove it\n"
-        "\n"
-        "2 models, no problems; 1 warning\n"
-    )
-    assert [each["path"] for each in json.loads(json_report(report))["warnings"]] == ["response_cache"]
-    report.findings.append(Finding("/models", "bad", "name", "is missing", ""))
-    text = text_report(report)
-    assert text.startswith("bad (/models)\n  name  is missing\n\nWarnings. The models load all the same")
-    assert text.endswith("\n1 problem, in 1 of 2 models; 1 warning\n")

@@ -1,10 +1,11 @@
-"""The runtime API, called by the real SDK, in front of a scripted endpoint."""
+"""The runtime API, called by the real SDK, in front of a scripted endpoint, and its bidirectional streams."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import socket
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
+from websockets.sync.server import ServerConnection, serve
 
+from tests.unit.app.emulators.sagemaker.bidirectional_caller import Caller
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, ScriptedContainer
 from trident.app.emulators.container import (
     HOST,
@@ -25,10 +28,8 @@ from trident.app.emulators.container import (
 )
 from trident.app.emulators.report import BreachReport
 from trident.app.emulators.sagemaker.api import RuntimeApi
-from trident.app.emulators.sagemaker.endpoint import PlatformLimits
-from trident.app.emulators.sagemaker.errors import model_error, model_not_ready
-from trident.app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, Invocation
-from trident.core.errors import ConfigInvalid
+from trident.app.emulators.sagemaker.endpoint import PlatformLimits, SingleModelEndpoint
+from trident.app.emulators.sagemaker.invocation import Invocation
 
 LIMITS = PlatformLimits(body_bytes=100_000)
 JSON = [("Content-Type", "application/json")]
@@ -90,50 +91,6 @@ def sdk(server: RuntimeApi) -> Iterator[Any]:
         yield client
 
 
-def test_a_call_reaches_the_endpoint_and_is_answered(sdk: Any, echo: Echo, server: RuntimeApi) -> None:
-    echo.headers = [("Content-Type", "text/csv"), (CUSTOM_ATTRIBUTES, "b=2"), ("Server", "secret")]
-    answer = sdk.invoke_endpoint(
-        EndpointName="any", ContentType="text/csv", Accept="*/*", CustomAttributes="a=1", InferenceId="id-1", Body="1,2"
-    )
-    assert answer["Body"].read() == b"1,2"
-    assert (answer["ContentType"], answer["CustomAttributes"]) == ("text/csv", "b=2")
-    assert answer["InvokedProductionVariant"] == "AllTraffic"
-    (invocation,) = echo.invocations
-    assert invocation.headers == {
-        "Content-Type": "text/csv",
-        "Accept": "*/*",
-        CUSTOM_ATTRIBUTES: "a=1",
-        PREFIX + "Inference-Id": "id-1",
-    }
-    assert server.calls == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "status"),
-    [(model_error(400, "bad row"), "ModelError", 424), (model_not_ready("loading"), "ModelNotReadyException", 429)],
-)
-def test_an_error_becomes_an_exception_of_the_sdk(
-    sdk: Any, echo: Echo, error: Exception, kind: str, status: int
-) -> None:
-    echo.error = error
-    with pytest.raises(ClientError) as refusal:
-        sdk.invoke_endpoint(EndpointName="any", Body=b"x")
-    assert isinstance(refusal.value, getattr(sdk.exceptions, kind))
-    assert refusal.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
-    if kind == "ModelError":
-        assert refusal.value.response["OriginalStatusCode"] == 400
-        assert refusal.value.response["OriginalMessage"] == "bad row"
-
-
-def test_a_body_over_the_limit_is_refused_and_reported(sdk: Any, echo: Echo, report: BreachReport) -> None:
-    sdk.invoke_endpoint(EndpointName="any", Body=bytes(LIMITS.body_bytes))
-    with pytest.raises(ClientError, match="at most 100000 bytes"):
-        sdk.invoke_endpoint(EndpointName="any", Body=bytes(LIMITS.body_bytes + 1))
-    assert len(echo.invocations) == 1
-    (breach,) = report.breaches
-    assert breach.startswith("the caller sent a request body of 100001 bytes")
-
-
 def test_a_header_over_the_limit_is_refused(sdk: Any, echo: Echo) -> None:
     with pytest.raises(ClientError, match="X-Amzn-SageMaker-Inference-Id"):
         sdk.invoke_endpoint(EndpointName="any", Body=b"x", InferenceId="i" * 65)
@@ -143,20 +100,6 @@ def test_a_header_over_the_limit_is_refused(sdk: Any, echo: Echo) -> None:
 def parts(answer: Any) -> list[bytes]:
     with contextlib.closing(answer["Body"]) as events:
         return [event["PayloadPart"]["Bytes"] for event in events]
-
-
-def test_a_stream_arrives_in_parts(sdk: Any, echo: Echo, report: BreachReport) -> None:
-    body = bytes(range(256)) * 12_000
-    echo.answer = Answer(200, body, {"Content-Type": "text/plain", CUSTOM_ATTRIBUTES: "b=2"})
-    answer = sdk.invoke_endpoint_with_response_stream(
-        EndpointName="any", ContentType="text/csv", Accept="a/b", Body=b"x"
-    )
-    assert (answer["ContentType"], answer["CustomAttributes"]) == ("text/plain", "b=2")
-    received = parts(answer)
-    assert b"".join(received) == body  # streams have no size limit
-    assert len(received) > 1
-    assert echo.invocations[0].headers == {"Content-Type": "text/csv", "Accept": "a/b"}
-    assert report.breaches == {}
 
 
 def test_a_broken_stream_ends_with_an_error_event(sdk: Any, echo: Echo, report: BreachReport) -> None:
@@ -208,13 +151,6 @@ def test_an_incomplete_body_never_reaches_the_container(server: RuntimeApi, echo
     assert echo.invocations == []
 
 
-def test_a_port_in_use_is_refused_at_once(server: RuntimeApi, echo: Echo, report: BreachReport) -> None:
-    port = int(server.url.rpartition(":")[2])
-    with pytest.raises(ConfigInvalid, match=f"cannot listen at {HOST}:{port}: Address already in use") as refusal:
-        RuntimeApi(echo, port, LIMITS, report)
-    assert "--port" in (refusal.value.hint or "")
-
-
 def test_no_caller_is_accepted_before_the_container_is_ready(echo: Echo, report: BreachReport) -> None:
     with contextlib.closing(RuntimeApi(echo, 0, LIMITS, report)) as api:
         address = (HOST, int(api.url.rpartition(":")[2]))
@@ -224,3 +160,69 @@ def test_no_caller_is_accepted_before_the_container_is_ready(echo: Echo, report:
             socket.create_connection(address, LIMIT_S).close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address, LIMIT_S)
+
+
+def answer(connection: ServerConnection) -> None:
+    """Send each message back; `close` closes the stream, and `parts` is answered in fragments."""
+    assert connection.request is not None
+    connection.send(connection.request.path)
+    for message in connection:
+        if message == "close":
+            connection.close(1011, "broken")
+            return
+        if message == "parts":
+            connection.send(iter([b"a", b"b"]))
+        else:
+            connection.send(message)
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[tuple[int, BreachReport]]:
+    limits, report = PlatformLimits(), BreachReport()
+    with serve(answer, HOST, 0) as container:
+        threading.Thread(target=container.serve_forever, daemon=True).start()
+        client = ContainerClient(container.socket.getsockname()[1], limits)
+        with RuntimeApi(SingleModelEndpoint(client, limits, report), 0, limits, report) as made:
+            yield int(made.url.rpartition(":")[2]), report
+
+
+def part_of(event: tuple[dict[str, Any], bytes]) -> tuple[str, str, bytes]:
+    headers, payload = event
+    assert headers[":event-type"] == "PayloadPart"
+    return headers["DataType"], headers.get("CompletionState", ""), payload
+
+
+def test_each_part_is_a_message_and_each_message_a_part(api: tuple[int, BreachReport]) -> None:
+    with contextlib.closing(Caller(api[0])) as caller:
+        assert caller.status() == 200
+        events = caller.events()
+        assert part_of(next(events)) == ("UTF8", "", b"/invocations-bidirectional-stream")
+        caller.send(b"\0\1")
+        assert part_of(next(events)) == ("BINARY", "", b"\0\1")
+        caller.send("für".encode()[:2], DataType="UTF8", CompletionState="PARTIAL")
+        caller.send("für".encode()[2:], DataType="UTF8", CompletionState="COMPLETE")
+        assert part_of(next(events)) == ("UTF8", "", "für".encode())
+        caller.send(b"parts", DataType="UTF8")
+        parts = [part_of(next(events)) for _ in range(3)]
+        assert [state for _, state, _ in parts] == ["PARTIAL", "PARTIAL", "COMPLETE"]
+        assert b"".join(payload for _, _, payload in parts) == b"ab"
+        caller.end()
+        assert list(events) == []
+        assert api[1].breaches == {}
+
+
+def test_the_path_and_the_query_are_the_callers(api: tuple[int, BreachReport]) -> None:
+    with contextlib.closing(
+        Caller(api[0], Model_Invocation_Path="v2/models/m/stream", Model_Query_String="binary=chunk")
+    ) as caller:
+        assert caller.status() == 200
+        assert part_of(next(caller.events()))[2] == b"/v2/models/m/stream?binary=chunk"
+
+
+def test_the_code_of_the_container_reaches_the_caller_as_an_error(api: tuple[int, BreachReport]) -> None:
+    with contextlib.closing(Caller(api[0])) as caller:
+        assert caller.status() == 200
+        caller.send(b"close", DataType="UTF8")
+        *_, (headers, payload) = caller.events()
+        assert headers[":exception-type"] == "ModelStreamError"
+        assert payload == b'{"Message":"broken","ErrorCode":"1011"}'

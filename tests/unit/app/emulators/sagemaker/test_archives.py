@@ -22,7 +22,6 @@ from trident.app.emulators.sagemaker.archives import (
     CloudArchives,
     LocalArchives,
     ModelArchives,
-    name_of,
     unpack,
 )
 from trident.app.emulators.sagemaker.errors import ApiError
@@ -237,18 +236,6 @@ def test_an_invalid_key_is_the_callers_error(storage: ArchiveStorage, key: str) 
     assert (refusal.value.status, refusal.value.kind) == (400, "ValidationError")
 
 
-def test_a_cloud_archive_is_fetched_when_it_is_used_and_only_once(tmp_path: Path, store: MemoryStore) -> None:
-    archives = CloudArchives(MemoryOpener(tmp_path, store), "s3://bucket/archives", threading.Event())
-    assert (archives.count, archives.location, store.reads) == (2, "memory://bucket/archives", [])
-    for _ in range(2):
-        with archives.archive("a.tar.gz"):
-            pass
-    assert [key for key, _, _ in store.reads] == ["a.tar.gz"]
-    store.put("new.tar.gz", b"added later")
-    with archives.archive("new.tar.gz") as path:
-        assert path.read_bytes() == b"added later"
-
-
 def test_a_prefix_without_archives_is_refused(tmp_path: Path) -> None:
     def refused(contents: dict[str, bytes]) -> ServerError:
         opener = MemoryOpener(tmp_path, MemoryStore(contents, location="memory://bucket/archvies"))
@@ -299,18 +286,6 @@ def folder(tmp_path: Path) -> Path:
 def archives(folder: Path, tmp_path: Path) -> ModelArchives:
     (tmp_path / "models").mkdir()
     return ModelArchives(LocalArchives(folder), tmp_path / "models", PLENTY)
-
-
-@pytest.mark.parametrize("key", ["a.tar.gz", "sub/b.tar.gz"])
-def test_an_archive_is_unpacked_where_the_container_looks_and_removed(
-    archives: ModelArchives, tmp_path: Path, key: str
-) -> None:
-    url = archives.put(key)
-    assert url == str(tmp_path / "models" / name_of(key) / "model") == archives.url(key)
-    assert Path(url, "config.pbtxt").read_text() == key
-    assert key not in url
-    archives.remove(key)
-    assert os.listdir(tmp_path / "models") == []
 
 
 def test_a_missing_archive_leaves_nothing(archives: ModelArchives, tmp_path: Path) -> None:

@@ -44,46 +44,11 @@ class Single:
         return found.value
 
 
-def test_an_invocation_goes_to_the_containers_route() -> None:
-    single = Single(lambda call: Answer(200, call.body, {"Content-Type": "text/csv"}))
-    with single.container:
-        assert single.endpoint.invoke(ROW).body == b"1,2"
-    (call,) = single.container.calls
-    assert (call.method, call.path, call.headers["Content-Type"]) == ("POST", "/invocations", "text/csv")
-
-
-@pytest.mark.parametrize(("status", "whose"), [(400, "client"), (415, "client"), (500, "server"), (503, "server")])
-def test_an_error_of_the_container_is_a_model_error(status: int, whose: str) -> None:
-    single = Single(lambda call: Answer(status, b'{"error":"why"}'))
-    refusal = single.refusal()
-    assert (refusal.status, refusal.kind) == (424, "ModelError")
-    assert refusal.members == {"OriginalStatusCode": status, "OriginalMessage": '{"error":"why"}'}
-    assert f"Received {whose} error ({status})" in refusal.message
-    assert single.report.breaches == {}
-
-
-def test_a_late_answer_is_a_breach() -> None:
-    held = threading.Event()
-    single = Single(lambda call: (held.wait(LIMIT_S), Answer())[1], PlatformLimits(invoke_s=0.05))
-    with single.container:
-        with pytest.raises(ApiError) as refusal:
-            single.endpoint.invoke(ROW)
-        held.set()
-    assert refusal.value.members["OriginalStatusCode"] == 0
-    assert list(single.report.breaches) == ["POST /invocations: the container did not answer within 50 ms"]
-
-
 def test_a_target_model_is_refused_by_a_single_model_endpoint() -> None:
     single = Single(lambda call: Answer())
     with single.container, pytest.raises(ApiError, match="single-model endpoint"):
         single.endpoint.invoke(Invocation({}, b"", "a"))
     assert single.container.calls == []
-
-
-def test_a_stream_is_passed_on() -> None:
-    single = Single(lambda call: Answer(200, b"some of it"))
-    with single.container, single.endpoint.stream(ROW) as stream:
-        assert b"".join(stream.parts()) == b"some of it"
 
 
 def test_a_refused_stream_is_a_model_error() -> None:
@@ -125,12 +90,6 @@ def multi(tmp_path: Path) -> Iterator[Multi]:
         yield made
 
 
-def test_an_invocation_must_name_its_model(multi: Multi) -> None:
-    assert multi.invoke("a") == f"/models/{name_of('a')}/invoke".encode()
-    with pytest.raises(ApiError, match="without the header"):
-        multi.invoke("")
-
-
 def test_a_request_without_memory_evicts_another_model(multi: Multi) -> None:
     multi.invoke("a")
     multi.invoke("b")
@@ -152,11 +111,6 @@ def test_a_404_for_a_loaded_model_is_a_breach(multi: Multi) -> None:
         multi.invoke("a")
     (breach,) = multi.report.breaches
     assert breach.endswith("answered 404 for a model that is loaded")
-
-
-def test_a_multi_model_endpoint_refuses_streams(multi: Multi) -> None:
-    with pytest.raises(ApiError, match="no response stream"), multi.endpoint.stream(ROW):
-        pass
 
 
 KEYS = ("a", "b", "c", "d")
@@ -234,33 +188,6 @@ def names(*keys: str) -> list[str]:
     return [name_of(key) for key in keys]
 
 
-def test_a_model_is_loaded_for_its_first_call(bench: Bench) -> None:
-    bench.use("a", "a", "b", "a")
-    assert bench.container.paths() == ["POST /models"] * 2
-    assert bench.models.loaded() == {name_of(key): str(bench.folders / name_of(key) / "model") for key in "ab"}
-
-
-def test_the_least_recently_used_model_is_evicted(bench: Bench, shelf: Shelf) -> None:
-    bench.use("a", "b", "a", "c")
-    assert shelf.loaded == names("a", "c")
-    assert bench.unpacked() == set(names("a", "c"))
-    assert bench.models.evictions == 1
-    bench.use("b")
-    assert shelf.loaded == names("c", "b")
-    assert bench.report.breaches == {}
-
-
-def test_callers_of_one_model_share_its_load(bench: Bench, shelf: Shelf) -> None:
-    shelf.gate.clear()
-    with ThreadPoolExecutor(4) as pool:
-        uses = [pool.submit(bench.use, "a") for _ in range(4)]
-        until(lambda: bench.container.calls)
-        shelf.gate.set()
-        for use in uses:
-            use.result(LIMIT_S)
-    assert bench.container.paths() == ["POST /models"]
-
-
 def test_a_model_in_use_is_not_evicted(bench: Bench, shelf: Shelf) -> None:
     with ThreadPoolExecutor(1) as pool, bench.models.use("a"):
         bench.use("b", "c")  # b is evicted, although a was used less recently
@@ -299,19 +226,6 @@ def test_a_slow_load_continues_without_its_caller(tmp_path: Path, shelf: Shelf) 
     assert bench.container.paths() == ["POST /models"]
 
 
-def test_a_failed_load_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
-    answers = [Answer(400, b'{"error":"bad model"}'), Answer()]
-    bench = Bench(tmp_path, lambda call: answers.pop(0), MODEL_LIMITS)
-    with bench.container:
-        with pytest.raises(ApiError) as refusal:
-            bench.use("a")
-        assert refusal.value.status == 424
-        assert refusal.value.members["OriginalStatusCode"] == 400
-        assert bench.unpacked() == set()
-        bench.use("a")
-    assert bench.report.breaches == {}
-
-
 def test_an_unanswered_load_is_a_breach(tmp_path: Path) -> None:
     held = threading.Event()
     bench = Bench(tmp_path, lambda call: (held.wait(LIMIT_S), Answer())[1], replace(MODEL_LIMITS, load_s=0.05))
@@ -337,25 +251,12 @@ def test_a_load_cut_off_by_shutdown_is_not_a_breach(tmp_path: Path) -> None:
     assert cut.report.breaches == {}
 
 
-def test_a_model_that_the_container_has_loaded_already_serves(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, lambda call: Answer(409), MODEL_LIMITS)
-    with bench.container:
-        bench.use("a")
-    assert list(bench.models.loaded()) == names("a")
-
-
 def test_a_failed_unload_is_a_breach(bench: Bench, shelf: Shelf) -> None:
     shelf.unload_status = 404
     bench.use("a", "b", "c")
     assert list(bench.report.breaches) == [
         f"DELETE /models/{name_of('a')}: the container answered 404 for a model that is loaded"
     ]
-
-
-def test_a_missing_archive_sends_nothing_to_the_container(bench: Bench) -> None:
-    with pytest.raises(ApiError, match="no archive"):
-        bench.use("z")
-    assert bench.container.calls == []
 
 
 def listed(container: ScriptedContainer) -> dict[str, str]:
@@ -366,15 +267,6 @@ def listed(container: ScriptedContainer) -> dict[str, str]:
 def page(names: str, token: str = "") -> Answer:
     document = {"models": [{"modelName": name, "modelUrl": f"/{name}"} for name in names]}
     return Answer(body=json.dumps(document | ({"nextPageToken": token} if token else {})).encode())
-
-
-def test_all_pages_are_read() -> None:
-    pages = {"/models": page("ab", "x&y"), "/models?next_page_token=x%26y": page("c")}
-    assert listed(ScriptedContainer(lambda call: pages[call.path])) == {"a": "/a", "b": "/b", "c": "/c"}
-
-
-def test_an_empty_list_is_valid() -> None:
-    assert listed(ScriptedContainer(lambda call: page(""))) == {}
 
 
 @pytest.mark.slow
@@ -390,11 +282,3 @@ def test_endless_pages_are_a_fault() -> None:
 def test_a_malformed_list_is_a_fault(body: bytes) -> None:
     with pytest.raises(ContainerFault, match="not a list of models"):
         listed(ScriptedContainer(lambda call: Answer(body=body)))
-
-
-def test_a_missing_route_is_a_fault() -> None:
-    def absent(call: Call) -> Answer:
-        return Answer(404)
-
-    with pytest.raises(ContainerFault, match="answered 404"):
-        listed(ScriptedContainer(absent))

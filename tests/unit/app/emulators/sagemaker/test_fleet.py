@@ -141,22 +141,6 @@ def test_idle_serverless_endpoint_starts_its_container_at_the_next_call() -> Non
         assert re.fullmatch(r"cold start: a call waited [\d.]+ s for the container, which may take 480 s", started)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "needs", "places"),
-    [
-        ("SPREAD", {"NumberOfCpuCoresRequired": 1.0}, [0, 1, 0, 1, None]),
-        ("BINPACK", {"NumberOfCpuCoresRequired": 1.0}, [0, 0, 1, 1, None]),
-        ("SPREAD", {"NumberOfCpuCoresRequired": 0.5, "MinMemoryRequiredInMb": 1000}, [0, 1, None]),
-        ("SPREAD", {"NumberOfAcceleratorDevicesRequired": 1.0}, [None]),
-    ],
-)
-def test_copies_are_placed_where_there_is_room(strategy: str, needs: dict[str, Any], places: list[int | None]) -> None:
-    machines, taken = Machines(count=2, cpus=2.0, memory_mb=1500), list[int]()
-    for place in places:
-        assert machines.place(taken, needs, strategy) == place
-        taken += [] if place is None else [place]
-
-
 def test_copies_without_room_are_refused() -> None:
     needs = {"MinMemoryRequiredInMb": 128, "NumberOfAcceleratorDevicesRequired": 1.0}
     component = {"Specification": {"ComputeResourceRequirements": needs}}

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -60,22 +59,6 @@ class Probed:
         return breach
 
 
-def test_an_empty_200_means_ready() -> None:
-    answers = [Answer(503), Answer(503), Answer()]
-    probed = Probed(lambda call: answers.pop(0), PlatformLimits())
-    assert probed.is_ready()
-    assert probed.scripted.paths() == ["GET /ping"] * 3
-    assert probed.report.breaches == {}
-
-
-def test_a_slow_start_is_a_breach_with_the_last_answer() -> None:
-    probed = Probed(lambda call: Answer(503, b"loading"))
-    assert not probed.is_ready()
-    assert list(probed.report.breaches) == [
-        "the container was not ready 100 ms after its start: at the last probe it answered 503: loading"
-    ]
-
-
 def test_the_wait_ends_when_the_container_ends() -> None:
     probed = Probed(lambda call: Answer(503), PlatformLimits())
     probed.running.exit_status = 3
@@ -98,15 +81,6 @@ def test_stopping_ends_the_wait_for_the_start() -> None:
 )
 def test_a_failed_probe_of_a_serving_container_is_a_breach(answer: Answer, text: str) -> None:
     assert Probed(lambda call: answer).first_breach() == text
-
-
-def test_a_late_probe_is_a_breach() -> None:
-    def late(call: Call) -> Answer:
-        time.sleep(0.1)
-        return Answer()
-
-    limits = PlatformLimits(ping_s=0.02, probe_interval_s=0.005)
-    assert Probed(late, limits).first_breach() == "GET /ping: the container did not answer within 20 ms"
 
 
 def test_the_end_of_a_serving_container_is_a_breach() -> None:

@@ -1,4 +1,4 @@
-"""The prediction API over HTTP, in front of a scripted container."""
+"""The prediction API over HTTP, in front of a scripted container, and what it passes to a container."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from trident.app.emulators.container import ContainerClient
 from trident.app.emulators.report import BreachReport
 from trident.app.emulators.vertex.api import VertexApi
 from trident.app.emulators.vertex.endpoint import Endpoint
-from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits
+from trident.app.emulators.vertex.limits import CanonicalCode, Deployment, EndpointType, GoogleError, PlatformLimits
+from trident.app.emulators.vertex.predictions import (
+    PredictionFault,
+    read_predict_request,
+    read_predictions,
+    read_raw_request,
+    read_sdk_request,
+)
 from trident.app.emulators.vertex.project import Project
 
 LIMITS = PlatformLimits(body_bytes=10_000, inference_s=LIMIT_S)
@@ -90,28 +97,6 @@ def platform() -> Iterator[Platform]:
         yield made
 
 
-def test_predict_returns_predictions_and_the_model(platform: Platform) -> None:
-    status, answer = platform.post(f"{ENDPOINT}:predict", {"instances": [1, 2], "parameters": {"a": 1}})
-    assert status == 200
-    assert answer == {
-        "predictions": [1, 2],
-        "deployedModelId": "34",
-        "model": DEPLOYMENT.model,
-        "modelDisplayName": "mine",
-        "modelVersionId": "1",
-    }
-    assert (platform.call.method, platform.call.path) == ("POST", PREDICT_ROUTE)
-    assert json.loads(platform.call.body) == {"instances": [1, 2], "parameters": {"a": 1}}
-    assert platform.call.headers["Content-Type"] == "application/json"
-    assert platform.breaches == []
-    assert platform.api.calls == 1
-
-
-def test_headers_of_a_predict_call_do_not_reach_the_container(platform: Platform) -> None:
-    platform.ask("POST", f"{ENDPOINT}:predict", b'{"instances": [1, 2]}', X_Mine="1", Authorization="Bearer secret")
-    assert {name.lower() for name in platform.call.headers} == {"host", "content-type", "content-length"}
-
-
 def test_missing_predictions_are_a_breach_and_the_rest_reaches_the_caller(platform: Platform) -> None:
     assert platform.post(f"{ENDPOINT}:predict", {"instances": [1]})[1]["predictions"] == [1, 2]
     assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container answered 1 instances with 2 predictions"]
@@ -121,17 +106,6 @@ def test_an_answer_without_predictions_is_a_breach_and_an_error(platform: Platfo
     platform.answer = Answer(body=b"<html>")
     assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (500, "INTERNAL")
     assert "a body that is not JSON" in platform.breaches[0]
-
-
-def test_an_error_of_the_container_is_an_error_and_not_a_breach(platform: Platform) -> None:
-    platform.answer = Answer(400, b'{"error": "bad instance"}')
-    found = platform.error(f"{ENDPOINT}:predict", {"instances": [1]})
-    assert found == (400, "INVALID_ARGUMENT", '{"error": "bad instance"}')
-    platform.answer = Answer(503)
-    assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (503, "UNAVAILABLE")
-    platform.answer = Answer(302)
-    assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (500, "INTERNAL")
-    assert platform.breaches == []
 
 
 def test_explain_returns_empty_explanations_and_notes_it_once(platform: Platform) -> None:
@@ -159,24 +133,6 @@ def test_a_stopping_container_gets_no_calls(platform: Platform) -> None:
     assert (platform.container.calls, platform.breaches) == ([], [])
 
 
-def test_a_request_over_the_limit_is_refused_and_reported(platform: Platform) -> None:
-    assert platform.ask("POST", f"{ENDPOINT}:rawPredict", bytes(10_000))[0] == 200
-    for verb in ("rawPredict", "predict"):
-        status, _, body = platform.ask("POST", f"{ENDPOINT}:{verb}", bytes(10_001))
-        assert (status, json.loads(body)["error"]["status"]) == (400, "FAILED_PRECONDITION")
-        assert b"The request size (10001 bytes) exceeds 0.010MB limit." in body
-    assert len(platform.container.calls) == 1
-    assert platform.breaches == ["the caller sent a request body of 10001 bytes, where the endpoint takes 10000"]
-
-
-def test_an_answer_over_the_limit_is_refused_and_reported(platform: Platform) -> None:
-    platform.answer = Answer(body=bytes(10_001))
-    status, name, text = platform.error(f"{ENDPOINT}:rawPredict", {})
-    assert (status, name) == (400, "INVALID_ARGUMENT")
-    assert "endpoint_id: 12, deployed_model_id: 34 with error: `Response size too large" in text
-    assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container answered with more than 10000 bytes"]
-
-
 def test_a_late_answer_is_a_breach() -> None:
     with Platform(limits=PlatformLimits(inference_s=0.1)) as platform:
         over = threading.Event()
@@ -196,21 +152,6 @@ def test_a_broken_answer_is_a_breach(platform: Platform) -> None:
     platform.answer = Answer(body=b"some", length=10)
     assert platform.error(f"{ENDPOINT}:rawPredict", {})[:2] == (503, "UNAVAILABLE")
     assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container broke its answer off"]
-
-
-def test_raw_predict_passes_bodies_and_headers_both_ways(platform: Platform) -> None:
-    platform.answer = Answer(418, b"\x00answer", {"Content-Type": "c/d", "X-Theirs": "2"})
-    status, headers, body = platform.ask(
-        "POST", f"{ENDPOINT}:rawPredict", b"\xffbody", Content_Type="a/b", X_Mine="1", Authorization="Bearer secret"
-    )
-    assert (status, body) == (418, b"\x00answer")
-    assert (headers["Content-Type"], headers["X-Theirs"]) == ("c/d", "2")
-    assert headers["X-Vertex-AI-Endpoint-Id"] == "12"
-    assert headers["X-Vertex-AI-Deployed-Model-Id"] == "34"
-    assert (platform.call.method, platform.call.path, platform.call.body) == ("POST", PREDICT_ROUTE, b"\xffbody")
-    assert (platform.call.headers["Content-Type"], platform.call.headers["X-Mine"]) == ("a/b", "1")
-    assert "Authorization" not in platform.call.headers
-    assert platform.breaches == []
 
 
 def test_raw_predict_takes_the_sdks_envelope(platform: Platform) -> None:
@@ -259,19 +200,6 @@ def test_a_broken_stream_has_no_end(platform: Platform) -> None:
     assert platform.breaches == ["a streamed answer: the container broke its answer off"]
 
 
-def test_invoke_reaches_every_path_with_every_method() -> None:
-    with Platform(Deployment(endpoint_id="12", deployed_model_id="34", is_invoked=True)) as platform:
-        platform.answer = Answer(404, b"none", {"X-Theirs": "2"})
-        status, headers, body = platform.ask("GET", f"{ENDPOINT}/invoke/v2/models/a%20b?x=1", X_Mine="1")
-        assert (status, body, headers["X-Theirs"]) == (404, b"none", "2")
-        assert (platform.call.method, platform.call.path) == ("GET", "/v2/models/a%20b?x=1")
-        assert (platform.call.headers["X-Mine"], "Content-Length" in platform.call.headers) == ("1", False)
-        platform.ask("POST", f"{ENDPOINT}/deployedModels/34/invoke/foo", b"body")
-        assert platform.container.calls[1].body == b"body"
-        assert platform.error(f"{ENDPOINT}:predict", {"instances": [1]})[:2] == (400, "FAILED_PRECONDITION")
-        assert len(platform.container.calls) == 2
-
-
 def test_get_returns_the_endpoint_resource() -> None:
     def resource(endpoint_type: EndpointType) -> tuple[Any, str]:
         deployment = Deployment(endpoint_id="12", deployed_model_id="34", endpoint_type=endpoint_type)
@@ -316,3 +244,52 @@ def test_unsupported_calls_are_refused(method: str, target: str, deployment: Dep
 def test_calls_of_the_beta_api_are_the_same(platform: Platform) -> None:
     beta = ENDPOINT.replace("/v1/", "/v1beta1/")
     assert platform.post(f"{beta}:predict", {"instances": [1, 2]})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "Invalid JSON payload"),
+        (b"[1]", "the root must be an object"),
+        (b'{"instances": [NaN]}', "Invalid JSON payload"),
+        (b'{"inputs": []}', 'Unknown name "inputs"'),
+        (b"{}", "at least one instance"),
+        (b'{"instances": []}', "at least one instance"),
+        (b'{"instances": {"a": 1}}', "at least one instance"),
+    ],
+)
+def test_invalid_requests_are_refused(body: bytes, text: str) -> None:
+    with pytest.raises(GoogleError, match=text) as refusal:
+        read_predict_request(body)
+    assert (refusal.value.code, refusal.value.status) == (400, CanonicalCode.INVALID_ARGUMENT)
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"{}", b'{"predictions": {}}', b'{"predictions": [NaN]}', b"\xff"])
+def test_an_answer_without_predictions_is_a_fault(body: bytes) -> None:
+    with pytest.raises(PredictionFault, match="answered 200 with"):
+        read_predictions(body)
+
+
+@pytest.mark.parametrize("header", [("A", "b\r\n c"), ("A b", "c"), ("A", "b\x00")])
+def test_a_header_that_cannot_be_forwarded_is_refused(header: tuple[str, str]) -> None:
+    with pytest.raises(GoogleError, match="malformed"):
+        read_raw_request([header], b"")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"httpBody": 1}',
+        b'{"httpBody": {"data": "?"}}',
+        b'{"httpBody": {"data": "\xc3\xa4"}}',
+        b'{"httpBody": {"data": 1}}',
+        b'{"httpBody": {"contentType": 1}}',
+        b'{"httpBody": {"contentType": "a\\nb"}}',
+    ],
+)
+def test_a_malformed_envelope_is_refused(body: bytes) -> None:
+    with pytest.raises(GoogleError, match="Invalid"):
+        read_sdk_request([], body)

@@ -52,12 +52,6 @@ def test_a_line_of_json_is_an_instance(tmp_path: Path) -> None:
     assert values(found) == [[1, 2], {"a": "b"}, 3]
 
 
-def test_a_malformed_line_is_kept_with_its_fault(tmp_path: Path) -> None:
-    good, bad, last = read(tmp_path, "a.jsonl", "1\n{\n2\n")
-    assert (good.value, last.value) == (1, 2)
-    assert (bad.value, bad.fault.startswith("the line is not JSON")) == ("{", True)
-
-
 def test_a_row_has_the_headers_names_with_quoted_text_and_plain_numbers(tmp_path: Path) -> None:
     found = read(tmp_path, "a.csv", 'x,"y z",w\n1,"1",-2.5e3\n\n"a ""b""\nc",0,"d,e"\n')
     assert values(found) == [
@@ -121,38 +115,6 @@ def instance(value: Any, instances_format: InstancesFormat = JSONL, **config: An
     return InstanceConfig(**config).instance(InputRecord(value), instances_format)
 
 
-@pytest.mark.parametrize("value", [1, "a", [1, 2], {"a": [1]}, None])
-def test_a_line_is_sent_unchanged(value: Any) -> None:
-    assert instance(value) == BatchInstance(value, {"instance": value})
-
-
-@pytest.mark.parametrize(
-    ("config", "sent", "label"),
-    [
-        ({"key_field": "id"}, {"a": 1, "b": 2}, {"key": "k"}),
-        ({"excluded_fields": ("id", "none")}, {"a": 1, "b": 2}, {"instance": ROW}),
-        ({"included_fields": ("b", "a")}, {"b": 2, "a": 1}, {"instance": ROW}),
-        ({"included_fields": ("b", "a"), "instance_type": ARRAY}, [2, 1], {"instance": ROW}),
-        ({"included_fields": ("b", "a"), "instance_type": ARRAY, "key_field": "id"}, [2, 1], {"key": "k"}),
-        ({"included_fields": ("id", "a"), "key_field": "id"}, {"a": 1}, {"key": "k"}),
-        ({"instance_type": OBJECT}, ROW, {"instance": ROW}),
-    ],
-)
-def test_fields_of_an_object_are_selected(config: dict[str, Any], sent: Any, label: dict[str, Any]) -> None:
-    found = instance(ROW, **config)
-    assert found == BatchInstance(sent, label)
-    assert list(found.value) == list(sent)  # the array has the order of the included fields
-
-
-def test_a_row_becomes_an_array() -> None:
-    assert instance(ROW, CSV) == BatchInstance(["k", 1, 2], {"instance": ["k", 1, 2]})
-    assert instance(ROW, CSV, key_field="id") == BatchInstance([1, 2], {"key": "k"})
-
-
-def test_a_file_has_no_fields() -> None:
-    assert instance({"b64": "AA=="}, FILES) == BatchInstance({"b64": "AA=="}, {"instance": {"b64": "AA=="}})
-
-
 @pytest.mark.parametrize(
     ("value", "config", "text"),
     [
@@ -168,11 +130,6 @@ def test_instances_that_cannot_be_sent_have_a_fault(value: Any, config: dict[str
     found = instance(value, **config)
     assert text in found.fault
     assert found.label == {"instance": value}
-
-
-def test_a_fault_of_the_record_is_kept() -> None:
-    found = InstanceConfig().instance(InputRecord("{", "no JSON"), JSONL)
-    assert (found.label, found.fault) == ({"instance": "{"}, "no JSON")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +149,13 @@ def test_conflicting_options_are_refused(config: dict[str, Any], instances_forma
 
 def doubled(call: Call) -> Answer:
     return Answer(body=json.dumps({"predictions": [2 * each for each in json.loads(call.body)["instances"]]}).encode())
+
+
+def test_a_request_has_64_instances_and_the_models_parameters(tmp_path: Path) -> None:
+    job = Job(tmp_path, list(range(65)))
+    job.run(parameters={"a": 1})
+    assert [len(request["instances"]) for request in job.requests] == [64, 1]
+    assert all(request["parameters"] == {"a": 1} for request in job.requests)
 
 
 class Job:
@@ -224,31 +188,6 @@ class Job:
     @property
     def requests(self) -> list[Any]:
         return [json.loads(call.body) for call in self.container.calls]
-
-
-def test_every_instance_gets_a_prediction(tmp_path: Path) -> None:
-    job = Job(tmp_path, list(range(5)))
-    assert job.run(batch_size=2) == BatchCounts(predicted=5, failed=0, is_whole=True)
-    assert job.requests == [{"instances": [0, 1]}, {"instances": [2, 3]}, {"instances": [4]}]
-    assert job.predictions == [{"instance": each, "prediction": 2 * each} for each in range(5)]
-    assert [path.name for path in job.output.iterdir()] == ["predictions_0001.jsonl"]
-
-
-def test_a_request_has_64_instances_and_the_models_parameters(tmp_path: Path) -> None:
-    job = Job(tmp_path, list(range(65)))
-    job.run(parameters={"a": 1})
-    assert [len(request["instances"]) for request in job.requests] == [64, 1]
-    assert all(request["parameters"] == {"a": 1} for request in job.requests)
-
-
-def test_a_key_replaces_the_instance_in_the_output(tmp_path: Path) -> None:
-    def answer(call: Call) -> Answer:
-        return Answer(body=b'{"predictions": [{"x": 1}]}')
-
-    job = Job(tmp_path, [{"id": 7, "a": 1}], answer)
-    job.run(config=InstanceConfig(key_field="id"))
-    assert job.requests == [{"instances": [{"a": 1}]}]
-    assert job.predictions == [{"key": 7, "prediction": {"x": 1}}]
 
 
 def test_a_failed_request_fails_only_its_own_instances(tmp_path: Path) -> None:

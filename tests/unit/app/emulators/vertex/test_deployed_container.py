@@ -6,23 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from trident.adapters.vertex.settings import read_routes
 from trident.app.emulators.vertex.container import (
-    container_arguments,
-    container_environment,
     expanded,
-    machine_variables,
     platform_variables,
     provided,
 )
 from trident.app.emulators.vertex.limits import Deployment
-from trident.app.settings.reading import CloudCache
 from trident.core.errors import ConfigInvalid
-
-
-def test_an_address_is_passed_unchanged(tmp_path: Path) -> None:
-    assert provided("gs://bucket/some/model/", tmp_path / "copy") == "gs://bucket/some/model/"
-    assert not (tmp_path / "copy").exists()
 
 
 def test_a_folder_is_copied_read_only(tmp_path: Path) -> None:
@@ -76,51 +66,10 @@ def test_all_platform_variables_are_set() -> None:
     }
 
 
-def test_the_server_derives_the_same_routes_from_the_ids() -> None:
-    found = platform_variables(DEPLOYMENT, 1, "")
-    routes = (found.pop("AIP_PREDICT_ROUTE"), found.pop("AIP_HEALTH_ROUTE"))
-    assert read_routes(found)[:2] == routes
-
-
 def test_routes_of_the_model_replace_the_platforms() -> None:
     own = Deployment(predict_route="/predict", health_route="/health")
     found = platform_variables(own, 1, "")
     assert (found["AIP_PREDICT_ROUTE"], found["AIP_HEALTH_ROUTE"]) == ("/predict", "/health")
-
-
-def test_settings_of_servers_on_the_machine_are_not_inherited() -> None:
-    inherited = {"PATH": "/bin", "STORAGE_EMULATOR_HOST": "h", "AIP_MODE": "x", "TRIDENT_A": "x", "SAGEMAKER_B": "x"}
-    found = container_environment(
-        inherited,
-        machine_variables(8002, Path("/disk")),
-        {"AIP_PORT": "1"},
-        {"MINE": "$(AIP_PORT)", "OTHER": "$(MINE)2"},
-    )
-    assert found == {
-        "PATH": "/bin",
-        "STORAGE_EMULATOR_HOST": "h",
-        "AIP_PORT": "1",
-        "MINE": "1",
-        "OTHER": "12",
-        "TRIDENT_GRPC_ADDRESS": "127.0.0.1",
-        "TRIDENT_HTTP_ADDRESS": "127.0.0.1",
-        "TRIDENT_METRICS_PORT": "8002",
-        "TRIDENT_MODEL_CACHE_DIRECTORY": "/disk/cache",
-        "TMPDIR": "/disk",
-    }
-
-
-def test_artifacts_from_the_storage_are_kept_in_the_cache_of_servers() -> None:
-    cache = CloudCache(directory="/cache", max_bytes=5)
-    found = machine_variables(8002, Path("/disk"), cache)
-    assert (found["TRIDENT_MODEL_CACHE_DIRECTORY"], found["TRIDENT_MODEL_CACHE_BYTES"]) == ("/cache", "5")
-
-
-def test_variables_of_the_model_override_the_images() -> None:
-    found = container_environment(
-        {"PATH": "/bin"}, machine_variables(8002, Path("/disk")), {}, {"PATH": "/mine", "TRIDENT_METRICS_PORT": "9"}
-    )
-    assert (found["PATH"], found["TRIDENT_METRICS_PORT"]) == ("/mine", "9")
 
 
 @pytest.mark.parametrize(
@@ -136,12 +85,3 @@ def test_variables_of_the_model_override_the_images() -> None:
 )
 def test_references_to_variables_are_replaced(text: str, value: str) -> None:
     assert expanded(text, {"A": "1"}) == value
-
-
-def test_arguments_may_refer_to_variables() -> None:
-    arguments = ["--a=$(AIP_PORT)", "--b=$(MINE)", "--c=$(PATH)"]
-    assert container_arguments(arguments, {"AIP_PORT": "1"}, {"MINE": "<$(AIP_PORT)>"}) == [
-        "--a=1",
-        "--b=<1>",
-        "--c=$(PATH)",
-    ]

@@ -7,17 +7,21 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
-from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S
+from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
+from tests.waiting import until
+from trident.app.emulators.container import ContainerClient
+from trident.app.emulators.report import BreachReport
 from trident.app.emulators.vertex.batch import BatchOptions, InstancesFormat
 from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
 from trident.app.emulators.vertex.limits import Deployment, PlatformLimits
+from trident.app.emulators.vertex.probes import Probes
 from trident.core.errors import ConfigInvalid
 
 # Answers every request with predictions of its arguments and its environment.
@@ -113,24 +117,6 @@ class Emulated:
         return prediction
 
 
-def test_a_container_gets_the_platforms_environment_and_artifacts(tmp_path: Path) -> None:
-    options = {"arguments": ["--a=$(AIP_MODE)"], "variables": {"MINE": "1"}}
-    with Emulated(tmp_path, SERVE, **options) as emulated:
-        found = emulated.predict()
-        variables = found["environment"]
-        assert found["arguments"] == ["--a=PREDICTION"]
-        assert found["path"] == variables["AIP_PREDICT_ROUTE"]
-        assert (variables["AIP_MODE"], variables["MINE"], variables["HOME"]) == ("PREDICTION", "1", "/here")
-        artifacts = Path(variables["AIP_STORAGE_URI"])
-        assert (artifacts / "weights").read_text() == "w"
-        assert artifacts != tmp_path / "model"
-        assert emulated.end() == []
-    assert emulated.status == 0
-    assert emulated.out.getvalue().endswith("1 call\nthe container kept all limits of the platform\n")
-    assert not artifacts.exists()
-    assert not Path(variables["TMPDIR"]).exists()
-
-
 @pytest.mark.slow
 def test_a_container_that_does_not_listen_is_restarted(tmp_path: Path) -> None:
     limits = PlatformLimits(liveness_interval_s=0.2)
@@ -146,12 +132,6 @@ def test_a_container_that_does_not_end_is_killed(tmp_path: Path) -> None:
     with Emulated(tmp_path, STUBBORN, limits=PlatformLimits(stop_s=0.1)) as emulated:
         assert emulated.end() == ["the container did not end within 100 ms of SIGTERM and was killed"]
     assert emulated.status == 1
-
-
-def test_a_container_that_ends_fails_the_deployment(tmp_path: Path) -> None:
-    with Emulated(tmp_path, "raise SystemExit(3)") as emulated:
-        assert emulated.end() == ["the container ended by itself, with status 3"]
-    assert (emulated.status, emulated.url) == (1, "")
 
 
 def test_the_emulator_ends_with_its_job(tmp_path: Path) -> None:
@@ -188,3 +168,129 @@ def test_stopping_before_the_start_starts_nothing(tmp_path: Path) -> None:
     stopped.set()
     options = EmulatorOptions(model=str(tmp_path), command=["/nothing"], environment={})
     assert Emulator(options, io.StringIO()).run(stopped) == 0
+
+
+PATIENT = PlatformLimits(health_interval_s=0.005)
+HEALTH = "/v1/endpoints/12/deployedModels/34"
+
+
+class Machine:
+    """A machine whose container "runs" until the test sets its exit status."""
+
+    def __init__(self) -> None:
+        self.exit_status: int | None = None
+        self.restarts = 0
+        self.on_restart: Callable[[], None] = lambda: None
+
+    def restart(self, within_s: float, report: BreachReport) -> None:
+        self.exit_status = None
+        self.restarts += 1
+        self.on_restart()
+
+
+class Probed:
+    def __init__(self, port: int, limits: PlatformLimits) -> None:
+        self.machine = Machine()
+        self.report = BreachReport()
+        self.said: list[str] = []
+        client = ContainerClient(port, limits)
+        self.probes = Probes(self.machine, client, port, HEALTH, limits, self.report, self.said.append)
+
+    @property
+    def breaches(self) -> list[str]:
+        return list(self.report.breaches)
+
+    def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
+        return self.probes.wait_until_ready(is_stopped)
+
+    def watch_until(self, condition: Callable[[], Any]) -> None:
+        stopped = threading.Event()
+        thread = threading.Thread(target=self.probes.watch, args=[stopped])
+        thread.start()
+        try:
+            until(condition)
+        finally:
+            stopped.set()
+            thread.join()
+
+
+class Script:
+    """A container that answers every probe with `answer`."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.served = ScriptedContainer(self._answer)
+
+    def _answer(self, call: Call) -> Answer:
+        return self.answer
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    made = Script()
+    with made.served:
+        yield made
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    with socket.socket() as held:  # no process listens on it, and no other can bind it
+        held.bind((HOST, 0))
+        yield held.getsockname()[1]
+
+
+def test_a_listening_container_is_not_restarted_during_its_load(script: Script) -> None:
+    script.answer = Answer(503)
+    probed = Probed(script.served.port, PlatformLimits(liveness_interval_s=0.0, deployment_s=0.3))
+    assert not probed.is_ready()
+    assert probed.machine.restarts == 0
+
+
+def test_stopping_ends_the_wait_for_the_start(silent_port: int) -> None:
+    probed = Probed(silent_port, PATIENT)
+    assert not probed.is_ready(lambda: True)
+    assert probed.breaches == []
+
+
+def test_four_failed_probes_end_the_traffic_and_a_good_one_restores_it(script: Script) -> None:
+    probed = Probed(script.served.port, PATIENT)
+    assert probed.is_ready()
+    script.answer = Answer(503, b"busy")
+    probed.watch_until(lambda: not probed.probes.has_traffic)
+    assert len(script.served.calls) >= 5
+    assert probed.breaches == [
+        "health: 4 failed probes in a row, so the container got no more calls: at the last one it answered 503: busy"
+    ]
+    script.answer = Answer()
+    probed.watch_until(lambda: probed.probes.has_traffic)
+    assert probed.said == ["the container is healthy again and gets calls"]
+    assert probed.machine.restarts == 0
+    assert len(probed.breaches) == 1
+
+
+def test_a_late_answer_is_a_failed_probe(script: Script) -> None:
+    over = threading.Event()
+    limits = PlatformLimits(health_interval_s=0.005, health_s=0.02)
+    probed = Probed(script.served.port, limits)
+    probed.probes._has_traffic = True
+
+    def answer(call: Call) -> Answer:
+        over.wait(LIMIT_S)
+        return Answer()
+
+    script.served.answer = answer
+    probed.watch_until(lambda: not probed.probes.has_traffic)
+    over.set()
+    assert probed.breaches[0].endswith("it did not answer within 20 ms")
+
+
+def test_a_serving_container_that_ends_is_restarted(script: Script) -> None:
+    probed = Probed(script.served.port, PATIENT)
+    assert probed.is_ready()
+    seen = []
+    probed.machine.on_restart = lambda: seen.append(probed.probes.has_traffic)
+    probed.machine.exit_status = -9
+    probed.watch_until(lambda: probed.said)
+    assert seen == [False]
+    assert probed.probes.has_traffic
+    assert probed.breaches == ["the container ended by itself, with status -9, and was started again"]

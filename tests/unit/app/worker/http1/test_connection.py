@@ -76,14 +76,6 @@ def served() -> Iterator[Served]:
     made.close()
 
 
-def test_requests_are_answered_one_after_the_other(served: Served) -> None:
-    for _ in range(2):
-        served.ask(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n", b"GET /a ")
-        served.ask(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody", b"POST /b body")
-    served.wait_for(Phase.IDLE)
-    assert served.connections.open == {served.connection}
-
-
 def test_the_application_learns_when_the_whole_request_had_arrived(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,25 +119,6 @@ def test_expect_100_continue_is_answered_before_the_body(served: Served) -> None
     served.client.sendall(b"POST /b HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
     assert received(served.client, 25) == b"HTTP/1.1 100 Continue\r\n\r\n"
     served.ask(b"body", b"POST /b body")
-
-
-def test_a_malformed_request_is_refused(served: Served) -> None:
-    served.client.sendall(b"GET /a HTTP/9\r\n\r\n")
-    assert served.refusal()[0] == b"HTTP/1.1 400 Bad Request"
-
-
-def test_a_body_over_the_limit_is_refused(served: Served) -> None:
-    served.client.sendall(b"POST /b HTTP/1.1\r\nContent-Length: 1001\r\n\r\n")
-    assert served.refusal() == (
-        b"HTTP/1.1 400 Bad Request",
-        "request body exceeds the maximum allowed size of 1000 bytes",
-    )
-
-
-def test_an_exception_of_the_application_is_a_500(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    served.client.sendall(b"GET /fail HTTP/1.1\r\nHost: h\r\n\r\n")
-    assert served.refusal() == (b"HTTP/1.1 500 Internal Server Error", "internal server error")
-    assert "GET /fail failed" in caplog.messages
 
 
 def test_an_incomplete_request_that_times_out_is_a_408(served: Served) -> None:
@@ -227,3 +200,26 @@ def test_answers_are_logged_with_their_sizes_and_durations(
     line = access_lines.records[-1].__dict__
     assert (line["client"], line["received_bytes"]) == ("1.2.3.4", 4)
     assert line["sent_bytes"] > len("POST /b body")
+
+
+class Application:
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        return []
+
+    def binary_offset(self, environ: dict[str, Any]) -> int:
+        return 12
+
+
+def service(application: Any, address: Any) -> Http1Service:
+    connections = Connections(CoarseClock(), ConnectionLimits(), 10)
+    return Http1Service(application, address, Config(), connections)
+
+
+def test_the_environ_has_the_address_and_the_estimated_offset() -> None:
+    environ = service(Application(), ("::1", 8000, 0, 0)).base_environ()
+    assert (environ["SERVER_NAME"], environ["SERVER_PORT"]) == ("::1", "8000")
+    assert {"REMOTE_ADDR", "REMOTE_PORT", "wsgi.input"} <= environ.keys()
+    environ = service(Application(), "/run/x.sock").base_environ()
+    assert (environ["SERVER_NAME"], environ["SERVER_PORT"]) == ("/run/x.sock", "")
+    assert service(Application(), ("h", 1)).binary_offset({}) == 12
+    assert service(lambda environ, start: [], ("h", 1)).binary_offset({}) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import Any
 
@@ -92,14 +91,6 @@ def test_a_head_of_usual_lines_is_parsed_as_by_gunicorn(first: bytes, lines: lis
     assert_agrees(b"\r\n".join([first, *lines]) + b"\r\n\r\n")
 
 
-def test_a_usual_head_is_plain() -> None:
-    raw = b"POST /v2/models/m/infer?a=b HTTP/1.1\r\nHost: h\r\nContent-Length: 7\r\nX-A: 1\r\nX-A: 2\r\n\r\n"
-    head = parser().parse(raw)
-    assert (head.length, head.keep_alive, head.is_head_request, head.is_plain) == (7, True, False, True)
-    assert head.environ["HTTP_X_A"] == "1,2"
-    assert head.environ["PATH_INFO"] == "/v2/models/m/infer"
-
-
 def test_a_url_has_the_path_behind_its_address() -> None:
     paths = [
         parser().parse(b"GET %b HTTP/1.1\r\n\r\n" % url).environ["PATH_INFO"] for url in (b"http://a", b"s://a/b?c")
@@ -166,18 +157,6 @@ def test_a_part_that_no_bytes_can_complete_is_refused(part: bytes, status: int) 
     assert refusal.value.status == status
 
 
-CHUNKS = b'3\r\none\r\n04 ;x=y; z="a;\\"b"\r\nfour\r\n0;last\r\nX-Sum: 1\r\n\r\n'
-
-
-@pytest.mark.parametrize("step", [1, 7, 1000])
-def test_chunks_are_collected_and_the_rest_is_returned(step: int) -> None:
-    body = ChunkedBody(100)
-    parts = [(CHUNKS + b"next")[at : at + step] for at in range(0, len(CHUNKS + b"next"), step)]
-    fed = next(number for number, part in enumerate(parts, 1) if body.feed(part))
-    assert body.content == b"onefour"
-    assert body.rest + b"".join(parts[fed:]) == b"next"
-
-
 @pytest.mark.parametrize(
     ("chunks", "message"),
     [
@@ -214,14 +193,6 @@ def test_malformed_chunks_and_those_over_a_limit_are_refused(chunks: bytes, mess
         body = ChunkedBody(100)
         with pytest.raises(Refusal, match=message):
             [body.feed(bytes([byte])) for byte in chunks]
-
-
-@pytest.mark.parametrize("status", [400, 414, 417, 431, 501])
-def test_a_refusal_begins_with_its_status_in_words(status: int) -> None:
-    head, body = Refusal.of(status, "a fault").response().split(b"\r\n\r\n")
-    line, *fields = head.decode().split("\r\n")
-    assert f"Content-Length: {len(body)}" in fields
-    assert line == f"HTTP/1.1 {status} {json.loads(body)['error'].removesuffix(': a fault')}"
 
 
 def test_a_length_above_the_limit_is_refused() -> None:

@@ -64,44 +64,6 @@ def test_a_wrong_declared_length_is_refused() -> None:
         answer("200 OK", [("Content-Length", "4")], iter([b"one", b"two"]))
 
 
-def test_a_stream_is_sent_in_chunks_part_by_part() -> None:
-    sent, keep_alive = answer("200 OK", [], iter([b"one", b"", b"four"]))
-    assert sent == [
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n",
-        b"4\r\nfour\r\n",
-        b"0\r\n\r\n",
-    ]
-    assert keep_alive
-
-
-def test_a_stream_over_http_1_0_ends_with_the_connection() -> None:
-    sent, keep_alive = answer("200 OK", [], iter([b"one"]), minor_version=0)
-    assert sent == [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\none"]
-    assert not keep_alive
-
-
-def test_what_has_no_content_has_no_length_or_0() -> None:
-    assert answer("200 OK", [], iter([]))[0] == [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]
-    head = ResponseHead("204 No Content", [("Content-Length", "0")])
-    assert (head.start, head.omits_body) == (b"HTTP/1.1 204 No Content\r\n", True)
-
-
-def test_a_stream_that_ends_early_ends_the_connection() -> None:
-    assert not answer("200 OK", [("Content-Length", "9")], iter([b"one"]))[1]
-
-
-@pytest.mark.parametrize("parts", [[b"body"], iter([b"body"])])
-def test_a_head_request_gets_no_body(parts: Any) -> None:
-    sent, keep_alive = answer("200 OK", [("Content-Length", "4")], parts, method="HEAD")
-    assert sent == [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"]
-    assert keep_alive
-
-
-@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
-def test_a_status_without_a_body_gets_none(status: str) -> None:
-    assert answer(status, [], [b"body"])[0] == [f"HTTP/1.1 {status}\r\n\r\n".encode()]
-
-
 def test_a_stream_that_fails_is_closed() -> None:
     closed = []
 

@@ -115,15 +115,6 @@ def bench() -> Iterator[MakeBench]:
         each.close()
 
 
-def test_requests_are_answered(bench: MakeBench) -> None:
-    client = bench().connect()
-    client.request(1, b"one")
-    client.request(3, b"two")
-    found = client.frames_until(ends(3))
-    assert [frame.content for frame in found if frame.kind == frames.DATA] == [b"one", b"two"]
-    assert client.connection.phase.name == "APPLICATION"
-
-
 def test_answers_of_one_iteration_are_sent_together(bench: MakeBench) -> None:
     made = bench(RecordingApplication(answer=hold))
     client = made.connect()

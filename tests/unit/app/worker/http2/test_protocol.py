@@ -19,36 +19,6 @@ from trident.app.worker.http2.frames import ErrorCode, Http2Limits
 from trident.core.grpc.transport import HeaderFields
 
 
-def test_a_unary_call_is_answered_in_one_piece():
-    client = RawClient()
-    client.protocol.receive(headers_frame(1) + frames.frame(frames.DATA, frames.END_STREAM, 1, b"hello"))
-    parts, _ = client.protocol.outbox.take()
-    assert len(parts) == 1
-    assert client.calls[0].head == REQUEST
-    assert client.calls[0].content == b"hello"
-    assert client.protocol.is_idle()
-    assert client.protocol.places_taken == 0
-
-
-def test_the_answer_has_headers_data_and_trailers():
-    client = RawClient()
-    head, content, tail = client.request(1)
-    assert client.fields(head) == [*HEADERS.fields]
-    assert content == Frame(frames.DATA, 0, 1, b"hello")
-    assert (tail.flags, client.fields(tail)) == (frames.END_STREAM | frames.END_HEADERS, [*TRAILERS.fields])
-
-
-def test_bytes_may_come_one_by_one():
-    client = RawClient(greet=False)
-    whole = frames.PREFACE + frames.settings({}) + headers_frame(1)
-    whole += frames.frame(frames.DATA, frames.PADDED | frames.END_STREAM, 1, b"\2hello\0\0")
-    found = [frame for octet in whole for frame in client.send(bytes((octet,)))]
-    assert kinds(found) == [
-        frames.SETTINGS, frames.WINDOW_UPDATE, frames.SETTINGS, frames.HEADERS, frames.DATA, frames.HEADERS,
-    ]  # fmt: skip
-    assert client.calls[0].content == b"hello"
-
-
 def test_a_flush_is_wanted_once_until_the_socket_took_what_there_is():
     client = RawClient()
     before = client.flushes
@@ -57,26 +27,6 @@ def test_a_flush_is_wanted_once_until_the_socket_took_what_there_is():
     client.taken()
     client.request(7)
     assert client.flushes == before + 2
-
-
-def test_content_of_a_large_frame_is_received_into_the_calls_memory():
-    client = RawClient()
-    content = bytes(range(256)) * 1024
-    client.send(headers_frame(1))
-    client.calls[0].memory = bytearray(len(content))
-    whole = frames.frame(frames.DATA, frames.END_STREAM, 1, content)
-    assert client.protocol.room() is None
-    client.send(whole[:9])
-    sent = 9
-    while (room := client.protocol.room()) is not None:
-        size = min(len(room), 100_000)
-        room[:size] = whole[sent : sent + size]
-        client.protocol.filled(size)
-        sent += size
-    client.send(whole[sent:])
-    assert sent > 9
-    assert client.calls[0].content == content
-    assert client.calls[0].events == ["end"]
 
 
 def test_windows_of_the_client_hold_up_an_answer():
@@ -141,20 +91,6 @@ def test_a_header_section_larger_than_the_clients_frames_is_continued():
     assert dict(client.decoder.decode(b"".join(frame.content for frame in found), raw=True)) == {
         b"grpc-message": b"x" * 40000
     }
-
-
-def test_a_cancelled_stream_keeps_its_place_until_the_call_has_ended():
-    client = RawClient(RecordingApplication(hold), Http2Limits(streams=1))
-    client.request(1)
-    call = client.calls[0]
-    call.cancel = lambda: call.events.append("cancel")  # type: ignore[method-assign]
-    client.send(frames.rst_stream(1, ErrorCode.CANCEL))
-    assert call.events == ["end", "cancel"]
-    (refused,) = client.send(headers_frame(3))
-    assert (refused.stream, refused.number) == (3, ErrorCode.REFUSED_STREAM)
-    call.stream.release()
-    client.send(headers_frame(5))
-    assert len(client.calls) == 2
 
 
 def test_a_paused_stream_gets_what_its_window_holds_and_no_more():

@@ -25,7 +25,6 @@ from trident.app.worker.http2.frames import (
     HEADERS,
     PADDED,
     PING,
-    PREFACE,
     PRIORITIZED,
     PRIORITY,
     PUSH_PROMISE,
@@ -240,89 +239,12 @@ def test_a_length_without_content_ends_the_stream():
     assert client.calls[0].events == ["cancel"]
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="HTTP/1.1"),
-        pytest.param(PREFACE[:20] + b"XXXX", id="a wrong end"),
-        pytest.param(PREFACE + frame(PING, 0, 0, bytes(8)), id="another frame than SETTINGS"),
-        pytest.param(PREFACE + frame(SETTINGS, ACK, 0), id="an acknowledgement instead of SETTINGS"),
-    ],
-)
-def test_section_3_4_a_wrong_preface(sent: bytes):
-    assert RawClient(greet=False).refused(sent)[0] is ErrorCode.PROTOCOL_ERROR
-
-
-def test_section_3_4_the_servers_preface_comes_first():
-    greeting = RawClient().greeting
-    assert kinds(greeting) == [SETTINGS, WINDOW_UPDATE, SETTINGS]
-    assert greeting[2].flags == ACK
-
-
-def test_section_4_1_the_reserved_bit_and_unknown_flags_are_ignored():
-    client = RawClient()
-    client.send(frames.pack_head(len(REQUEST_BLOCK) << 8 | HEADERS, 0xD6, 1 << 31 | 1) + REQUEST_BLOCK)
-    client.send(frames.pack_head(5 << 8 | DATA, 0xF7, 1 << 31 | 1) + b"hello")
-    assert client.calls[0].content == b"hello"
-    client.send(frames.pack_head(4 << 8 | WINDOW_UPDATE, 0xFF, 1 << 31) + b"\x80\0\0\1")
-    assert kinds(client.send(frame(PING, 0xFE, 0, bytes(8)))) == [PING]
-
-
-def test_section_4_1_unknown_frames_are_ignored():
-    client = RawClient()
-    assert client.send(OPEN, frame(0xEE, 0xFF, 1, b"x" * 100_000), frame(0xEE, 0, 8)) == []
-    client.send(frame(DATA, END_STREAM, 1, b"hello"))
-    assert client.calls[0].content == b"hello"
-
-
 def test_section_5_1_frames_that_may_come_for_a_closed_stream():
     client = RawClient()
     client.send(WHOLE)
     assert client.send(frames.window_update(1, 1), frame(PRIORITY, 0, 1, bytes(5)), frames.rst_stream(1, 8)) == []
     client.request(3)
     assert client.calls[1].events == ["end"]
-
-
-def test_section_5_3_priorities_are_ignored():
-    client = RawClient()
-    block = b"\2" + b"\x80\0\0\7\xff" + REQUEST_BLOCK + b"\0\0"
-    client.send(frame(PRIORITY, 0, 3, b"\0\0\0\1\0"), frame(HEADERS, PADDED | PRIORITIZED | 5, 1, block))
-    assert client.calls[0].head == REQUEST
-
-
-def test_section_6_2_a_header_section_in_many_parts():
-    client = RawClient()
-    client.send(headers_frame(1, REQUEST_BLOCK[:5], END_STREAM), frame(CONTINUATION, 0, 1, REQUEST_BLOCK[5:9]))
-    assert client.calls == []
-    client.send(frame(CONTINUATION, END_HEADERS, 1, REQUEST_BLOCK[9:]))
-    assert client.calls[0].head == REQUEST
-    assert client.calls[0].events == ["end"]
-
-
-def test_section_6_5_3_settings_are_acknowledged_in_turn():
-    client = RawClient()
-    found = client.send(setting(frames.INITIAL_WINDOW_SIZE, 1), setting(0xFF, 1), frame(SETTINGS, ACK, 0))
-    assert found == [Frame(SETTINGS, ACK, 0, b"")] * 2
-
-
-def test_section_6_5_3_the_latest_value_of_a_setting_counts():
-    client = RawClient()
-    twice = frame(
-        SETTINGS, 0, 0, setting(frames.INITIAL_WINDOW_SIZE, 9)[9:] + setting(frames.INITIAL_WINDOW_SIZE, 1)[9:]
-    )
-    client.send(twice)
-    assert [found.content for found in client.request(1) if found.kind == DATA] == [b"h"]
-
-
-def test_section_6_7_a_ping_is_answered_with_its_content():
-    assert RawClient().send(frame(PING, 0, 0, b"12345678")) == [Frame(PING, ACK, 0, b"12345678")]
-    assert RawClient().send(frame(PING, ACK, 0, b"12345678")) == []
-
-
-def test_section_6_8_a_goaway_ends_nothing():
-    client = RawClient()
-    assert client.send(frame(GOAWAY, 0, 0, bytes(8) + b"bye")) == []
-    assert kinds(client.request(1)) == [HEADERS, DATA, HEADERS]
 
 
 def test_section_6_9_2_a_smaller_window_can_be_negative():

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.project import ROOT
+from trident.app.process.environment import (
+    announce_metrics_directory,
+    disable_telemetry,
+    let_openmp_sleep,
+    process_environment,
+)
+from trident.app.process.heap import (
+    IdleTrim,
+    collect_rarely,
+    keep_freed_memory,
+    keep_memory_shared,
+    settle_collector,
+    share_interpreter_lock,
+    use_one_heap,
+)
+from trident.app.process.port_owner import listening_inodes, owner_of
+
+
+def test_the_process_environment_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDENT_ID", "before")
+    process_environment()["TRIDENT_ID"] = "after"
+    assert process_environment()["TRIDENT_ID"] == "before"
+
+
+def test_the_metrics_directory_is_announced_to_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "/before")
+    announce_metrics_directory("/metrics")
+    assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == "/metrics"
+
+
+def test_telemetry_stays_on_for_a_user_who_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    disable_telemetry()
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"
+
+
+def test_telemetry_is_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "")
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
+    disable_telemetry()
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
+
+
+def test_openmp_sleeps_unless_a_user_chose_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    let_openmp_sleep()
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    let_openmp_sleep()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_exit_now_flushes_the_output_and_skips_pythons_finalisation() -> None:
+    program = (
+        "import atexit, sys; from trident.app.process.end import exit_now; atexit.register(print, 'finalised');"
+        "sys.stdout.write('written'); exit_now(7)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (ended.returncode, ended.stdout) == (7, "written")
+
+
+# It signals itself while it reads the settings of a server.
+SCRIPT = """
+import os, sys
+import trident.app.cli
+class Reading:
+    def find_spec(self, name, path, target=None):
+        if name == "trident.app.settings.reading":
+            os.kill(os.getpid(), int(sys.argv.pop()))
+sys.meta_path.insert(0, Reading())
+sys.argv[1:1] = ["serve", "/none"]
+sys.exit(trident.app.cli.main())
+"""
+
+
+STRAY = """
+import trident.app.cli, trident.app.process.end, os, signal
+trident.app.process.end.pass_over_stray_signals()
+for name in "ALRM VTALRM PROF IO PWR STKFLT USR1 USR2".split():
+    os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
+print("lives")
+"""
+
+
+def test_a_signal_that_means_nothing_to_a_server_does_not_end_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", STRAY], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "lives\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_ends_a_server_that_is_still_imported(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(int(number))]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0 100 0 0 10 0
+   1: 0100007F:1F40 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 4712 1 0 100 0 0 10 0
+   2: 00000000:1F42 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4713 1 0 100 0 0 10 0
+"""
+
+
+def test_only_a_socket_that_listens_on_the_port_is_found() -> None:
+    assert listening_inodes(TABLE, 8000) == {"4711"}
+    assert listening_inodes(TABLE, 8001) == set()
+
+
+def test_the_owner_of_a_port_is_found_in_proc(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "tcp").write_text(TABLE)
+    for pid, inode in (("7", "4713"), ("8", "4711")):
+        (tmp_path / pid / "fd").mkdir(parents=True)
+        (tmp_path / pid / "fd" / "3").symlink_to(f"socket:[{inode}]")
+        (tmp_path / pid / "cmdline").write_bytes(b"python\0server\0models\0--key=secret\0")
+    assert owner_of(8000, tmp_path) == "python server models (pid 8)"
+    (tmp_path / "8" / "cmdline").write_bytes(b"")  # a thread of the kernel has none
+    (tmp_path / "8" / "comm").write_text("kworker\n")
+    assert owner_of(8000, tmp_path) == "kworker (pid 8)"
+    assert owner_of(8001, tmp_path) == ""
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+    # Restore the frozen objects of the test session, without the garbage of this test.
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def _allocate_until_collected(times: int) -> list[list[int]]:
+    """Objects that have triggered so many collections."""
+    return [[] for _ in range(times * (gc.get_threshold()[0] + 1))]
+
+
+@pytest.mark.parametrize("exempt", [settle_collector, keep_memory_shared])
+def test_present_objects_are_exempt_from_collection(exempt: Callable[[], None]) -> None:
+    kept = Cycle()
+    exempt()
+    assert all(each is not kept for each in gc.get_objects())
+
+
+def test_present_garbage_is_collected_first_also_if_it_was_exempt() -> None:
+    gone = weakref.ref(Cycle())
+    gc.freeze()
+    settle_collector()
+    assert gone() is None
+
+
+def test_later_cycles_are_collected() -> None:
+    settle_collector()
+    used = Cycle()
+    unused, gone = weakref.ref(Cycle()), weakref.ref(used)
+    kept = _allocate_until_collected(1)
+    del used
+    assert unused() is None
+    assert gone() is not None
+    kept += _allocate_until_collected(1)
+    assert gone() is None
+
+
+def test_a_starting_server_collects_rarely() -> None:
+    collect_rarely()
+    assert gc.get_threshold()[0] >= 10_000
+
+
+def test_glibc_accepts_the_options() -> None:
+    assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
+    assert use_one_heap() is (platform.libc_ver()[0] == "glibc")
+
+
+def test_memory_is_returned_once_after_each_idle_time() -> None:
+    calls: list[str] = []
+    idle = IdleTrim(lambda: calls.append("release"), lambda: calls.append("trim"), 5, lambda: calls.append("collect"))
+    idle.tick(10.0, 0.0)
+    assert calls == []  # no work yet, so nothing to return
+    idle.tick(11.0, 11.0)
+    idle.tick(15.0, 14.0)
+    idle.tick(19.0, 14.0)
+    assert calls == []
+    idle.tick(19.5, 14.0)
+    idle.tick(60.0, 14.0)
+    assert calls == ["release", "collect", "trim"]
+    idle.tick(61.0, 60.5)
+    idle.tick(70.0, 60.5)
+    assert calls == ["release", "collect", "trim"] * 2
+
+
+def test_threads_take_turns_in_steps_of_half_a_millisecond() -> None:
+    before = sys.getswitchinterval()
+    try:
+        share_interpreter_lock()
+        assert round(sys.getswitchinterval(), 6) == 0.0005
+    finally:
+        sys.setswitchinterval(before)
