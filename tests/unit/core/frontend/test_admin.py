@@ -11,8 +11,6 @@ from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.frontend.admin import (
     changed_settings,
     model_statistics_json,
-    refuse_repository,
-    shown_settings,
     wanted_changes,
 )
 from trident.core.inference.request import CloseReason
@@ -49,17 +47,6 @@ def _any(name: str, value: object) -> Any:
     if value == "wrong":
         raise InvalidRequest(f"not {name}")
     return value
-
-
-def test_the_settings_have_triton_s_names_and_order() -> None:
-    assert list(shown_settings()) == [
-        "log_file",
-        "log_info",
-        "log_warning",
-        "log_error",
-        "log_verbose_level",
-        "log_format",
-    ]
 
 
 def test_the_named_settings_change_until_one_is_invalid() -> None:
@@ -224,23 +211,6 @@ def test_the_memory_of_a_model_is_that_of_its_processes() -> None:
     assert item["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 5000}]
 
 
-def test_keys_have_the_order_that_triton_gives_them_and_then_come_our_own(item: dict[str, dict[str, object]]) -> None:
-    assert " ".join(item) == (
-        "name version last_inference inference_count execution_count inference_stats response_stats batch_stats "
-        "memory_usage batch_close_count"
-    )
-    assert " ".join(item["inference_stats"]) == (
-        "success fail queue compute_input compute_infer compute_output cache_hit cache_miss"
-    )
-
-
-def test_a_new_version_has_zeros() -> None:
-    new = VersionStatistics(name="m", version=1, statistics=ModelStatistics().snapshot())
-    (item,) = model_statistics_json([new])["model_stats"]
-    assert set(map(str, item["inference_stats"].values())) == {"{'count': 0, 'ns': 0}"}
-    assert item["batch_stats"] == []
-
-
 def test_responses_of_senders_are_told_by_their_index() -> None:
     statistics = ModelStatistics()
     for kind, ns in ((ResponseKind.SUCCESS, 5), (ResponseKind.SUCCESS, 6), (ResponseKind.FAIL, 7)):
@@ -278,9 +248,3 @@ def test_buckets_are_shown_with_the_sizes_that_the_model_pads_to(item: dict[str,
     version = VersionStatistics(name="m", version=7, statistics=statistics.snapshot())
     (shown,) = model_statistics_json([version])["model_stats"]
     assert shown["bucket_stats"] == [{"batch_size": 4, "execution_count": 2, "element_count": 14, "padding_count": 2}]
-
-
-def test_a_call_that_names_a_repository_is_refused() -> None:
-    refuse_repository("")
-    with pytest.raises(Unsupported, match="'repository_name' specification is not supported"):
-        refuse_repository("r")

@@ -31,12 +31,6 @@ def test_the_offset_lies_on_a_cache_line(size: int, offset: int) -> None:
     assert (np.frombuffer(body, np.uint8).ctypes.data + offset) % ALIGNMENT == 0
 
 
-@pytest.mark.parametrize(("size", "is_shared"), [(100, False), (32767, False), (32768, True)])
-def test_only_large_bodies_are_shared(size: int, is_shared: bool) -> None:
-    shared = SharedMemory()
-    assert shared.holds(allocate_body(size, 0, shared)) is is_shared
-
-
 def test_a_body_is_not_shared_when_shared_memory_is_exhausted() -> None:
     assert len(allocate_body(70_000, 0, lambda size: None)) == 70_000
 

@@ -6,7 +6,6 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 import gevent
@@ -232,39 +231,6 @@ def test_a_batch_signals_the_hub_once() -> None:
     on_a_hub(test)
 
 
-def test_requests_with_callbacks_are_submitted_together_and_answered_on_the_hub() -> None:
-    engine = ThreadedEngine(2)
-    seen: list[tuple[str, int]] = []
-
-    def test(bridge: GeventBridge) -> None:
-        for name in "abc":
-            bridge.submit(engine.model("simple"), request(name), lambda each: seen.append((each.id, get_ident())))
-        assert engine.taken == 0
-        until(lambda: len(seen) == 3, sleep=gevent.sleep)
-        assert sorted(seen) == [(name, get_ident()) for name in "abc"]
-
-    try:
-        on_a_hub(test)
-    finally:
-        engine.close()
-
-
-def test_a_callback_gets_every_response() -> None:
-    class Chatty(FakeEngine):
-        def submit(self, pending: PendingRequest) -> None:
-            for version in (1, 2):
-                pending.on_response(InferenceResponse("simple", version, [], final=False))
-            pending.on_response(InferenceResponse("simple", 3, []))
-
-    def test(bridge: GeventBridge) -> None:
-        seen: list[tuple[int, bool]] = []
-        bridge.submit(Chatty().model("simple"), request(), lambda each: seen.append((each.model_version, each.final)))
-        until(lambda: len(seen) == 3, sleep=gevent.sleep)
-        assert seen == [(1, False), (2, False), (3, True)]
-
-    on_a_hub(test)
-
-
 def test_a_request_with_a_callback_is_cancelled_once_and_answered() -> None:
     engine = FakeEngine(lambda _: None)
     seen: list[InferenceResponse] = []
@@ -483,17 +449,6 @@ def test_responses_of_another_thread_are_delivered_on_the_hub_in_their_order() -
         assert seen == []
         until(lambda: len(seen) == 100, sleep=gevent.sleep)
         assert seen == [(number, threading.get_ident()) for number in range(100)]
-        responses.close()
-
-    run_on_hub(test)
-
-
-def test_a_response_of_the_hubs_own_thread_is_delivered_at_once() -> None:
-    def test(hub: Any) -> None:
-        seen: list[int] = []
-        responses = HubResponses(hub)
-        responses.callback(lambda each: seen.append(each.model_version))(response(7))
-        assert seen == [7]
         responses.close()
 
     run_on_hub(test)

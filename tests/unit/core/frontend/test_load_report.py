@@ -159,22 +159,6 @@ def test_another_form_has_no_report(engine: BusyEngine) -> None:
     assert engine.asked == 0
 
 
-@pytest.mark.parametrize(
-    "families",
-    [
-        [],
-        [blocks("other", used=30, max=120, tokens_per=64)],
-        [blocks(max=120, tokens_per=64)],
-        [blocks(used=1, tokens_per=64)],
-        [blocks(used=1, max=120)],
-        [blocks(used=0, max=0, tokens_per=64)],
-        [blocks(model="other", used=30, max=120, tokens_per=64)],
-    ],
-)
-def test_without_all_three_metrics_there_is_no_cache(families: list[CustomFamilyMetrics]) -> None:
-    assert cache_figures("m", families) == {}
-
-
 def test_of_several_models_the_cache_of_the_requests_model_counts() -> None:
     others = [blocks(model="m", used=30, max=120, tokens_per=64), blocks(model="n", used=1, max=1, tokens_per=1)]
     assert cache_figures("m", others) == {"kv_cache_utilization": 0.25, "max_token_capacity": 7680}

@@ -14,12 +14,11 @@ from tritonclient.grpc import service_pb2 as pb
 from tests.unit.core.grpc.grpc_client import Client, ClientStream, with_client
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
-from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
-from trident.core.frontend.admin import model_statistics_json, shown_settings
+from trident.core.errors import ModelLoadFailed
+from trident.core.frontend.admin import model_statistics_json
 from trident.core.grpc.admin import statistics_message
 from trident.core.grpc.front_end import GrpcOptions
-from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
-from trident.core.observability.log import LogLevels, change_log
+from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.statistics import (
     BatchStatistics,
     FailureReason,
@@ -30,6 +29,34 @@ from trident.core.observability.statistics import (
 from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
 
 CHECK = "/grpc.health.v1.Health/Check"
+
+
+MOST = 2**64 - 1
+
+
+class RegionEngine(FakeEngine):
+    """Notes the calls about regions, and shows these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_system_region = partial(self._note, "system")  # type: ignore[method-assign]
+        self.register_cuda_region = partial(self._note, "cuda")  # type: ignore[method-assign]
+        self.unregister_regions = partial(self._note, "unregister")  # type: ignore[method-assign]
+
+    def _note(self, *call: Any) -> None:
+        self.calls.append(call)
+
+    def system_regions(self, name: str) -> list[SystemRegion]:
+        regions = [
+            SystemRegion(name="a", key="/k", offset=0, byte_size=MOST),
+            SystemRegion(name="größer", key="/l", offset=4096, byte_size=1),
+        ]
+        return [each for each in regions if name in ("", each.name)]
+
+    def cuda_regions(self, name: str) -> list[CudaRegion]:
+        return [CudaRegion(name="c", device_id=3, byte_size=64)] if name in ("", "c") else []
+
+
 INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 5, 12, 13, 14
 
 
@@ -71,48 +98,6 @@ def test_health_calls_fail_while_the_server_exits(method: str) -> None:
     engine = FakeEngine()
     engine.serving = ServingPhase(name=Phase.EXITING)
     assert refused(engine, method, b"") == (UNAVAILABLE, "Server exiting")
-
-
-def test_metadata_configuration_and_statistics() -> None:
-    engine = FakeEngine()
-    server = asked(engine, "ServerMetadata")
-    assert (server.name, server.version, list(server.extensions)) == ("triton", "2", ["statistics"])
-    query = pb.ModelMetadataRequest(name="simple", version="3")
-    model = asked(engine, "ModelMetadata", query)
-    assert (model.name, list(model.versions), model.platform) == ("simple", ["3"], "onnxruntime_onnx")
-    assert [(each.name, each.datatype, list(each.shape)) for each in model.inputs] == [("IN", "INT32", [-1])]
-    assert [each.name for each in model.outputs] == ["OUT"]
-    assert asked(engine, "ModelConfig", query).config.max_batch_size == 3
-    statistics = asked(engine, "ModelStatistics")
-    assert [each.name for each in statistics.model_stats] == ["all"]
-
-
-@pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig"])
-def test_an_unknown_model_and_a_bad_version(method: str) -> None:
-    engine = FakeEngine()
-    if method != "ModelReady":
-        unknown = pb.ModelReadyRequest(name="nope")
-        assert refused(engine, method, unknown) == (NOT_FOUND, "Request for unknown model: 'nope' is not found")
-    status, text = refused(engine, method, pb.ModelReadyRequest(name="simple", version="one"))
-    assert status == INVALID_ARGUMENT
-    assert text.startswith("failed to get model version from specified version string 'one'")
-
-
-@pytest.mark.parametrize("lookup_error", [ModelNotFound, ModelNotReady, ModelLoading, InvalidRequest])
-def test_models_that_cannot_be_found_are_not_ready(lookup_error: type[ServerError]) -> None:
-    class Engine(FakeEngine):
-        def is_model_ready(self, name: str, version: int = -1) -> bool:
-            raise lookup_error("no")
-
-    assert not asked(Engine(), "ModelReady", pb.ModelReadyRequest(name="m")).ready
-
-
-def test_statistics_of_an_unknown_model() -> None:
-    query = pb.ModelStatisticsRequest(name="nope")
-    assert refused(FakeEngine(), "ModelStatistics", query) == (
-        INVALID_ARGUMENT,
-        "requested model 'nope' is not available",
-    )
 
 
 BATCH = BatchStatistics(
@@ -172,76 +157,11 @@ def test_the_repository() -> None:
     assert refused(engine, "RepositoryModelLoad", load) == (INTERNAL, "it is broken")
 
 
-def test_the_index_has_each_version_with_its_state_and_the_reason() -> None:
-    engine = FakeEngine()
-    entries = [
-        IndexEntry(name="a", version=1, state=ModelState.READY),
-        IndexEntry(name="b", version=2, state=ModelState.UNAVAILABLE, reason="it broke: \udcff"),
-        IndexEntry(name="c"),
-    ]
-    engine.repository_index = lambda ready_only: entries  # type: ignore[method-assign]
-    models = asked(engine, "RepositoryIndex").models
-    assert [(m.name, m.version, m.state, m.reason) for m in models] == [
-        ("a", "1", "READY", ""),
-        ("b", "2", "UNAVAILABLE", "it broke: ?"),
-        ("c", "", "", ""),
-    ]
-
-
-LOAD = "invalid value type for load parameter '{}', expected "
-
-
-@pytest.mark.parametrize(
-    ("verb", "key", "value", "text"),
-    [
-        ("Load", "config", {"bytes_param": b"{}"}, LOAD + "string_param."),
-        ("Load", "file:1/a", {"string_param": ""}, LOAD + "bytes_param."),
-        ("Load", "other", {"bool_param": True}, "unrecognized load parameter '{}'."),
-        ("Load", "config", {}, LOAD + "string_param."),
-        (
-            "Unload",
-            "unload_dependents",
-            {"string_param": "true"},
-            "invalid value type for '{}' parameter, expected bool_param.",
-        ),
-    ],
-)
-def test_a_wrong_parameter_of_a_load_or_an_unload(verb: str, key: str, value: dict[str, Any], text: str) -> None:
-    request = getattr(pb, f"RepositoryModel{verb}Request")(model_name="m", parameters={key: value})
-    assert refused(FakeEngine(), f"RepositoryModel{verb}", request) == (INVALID_ARGUMENT, text.format(key))
-
-
 @pytest.mark.parametrize("method", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
 def test_repositories_have_no_names(method: str) -> None:
     request = getattr(pb, f"{method}Request")(repository_name="r")
     text = "'repository_name' specification is not supported"
     assert refused(FakeEngine(), method, request) == (UNIMPLEMENTED, text)
-
-
-MOST = 2**64 - 1
-
-
-class RegionEngine(FakeEngine):
-    """Notes the calls about regions, and shows these."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_system_region = partial(self._note, "system")  # type: ignore[method-assign]
-        self.register_cuda_region = partial(self._note, "cuda")  # type: ignore[method-assign]
-        self.unregister_regions = partial(self._note, "unregister")  # type: ignore[method-assign]
-
-    def _note(self, *call: Any) -> None:
-        self.calls.append(call)
-
-    def system_regions(self, name: str) -> list[SystemRegion]:
-        regions = [
-            SystemRegion(name="a", key="/k", offset=0, byte_size=MOST),
-            SystemRegion(name="größer", key="/l", offset=4096, byte_size=1),
-        ]
-        return [each for each in regions if name in ("", each.name)]
-
-    def cuda_regions(self, name: str) -> list[CudaRegion]:
-        return [CudaRegion(name="c", device_id=3, byte_size=64)] if name in ("", "c") else []
 
 
 def test_regions_are_registered_shown_and_unregistered() -> None:
@@ -304,25 +224,6 @@ def test_trace_settings_are_changed_by_the_engine() -> None:
 def test_invalid_trace_settings_are_never_a_server_error(settings: dict[str, list[str]]) -> None:
     change = pb.TraceSettingRequest(settings={name: {"value": values} for name, values in settings.items()})
     assert refused(FakeEngine(), "TraceSetting", change)[0] in (0, INVALID_ARGUMENT, UNIMPLEMENTED)
-
-
-def test_log_settings_are_changed_by_the_engine() -> None:
-    change_log(LogLevels())  # whatever another test left
-    engine = FakeEngine()
-    log = asked(engine, "LogSettings")
-    choices = {key: setting.WhichOneof("parameter_choice") for key, setting in log.settings.items()}
-    assert choices == {
-        "log_file": "string_param",
-        "log_info": "bool_param",
-        "log_warning": "bool_param",
-        "log_error": "bool_param",
-        "log_verbose_level": "uint32_param",
-        "log_format": "string_param",
-    }
-    assert {key: getattr(log.settings[key], choices[key]) for key in choices} == shown_settings()
-    change = pb.LogSettingsRequest(settings={"log_info": {"bool_param": False}, "log_format": {}})
-    asked(engine, "LogSettings", change)
-    assert engine.calls == [("change_log", LogLevels(info=False))]
 
 
 def test_malformed_messages_are_rejected() -> None:

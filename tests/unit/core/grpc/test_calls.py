@@ -6,20 +6,16 @@ import json
 import re
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
-from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import BackendFailed
-from trident.core.frontend.access import GRPC, parse_restricted
 from trident.core.grpc.front_end import GrpcOptions
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.observability.switches import SWITCHES
 
-CHECK = "/grpc.health.v1.Health/Check"
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 12, 13, 14
 
 
@@ -75,24 +71,6 @@ def test_calls_with_invalid_headers_are_rejected(method: str, metadata: dict[str
         assert stream.releases == 1
 
     with_client(FakeEngine(), test)
-
-
-def test_restricted_protocols_require_their_metadata() -> None:
-    restricted = parse_restricted(["health,inference:Key=secret"], GRPC)
-    infer = infer_request()
-
-    def test(client: Client) -> None:
-        for metadata in ({}, {"triton-grpc-protocol-key": "other"}):
-            for method in ("ServerLive", "ServerReady", "ModelReady", CHECK, "ModelInfer", "ModelStreamInfer"):
-                stream = client.begin(method, metadata)
-                assert stream.status == UNAVAILABLE
-                expected = "This protocol is restricted, expecting header 'triton-grpc-protocol-Key'"
-                assert stream.message == expected
-        opened = {"triton-grpc-protocol-key": "secret"}
-        assert client.call("ModelInfer", infer, opened).status == 0
-        assert client.call("ServerMetadata").status == 0
-
-    with_client(FakeEngine(echo), test, GrpcOptions(restricted=restricted))
 
 
 def test_calls_share_a_parsed_head_except_for_volatile_fields() -> None:
@@ -170,34 +148,3 @@ def test_access_log_has_a_line_for_each_call(caplog: pytest.LogCaptureFixture) -
 def test_access_log_of_all_calls_has_health_calls(caplog: pytest.LogCaptureFixture) -> None:
     written = lines(caplog, "all")
     assert f'127.0.0.1 "gRPC {PATH}ServerLive" OK  received_bytes=5 sent_bytes=7' in written
-
-
-def test_calls_are_counted_by_method_and_status() -> None:
-    def test(client: Client) -> None:
-        for _ in range(3):
-            client.call("ModelInfer", infer_request())
-        client.call("ModelInfer", infer_request(model="nope"))
-        client.begin("Nope")
-        client.begin("/made/up")
-        no_call = client.begin("ServerLive", {":method": "GET"})
-        assert no_call.receiver is not None
-        no_call.receiver.end()
-        gone = client.begin("ModelStreamInfer")
-        assert gone.receiver is not None
-        gone.receiver.cancel()
-
-        registry = CollectorRegistry()
-        registry.register(client.application.request_metrics)
-
-        def counted(method: str, status: str, count: int) -> bool:
-            line = f'trident_grpc_responses_total{{method="{method}",status="{status}"}} {count}.0\n'
-            return line in generate_latest(registry).decode()
-
-        until(lambda: counted("ModelInfer", "OK", 3))
-        assert counted("ModelInfer", "NOT_FOUND", 1)
-        assert counted("ModelStreamInfer", "CANCELLED", 1)
-        assert counted("", "UNIMPLEMENTED", 2)
-        # It named a method, and was no call of it.
-        assert counted("ServerLive", "UNKNOWN", 1)
-
-    with_client(FakeEngine(echo), test)

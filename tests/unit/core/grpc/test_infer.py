@@ -31,21 +31,6 @@ from trident.core.observability.metrics.snapshot import MetricsSnapshot
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 4, 5, 8, 12, 13, 14
 
 
-def test_a_request_is_answered() -> None:
-    def test(client: Client) -> None:
-        for identifier in ("first", "second"):
-            stream = client.call("ModelInfer", infer_request(identifier))
-            assert stream.headers == {":status": "200", "content-type": "application/grpc"}
-            assert stream.trailers == {"grpc-status": "0"}
-            (message,) = stream.messages
-            answer = infer_response(message)
-            assert (answer.model_name, answer.model_version, answer.id) == ("simple", "3", identifier)
-            assert numbers(answer) == [0, 1, 2, 3]
-            assert stream.releases == 1
-
-    with_client(FakeEngine(echo), test)
-
-
 def test_the_load_is_behind_the_answer_in_the_form_asked_for() -> None:
     class Busy(FakeEngine):
         def metrics(self) -> MetricsSnapshot:
@@ -82,23 +67,6 @@ def test_unknown_models_are_looked_up_in_a_greenlet() -> None:
         assert asked[0] == ("simple", 3)
 
     with_client(engine, test)
-
-
-def test_a_message_may_arrive_in_any_pieces() -> None:
-    message = frame(infer_request("x", count=100))
-
-    def test(client: Client) -> None:
-        for cuts in ((1,), (4,), (5,), (6,), (3, 200), (5, 6, 7, 8), tuple(range(1, len(message)))):
-            stream = client.begin("ModelInfer")
-            start = 0
-            for cut in (*cuts, len(message)):
-                client.feed(stream, message[start:cut])
-                start = cut
-            client.end(stream)
-            until(lambda stream=stream: stream.releases)  # type: ignore[misc]
-            assert numbers(infer_response(stream.messages[0])) == list(range(100))
-
-    with_client(FakeEngine(echo), test)
 
 
 def test_a_large_message_is_received_in_place() -> None:
@@ -344,24 +312,6 @@ def test_a_response_that_compression_makes_longer_is_sent_as_it_is() -> None:
     with_client(FakeEngine(echo), test, GrpcOptions(compression_level="low"))
 
 
-def test_a_client_that_goes_away_cancels_its_request_once() -> None:
-    engine = FakeEngine(lambda _: None)
-
-    def test(client: Client) -> None:
-        stream = client.send("ModelInfer", infer_request("gone"))
-        gevent.sleep(0.01)
-        receiver = stream.receiver
-        assert receiver is not None
-        assert stream.releases == 0
-        receiver.cancel()
-        receiver.cancel()
-        assert [request.id for request in engine.cancelled] == ["gone"]
-        assert stream.releases == 1
-        assert not stream.has_ended
-
-    with_client(engine, test)
-
-
 def test_the_place_of_a_cancelled_call_is_taken_until_the_model_has_answered() -> None:
     kept: list[Any] = []
 
@@ -388,36 +338,6 @@ def test_the_place_of_a_cancelled_call_is_taken_until_the_model_has_answered() -
     with_client(Deaf(), test)
 
 
-def test_a_deadline_cancels_a_waiting_request() -> None:
-    engine = FakeEngine(lambda _: None)
-
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", infer_request("late"), {"grpc-timeout": "30m"})
-        assert (stream.status, stream.message) == (DEADLINE_EXCEEDED, "Deadline Exceeded")
-        assert [request.id for request in engine.cancelled] == ["late"]
-        assert stream.releases == 1
-
-    with_client(engine, test)
-
-
-@pytest.mark.parametrize("timeout", ["0n", "1n", "1u"])
-def test_a_request_whose_deadline_has_passed_on_arrival_does_not_run(timeout: str) -> None:
-    seen: list[InferenceRequest] = []
-
-    def respond(request: InferenceRequest) -> InferenceResponse:
-        seen.append(request)
-        return echo(request)
-
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", infer_request("late"), {"grpc-timeout": timeout})
-        assert (stream.status, stream.message) == (DEADLINE_EXCEEDED, "Deadline Exceeded")
-        assert client.call("ServerLive", b"", {"grpc-timeout": timeout}).status == DEADLINE_EXCEEDED
-        assert stream.releases == 1
-        assert seen == []
-
-    with_client(FakeEngine(respond), test)
-
-
 def test_answers_after_the_deadline_are_dropped() -> None:
     """Also within the 20 ms in which deadlines are looked at together."""
 
@@ -433,15 +353,6 @@ def test_answers_after_the_deadline_are_dropped() -> None:
         assert client.call("ModelInfer", infer_request("in time"), {"grpc-timeout": "1M"}).status == 0
 
     with_client(FakeEngine(respond), test)
-
-
-def test_a_deadline_ends_a_call_without_a_message() -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ModelInfer", {"grpc-timeout": "1m"})
-        until(lambda: stream.releases)
-        assert stream.status == DEADLINE_EXCEEDED
-
-    with_client(FakeEngine(echo), test)
 
 
 def test_forwarded_metadata_become_parameters() -> None:

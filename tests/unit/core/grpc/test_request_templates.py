@@ -7,25 +7,7 @@ import pytest
 
 from tests.unit.core.grpc.codec_messages import FIRST, SECOND, decode, infer_message
 from tests.unit.fake_engine import FakeEngine
-from trident.core.grpc.request import RequestDecoder, RequestTemplates, head_of, tensors_from
-from trident.core.inference.request import PackedInputs
-
-TENSORS = 2 * (2 + 64)
-
-
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_a_head_ends_where_the_tensors_begin_and_has_no_id(kind: type) -> None:
-    plain = infer_message(model_version="1").SerializeToString()
-    message = kind(infer_message(model_version="1", id="r1").SerializeToString())
-    head = head_of(message)
-    assert head == (plain[:-TENSORS], b"r1", len(message) - TENSORS)
-    assert [bytes(tensor) for tensor in tensors_from(message, head[2]) or ()] == [FIRST, SECOND]
-
-
-def test_a_message_without_tensors_is_all_head() -> None:
-    assert head_of(b"") == (b"", b"", 0)
-    assert head_of(b"\x0a\x01m") == (b"\x0a\x01m", b"", 3)
-    assert tensors_from(b"\x0a\x01m", 3) == []
+from trident.core.grpc.request import RequestDecoder, RequestTemplates, head_of
 
 
 @pytest.mark.parametrize(
@@ -34,23 +16,6 @@ def test_a_message_without_tensors_is_all_head() -> None:
 )
 def test_messages_that_only_protobuf_can_read_have_no_head(message: bytes) -> None:
     assert head_of(message) is None
-
-
-@pytest.mark.parametrize("rest", [b"\x3a", b"\x3a\x05abc", b"\x3a\x01a\x0a\x01m", b"\x3a" + b"\x80" * 9])
-def test_tensors_that_only_protobuf_can_read_are_not_cut(rest: bytes) -> None:
-    assert tensors_from(rest, 0) is None
-
-
-def test_small_tensors_of_a_known_request_are_one_run_with_one_layout() -> None:
-    decoder = RequestDecoder(FakeEngine().model)
-    decode(infer_message(), decoder=decoder)
-    layouts = set()
-    for request_id in ("a", "b", ""):
-        inputs = decode(infer_message(id=request_id), decoder=decoder).request.inputs
-        assert isinstance(inputs, PackedInputs)
-        assert bytes(inputs.content) == FIRST + SECOND
-        layouts.add(inputs.layout)
-    assert len(layouts) == 1
 
 
 def test_large_tensors_of_a_known_request_are_views_of_its_message() -> None:

@@ -11,7 +11,6 @@ from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.grpc.request import ResponsePlan
 from trident.core.grpc.response import (
     Encoded,
-    encode_empty_final,
     encode_response,
     encode_stream_error,
     encode_stream_failure,
@@ -117,13 +116,6 @@ def test_a_response_in_a_stream_says_whether_it_is_the_last() -> None:
             wanted = expected(id="r")
             wanted.parameters["triton_final_response"].bool_param = final
             assert message.infer_response == wanted
-
-
-def test_the_empty_end_of_the_responses() -> None:
-    answer = stream(encode_empty_final("r", "simple", "")).infer_response
-    assert (answer.id, answer.model_name, answer.model_version) == ("r", "simple", "")
-    assert answer.parameters["triton_final_response"].bool_param
-    assert not answer.outputs
 
 
 def test_a_refused_or_failed_request_in_a_stream_is_answered() -> None:

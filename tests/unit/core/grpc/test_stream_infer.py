@@ -27,9 +27,6 @@ from trident.core.inference.streaming import StreamedRequest
 CANCELLED, INTERNAL, UNAVAILABLE = 1, 13, 14
 
 
-EMPTY_FINAL = {"triton_enable_empty_final_response": {"bool_param": True}}
-
-
 class SlowEngine(FakeEngine):
     """Keeps all requests until the test answers them."""
 
@@ -68,48 +65,6 @@ def send(client: Client, stream: ClientStream, *identifiers: str, model: str = "
         client.feed(stream, frame(infer_request(identifier, model, count=count)))
 
 
-def test_each_request_gets_its_response_and_the_end_is_ok() -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        send(client, stream, "a", "b")
-        until(lambda: len(answers(stream)) == 2)
-        send(client, stream, "c")
-        until(lambda: len(answers(stream)) == 3)
-        assert not stream.has_ended
-        client.end(stream)
-        assert stream.status == 0
-        assert ids(stream) == ["a", "b", "c"]
-        first = answers(stream)[0]
-        assert first.error_message == ""
-        assert numbers(first.infer_response) == [0, 1, 2, 3]
-        assert first.infer_response.parameters["triton_final_response"].bool_param is True
-        assert stream.releases == 1
-
-    with_client(FakeEngine(echo), test)
-
-
-def test_a_bad_request_is_answered_in_order_and_the_others_continue() -> None:
-    engine = SlowEngine()
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        send(client, stream, "a")
-        send(client, stream, "bad", model="nope")
-        send(client, stream, "c")
-        client.end(stream)
-        until(lambda: len(engine.kept) == 2)
-        engine.answer("c")
-        engine.answer("a")
-        assert ids(stream) == ["a", "bad", "c"]
-        bad = answers(stream)[1]
-        assert bad.error_message == "Request for unknown model: 'nope' is not found"
-        assert bad.infer_response.model_name == ""
-        assert not bad.infer_response.parameters
-        assert stream.status == 0
-
-    with_client(engine, test)
-
-
 def failing(error: Exception) -> Any:
     def respond(request: InferenceRequest) -> InferenceResponse:
         if request.id == "bad":
@@ -117,22 +72,6 @@ def failing(error: Exception) -> Any:
         return echo(request)
 
     return respond
-
-
-def test_a_failed_execution_is_reported_with_its_model() -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        client.feed(stream, frame(infer_request("bad", model_version="3")))
-        send(client, stream, "good")
-        client.end(stream)
-        until(lambda: stream.releases)
-        bad, good = answers(stream)
-        assert bad.error_message == "no"
-        assert (bad.infer_response.model_name, bad.infer_response.model_version) == ("simple", "3")
-        assert bad.infer_response.parameters["triton_final_response"].bool_param is True
-        assert good.error_message == ""
-
-    with_client(FakeEngine(failing(BackendFailed("no"))), test)
 
 
 def test_a_rejected_request_is_reported_with_its_id_only() -> None:
@@ -148,28 +87,6 @@ def test_a_rejected_request_is_reported_with_its_id_only() -> None:
     with_client(FakeEngine(failing(InvalidRequest("no"))), test)
 
 
-def test_with_triton_grpc_error_the_first_failure_ends_the_call_and_cancels_the_rest() -> None:
-    engine = SlowEngine()
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer", {"triton_grpc_error": "true"})
-        send(client, stream, "refused", model="nope")
-        send(client, stream, "a", "bad", "c")
-        until(lambda: len(engine.kept) == 3)
-        engine.answer("a")
-        bad = engine.kept.pop("bad")
-        bad.on_response(InferenceResponse("simple", 3, [], id="bad", error=BackendFailed("no")))
-        assert (stream.status, stream.message) == (INTERNAL, "no")
-        assert ids(stream) == ["refused", "a"]
-        assert [request.id for request in engine.cancelled] == ["c"]
-        assert stream.releases == 0
-        engine.answer("c")
-        assert stream.releases == 1
-        assert ids(stream) == ["refused", "a"]
-
-    with_client(engine, test)
-
-
 @pytest.mark.parametrize("count", [1000, 100_000])
 def test_with_triton_grpc_error_compressed_responses_come_before_the_failure(count: int) -> None:
     def test(client: Client) -> None:
@@ -183,42 +100,6 @@ def test_with_triton_grpc_error_compressed_responses_come_before_the_failure(cou
         assert (stream.status, stream.message) == (INTERNAL, "no")
 
     with_client(FakeEngine(failing(BackendFailed("no"))), test, GrpcOptions(compression_level="low"))
-
-
-def test_a_client_that_goes_away_cancels_each_of_its_requests_once() -> None:
-    engine = SlowEngine()
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        send(client, stream, "a", "b", "c")
-        until(lambda: len(engine.kept) == 3)
-        engine.answer("b")
-        assert stream.receiver is not None
-        stream.receiver.cancel()
-        assert sorted(request.id for request in engine.cancelled) == ["a", "c"]
-        assert stream.releases == 0
-        engine.answer("a")
-        engine.answer("c")
-        assert stream.releases == 1
-        assert answers(stream) == []
-
-    with_client(engine, test)
-
-
-def test_an_exiting_server_answers_with_an_error_message() -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        send(client, stream, "a")
-        until(lambda: answers(stream))
-        client.application.begin_exit()
-        send(client, stream, "late")
-        client.end(stream)
-        _, late = answers(stream)
-        assert late.error_message == "GRPC server is shutting down and has stopped accepting new requests."
-        assert late.infer_response.id == "late"
-        assert stream.status == 0
-
-    with_client(FakeEngine(echo), test)
 
 
 @pytest.mark.slow
@@ -249,33 +130,6 @@ def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> Non
     response.outputs = response.outputs if count else []
     response.final = final
     pending.on_response(response)
-
-
-def test_a_decoupled_model_sends_any_number_of_responses() -> None:
-    engine = DecoupledEngine()
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        send(client, stream, "slow")
-        send(client, stream, "a", "none", model="a%2Fb")
-        client.feed(stream, frame(infer_request("e", "a%2Fb", parameters=EMPTY_FINAL)))
-        until(lambda: len(engine.kept) == 4)
-        client.end(stream)
-        for final in (False, True):
-            decoupled_answer(engine.kept["a"], 1, final=final)
-            decoupled_answer(engine.kept["e"], 0 if final else 1, final=final)
-        decoupled_answer(engine.kept["none"], 0, final=True)
-        assert not stream.has_ended
-        engine.answer("slow")
-        assert stream.status == 0
-        told = [
-            (each.infer_response.id, each.infer_response.parameters["triton_final_response"].bool_param)
-            for each in answers(stream)
-        ]
-        assert told == [("a", False), ("e", False), ("a", True), ("e", True), ("slow", True)]
-        assert len(answers(stream)[3].infer_response.outputs) == 0
-
-    with_client(engine, test)
 
 
 def test_a_decoupled_model_learns_when_its_responses_have_left() -> None:
@@ -367,24 +221,6 @@ def test_a_stream_with_too_many_requests_in_flight_is_paused() -> None:
         assert stream.status == 0
 
     with_client(engine, test, GrpcOptions(stream_requests=2))
-
-
-def test_a_stream_whose_client_does_not_read_is_paused() -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer", window=100)
-        for number in range(5):
-            send(client, stream, str(number), count=200_000)
-            gevent.sleep(0.01)
-        assert stream.is_paused
-        assert len(answers(stream)) == 2
-        client.end(stream)
-        while not stream.has_ended:
-            stream.take_all()
-            gevent.sleep(0.01)
-        assert ids(stream) == list("01234")
-        assert not stream.is_paused
-
-    with_client(FakeEngine(echo), test)
 
 
 @pytest.mark.parametrize("count", [4, 100_000])

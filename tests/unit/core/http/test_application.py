@@ -1,14 +1,12 @@
-"""The two ways into the application, its request boundary, and the hooks for subclasses."""
+"""The two ways into the application, its request boundary, the hooks for subclasses, requests and replies, OpenAPI."""
 
 from __future__ import annotations
 
-import gc
-import io
 import json
 import logging
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -17,18 +15,41 @@ from werkzeug.test import Client, EnvironBuilder
 
 from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
-from trident.core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull, RegionFailed, ServerError
+from trident.core.errors import (
+    BackendFailed,
+    ConfigInvalid,
+    InvalidRequest,
+    ModelNotFound,
+    QueueFull,
+    RegionFailed,
+    ServerError,
+)
 from trident.core.frontend.access import parse_restricted
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http import errors
 from trident.core.http.application import InferPath, V2Application
-from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, HttpFrontEnd, HttpOptions, InferenceNote
+from trident.core.http.front_end import INFERENCE_KEY, HttpOptions, InferenceNote, note_inference
 from trident.core.http.metrics import request_metrics_page
-from trident.core.http.reply import JSON, Environ, Headers, Reply, json_reply
+from trident.core.http.openapi import OPERATIONS, openapi_document
+from trident.core.http.reply import (
+    BODY_KEY,
+    JSON,
+    STATUS_LINES,
+    TEXT,
+    Environ,
+    Headers,
+    Reply,
+    body_size,
+    empty_reply,
+    header_of,
+    json_reply,
+    path_of,
+    send,
+)
 from trident.core.http.routes import INFER as INFER_ROUTE
 from trident.core.http.routes import ROUTES, Route
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import Buffer
 from trident.core.observability.switches import SWITCHES
 
 # Subclasses in Python.
@@ -103,35 +124,12 @@ def page_of(application: V2Application) -> str:
     return request_metrics_page(application.request_metrics).decode()
 
 
-def test_the_short_way_does_not_enter_flask(application: Recording) -> None:
-    application.wsgi_app = None  # type: ignore[method-assign, assignment]
-    assert call(application, INFER)[0] == "200 OK"
-
-
-def test_probes_and_the_metrics_do_not_import_flask(application: Recording) -> None:
-    assert call(application, "/v2/health/live", "GET")[0] == "200 OK"
-    page = page_of(application)
-    assert 'trident_http_responses_total{method="GET",route="/v2/health/live",status="200"} 1.0' in page
-    assert application._flask is None
-    assert call(application, "/v2", "GET")[0] == "200 OK"
-    assert application._flask is not None
-    assert call(application, "/v2/health/live", "HEAD")[0] == "405 Method Not Allowed"
-
-
 def test_few_paths_are_remembered_and_none_with_a_query(application: Recording) -> None:
     for n in range(3000):
         call(application, f"/v2/models/m{n}/infer")
         call(application, f"{INFER}?{n}")
     assert 0 < len(application._infer_paths) <= 1024
     assert not any("?" in target for target in application._infer_paths)
-
-
-@pytest.mark.parametrize(
-    "path", ["/v2/models/a/b/infer", "/v2/models//infer", f"/{INFER}", f"{INFER}/", "/v2/models/m/versions/x/infer"]
-)
-def test_other_paths_do_not_reach_the_view(application: Recording, path: str) -> None:
-    assert call(application, path)[0] == "404 Not Found"
-    assert application.seen == []
 
 
 @pytest.mark.parametrize(
@@ -154,18 +152,6 @@ def test_options_are_the_methods_of_a_route(application: Recording) -> None:
         assert (status, headers["Allow"], body) == ("200 OK", allowed, b"")
     assert call(application, "/nope", "OPTIONS")[0] == "404 Not Found"
     assert application.seen == []
-
-
-@pytest.mark.parametrize("way", ["__call__", "wsgi_app"])
-def test_an_error_becomes_a_reply_in_one_place(
-    application: Recording, way: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    application.error = QueueFull("Exceeds maximum queue size", hint="wait")
-    with caplog.at_level(logging.INFO, logger="trident.http"):
-        status, headers, body = call(getattr(application, way), INFER)
-    assert (status, body) == ("503 Service Unavailable", b'{"error":"Exceeds maximum queue size","hint":"wait"}')
-    assert headers == {"Content-Type": JSON, "Content-Length": "52", "Trident-Hint": "wait", "Retry-After": "1"}
-    assert len(caplog.records) == 1
 
 
 def caused() -> BackendFailed:
@@ -295,13 +281,6 @@ def test_responses_of_all_routes_are_counted_once(application: Recording) -> Non
     ]
 
 
-def test_applications_do_not_share_their_metrics() -> None:
-    first, second = Recording(), Recording()
-    call(first, "/v2", "GET")
-    assert "request_total{" in page_of(first)
-    assert "request_total{" not in page_of(second)
-
-
 def test_an_error_outside_a_view_is_answered(application: Recording, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise ValueError("secret")
@@ -311,32 +290,6 @@ def test_an_error_outside_a_view_is_answered(application: Recording, caplog: pyt
     assert status == "500 Internal Server Error"
     assert json.loads(body) == {"error": "unexpected error in the server, its log says more"}
     assert len(caplog.records) == 1
-
-
-class Body(io.BytesIO):
-    """A body that can be referred to weakly."""
-
-
-@pytest.mark.parametrize("path", ["/none", "/v2/models"])
-def test_a_request_without_a_route_is_gone_when_it_is_answered(application: Recording, path: str) -> None:
-    call(application, path)
-    gc.disable()
-    try:
-        environ = EnvironBuilder(path=path, method="POST").get_environ() | {"RAW_URI": path}
-        environ["wsgi.input"] = body = Body()
-        answer = application(environ, lambda *_: None)
-        assert b"error" in b"".join(answer)
-        gone = weakref.ref(body)
-        del answer, environ, body
-        assert gone() is None
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize(("text", "offset"), [(None, 0), ("", 0), ("123", 123), ("-1", 0), ("x", 0), ("9" * 99, 0)])
-def test_binary_offset_reads_the_header_or_returns_zero(application: Recording, text: str | None, offset: int) -> None:
-    environ = {} if text is None else {"HTTP_INFERENCE_HEADER_CONTENT_LENGTH": text}
-    assert application.binary_offset(environ) == offset
 
 
 # --- the hooks of subclasses
@@ -411,20 +364,6 @@ def test_subclasses_mark_binary_bodies_by_attributes_or_methods() -> None:
     assert (answer.status_code, answer.content_type) == (200, "application/octet-stream;size=None")
 
 
-def tagged(request: InferenceRequest) -> InferenceResponse:
-    response = echo(request)
-    response.parameters = {"tag": 7}
-    return response
-
-
-def test_subclasses_can_adopt_headers_and_make_headers_of_parameters() -> None:
-    body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
-    for made, expected in ((tagged, "7"), (echo, None)):
-        client = Client(OwnHeaders(FakeEngine(made), HttpOptions(), ThreadBridge()))
-        answer = client.post(INFER, data=body, headers={"X-Id": "a"})
-        assert (json.loads(answer.data)["id"], answer.headers.get("X-Tag")) == ("a", expected)
-
-
 def timed(request: InferenceRequest) -> InferenceResponse:
     response = echo(request)
     response.times = InferenceTimes(120_000, 0, 2_000_000, 0, 8)
@@ -440,13 +379,6 @@ def test_times_of_an_answer_are_a_header_if_the_server_tells_them(tells: bool) -
     assert (header or "").startswith("queue;dur=0.120, ") is tells
 
 
-@pytest.mark.parametrize(("path", "is_probe"), [("/v2/health/ready", True), ("/v2", False)])
-def test_probes_are_marked_for_the_access_log(application: Recording, path: str, is_probe: bool) -> None:
-    environ = EnvironBuilder(path=path).get_environ()
-    list(application(environ, lambda *_: None))
-    assert (PROBE_KEY in environ) is is_probe
-
-
 @pytest.mark.parametrize(
     ("error", "note"), [(ModelNotFound("no", model="m"), InferenceNote("m")), (InvalidRequest("bad"), None)]
 )
@@ -457,22 +389,147 @@ def test_the_model_of_an_error_is_noted(application: Recording, error: ServerErr
     assert environ.get(INFERENCE_KEY) == note
 
 
-def test_early_errors_can_have_another_content_type() -> None:
-    application = OwnHeaders(FakeEngine(), HttpOptions(restricted=parse_restricted(["health:k=v"])), ThreadBridge())
-    for method, path in (("POST", "/v2/models/nope/infer"), ("GET", "/v2/health/live"), ("GET", "/nope")):
-        assert call(application, path, method)[1]["Content-Type"] == JSON
+DESCRIBED = [(route, OPERATIONS[route.name]) for route in ROUTES]
 
 
-def test_the_list_of_hooks_is_complete() -> None:
-    documented = f"{HttpFrontEnd.__doc__}{V2Application.__doc__}"
-    overridden = {name for made in (Recording, Platform, OwnHeaders) for name in vars(made) if not name.startswith("_")}
-    assert overridden
-    assert all(f"`{name}" in documented for name in overridden)
+def test_every_route_is_described_and_nothing_else() -> None:
+    document = openapi_document("triton", "1", DESCRIBED)
+    assert OPERATIONS.keys() == {route.name for route in ROUTES}
+    rules = sum(len(route.rules) for route in ROUTES)
+    assert len(document["paths"]) == rules
+    operations = [
+        operation
+        for item in document["paths"].values()
+        for method, operation in item.items()
+        if method in ("get", "post")
+    ]
+    assert len(operations) == sum(len(route.rules) * len(route.methods) for route in ROUTES)
+    assert len({each["operationId"] for each in operations}) == len(operations)
 
 
-def test_errors_of_a_hook_have_their_statuses(application: Recording) -> None:
-    application.error = errors.MethodNotAllowed(["POST"])
-    assert call(application, INFER)[0] == "405 Method Not Allowed"
-    assert isinstance(application.error, ServerError)
-    application.error = InvalidRequest("x")
-    assert call(application, INFER)[0] == "400 Bad Request"
+def test_a_route_says_what_its_callers_must_show() -> None:
+    options = HttpOptions(restricted=parse_restricted(["inference,metadata:x-key=secret"]))
+    document = openapi_document("triton", "1", DESCRIBED, options=options)
+    assert document["components"]["securitySchemes"] == {
+        "header-x-key": {"type": "apiKey", "in": "header", "name": "x-key"}
+    }
+    assert document["paths"]["/v2"]["get"]["security"] == [{"header-x-key": []}]
+    assert "security" not in document["paths"]["/v2/health/live"]["get"]
+    assert "secret" not in str(document)
+
+
+def started(reply: Reply, environ: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    calls: list[Any] = []
+    body = list(send(reply, environ, lambda *arguments: calls.append(arguments)))
+    return calls, body
+
+
+def test_a_status_line_and_an_empty_reply() -> None:
+    assert STATUS_LINES[200] == "200 OK"
+    assert STATUS_LINES[405] == "405 Method Not Allowed"
+    reply = empty_reply(TEXT, 400)
+    assert (reply.status, reply.body) == (400, [])
+    assert reply.headers == [("Content-Type", TEXT), ("Content-Length", "0")]
+
+
+def test_send_gives_buffers_to_our_worker_and_bytes_to_others() -> None:
+    reply = Reply(200, [("A", "b")], [b"x", memoryview(b"yy"), bytearray(b"z")])
+    calls, body = started(reply, {})
+    assert calls == [("200 OK", [("A", "b")])]
+    assert body == [b"x", b"yy", b"z"]
+    assert all(type(part) is bytes for part in body)
+    part = memoryview(b"yy")
+    _, body = started(Reply(200, [], [b"x", part]), {BODY_KEY: b""})
+    assert body[1] is part
+    assert body_size(Reply(200, [], [b"x", memoryview(b"yy")])) == 3
+    assert body_size(Reply(200, [], (part for part in [b"x"]))) == 0
+
+
+@pytest.mark.parametrize("environ", [{}, {BODY_KEY: b"", "wsgi.input": BytesIO()}])
+def test_the_parts_of_a_stream_are_made_one_after_the_other(environ: dict[str, Any]) -> None:
+    events: list[str] = []
+
+    def parts() -> Generator[Buffer]:
+        try:
+            for number in range(3):
+                events.append(f"made {number}")
+                yield memoryview(b"part")
+        finally:
+            events.append("closed")
+
+    sent: Any = send(Reply(200, [], parts()), environ, lambda *arguments: None)
+    assert environ == {}
+    for part in sent:
+        events.append(f"sent {bytes(part).decode()}")
+        if len(events) == 4:
+            sent.close()
+    assert events == ["made 0", "sent part", "made 1", "sent part", "closed"]
+
+
+# --- request headers
+
+
+def test_header_of_distinguishes_underscores_where_names_are_kept() -> None:
+    kept = {"trident.headers": [("Admin-Key", "b"), ("Admin_Key", "a")], "HTTP_ADMIN_KEY": "b"}
+    assert header_of(kept, "admin_key") == "a"
+    assert header_of({"trident.headers": [("Admin-Key", "a")], "HTTP_ADMIN_KEY": "a"}, "admin_key") is None
+    # Other servers do not keep the names.
+    assert header_of({"HTTP_ADMIN_KEY": "a"}, "admin_key") == "a"
+
+
+# --- request path
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/v2", "/v2"),
+        ("/v2?a=/b", "/v2"),
+        ("/v2#part", "/v2"),
+        ("/v2/models/a%2Fb", "/v2/models/a%2Fb"),
+        ("//v2", "//v2"),
+        ("/v2//models/", "/v2//models/"),
+        ("http://host:8000/v2?x", "/v2"),
+        ("http://host", "/"),
+        ("*", "*"),
+        ("", "/"),
+        ("/mod\xc3\xa9", "/modé"),
+        ("/mod\xff", "/mod\ufffd"),
+        ("/mod\u20ac", "/mod?"),
+    ],
+)
+def test_path_of_takes_the_path_from_a_target(target: str, path: str) -> None:
+    assert path_of(target) == path
+
+
+# --- request log
+
+
+# --- options
+
+
+def test_the_header_pattern_forwards_nothing_by_default_and_ignores_case() -> None:
+    assert HttpOptions().header_pattern is None
+    pattern = HttpOptions(header_forward_pattern="x-(a|b)").header_pattern
+    assert pattern is not None
+    assert pattern.matches("My-X-A-Header")
+    assert not pattern.matches("X-C")
+    with pytest.raises(ConfigInvalid, match="--http-header-forward-pattern is not a regular expression: '\\('"):
+        HttpOptions(header_forward_pattern="(")
+
+
+# --- the header Server-Timing
+
+
+# --- notes for the access log
+
+
+def test_the_model_and_the_longest_times_of_all_responses_are_noted() -> None:
+    environ: Environ = {}
+    responses = [InferenceResponse("m", 3, []) for _ in range(2)]
+    note_inference(environ, responses)
+    assert environ == {}
+    responses[0].times = InferenceTimes(1, 2, 3, 4, 5)
+    responses[1].times = InferenceTimes(9, 2, 3, 4, 1)
+    note_inference(environ, responses)
+    assert environ == {INFERENCE_KEY: InferenceNote("m", 3, InferenceTimes(9, 2, 3, 4, 5))}

@@ -84,18 +84,6 @@ def test_hints_are_where_the_option_puts_them(hints: ErrorHints, body: bytes, he
     assert error_reply(ModelNotFound("no"), 404, JSON, {}, hints=hints).body == [b'{"error":"no"}']
 
 
-def test_the_body_has_the_message_as_it_is() -> None:
-    error = ModelNotFound("no 'é/\"' \n", hint="look there", model="m")
-    reply = error_reply(error, 404, JSON, ENVIRON, has_hint_field=False)
-    assert reply.body == ['{"error":"no \'é/\\"\' \\n"}'.encode()]
-    assert dict(reply.headers) == {
-        "Content-Type": JSON,
-        "Content-Length": str(len(reply.body[0])),
-        "Trident-Hint": "look there",
-        "Trident-Request-Id": "7",
-    }
-
-
 @pytest.mark.parametrize(
     ("error", "header"),
     [
@@ -134,18 +122,6 @@ def test_a_client_error_is_logged_as_one_line(caplog: pytest.LogCaptureFixture) 
     record = records(caplog, InvalidRequest("bad", hint="do better"))
     assert record.getMessage() == "POST /v2/models/m/infer: 400 bad (hint: do better) (request id: 7)"
     assert (record.levelno, record.exc_info) == (logging.INFO, None)
-
-
-def test_an_overload_is_logged_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    record = records(caplog, QueueFull("full"))
-    assert (record.levelno, record.exc_info) == (logging.WARNING, None)
-
-
-def test_the_failure_of_a_model_is_logged_without_the_way_of_its_response(caplog: pytest.LogCaptureFixture) -> None:
-    error = BackendFailed("boom")
-    assert records(caplog, error).exc_info is None
-    error.__cause__ = ValueError("in the native library")
-    assert records(caplog, error).exc_info is not None
 
 
 @pytest.mark.parametrize("error", [ModelLoadFailed("boom"), ValueError("boom")])

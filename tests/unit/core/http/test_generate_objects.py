@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
+from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, sizes, strings, values
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
 from trident.core.http.generate import ObjectEncoder, decode_object, encode_object
@@ -173,13 +173,6 @@ def test_a_deep_document_with_the_name_of_an_input_twice_is_refused(depth: int) 
     assert refusal(text) in (NESTED_TOO_DEEP, wrong)
 
 
-@pytest.mark.parametrize("digits", ["7", "-7", str(2**64 - 1), str(2**64), str(-(2**63) - 1), "9" * 300])
-def test_a_number_does_not_depend_on_the_strings_beside_it(digits: str) -> None:
-    once, twice = (decode(b'{"text": "%b", "speed": %b}' % (text, digits.encode())) for text in (b"other", b"text"))
-    assert once.parameters == twice.parameters
-    assert isinstance((once.parameters or {})["speed"], int) is (len(digits) < 21 and -(2**63) <= int(digits) < 2**64)
-
-
 def test_an_input_is_given_once_as_a_member_or_under_parameters() -> None:
     text = refusal({"id": "r", "text": "a", "parameters": {"text": "b"}})
     assert text == "Converting keyword: 'parameters': [request id: r] input 'text' already exists in request"
@@ -296,19 +289,6 @@ def test_an_object_is_not_read_further_when_the_pause_stops_it() -> None:
         decode_object(orjson.dumps({"INT": list(range(999))}), -1, SPEC, LIMIT, Slicing(pause, 100))
 
 
-def test_the_same_object_fails_with_one_wrong_element() -> None:
-    with pytest.raises(InvalidRequest, match="non-signed-integer"):
-        decode_object(orjson.dumps({"INT": [*range(999), "a"]}), -1, SPEC, LIMIT, Slicing(size=16))
-
-
-def test_a_right_object_is_read_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = orjson.dumps({"INT": list(range(600)), "TEXT": ["a"] * 600})
-    expected = outcome(body)
-    parsed = sizes_parsed(monkeypatch)
-    assert outcome(body, Slicing(size=100)) == expected
-    assert max(parsed) < 300
-
-
 # --- response object
 
 
@@ -334,13 +314,6 @@ def test_one_value_stands_alone_and_more_are_a_flat_array() -> None:
     assert text == (
         b'{"TEXT":"hi","model_name":"m","model_version":"3","none":[],"scores":[0.5,0.10000000149011612,2.0,3.0]}'
     )
-
-
-@pytest.mark.parametrize(
-    ("datatype", "value"), [("BOOL", True), ("INT64", -(2**63)), ("UINT64", 2**64 - 1), ("FP64", 0.1), ("FP32", 1.5)]
-)
-def test_a_number_keeps_its_value(datatype: str, value: Any) -> None:
-    assert orjson.loads(encode(output("x", datatype, [value])))["x"] == value
 
 
 def test_id_model_and_parameters_come_before_outputs_of_the_same_name() -> None:
@@ -396,8 +369,3 @@ def test_the_encoder_of_a_stream_knows_responses_by_their_form() -> None:
             content = [number if datatype == "INT32" else str(number).encode()] * (1 + number % 3)
             response = InferenceResponse("m", number // 4, [received("x", datatype, content)])
             assert encoder(response) == encode_object(response)
-
-
-def test_the_encoder_of_a_stream_refuses_what_json_cannot_carry() -> None:
-    with pytest.raises(InvalidRequest, match="sending FP16 data via JSON is not supported"):
-        ObjectEncoder()(InferenceResponse("m", 3, [received("x", "FP16", [1])]))

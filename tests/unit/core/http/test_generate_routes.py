@@ -8,7 +8,7 @@ from werkzeug.test import Client
 
 from tests.unit.core.http.streaming_engine import StreamingEngine, end, failed, said
 from tests.unit.fake_engine import FakeEngine
-from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
+from trident.core.errors import BackendFailed, InvalidRequest, QueueFull
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
@@ -23,7 +23,6 @@ from trident.core.observability.metrics.snapshot import CustomFamilyMetrics, Cus
 JSON = "application/json"
 EVENTS = "text/event-stream; charset=utf-8"
 ROUTES = ["generate", "generate_stream"]
-HELLO = b'{"OUT":[1,2],"model_name":"simple","model_version":"3"}'
 
 
 def doubled(request: InferenceRequest) -> InferenceResponse:
@@ -42,20 +41,6 @@ def client() -> Client:
     return client_of(doubled)
 
 
-@pytest.mark.parametrize("version", ["", "/versions/3"])
-def test_generate_answers_with_one_object(client: Client, version: str) -> None:
-    answer = client.post(f"/v2/models/simple{version}/generate", json={"IN": [1, 2]})
-    assert (answer.status_code, answer.content_type, answer.data) == (200, JSON, HELLO)
-    assert answer.headers["Content-Length"] == str(len(HELLO))
-
-
-def test_answers_are_never_compressed(client: Client) -> None:
-    answer = client.post("/v2/models/simple/generate", json={"IN": 1, "id": "r", "parameters": {"speed": 2}})
-    assert answer.json == {"OUT": 1, "id": "r", "model_name": "simple", "model_version": "3", "speed": 2}
-    answer = client.post("/v2/models/simple/generate", json={"IN": 1}, headers={"Accept-Encoding": "gzip"})
-    assert "Content-Encoding" not in answer.headers
-
-
 @pytest.mark.parametrize("route", ROUTES)
 def test_an_encoded_body_is_refused(client: Client, route: str) -> None:
     path = f"/v2/models/simple/{route}"
@@ -63,39 +48,6 @@ def test_an_encoded_body_is_refused(client: Client, route: str) -> None:
     text = "Unsupported content-encoding, only 'identity' is supported."
     assert (answer.status_code, answer.content_type, answer.json) == (400, JSON, {"error": text})
     assert client.post(path, json={"IN": 1}, headers={"Content-Encoding": "identity"}).status_code == 200
-
-
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("none", b"{}", 404),
-        ("simple/versions/2", b"{}", 404),
-        ("simple", b'{"IN": "a"}', 400),
-        ("simple", b"{", 400),
-        ("simple", b'{"IN": [1,2,3]}', 400),
-    ],
-)
-def test_errors_before_the_first_response_are_json(route: str, path: str, body: bytes, status: int) -> None:
-    client = client_of(doubled, max_input_size=8)
-    answer = client.post(f"/v2/models/{path}/{route}", data=body)
-    assert (answer.status_code, answer.content_type) == (status, JSON)
-    assert "error" in answer.get_json()
-
-
-@pytest.mark.parametrize(
-    ("kind", "status", "is_event"), [(BackendFailed, 500, True), (InvalidRequest, 400, False), (QueueFull, 503, False)]
-)
-def test_an_error_of_the_model_is_an_event(kind: type[ServerError], status: int, is_event: bool) -> None:
-    client = client_of(lambda request: InferenceResponse.failed(request, kind("broken", hint="cure")))
-    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
-    assert answer.status_code == status
-    if is_event:
-        assert (answer.content_type, answer.data) == (EVENTS, b'data: {"error":"broken"}\n\n')
-    else:
-        assert (answer.content_type, answer.json) == (JSON, {"error": "broken", "hint": "cure"})
-    answer = client.post("/v2/models/simple/generate", json={"IN": 1})
-    assert (answer.status_code, answer.content_type, answer.json) == (status, JSON, {"error": "broken", "hint": "cure"})
 
 
 def test_an_output_that_json_cannot_carry_is_an_error() -> None:
@@ -144,16 +96,6 @@ def event_of(text: str) -> bytes:
 ERROR = b'data: {"error":"broken"}\n\n'
 
 
-@pytest.mark.parametrize("tail", [(end(),), ()])
-def test_each_response_is_an_event(tail: tuple[InferenceResponse, ...]) -> None:
-    responses = (said("a"), said("b"), *tail) if tail else (said("a"), said("b", final=True))
-    _, client = streaming(*responses)
-    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
-    assert (answer.status_code, answer.content_type) == (200, EVENTS)
-    assert answer.headers["X-Accel-Buffering"] == "no"
-    assert answer.data == event_of("a") + event_of("b")
-
-
 def test_a_later_error_is_an_event() -> None:
     _, client = streaming(said("a"), said("b"), failed(InvalidRequest("broken", hint="cure")), end())
     answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
@@ -186,34 +128,6 @@ def test_a_response_that_json_cannot_carry_is_an_error_event(is_first: bool) -> 
     assert b'data: {"error":"sending FP16 data via JSON is not supported' in answer.data
 
 
-@pytest.mark.parametrize("responses", [(said("a"), end()), (said("a", final=True),)])
-def test_generate_takes_the_one_response(responses: tuple[InferenceResponse, ...]) -> None:
-    _, client = streaming(*responses)
-    answer = client.post("/v2/models/simple/generate", json={"IN": 1})
-    assert (answer.status_code, answer.json) == (200, {"OUT": "a", "model_name": "simple", "model_version": "3"})
-
-
-@pytest.mark.parametrize(("responses", "cancels"), [((end(),), 0), ((said("a"), said("b")), 1)])
-def test_generate_refuses_any_other_number(responses: tuple[InferenceResponse, ...], cancels: int) -> None:
-    engine, client = streaming(*responses)
-    answer = client.post("/v2/models/simple/generate", json={"IN": 1})
-    text = (
-        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
-        "number of responses"
-    )
-    assert (answer.status_code, answer.content_type, answer.json) == (500, JSON, {"error": text})
-    assert len(engine.cancelled) == cancels
-
-
 def test_infer_still_refuses_such_a_model() -> None:
     _, client = streaming(end())
     assert client.post("/v2/models/simple/infer", json={"inputs": []}).status_code == 501
-
-
-def test_a_client_that_leaves_cancels_the_request() -> None:
-    engine, client = streaming(said("a"))
-    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1}, buffered=False)
-    assert next(answer.response) == event_of("a")  # type: ignore[call-overload]
-    assert engine.cancelled == []
-    answer.close()
-    assert len(engine.cancelled) == 1

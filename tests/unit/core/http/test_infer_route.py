@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -46,45 +45,6 @@ class Client:
         return echo(request)
 
 
-def test_a_json_request_gets_a_json_response() -> None:
-    reply = Client().post(INFER, data=BODY)
-    assert (reply.status_code, reply.mimetype) == (200, "application/json")
-    assert reply.json == {
-        "id": "r",
-        "model_name": "simple",
-        "model_version": "3",
-        "outputs": [{"name": "OUT", "datatype": "INT32", "shape": [2], "data": [1, 2]}],
-    }
-
-
-def test_a_binary_request_gets_a_binary_response() -> None:
-    header = orjson.dumps(
-        {
-            "parameters": {"binary_data_output": True},
-            "inputs": [{"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}],
-        }
-    )
-    content = np.array([5, 6], np.int32).tobytes()
-    client = Client()
-    for _ in range(3):  # the header is parsed once and then known
-        reply = client.post(INFER, data=header + content, headers={"Inference-Header-Content-Length": str(len(header))})
-        assert reply.status_code == 200
-        assert reply.mimetype == "application/octet-stream"
-        split = int(reply.headers["Inference-Header-Content-Length"])
-        assert orjson.loads(reply.data[:split])["outputs"][0]["parameters"] == {"binary_data_size": 8}
-        assert reply.data[split:] == content
-
-
-@pytest.mark.parametrize("size", [2, 40_000])
-def test_bodies_are_inflated_and_answers_compressed(size: int) -> None:
-    document = {"inputs": [{"name": "IN", "datatype": "INT32", "shape": [size], "data": list(range(size))}]}
-    body = gzip.compress(orjson.dumps(document))
-    reply = Client().post(INFER, data=body, headers={"Content-Encoding": "gzip", "Accept-Encoding": "gzip"})
-    assert reply.headers["Content-Encoding"] == "gzip"
-    assert int(reply.headers["Content-Length"]) == len(reply.data)
-    assert orjson.loads(gzip.decompress(reply.data))["outputs"][0]["data"] == list(range(size))
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -108,21 +68,6 @@ def test_invalid_header_lengths_are_refused(value: str, message: str) -> None:
 def test_a_header_length_may_have_a_sign_and_zeros(sign: str) -> None:
     reply = Client().post(INFER, data=BODY, headers={"Inference-Header-Content-Length": f"{sign}{len(BODY)}"})
     assert reply.status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("encoding", "body", "status", "mimetype"),
-    [
-        ("br", BODY, 501, "text/plain"),
-        ("gzip", b"", 400, "text/plain"),
-        ("gzip", gzip.compress(bytes(1001), mtime=0), 400, "text/plain"),
-        ("gzip", b"notgzip", 400, "application/json"),
-    ],
-)
-def test_bodies_that_cannot_be_decompressed_are_refused(encoding: str, body: bytes, status: int, mimetype: str) -> None:
-    client = Client(HttpOptions(max_input_size=1000))
-    reply = client.post(INFER, data=body, headers={"Content-Encoding": encoding})
-    assert (reply.status_code, reply.mimetype) == (status, mimetype)
 
 
 @pytest.mark.parametrize(("waits", "arrived_ns"), [(True, 7), (False, 0)])

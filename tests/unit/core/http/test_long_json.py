@@ -32,28 +32,6 @@ def parsed(array: SlicedArray) -> list[list[Any]] | None:
         return None
 
 
-objects = st.dictionaries(st.text(max_size=3), st.one_of(values, st.lists(values, max_size=2)), max_size=3)
-arrays = damaged(json_text(st.one_of(nested(values), st.lists(objects))).filter(lambda text: text.startswith(b"[")))
-
-
-@pytest.mark.slow
-@settings(max_examples=200)
-@given(text=arrays.filter(lambda text: b"[" in text), rest=st.sampled_from([b"", b"]", b',"a":[1]}']), size=sizes)
-def test_slices_have_the_elements_of_the_array_or_one_is_no_json(text: bytes, rest: bytes, size: int) -> None:
-    text = text[text.index(b"[") :]
-    array = sliced(text + rest, size, whole_elements=True)
-    if array is None:
-        return
-    slices = parsed(array)
-    try:
-        expected = orjson.loads(text + rest if array.end > len(text) else (text + rest)[: array.end])
-    except orjson.JSONDecodeError:
-        assert slices is None or array.end > len(text)
-        return
-    assert slices is not None
-    assert [element for one in slices for element in one] == expected
-
-
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(text=json_text(nested(values)), size=st.integers(8, 40))

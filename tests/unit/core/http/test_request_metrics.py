@@ -177,20 +177,6 @@ def client() -> Client:
     return Client(MetricsApplication(MetricsPage(lambda _: "nv_inference_count 1\né".encode())))
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/metrics/", "/metrics?name=x"])
-def test_get_metrics_returns_the_page(client: Client, path: str) -> None:
-    answer = client.get(path)
-    assert (answer.status_code, answer.content_type) == (200, "text/plain; charset=utf-8")
-    assert answer.text == "nv_inference_count 1\né"
-    assert answer.content_length == len(answer.data)
-
-
-@pytest.mark.parametrize("path", ["/", "/v2", "/metrics//", "//metrics", "/%6Detrics"])
-def test_other_paths_are_200_and_empty(client: Client, path: str) -> None:
-    answer = client.get(path)
-    assert (answer.status_code, answer.data) == (200, b"")
-
-
 @pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/metrics", "/"])
 def test_other_methods_are_405(client: Client, method: str, path: str) -> None:
@@ -231,9 +217,3 @@ def test_the_scraper_chooses_the_format(accept: str, content_type: str) -> None:
     reply = MetricsPage(page).reply({"HTTP_ACCEPT": accept})
     assert dict(reply.headers)["Content-Type"] == content_type
     assert reply.body == [b"open" if content_type == OPENMETRICS else b"plain"]
-
-
-def test_a_page_without_histograms_is_not_in_openmetrics() -> None:
-    reply = MetricsPage(page).reply({"HTTP_ACCEPT": PROMETHEUS_ACCEPTS})
-    assert (reply.body, dict(reply.headers)["Content-Type"]) == ([b"plain"], PROMETHEUS)
-    assert MetricsPage(page).reply({}).status == 200

@@ -181,29 +181,6 @@ def test_refusals_have_tritons_texts(document: Any, message: str) -> None:
     assert caught.value.message == message
 
 
-@pytest.mark.parametrize("field", ["name", "datatype", "shape"])
-def test_missing_fields_are_named(field: str) -> None:
-    item = tensor()
-    del item[field]
-    with pytest.raises(
-        InvalidRequest, match=f"^Unable to parse '{field}': attempt to access non-existing object member"
-    ):
-        decode({"inputs": [item]})
-
-
-def test_short_and_surplus_binary_data_are_refused() -> None:
-    document = {"inputs": [tensor(parameters={"binary_data_size": 8})]}
-    del document["inputs"][0]["data"]
-    with pytest.raises(
-        InvalidRequest, match=r"^unexpected size for input 'IN', expecting 3 additional bytes for model 'm'$"
-    ):
-        decode(document, bytes(5))
-    with pytest.raises(InvalidRequest, match=r"^unexpected additional input data for model 'm'$"):
-        decode(document, bytes(9))
-    with pytest.raises(InvalidRequest, match=r"^must specify valid 'Infer-Header-Content-Length'"):
-        decode(document)
-
-
 def in_region(**parameters: Any) -> dict[str, Any]:
     item = tensor(parameters={"shared_memory_region": "r"} | parameters)
     del item["data"]
@@ -226,14 +203,6 @@ def test_tensors_in_regions_have_their_places() -> None:
         assert (first.name, first.shape, first.nbytes, first.reference) == ("IN", (1, 2), 64, ("r", 8, 64))
         assert second.data.tolist() == [1, 2]
         assert plan.placed == {"OUT"}
-
-
-def test_a_place_defaults_to_nothing_at_the_beginning() -> None:
-    (given,) = decode({"inputs": [in_region()]})[0].inputs
-    assert given.reference == ("r", 0, 0)
-    request, _ = decode({"inputs": [in_region() | {"shape": [0, 2]}]})
-    assert type(request) is InferenceRequest  # there is nothing to read
-    assert bytes(request.inputs[0].data) == b""
 
 
 @pytest.mark.parametrize("key", ["shared_memory_offset", "shared_memory_byte_size"])

@@ -14,7 +14,7 @@ from tests.unit.packed_tensors import TWO, packed_responses, spec
 from trident.core.config.spec import ModelSpec, OutputSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.long_json import ELEMENTS
-from trident.core.http.v2_known import ResponsePlan, ResponseText
+from trident.core.http.v2_known import ResponsePlan
 from trident.core.http.v2_response import encode_response
 from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
 from trident.core.inference.tensors import BY_NAME, Array, TensorLayout, bytes_array, layout_of, wire_bytes
@@ -92,13 +92,6 @@ def test_special_values_bytes_and_null_are_written_as_text() -> None:
     assert orjson.loads(text)["outputs"][0]["data"] == ["null"]
 
 
-def test_classification_with_labels() -> None:
-    encoded = encode_response(response(np.array([[0.25, 0.75]], np.float32), "FP32"), plan(classes=1), SPEC)
-    assert orjson.loads(encoded[0][0])["outputs"] == [
-        {"name": "OUT", "datatype": "BYTES", "shape": [1, 1], "data": ["0.750000:1:dog"]}
-    ]
-
-
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_half_precision_is_binary_only(datatype: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^sending {datatype} data via JSON is not supported"):
@@ -170,12 +163,6 @@ def both(made: InferenceResponse, **plan: Any) -> tuple[bytes, bytes]:
     return b"".join(anew[0]), b"".join(again[0])
 
 
-def texts_of(made: InferenceResponse, plan: ResponsePlan) -> list[ResponseText | None]:
-    encode_response(made, plan, PAIR)
-    assert plan.texts is not None
-    return list(plan.texts.values())
-
-
 @pytest.mark.parametrize("datatype", NUMBERS)
 @given(data=st.data())
 def test_remembered_texts_write_numbers_of_every_datatype(datatype: str, data: st.DataObject) -> None:
@@ -231,16 +218,6 @@ def test_remembered_texts_write_outputs_without_elements(binary: bool) -> None:
         assert again == anew
 
 
-@pytest.mark.parametrize(
-    ("datatype", "array"), [("BOOL", np.ones((1, 2), bool)), ("INT32", np.ones((1, 5000), np.int32))]
-)
-def test_outputs_without_a_text_are_encoded_each_time(datatype: str, array: Array) -> None:
-    made = packed_response(A=(datatype, array))
-    anew, again = both(made)
-    assert again == anew
-    assert texts_of(made, ResponsePlan().keeping_texts()) == [None]
-
-
 def test_an_ensembles_text_has_its_parameters() -> None:
     made = two_outputs("r")
     bare, _ = both(made)
@@ -272,31 +249,12 @@ def test_a_text_belongs_to_one_version_and_one_layout() -> None:
     assert len(plan.texts) == 3
 
 
-@pytest.mark.parametrize("request_id", ["", "an id", 'quotes " and \u00e4'])
-def test_the_text_of_a_binary_response_is_written_once(request_id: str) -> None:
-    plan = ResponsePlan(binary=True).keeping_texts()
-    for response in packed_responses(3, request_id):
-        once = encode_response(response, ResponsePlan(binary=True), TWO)
-        again = encode_response(response, plan, TWO)
-        assert b"".join(again[0]) == b"".join(once[0])
-        assert again[1] == once[1]
-        assert orjson.loads(again[0][0]).get("id", "") == request_id
-    assert plan.texts is not None
-    assert len(plan.texts) == 1
-
-
 def test_the_text_of_a_response_with_parameters_is_not_remembered() -> None:
     plan = ResponsePlan(binary=True).keeping_texts()
     (first, second) = packed_responses(2)
     first.parameters = {"p": 1}
     assert orjson.loads(encode_response(first, plan, TWO)[0][0])["parameters"] == {"p": 1}
     assert "parameters" not in orjson.loads(encode_response(second, plan, TWO)[0][0])
-
-
-def test_a_json_output_is_written_for_each_response() -> None:
-    plan = ResponsePlan(outputs={"A": (False, 0), "B": (True, 0)}).keeping_texts()
-    seen = [orjson.loads(encode_response(response, plan, TWO)[0][0])["outputs"][0] for response in packed_responses(2)]
-    assert [entry["data"] for entry in seen] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_the_number_of_remembered_texts_is_bounded() -> None:

@@ -20,15 +20,17 @@ from tests.unit.shared_memory_object import shared_memory_object
 from trident.core.config.autocomplete import auto_complete, fill_identity, normalize
 from trident.core.config.problem import ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig
-from trident.core.engine.protocol import EXTENSIONS, ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
+from trident.core.engine.protocol import ConfigMessage
 from trident.core.errors import ModelNotReady
 from trident.core.frontend.access import GROUPS
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http.admin import model_config_json, model_metadata_json, repository_index_json, server_metadata_json
+from trident.core.http.admin import model_config_json
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.routes import ROUTES
-from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
+from trident.core.lifecycle.state import Phase, ServingPhase
+
+BAD_HANDLE = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
 
 
 @pytest.fixture
@@ -44,40 +46,6 @@ def client(engine: FakeEngine) -> Client:
 def test_route_names_are_unique_and_groups_are_known() -> None:
     assert len({route.name for route in ROUTES}) == len(ROUTES)
     assert {route.group for route in ROUTES} == set(GROUPS)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/v2/",
-        "//v2",
-        "/v2//health/live",
-        "/v2/health/live/",
-        "/v2/health/nope",
-        "/v2%2Fhealth/live",
-        "/%76%32",
-        "/v1/foo",
-        "/metrics",
-        "/static/x",
-        "/v2/models",
-        "/v2/models/",
-        "/v2/models/simple/versions",
-        "/v2/models/simple/versions/abc",
-        "/v2/models/simple/versions/abc/infer",
-        "/v2/models/simple/nope",
-        "/v2/models/simple/infer/",
-        "/v2/models//infer",
-        "/v2/repository",
-        "/v2/repository/models/simple",
-        "/v2/systemsharedmemory",
-    ],
-)
-def test_unknown_paths_are_404(client: Client, path: str) -> None:
-    for method in ("GET", "POST", "OPTIONS"):
-        answer = client.open(path, method=method)
-        assert (answer.status_code, answer.content_type) == (404, "text/plain")
-        assert answer.data.startswith(b'{"error":"Not Found"')  # some have a hint
 
 
 @pytest.mark.parametrize(
@@ -122,13 +90,6 @@ def test_names_and_paths_are_taken_as_they_are(client: Client) -> None:
 # --- health
 
 
-@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/simple/ready"])
-def test_a_healthy_server_is_200_and_empty(client: Client, path: str) -> None:
-    answer = client.get(path)
-    assert (answer.status_code, answer.content_type, answer.data) == (200, "text/plain", b"")
-    assert answer.headers["Content-Length"] == "0"
-
-
 def test_a_ready_server_reports_the_loads_that_failed(client: Client, engine: FakeEngine) -> None:
     failures = {"simple": "version 2 is READY; version 3 is UNAVAILABLE: Internal: no such file"}
     engine.serving = ServingPhase(name=Phase.READY, done=1, total=1, failures=failures)
@@ -160,12 +121,6 @@ def test_a_server_that_is_not_live_is_400_and_empty(client: Client, engine: Fake
     assert (answer.status_code, answer.data) == (400, b"")
 
 
-def test_live_does_not_depend_on_models(client: Client, engine: FakeEngine) -> None:
-    engine.ready = False
-    engine.serving = ServingPhase(name=Phase.LOADING, total=3)
-    assert client.get("/v2/health/live").status_code == 200
-
-
 def test_an_unready_server_reports_its_progress(client: Client, engine: FakeEngine) -> None:
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.LOADING, model="simple", done=3, total=7)
@@ -185,21 +140,6 @@ def test_an_unready_server_reports_failures(client: Client, engine: FakeEngine) 
     }
 
 
-def test_an_unready_server_after_the_start_does_not_report_ready(client: Client, engine: FakeEngine) -> None:
-    engine.ready = False
-    engine.serving = ServingPhase(name=Phase.READY, done=1, total=1, failures={"broken": "version 1 is UNAVAILABLE"})
-    assert client.get("/v2/health/ready").json == {
-        "phase": "failed",
-        "loaded": 1,
-        "total": 1,
-        "failures": {"broken": "version 1 is UNAVAILABLE"},
-    }
-    # However the start ended.
-    for name in (Phase.READY, Phase.FAILED):
-        engine.serving = ServingPhase(name=name, model="simple", done=1, total=1)
-        assert client.get("/v2/health/ready").json == {"phase": "loading", "model": "simple", "loaded": 1, "total": 1}
-
-
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
 def test_an_exiting_server_is_503(client: Client, engine: FakeEngine, path: str) -> None:
     engine.serving = ServingPhase(name=Phase.EXITING)
@@ -213,24 +153,6 @@ def test_a_loaded_model_that_cannot_serve_is_400(client: Client, engine: FakeEng
     answer = client.get("/v2/models/simple/versions/1/ready")
     assert (answer.status_code, answer.content_type) == (400, "text/plain")
     assert answer.data == b'{"error":"Model version not ready"}'
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "text"),
-    [
-        ("/v2/models/nope/ready", 404, "Request for unknown model: 'nope' is not found"),
-        ("/v2/models/simple/versions/9/ready", 404, "Request for unknown model: 'simple' version 9 is not found"),
-        (
-            "/v2/models/simple/versions/0/ready",
-            400,
-            "invalid model version specified '0' , version should be an integral value > 0",
-        ),
-    ],
-)
-def test_unknown_models_are_refused(client: Client, path: str, status: int, text: str) -> None:
-    answer = client.get(path)
-    assert (answer.status_code, answer.content_type) == (status, "text/plain")
-    assert answer.get_json(force=True) == {"error": text}
 
 
 # --- metadata
@@ -254,34 +176,11 @@ def test_metadata_routes_ask_for_their_model_and_version(client: Client, path: s
     assert b" " not in answer.data
 
 
-@pytest.mark.parametrize(
-    ("path", "name", "version"),
-    [
-        ("/v2/models/stats", "all", "-1"),
-        ("/v2/models/simple/stats", "simple", "-1"),
-        ("/v2/models/simple/versions/1/stats", "simple", "1"),
-    ],
-)
-def test_the_statistics_route_asks_for_its_model_and_version(
-    client: Client, path: str, name: str, version: str
-) -> None:
-    answer = client.get(path)
-    assert (answer.status_code, answer.content_type) == (200, "application/json")
-    assert answer.json is not None
-    (item,) = answer.json["model_stats"]
-    assert (item["name"], item["version"]) == (name, version)
-
-
 @pytest.mark.parametrize("tail", ["", "/config"])
 def test_lookup_errors_are_json(client: Client, tail: str) -> None:
     answer = client.get(f"/v2/models/nope{tail}")
     assert (answer.status_code, answer.content_type) == (404, "application/json")
     assert answer.data == b'{"error":"Request for unknown model: \'nope\' is not found"}'
-
-
-def test_an_unknown_model_has_no_statistics(client: Client) -> None:
-    answer = client.get("/v2/models/nope/stats")
-    assert (answer.status_code, answer.json) == (400, {"error": "requested model 'nope' is not available"})
 
 
 def test_invalid_versions_are_refused(client: Client) -> None:
@@ -298,87 +197,11 @@ def limited(engine: FakeEngine) -> Client:
     return Client(V2Application(engine, HttpOptions(max_input_size=1000), ThreadBridge()))
 
 
-@pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/any/index", "/v2/repository/models/index"])
-def test_index_lists_the_models(limited: Client, path: str) -> None:
-    for body in (b"", b"{}", b'{"ready":false}'):
-        answer = limited.post(path, data=body)
-        assert (answer.status_code, answer.content_type) == (200, "application/json")
-        assert answer.json == [{"name": "simple"}, {"name": "broken"}]
-    assert limited.post(path, data=b'{"ready":true}').json == [{"name": "simple", "state": "READY"}]
-
-
-@pytest.mark.parametrize("value", [1, None, "true"])
-def test_index_requires_a_boolean(limited: Client, value: object) -> None:
-    answer = limited.post("/v2/repository/index", json={"ready": value})
-    assert (answer.status_code, answer.json) == (400, {"error": "Invalid value for 'ready': expected a boolean"})
-
-
-def test_load_passes_parameters_on(limited: Client, engine: FakeEngine) -> None:
-    answer = limited.post(
-        "/v2/repository/models/simple/load", json={"parameters": {"config": "{}", "file:1/model.onnx": "AAEC"}}
-    )
-    assert (answer.status_code, answer.content_type, answer.data) == (200, "application/json", b"")
-    assert answer.headers["Content-Length"] == "0"
-    assert limited.post("/v2/repository/models/simple/load").status_code == 200
-    assert engine.calls == [
-        ("load", "simple", {"config": "{}", "file:1/model.onnx": b"\x00\x01\x02"}),
-        ("load", "simple", {}),
-    ]
-
-
 @pytest.mark.parametrize("text", ["AAEC", "AA\nEC\n", "A\r\nAEC"])
 def test_base64_may_be_broken_into_lines(limited: Client, engine: FakeEngine, text: str) -> None:
     parameters = {"config": "{}", "file:1/model.onnx": text}
     assert limited.post("/v2/repository/models/simple/load", json={"parameters": parameters}).status_code == 200
     assert engine.calls[0][2]["file:1/model.onnx"] == b"\x00\x01\x02"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "status", "text"),
-    [
-        ({"config": 1}, 400, "Unable to parse 'config': attempt to access JSON non-string as string"),
-        ({"foo": "x"}, 500, "unexpected error on creating Triton parameter"),
-        ({"file:1/m": "é"}, 400, "'file:1/m' must be a valid base64 encoded file"),
-        ({"file:1/m": "!!!!"}, 400, "'file:1/m' must be a valid base64 encoded file"),
-        ({"file:1/m": "AAEC,AAEC"}, 400, "'file:1/m' must be a valid base64 encoded file"),
-        ({"file:1/m": "AA=EC"}, 400, "'file:1/m' must be a valid base64 encoded file"),
-        ({"file:1/m": "A"}, 400, "'file:1/m' must be a valid base64 encoded file"),
-        ([], 400, "Unable to parse 'parameters': attempt to access JSON non-object as object"),
-    ],
-)
-def test_invalid_load_parameters_are_refused(
-    limited: Client, engine: FakeEngine, parameters: object, status: int, text: str
-) -> None:
-    answer = limited.post("/v2/repository/models/simple/load", json={"parameters": parameters})
-    assert (answer.status_code, answer.json) == (status, {"error": text})
-    assert engine.calls == []
-
-
-@pytest.mark.parametrize(
-    ("body", "dependents"),
-    [
-        (None, False),
-        ({}, False),
-        ({"parameters": {"unload_dependents": True}}, True),
-        ({"parameters": {"x": 1}}, False),
-    ],
-)
-def test_unload_passes_unload_dependents_on(limited: Client, engine: FakeEngine, body: Any, dependents: bool) -> None:
-    answer = limited.post("/v2/repository/models/simple/unload", json=body)
-    assert (answer.status_code, answer.content_type, answer.data) == (200, "application/json", b"")
-    assert engine.calls == [("unload", "simple", dependents)]
-
-
-def test_unload_dependents_must_be_a_boolean(limited: Client) -> None:
-    answer = limited.post("/v2/repository/models/simple/unload", json={"parameters": {"unload_dependents": 1}})
-    text = "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean"
-    assert (answer.status_code, answer.json) == (400, {"error": text})
-
-
-@pytest.mark.parametrize("action", ["load", "unload"])
-def test_a_repository_name_is_refused(limited: Client, action: str) -> None:
-    answer = limited.post(f"/v2/repository/foo/models/simple/{action}")
-    assert (answer.status_code, answer.json) == (501, {"error": "'repository_name' specification is not supported"})
 
 
 @pytest.mark.parametrize("action", ["load", "unload"])
@@ -389,13 +212,6 @@ def test_the_engine_decides_whether_loading_is_allowed(limited: Client, engine: 
     assert (answer.status_code, answer.content_type, answer.json) == (503, "application/json", {"error": text})
 
 
-def test_bodies_above_the_limit_are_refused(limited: Client) -> None:
-    answer = limited.post("/v2/repository/index", data=b" " * 1001)
-    assert answer.status_code == 400
-    assert answer.json is not None
-    assert answer.json["error"].endswith("Use --http-max-input-size to increase the limit.")
-
-
 # --- trace settings
 
 
@@ -403,13 +219,6 @@ START = (
     b'{"trace_level":["OFF"],"trace_rate":"1000","trace_count":"-1","log_frequency":"0","trace_file":"",'
     b'"trace_mode":"triton"}'
 )
-
-
-@pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/models/simple/trace/setting"])
-def test_settings_are_read(client: Client, engine: FakeEngine, path: str) -> None:
-    for answer in (client.get(path), client.post(path), client.post(path, json={})):
-        assert (answer.status_code, answer.content_type, answer.data) == (200, "application/json", START)
-    assert engine.calls == []
 
 
 @pytest.mark.parametrize(("path", "model"), [("/v2/trace/setting", ""), ("/v2/models/simple/trace/setting", "simple")])
@@ -452,10 +261,6 @@ def test_settings_of_an_unknown_model_are_refused(client: Client, engine: FakeEn
     assert engine.calls == []
 
 
-def test_versions_have_no_trace_settings(client: Client) -> None:
-    assert client.get("/v2/models/simple/versions/1/trace/setting").status_code == 404
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -481,11 +286,9 @@ def test_no_settings_of_any_type_are_an_error_of_the_server(document: Any) -> No
 # --- shared memory
 
 
-SHM_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 NON_STRING = "attempt to access JSON non-string as string"
 NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 HANDLE = b64encode(bytes(64)).decode()
-BAD_HANDLE = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
 
 
 @pytest.fixture
@@ -497,38 +300,6 @@ def memory_client(engine: FakeEngine) -> Client:
 def key() -> Iterator[str]:
     with shared_memory_object(os.sysconf("SC_PAGE_SIZE")) as found:
         yield found
-
-
-@pytest.mark.parametrize("kind", ["system", "cuda"])
-def test_without_the_option_nothing_can_be_changed(engine: FakeEngine, kind: str) -> None:
-    memory_client = Client(V2Application(engine, HttpOptions(), ThreadBridge()))
-    for tail in ("register", "unregister", "region/r/register", "region/r/unregister"):
-        answer = memory_client.post(f"/v2/{kind}sharedmemory/{tail}", data=b"no JSON")
-        assert (answer.status_code, answer.content_type) == (501, "application/json")
-        document: Any = answer.get_json()
-        assert document["error"] == SHM_OFF
-        assert memory_client.get(f"/v2/{kind}sharedmemory/{tail}").status_code == 405
-    answer = memory_client.get(f"/v2/{kind}sharedmemory/status")
-    assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", [])
-    answer = memory_client.get(f"/v2/{kind}sharedmemory/region/r/status")
-    text = f"Unable to find {kind} shared memory region: 'r'"
-    assert (answer.status_code, answer.get_json()["error"]) == (404, text)
-
-
-def test_a_region_is_registered_shown_and_unregistered(memory_client: Client, key: str) -> None:
-    routes = "/v2/systemsharedmemory"
-    answer = memory_client.post(f"{routes}/region/r/register", json={"key": key, "byte_size": 64})
-    assert (answer.status_code, answer.data, answer.headers["Content-Length"]) == (200, b"", "0")
-    shown = [{"name": "r", "key": key, "offset": 0, "byte_size": 64}]
-    for tail in ("status", "region/r/status"):
-        assert memory_client.get(f"{routes}/{tail}").get_json() == shown
-    answer = memory_client.post(f"{routes}/region/r/register", json={"key": key, "byte_size": 64})
-    assert (answer.status_code, answer.get_json()["error"]) == (400, "shared memory region 'r' already in manager")
-    assert memory_client.post(f"{routes}/region/other/unregister").status_code == 200
-    assert memory_client.post("/v2/cudasharedmemory/unregister").status_code == 200
-    assert memory_client.get(f"{routes}/status").get_json() == shown
-    assert memory_client.post(f"{routes}/unregister").status_code == 200
-    assert memory_client.get(f"{routes}/status").get_json() == []
 
 
 @pytest.mark.parametrize(
@@ -588,52 +359,10 @@ def test_a_region_needs_a_name(memory_client: Client, kind: str) -> None:
     assert (answer.status_code, answer.get_json()["error"]) == (400, text)
 
 
-@pytest.mark.parametrize("path", ["/v2/othersharedmemory/status", "/v2/systemsharedmemory/other"])
-def test_other_kinds_and_actions_are_not_found(memory_client: Client, path: str) -> None:
-    assert memory_client.get(path).status_code == 404
-
-
 # --- metadata
 
 
-def test_server_metadata_lists_the_extensions() -> None:
-    document = server_metadata_json(ServerMetadata(name="triton", version="1.0"))
-    assert orjson.loads(orjson.dumps(document)) == {
-        "name": "triton",
-        "version": "1.0",
-        "extensions": list(EXTENSIONS),
-    }
-    assert list(document) == ["name", "version", "extensions"]
-
-
-def test_model_metadata_has_versions_as_texts() -> None:
-    metadata = ModelMetadata(
-        name="simple",
-        versions=(1, 12),
-        platform="onnxruntime_onnx",
-        inputs=(TensorMetadata(name="IN", datatype="INT32", shape=(-1, 16)),),
-        outputs=(),
-    )
-    assert orjson.dumps(model_metadata_json(metadata)) == (
-        b'{"name":"simple","versions":["1","12"],"platform":"onnxruntime_onnx",'
-        b'"inputs":[{"name":"IN","datatype":"INT32","shape":[-1,16]}],"outputs":[]}'
-    )
-
-
 # --- repository index
-
-
-def test_keys_without_a_value_are_left_out() -> None:
-    entries = [
-        IndexEntry(name="never loaded"),
-        IndexEntry(name="broken", state=ModelState.UNAVAILABLE, reason="Internal: why"),
-        IndexEntry(name="ready", version=7, state=ModelState.READY),
-    ]
-    assert repository_index_json(entries) == [
-        {"name": "never loaded"},
-        {"name": "broken", "state": "UNAVAILABLE", "reason": "Internal: why"},
-        {"name": "ready", "version": "7", "state": "READY"},
-    ]
 
 
 # --- the config API's JSON, against what Triton 2.51 answered for the same models, text for text

@@ -39,32 +39,12 @@ def test_rows_are_instances(text: str) -> None:
     assert decode(text, one("FP32", 2)) == {"IN": [[1, 2], [3, 4.5]]}
 
 
-@pytest.mark.parametrize("text", ['"1",2\n3,"4"', "+1,2.\n03,4e0", "1.,2\n3,4", "1\t,2\n 3,4"])
-def test_numbers_that_json_does_not_have_are_read(text: str) -> None:
-    for datatype in ("FP32", "INT32"):
-        assert decode(text, one(datatype, 2)) == {"IN": [[1, 2], [3, 4]]}
-
-
-@pytest.mark.parametrize("word", ["NaN", "nan", "NAN"])
-def test_nan_is_a_word(word: str) -> None:
-    (row, other) = decode(f"{word},2\n3,4", one("FP64", 2))["IN"]
-    assert np.isnan(row[0])
-    assert (row[1], other) == (2, [3, 4])
-
-
 def test_infinities_are_words_and_not_numbers() -> None:
     assert decode("inf,-Infinity", one("FP16", 2)) == {"IN": [[np.inf, -np.inf]]}
     with pytest.raises(InvalidRequest, match=r"row 1, column 2 \(input 'IN'\): expected a number that FP64 can hold"):
         decode("inf,1e999", one("FP64", 2))
     with pytest.raises(InvalidRequest, match=r"row 1, column 1 \(input 'IN'\): expected a number that FP64 can hold"):
         decode("1e999,1", one("FP64", 2))
-
-
-def test_several_dims_are_row_major_and_columns_resolve_a_variable_dim() -> None:
-    assert decode("1,2,3,4", one("INT8", 2, 2)) == {"IN": [[[1, 2], [3, 4]]]}
-    assert decode("1,2,3,4\n5,6,7,8", one("INT8", -1, 2)) == {"IN": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]}
-    assert decode("1\n2", one("FP32", 1)) == {"IN": [[1], [2]]}
-    assert decode("1\n2", one("FP32")) == {"IN": [1, 2]}
 
 
 def test_integers_are_exact() -> None:
@@ -82,13 +62,6 @@ def test_booleans_and_strings_are_words() -> None:
     spec = model({"A": ("BYTES", (2,)), "B": ("FP32", (1,))})
     text = b'"a,""b""","c\r\nd",1\r\n\xff\xfe,,2\r\n'
     assert decode(text, spec) == {"A": [[b'a,"b"', b"c\r\nd"], [b"\xff\xfe", b""]], "B": [[1], [2]]}
-
-
-def test_rows_of_a_model_without_batching_are_instances() -> None:
-    payload = decode_csv(b"1,2\n3,4", one("FP32", 2, batch=0), RULES)
-    assert (payload.count, payload.stacked) == (2, False)
-    payload = decode_csv(b"1,2\n3,4", one("FP32", -1, 2, batch=0), RULES)
-    assert (payload.count, payload.stacked, payload.arrays["IN"].shape) == (2, True, (2, 2))
 
 
 @pytest.mark.parametrize(
@@ -136,13 +109,6 @@ def test_a_wrong_value_in_the_first_row_is_not_taken_for_a_header() -> None:
 
 
 # --- encoder
-
-
-def test_each_instance_is_a_row() -> None:
-    assert b"".join(encode_csv([column("A", "FP32", [[0.1, 2], [3, 4]])])) == b"0.1,2.0\n3.0,4.0\n"
-    assert b"".join(encode_csv([column("A", "INT8", [1, -2])])) == b"1\n-2\n"
-    assert b"".join(encode_csv([column("A", "UINT8", [[[1, 2], [3, 4]]])])) == b"1,2,3,4\n"
-    assert b"".join(encode_csv([column("A", "BOOL", [[True], [False]])])) == b"true\nfalse\n"
 
 
 def test_outputs_are_columns_side_by_side() -> None:

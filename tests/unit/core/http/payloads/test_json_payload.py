@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from trident.core.http.payloads.json import (
     parse_number_array,
     rank_of,
     raw_row,
-    wide_kind,
 )
 from trident.core.http.payloads.payload import (
     DecodedPayload,
@@ -60,15 +58,6 @@ def decode(document: Any, spec: Any) -> DecodedPayload:
     return small
 
 
-@pytest.mark.parametrize("datatype", ["FP32", "FP64", "FP16", "INT8", "UINT64", "INT64"])
-def test_instances_of_numbers_become_an_array(datatype: str) -> None:
-    payload = decode({"instances": [[1, 2], [3, 4]], "parameters": {"outputs": ["["]}}, one(datatype, 2))
-    assert payload.arrays["IN"].tolist() == [[1, 2], [3, 4]]
-    assert payload.arrays["IN"].flags.c_contiguous
-    assert payload.parameters == {"outputs": ["["]}
-    assert payload.form is DocumentForm.INSTANCES
-
-
 @pytest.mark.parametrize(
     ("document", "dims", "expected"),
     [
@@ -94,29 +83,6 @@ def test_a_bare_array_may_have_the_models_own_batch_dimension() -> None:
         payload = decode(document, spec)
         assert (payload.count, payload.stacked) == (count, True)
     assert decode([[[1, 2]], [[3, 4]]], spec).stacked is False
-
-
-def test_columns_are_whole_tensors() -> None:
-    spec = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))})
-    payload = decode({"inputs": {"A": [[1, 2], [3, 4]], "B": [["x"], ["y"]]}}, spec)
-    assert payload.arrays["A"].tolist() == [[1, 2], [3, 4]]
-    assert payload.arrays["B"].tolist() == [[b"x"], [b"y"]]
-    assert (payload.count, payload.stacked) == (2, True)
-    bare = decode({"inputs": [[1, 2], [3, 4]]}, one("FP32", 2))
-    assert (bare.arrays["IN"].tolist(), bare.form) == ([[1, 2], [3, 4]], DocumentForm.COLUMNS)
-    whole = decode({"inputs": {"IN": [1, 2]}}, one("FP32", 2, batch=0))
-    assert whole.arrays["IN"].tolist() == [1, 2]
-    assert whole.count is None
-    assert decode({"inputs": {"IN": "x"}}, one("BYTES", batch=0)).arrays["IN"].tolist() == b"x"
-
-
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_nan_and_infinity_are_read(value: str) -> None:
-    assert decode({"instances": [[value]]}, one("FP32", 1)).arrays["IN"].tolist() == [
-        [pytest.approx(float(value), nan_ok=True)]
-    ]
-    bare = decode_json(f'{{"instances": [[{value}]]}}'.encode(), one("FP32", 1), RULES)
-    assert bare.arrays["IN"].tolist() == [[pytest.approx(float(value), nan_ok=True)]]
 
 
 @pytest.mark.parametrize(
@@ -224,10 +190,6 @@ def test_values_of_each_datatype_become_an_array(
     assert got.dtype == BY_NAME[datatype].dtype
     assert got.shape == np.array(expected, got.dtype).shape
     assert got.tolist() == expected
-
-
-def test_nan_may_be_a_string() -> None:
-    assert np.isnan(array([["NaN", 1]], "FP32", 2)).tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize(
@@ -349,23 +311,6 @@ def test_without_a_batch_dimension_instances_are_separate_and_may_differ_in_shap
 APART = model({"A": ("FP32", (-1,)), "B": ("INT64", ())}, batch=0)
 
 
-@pytest.mark.parametrize(
-    ("instances", "message"),
-    [
-        ([{"A": [1], "B": 1}, {"A": [1, "x"], "B": 1}], r"^instance 1, input 'A', element \[1\]: expected a number"),
-        ([{"A": [1], "B": 1}, {"A": 5, "B": 1}], "^instance 1, input 'A': expected a list, got 5"),
-        ([{"A": [1], "B": 1}, {"A": [1, 2], "B": "x"}], "^instance 1, input 'B': expected an integer"),
-        (
-            [{"A": [1], "B": 1}, {"A": {"b64": "AAAA"}, "B": 1}],
-            "^instance 1, input 'A': expected a multiple of 4 bytes",
-        ),
-    ],
-)
-def test_an_error_in_a_separate_instance_names_it(instances: list[Any], message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        decode_instances(instances, APART, RULES, instance_name)
-
-
 @pytest.mark.parametrize(("instances", "stacked"), [([[1, 2], [3, 4]], True), ([[[1, 2]], [[3, 4]]], False)])
 def test_instances_are_stacked_along_the_models_own_batch_dimension(instances: list[Any], stacked: bool) -> None:
     payload = decode_instances(instances, one("FP32", -1, 2, batch=0), RULES, instance_name)
@@ -405,68 +350,12 @@ def test_an_error_names_the_instance(instances: list[Any], message: str) -> None
 # --- number array
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("FP16", "f"), ("BF16", "f"), ("INT8", "i"), ("UINT64", "u"), ("BOOL", None), ("BYTES", None)]
-)
-def test_a_datatype_has_its_wide_kind(name: str, kind: str | None) -> None:
-    assert wide_kind(BY_NAME[name]) == kind
-
-
-def test_nested_lists_become_an_array() -> None:
-    found = parse_number_array(b"[[[1,2.5]],[[3,4]],[[-5,6e1]]]", None, "f")
-    assert found is not None
-    assert found[0].dtype == np.float64
-    assert found[0].tolist() == [[[1, 2.5]], [[3, 4]], [[-5, 60]]]
-
-
-def test_other_members_are_returned_as_values() -> None:
-    text = b'{"parameters": {"outputs": ["a[", "b"]}, "instances": [[1], [18446744073709551615]]}'
-    found = parse_number_array(text, "instances", "u")
-    assert found is not None
-    assert found[0].tolist() == [[1], [2**64 - 1]]
-    assert found[1] == {"parameters": {"outputs": ["a[", "b"]}}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"[[1,2],[3]]",
-        b"[[1],[2,3,4],[5,6]]",
-        b"[[1,[2]],[3,4]]",
-        b"[[1,[]],[3,4]]",
-        b"[1,[2]]",
-        b"[[1],2]",
-        b"[[[1]],[2]]",
-        b"[]",
-        b"[1,true]",
-        b"[null]",
-        b'["1"]',
-        b"[{}]",
-        b"{}",
-        b"1",
-        b"[1",
-        b"[1] 2",
-        b"[1.5, 99999999999999999999999]",
-        b"[" * 3000,
-    ],
-)
-def test_any_other_text_gives_none(text: bytes) -> None:
-    assert parse_number_array(text, None, "f") is None
-
-
 def test_fractions_for_integers_and_repeated_keys_give_none() -> None:
     assert parse_number_array(b"[1.0]", None, "i") is None
     assert parse_number_array(b"[-1]", None, "u") is None
     assert parse_number_array(b'{"a":[1],"a":[2]}', "a", "i") is None
     assert parse_number_array(b'{"b":[1]}', "a", "i") is None
     assert parse_number_array(rb'{"a":[1],"b\u0000":2,"b":3}', "a", "i") is None
-
-
-def test_a_document_parses_after_a_refused_one() -> None:
-    assert parse_number_array(b"[1,{}]", None, "f") is None
-    found = parse_number_array(memoryview(b"[7]"), None, "i")
-    assert found is not None
-    assert found[0].tolist() == [7]
 
 
 # --- document form
@@ -498,12 +387,6 @@ def test_the_form_follows_from_the_text(text: str, form: DocumentForm) -> None:
 # --- text
 
 
-def test_nan_and_infinity_are_numbers() -> None:
-    nan, infinity = parse_json(b"[NaN, -Infinity]")
-    assert math.isnan(nan)
-    assert infinity == -math.inf
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -520,11 +403,6 @@ def test_nan_and_infinity_are_numbers() -> None:
 def test_an_error_has_a_reason_and_an_offset(text: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest, match="^" + message):
         parse_json(text, "line 2")
-
-
-def test_without_a_location_the_text_begins_with_the_reason() -> None:
-    with pytest.raises(InvalidRequest, match=r"^failed to parse the request JSON buffer: "):
-        parse_json(b"{")
 
 
 # --- encoder
@@ -615,47 +493,6 @@ def test_each_line_is_an_instance(text: str) -> None:
     assert (payload.count, payload.stacked) == (2, True)
 
 
-def test_lines_may_have_several_inputs_or_scalars() -> None:
-    spec = model({"A": ("FP32", (1,)), "B": ("BYTES", (1,))})
-    payload = decode_jsonlines(b'{"A":1,"B":"x"}\n{"B":{"b64":"/w=="},"A":"NaN"}\n', spec, RULES)
-    assert payload.arrays["B"].tolist() == [[b"x"], [b"\xff"]]
-    assert np.isnan(payload.arrays["A"][1, 0])
-    assert decode_jsonlines(b"1\n2", one("INT8", 1), RULES).arrays["IN"].tolist() == [[1], [2]]
-    assert decode_jsonlines(b"[[1]]\n[[2]]", one("INT8", 1, 1), RULES).arrays["IN"].tolist() == [[[1]], [[2]]]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "there are no instances"),
-        ("\n", "there are no instances"),
-        ("[1,2]\n\n[3", "line 2: failed to parse"),
-        ("[1,2]\n[3", "line 2: failed to parse"),
-        ("[1,2],[3,4]", "line 1: failed to parse"),
-        ("[1,2],[3,4]\n[5,6]", "line 1: failed to parse"),
-        ("[1,2\n3,4]", "line 1: failed to parse"),
-        ("[[1,2]\n[3,4]]", "line 1: failed to parse"),
-        ("[1,2]]\n[[3,4]", "line 1: failed to parse"),
-        ("[1,2]\n[3]", "line 2, input 'IN': expected a list of 2, got one of 1"),
-        ("[1,2,3]\n[4,5,6]", "line 1, input 'IN': expected a list of 2, got one of 3"),
-        ("[1,2]\n[3,1e39]", "line 2, input 'IN', element [1]: expected a number that FP32 can hold"),
-        ("[1,2]\n[3,null]", "line 2, input 'IN', element [1]: expected a number that FP32 can hold"),
-        ('[1,2]\n{"IN":[1,2]}', "line 1: expected an object"),
-    ],
-)
-def test_an_error_names_the_line(text: str, message: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        decode_jsonlines(text.encode(), one("FP32", 2), RULES)
-    assert caught.value.message.startswith(message)
-
-
-def test_each_instance_is_encoded_as_a_line() -> None:
-    numbers = column("A", "FP32", [[0.1, np.nan], [3, 4]])
-    assert b"".join(encode_jsonlines([numbers])) == b'[0.1,"NaN"]\n[3.0,4.0]\n'
-    both = [numbers, column("B", "INT64", [1, 2])]
-    assert b"".join(encode_jsonlines(both)) == b'{"A":[0.1,"NaN"],"B":1}\n{"A":[3.0,4.0],"B":2}\n'
-
-
 # --- request lines
 
 
@@ -669,19 +506,6 @@ LINES = "application/jsonlines"
 
 def documents(content_type: str, body: Buffer, spec: ModelSpec = ONE) -> list[bytes] | None:
     return request_lines(content_type, body, spec) if may_be_request_lines(content_type, body) else None
-
-
-@pytest.mark.parametrize("content_type", [JSON, "application/json; charset=utf-8", "", LINES, "application/x-ndjson"])
-def test_each_line_is_a_request_under_any_type_of_json(content_type: str) -> None:
-    assert documents(content_type, INSTANCES + b"\n" + V2) == [INSTANCES, V2]
-
-
-@pytest.mark.parametrize("document", [V2, INSTANCES, COLUMNS, b'{"id":"1","parameters":{},"inputs":[{}]}'])
-@pytest.mark.parametrize(("between", "end"), [(b"\n", b""), (b"\n", b"\n"), (b"\r\n", b"\r\n")])
-def test_each_line_is_a_request(document: bytes, between: bytes, end: bytes) -> None:
-    found = documents(JSON, memoryview(document + between + V2 + end))
-    assert found is not None
-    assert [line.strip() for line in found] == [document, V2]
 
 
 def test_request_lines_may_be_long_or_blank() -> None:
@@ -724,10 +548,3 @@ def test_which_documents_are_request_lines() -> None:
 )
 def test_any_other_body_has_no_request_lines(content_type: str, body: bytes) -> None:
     assert documents(content_type, body) is None
-
-
-def test_an_input_may_have_the_name_of_a_member() -> None:
-    spec = model({"instances": ("FP32", (2,))})
-    lines = b'{"instances":[1,2]}\n{"instances":[3,4]}\n'
-    assert documents(LINES, lines, spec) is None
-    assert documents(JSON, lines, spec) is not None

@@ -42,7 +42,7 @@ from trident.core.http.payloads.payload import (
 )
 from trident.core.inference.request import InputTensor
 from trident.core.inference.response import OutputTensor
-from trident.core.inference.tensors import BY_NAME, DATATYPES, Array
+from trident.core.inference.tensors import BY_NAME, Array
 
 # --- payload
 
@@ -55,13 +55,6 @@ def rows(count: int, *dims: int) -> Array:
     return np.arange(count * int(np.prod(dims)), dtype=np.float32).reshape(count, *dims)
 
 
-def test_a_batch_is_one_request() -> None:
-    payload = DecodedPayload(arrays={"IN": rows(3, 2)}, count=3, stacked=True)
-    (request,) = split_instances(payload, one("FP32", 2, batch=3))
-    assert (request[0].name, request[0].datatype, request[0].shape) == ("IN", "FP32", (3, 2))
-    assert request[0].data is payload.arrays["IN"]
-
-
 def test_a_batch_over_the_models_limit_is_split() -> None:
     payload = DecodedPayload(arrays={"IN": rows(5, 1)}, count=5, stacked=True)
     requests = split_instances(payload, one("FP32", 1, batch=2))
@@ -70,21 +63,6 @@ def test_a_batch_over_the_models_limit_is_split() -> None:
         [((2, 1), [[2.0], [3.0]])],
         [((1, 1), [[4.0]])],
     ]
-
-
-def test_without_a_batch_dimension_each_instance_is_a_request() -> None:
-    spec = model({"A": ("FP32", (2,)), "B": ("FP32", ())}, batch=0)
-    payload = DecodedPayload(arrays={"A": rows(2, 2), "B": rows(2)}, count=2, stacked=False)
-    assert shapes_and_values(split_instances(payload, spec)) == [
-        [((2,), [0.0, 1.0]), ((), 0.0)],
-        [((2,), [2.0, 3.0]), ((), 1.0)],
-    ]
-
-
-def test_whole_tensors_and_own_batch_dimensions_are_one_request() -> None:
-    for count, stacked in ((None, False), (3, True)):
-        payload = DecodedPayload(arrays={"IN": rows(3, 2)}, count=count, stacked=stacked)
-        assert len(split_instances(payload, one("FP32", -1, 2, batch=0))) == 1
 
 
 def test_each_row_of_another_shape_is_a_request() -> None:
@@ -103,21 +81,6 @@ def test_each_row_of_another_shape_is_a_request() -> None:
 
 
 LOCATION = ErrorLocation(instance_name, "IN")
-
-
-@pytest.mark.parametrize(
-    "row", [row for row in DATATYPES if row.kind in "iu" and row.name != "BF16"], ids=lambda r: r.name
-)
-@pytest.mark.parametrize("wide", [np.int64, np.uint64, np.float64, np.float32, np.float16])
-def test_integers_within_the_limits_are_converted(row: Any, wide: type) -> None:
-    limits = np.iinfo(row.dtype)
-    inside = [value for value in (limits.min, 0, 100) if not (wide is np.uint64 and value < 0)]
-    if wide is np.float16:
-        inside = [value for value in inside if abs(value) < 2048]
-    given = np.array([inside], wide)
-    got = as_datatype(given, row, LOCATION)
-    assert got.dtype == row.dtype
-    assert got.tolist() == [inside]
 
 
 @pytest.mark.parametrize(
@@ -199,31 +162,12 @@ def test_a_location_names_instance_line_element_or_column() -> None:
 # --- instance signature
 
 
-def test_a_batching_model_stacks_its_dims() -> None:
-    signature = instance_signature(one("FP32", 30), 1)
-    assert signature.stacked
-    assert signature.inputs["IN"].dims == (30,)
-
-
 @pytest.mark.parametrize(("rank", "stacked", "dims"), [(1, True, (30,)), (None, True, (30,)), (2, False, (-1, 30))])
 def test_rows_without_the_models_own_batch_dimension_are_stacked_along_it(
     rank: int | None, stacked: bool, dims: tuple[int, ...]
 ) -> None:
     signature = instance_signature(one("FP32", -1, 30, batch=0), rank)
     assert (signature.stacked, signature.inputs["IN"].dims) == (stacked, dims)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        one("FP32", 30, batch=0),
-        one("INT64", -1, batch=0),
-        model({"IN": ("FP32", (-1, 30))}, {"OUT": ("FP32", (1,))}, batch=0),
-        model({"A": ("FP32", (-1, 30)), "B": ("FP32", (3, 3))}, {"OUT": ("FP32", (-1,))}, batch=0),
-    ],
-)
-def test_other_instances_are_separate(spec: object) -> None:
-    assert not instance_signature(spec, None).stacked  # type: ignore[arg-type]
 
 
 def test_wrong_names_of_inputs_are_refused() -> None:
@@ -250,15 +194,6 @@ def tensor(name: str, array: Array, datatype: str = "FP32") -> OutputTensor:
 
 def payload(count: int | None, stacked: bool = True) -> DecodedPayload:
     return DecodedPayload(arrays={}, count=count, stacked=stacked)
-
-
-def test_parts_of_a_batch_are_joined_in_order() -> None:
-    array = np.ones((2, 3), np.float32)
-    (column,) = output_columns([[tensor("A", array)]], payload(2))
-    assert column.parts[0] is array
-    responses = [[tensor("A", np.full((n, 2), n, np.float32))] for n in (2, 1)]
-    (column,) = output_columns(responses, payload(3))
-    assert [part.tolist() for part in column.parts] == [[[2, 2], [2, 2], [1, 1]]]
 
 
 def test_single_instances_become_rows_and_keep_their_shapes() -> None:

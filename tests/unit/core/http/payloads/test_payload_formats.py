@@ -25,48 +25,13 @@ from trident.core.http.payloads.formats import (
     NPZ,
     Decode,
     Format,
-    NotAcceptable,
     UnsupportedMediaType,
     body_format,
-    encoder_of,
-    format_for,
-    format_of,
-    known_format,
-    parse_media_type,
     starts_as_v2,
 )
 from trident.core.http.payloads.payload import DecodedPayload, output_columns
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, DATATYPES, Array, Buffer, bytes_array
-
-
-def test_a_content_type_has_its_format() -> None:
-    assert format_of("Application/JSON; charset=utf-8") is JSON
-    assert format_of("application/x-npz; charset=latin-1") is NPZ
-    assert format_of("application/jsonl") is format_of("application/jsonlines")
-    with pytest.raises(UnsupportedMediaType, match="'image/png' is not supported, supported are: application/json, te"):
-        format_of("image/png")
-    with pytest.raises(UnsupportedMediaType, match="charset 'utf-16' of Content-Type 'text/csv' is not supported"):
-        format_of("text/csv; charset=utf-16")
-    with pytest.raises(InvalidRequest, match="is not understood"):
-        format_of("csv")
-
-
-def test_accept_selects_a_media_type_with_an_encoder() -> None:
-    assert format_for(None) == "application/json"
-    assert format_for("*/*", default="text/csv") == "text/csv"
-    assert format_for("application/x-ndjson") == "application/x-ndjson"
-    assert format_for("image/png, application/x-npy;q=0.1") == "application/x-npy"
-    assert encoder_of("application/x-npy") is NPY.encode
-    with pytest.raises(NotAcceptable, match="none of 'image/png' can be sent, available are: application/json, text/c"):
-        format_for("image/png")
-
-
-def test_a_format_of_one_array_is_not_offered_for_several_outputs() -> None:
-    assert format_for("application/x-npy, text/csv;q=0.1", outputs=2) == "text/csv"
-    assert format_for(None, "application/x-npy", outputs=2) == "application/json"
-    with pytest.raises(NotAcceptable, match=r"none of 'application/x-npy' .* application/x-jsonl, application/x-npz$"):
-        format_for("application/x-npy", outputs=2)
 
 
 def elements(datatype: str) -> st.SearchStrategy[Any]:
@@ -157,17 +122,6 @@ def test_any_other_body_raises_invalid_request(row: Format, body: bytes) -> None
 SUPPORTED = ("application/json", "text/csv", "application/x-npy")
 
 
-def test_a_content_type_has_an_essence_and_parameters() -> None:
-    parsed = parse_media_type(' Text/CSV ; charset="UTF-8"; Header=absent;')
-    assert parsed == ("text/csv", {"charset": "UTF-8", "header": "absent"})
-
-
-@pytest.mark.parametrize("text", ["", "csv", "text/", "/csv", "text/csv; charset", "text/csv, a/b", "*/*", "text/\x00"])
-def test_a_malformed_media_type_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="the Content-Type header is not understood"):
-        parse_media_type(text)
-
-
 @pytest.mark.parametrize(
     ("accept", "chosen"),
     [
@@ -253,18 +207,6 @@ def test_v2_json_is_recognized_under_vague_types(content_type: str, body: Buffer
     assert decoder(content_type, body, ONE) is None
 
 
-@pytest.mark.parametrize(
-    "body", [b'{"instances":[[1,2]]}', b'{"inputs":{"IN":[[1,2]]}}', b'{"inputs":[[1,2]]}', b"[[1,2]]"]
-)
-def test_other_json_has_instances(body: bytes) -> None:
-    assert decoder("application/json", body, ONE) is JSON.decode
-
-
-@pytest.mark.parametrize("body", [b"{", b"{}", b"nonsense"])
-def test_json_without_a_known_form_is_v2(body: bytes) -> None:
-    assert decoder("application/json", body, ONE) is None
-
-
 def test_numpy_types_and_bytes_that_begin_like_json_are_no_json() -> None:
     for body in (b'{"text":"hello"}', b'{"inputs":"hello"}', b"{\x00\x80?", b'x{"inputs":[1]}'):
         assert decoder(OCTETS, body, ONE) is decode_raw
@@ -294,14 +236,6 @@ def test_objects_with_instances_are_recognized_under_vague_types(body: bytes) ->
         decoder("application/json; charset=latin-1", body, ONE)
 
 
-@pytest.mark.parametrize("content_type", ["image/png", "text/plain"])
-def test_an_unknown_type_is_refused_with_a_list(content_type: str) -> None:
-    with pytest.raises(UnsupportedMediaType) as caught:
-        decoder(content_type, b"[[1,2]]", ONE)
-    for name in (content_type, "text/csv", "application/x-npz", "a type of the platform's", OCTETS):
-        assert name in caught.value.message
-
-
 def test_a_content_type_of_another_charset_or_form_is_refused() -> None:
     with pytest.raises(UnsupportedMediaType, match="charset 'latin-1'"):
         decoder("text/csv; charset=latin-1", b"1,2", ONE)
@@ -327,10 +261,3 @@ def test_a_content_type_of_another_charset_or_form_is_refused() -> None:
 def test_a_v2_document_is_recognized_by_its_start(body: bytes, starts: bool) -> None:
     assert starts_as_v2(body) is starts
     assert starts_as_v2(memoryview(body)) is starts
-
-
-def test_each_known_type_has_its_format() -> None:
-    assert known_format("application/json; charset=utf-8") is JSON
-    assert known_format("TEXT/CSV") is CSV
-    for content_type in ("", OCTETS, "image/png", "text/csv;charset=utf-16", ";;;"):
-        assert known_format(content_type) is None

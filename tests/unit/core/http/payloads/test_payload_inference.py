@@ -66,25 +66,6 @@ def test_a_payload_is_split_by_the_models_batch_size(batch: int, stacked: bool, 
     assert result.parameters == {"n": 1}
 
 
-def test_a_whole_tensor_is_one_request() -> None:
-    bench = Bench()
-    result = bench.infer(payload(np.ones(3, np.float32), count=None, stacked=False), one("FP32", 3, batch=0))
-    assert len(bench.seen) == 1
-    assert result.columns[0].whole
-
-
-@pytest.mark.parametrize("rows", [1, 9])
-def test_every_request_has_the_parameters_and_headers(rows: int) -> None:
-    bench = Bench()
-    parameters = {"a": 1, "priority": 2, "timeout": 5}
-    given = payload(np.ones((rows, 1), np.float32), parameters=parameters)
-    bench.infer(given, one("FP32", 1, batch=4), HTTP_X_TEAM="red")
-    assert [(r.priority, r.timeout_us, r.parameters) for r in bench.seen] == [(2, 5, {"a": 1, "x-team": "red"})] * -(
-        -rows // 4
-    )
-    assert len({id(r.parameters) for r in bench.seen}) == len(bench.seen)
-
-
 def test_parameters_are_checked_as_in_the_v2_protocol() -> None:
     given = payload(np.ones((1, 1), np.float32), parameters={"triton_x": 1})
     with pytest.raises(InvalidRequest, match="reserved"):
