@@ -295,14 +295,6 @@ def with_default() -> onnx.ModelProto:
     )
 
 
-def sequence_output() -> onnx.ModelProto:
-    """INPUT0 FP32 [n] -> OUTPUT0, a sequence of tensors: a type that the protocol does not have."""
-    output = helper.make_tensor_sequence_value_info("OUTPUT0", TensorProto.FLOAT, None)
-    return build(
-        [helper.make_node("SequenceConstruct", ["INPUT0"], ["OUTPUT0"])], [tensor("INPUT0", "FP32", ["n"])], [output]
-    )
-
-
 def float8_input() -> onnx.ModelProto:
     """INPUT0 FLOAT8 [n] -> OUTPUT0 FP32 [n]: an element type that the protocol does not have."""
     return build(

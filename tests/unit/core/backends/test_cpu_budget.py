@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from tests.project import ROOT
 from trident.core.backends.cpu_budget import (
     Spinning,
-    ThreadPlan,
     available_cores,
     plan_threads,
     share_of,
@@ -62,14 +60,6 @@ def test_available_cores_are_the_least_of_affinity_and_quotas(
     assert available_cores(tmp_path, tmp_path / "memberships", affinity) == expected
 
 
-def test_available_cores_are_the_affinity_without_cgroup_files(tmp_path: Path) -> None:
-    assert available_cores(tmp_path / "no", tmp_path / "none", 5) == 5
-
-
-def test_this_machine_has_cores() -> None:
-    assert 0 < available_cores() <= len(os.sched_getaffinity(0))
-
-
 @pytest.mark.parametrize(
     ("cores", "sessions", "threads"),
     [
@@ -92,11 +82,6 @@ def test_each_session_gets_its_share(cores: float, sessions: int, threads: int) 
     assert plan_threads(cores, sessions).intra_op_threads == threads
 
 
-@pytest.mark.parametrize(("cores", "spinning"), [(2, False), (7.9, False), (8, True)])
-def test_threads_spin_freely_on_many_cores(cores: float, spinning: bool) -> None:
-    assert plan_threads(cores, 1).spinning is spinning
-
-
 @pytest.mark.parametrize(
     ("cores", "size", "spinning"),
     [
@@ -108,11 +93,6 @@ def test_threads_spin_freely_on_many_cores(cores: float, spinning: bool) -> None
 )
 def test_only_large_models_spin_briefly_on_few_cores(cores: float, size: int, spinning: Spinning) -> None:
     assert spinning_of(cores, size) is spinning
-
-
-def test_the_thread_plan_describes_itself() -> None:
-    assert str(ThreadPlan(2.5, 3, 2, False)) == "2.5 cores, 3 sessions: 2 threads per session"
-    assert str(ThreadPlan(8, 1, 7, True)) == "8 cores, 1 session: 7 threads per session, spinning while they wait"
 
 
 # --- several processes

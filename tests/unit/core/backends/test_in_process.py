@@ -37,7 +37,6 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import Array
-from trident.core.observability.statistics import BucketUse
 from trident.core.shared_memory import Regions, attach
 
 CPU = Placement("model_0", DeviceKind.CPU)
@@ -98,13 +97,6 @@ def test_a_device_that_is_not_retained_is_loaded_again() -> None:
     assert weighing.model.describe()["device"] == "gpu:1, cpu"
 
 
-def test_closed_model_loads_nothing() -> None:
-    weighing = Weighing(CPU)
-    weighing.model.close()
-    with pytest.raises(RuntimeError, match="the model is closed"):
-        weighing.model.instance(CPU)
-
-
 # --- padding
 
 VIEW = (
@@ -125,15 +117,6 @@ def test_the_graph_sees_the_bucket_and_each_request_its_own(tmp_path: Path) -> N
     assert [answer["SEEN"].tolist() for answer in answers] == [[[4, 8]]] * 3
 
 
-def test_executions_report_their_padding(tmp_path: Path) -> None:
-    with serving(onnx_models.identity(), bucket_text(BATCH_BUCKETS="1,8"), tmp_path) as model:
-        uses = []
-        for items in (1, 3):
-            execution = model.run([model.request({"INPUT0": np.ones((items, 2), np.float32)})])
-            uses.append(execution.bucket)
-    assert uses == [BucketUse(1, 0, 2, 0), BucketUse(8, 0, 6, 10)]
-
-
 SECOND_OUTPUT = tensor_text("output", "SECOND", "FP32", [4, -1])
 NAMED = {"OUTPUT0": [1], "SECOND": [0, 2], "NOT_SERVED": [1]}
 
@@ -151,20 +134,10 @@ def test_another_variable_dimension_is_logged_and_not_cut(caplog: pytest.LogCapt
     assert "output 'OUTPUT0' of model 'model' has variable dimensions of which the graph does not say" in caplog.text
 
 
-def test_the_configuration_may_name_the_output(caplog: pytest.LogCaptureFixture) -> None:
-    text = bucket_text(LENGTH_BUCKETS="4", LENGTH_OUTPUTS="OUTPUT0, SECOND") + SECOND_OUTPUT
-    assert length_axes(*bucket_model(text), {}) == {"OUTPUT0": (1,), "SECOND": (2,)}
-    assert caplog.text == ""
-
-
 def test_the_dimensions_are_those_that_the_model_makes() -> None:
     text = bucket_text(max_batch_size=0, LENGTH_BUCKETS="4", LENGTH_OUTPUTS="SECOND")
     text += tensor_text("output", "SECOND", "FP32", [-1, 6], "reshape { shape: [ 2, -1, 3 ] }")
     assert length_axes(*bucket_model(text), {}) == {"SECOND": (1,)}
-
-
-def test_without_lengths_nothing_is_cut() -> None:
-    assert length_axes(*bucket_model(bucket_text(BATCH_BUCKETS="8")), NAMED) == {}
 
 
 # --- tensors on the GPU
@@ -282,13 +255,6 @@ def test_inputs_of_both_kinds_and_outputs_of_both_kinds(client: Client) -> None:
     np.testing.assert_array_equal(client.at(DIFFERENCE), ROW * 0)
     assert (second.name, second.nbytes) == ("OUTPUT1", 0)
     assert not client.copies
-
-
-def test_only_requested_outputs_are_answered(client: Client) -> None:
-    request, responses, pending = client.request(outputs={})
-    request.outputs = ("OUTPUT1",)
-    (only,) = client.execute((request, responses, pending))
-    np.testing.assert_array_equal(only.array, [-ROW])
 
 
 @pytest.mark.parametrize(

@@ -249,16 +249,6 @@ def test_scores_are_those_of_the_library(make: Any, threads: int) -> None:
         )
 
 
-def test_rows_may_lie_in_any_memory() -> None:
-    trees = of_xgboost(2)
-    prediction = TreePrediction(trees, 1)
-    expected = treelite.gtil.predict(trees, MANY_ROWS[:4])[:, 0, :]
-    read_only: Array = np.frombuffer(MANY_ROWS[:4].tobytes(), np.float32).reshape(4, FEATURES)
-    columns = np.asfortranarray(MANY_ROWS[:4])
-    for rows in (read_only, columns, np.repeat(MANY_ROWS[:4], 2, axis=0)[::2]):
-        np.testing.assert_array_equal(prediction.scores(rows), expected)
-
-
 def test_missing_values_go_the_way_that_the_trees_learned() -> None:
     trees = of_xgboost(5)
     rows = np.full((2, FEATURES), np.nan, np.float32)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import weakref
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,7 +10,6 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.backend_serving import ON_CPU, Serving, config_of, spec_of, tensor_text
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
@@ -20,17 +17,13 @@ from trident.core.backends.backend import LoadContext
 from trident.core.backends.in_process import InProcessModel
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.backends.onnxruntime.providers import CPU
-from trident.core.backends.registry import BackendRegistry
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.problem import TensorSignature
 from trident.core.errors import (
     ConfigInvalid,
     ModelLoadFailed,
-    RepositoryUnavailable,
     ServerError,
 )
-from trident.core.repository.config import check_model, load_config
-from trident.core.repository.repository import ModelDirectory
 
 EMPTY = config_of("")
 
@@ -63,38 +56,6 @@ def test_inspect_reads_the_graph(
     assert tuple(tensor.name for tensor in signature.optional_inputs) == optional_inputs
 
 
-@pytest.mark.parametrize("datatype", onnx_models.ELEMENT_TYPES)
-def test_inspect_knows_every_datatype(tmp_path: Path, datatype: str) -> None:
-    version = onnx_models.write_version(onnx_models.identity(datatype), tmp_path, "model")
-    assert OnnxRuntimeBackend().inspect(version, EMPTY).inputs[0].datatype == datatype
-
-
-def test_a_version_with_dangling_links_loads(tmp_path: Path) -> None:
-    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
-    (version / "gone").symlink_to(tmp_path / "nothing")
-    (version / "round").symlink_to(version / "round")
-    (version / "itself").symlink_to(version)
-    load(version, add_sub_config())
-
-
-def test_missing_model_file_is_named(tmp_path: Path) -> None:
-    for act in (lambda: OnnxRuntimeBackend().inspect(tmp_path, EMPTY), lambda: load(tmp_path, add_sub_config())):
-        with pytest.raises(RepositoryUnavailable) as caught:
-            act()
-        path = tmp_path / "model.onnx"
-        assert caught.value.reason == f"Unavailable: unable to find '{path}' for model instance 'model'"
-
-
-def test_a_file_that_is_not_a_model_fails_with_tritons_text(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"this is no model")
-    with pytest.raises(ModelLoadFailed) as caught:
-        load(tmp_path, add_sub_config())
-    assert caught.value.reason == (
-        f"Internal: onnx runtime error 7: Load model from {path} failed:Protobuf parsing failed."
-    )
-
-
 def test_a_configuration_that_contradicts_the_graph_is_refused(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     text = "max_batch_size: 8 " + tensor_text("input", "WRONG", "INT32", [16])
@@ -102,23 +63,6 @@ def test_a_configuration_that_contradicts_the_graph_is_refused(tmp_path: Path) -
     with pytest.raises(ConfigInvalid) as caught:
         load(version, text)
     assert caught.value.message == "unexpected inference input 'WRONG', allowed inputs are: INPUT0, INPUT1"
-
-
-@pytest.mark.parametrize(("level", "width"), [(0, 6), (-1, 6), (2, -1)])
-@pytest.mark.parametrize("written", ["", "-1", "6"])
-def test_inspect_validate_and_load_agree(level: int, width: int, written: str, tmp_path: Path) -> None:
-    """Optimizing the graph shows dimensions that its file does not have."""
-    version = onnx_models.write_version(onnx_models.flattened(), tmp_path, "model")
-    directory, backends = ModelDirectory("model", tmp_path / "model"), BackendRegistry({})
-    text = f'backend: "onnxruntime" max_batch_size: 4 optimization {{ graph {{ level: {level} }} }}\n'
-    text += tensor_text("output", "OUTPUT0", "FP32", [int(written)]) if written else ""
-    (tmp_path / "model" / "config.pbtxt").write_text(text)
-    fits = written != "6" or width == 6
-    assert (check_model(directory, backends).problems == []) is fits
-    config = load_config(directory, config_of(text), backends)
-    assert list(config.output[0].dims) == [int(written or width)]
-    with nullcontext() if fits else pytest.raises(ConfigInvalid):
-        load(version, str(config))
 
 
 def test_a_gpu_that_onnx_runtime_cannot_use_fails_the_load(tmp_path: Path) -> None:
@@ -212,53 +156,12 @@ def test_onnx_runtime_accepts_every_option(tmp_path: Path) -> None:
         }
 
 
-def test_a_model_may_shrink_the_arena_after_every_run(tmp_path: Path) -> None:
-    text = add_sub_config()
-    text += 'parameters { key: "memory.enable_memory_arena_shrinkage" value { string_value: "cpu:0" } }'
-    with serving(onnx_models.add_sub(), text, tmp_path) as model:
-        ones = np.ones((1, 16), np.int32)
-        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT1"] == 0).all()
-
-
-def test_the_global_pool_serves_all_sessions(tmp_path: Path) -> None:
-    """Runs in another process, because a process keeps its pool for all later sessions."""
-    program = f"""
-from pathlib import Path
-import numpy as np
-from tests.unit import onnx_models
-from tests.unit.onnx_serving import add_sub_config, serving
-settings = {{"enable-global-threadpool": "1", "intra_op_thread_count": "2"}}
-for name in ("a", "b"):
-    with serving(onnx_models.add_sub(), add_sub_config(), Path({str(tmp_path)!r}) / name, settings=settings) as model:
-        ones = np.ones((1, 16), np.int32)
-        print(model.infer({{"INPUT0": ones, "INPUT1": ones}})["OUTPUT0"][0, 0], model.model.describe()["threads"])
-"""
-    root = ROOT
-    ran = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60)
-    assert ran.stderr == ""
-    assert ran.stdout == "2 the global pool\n2 the global pool\n"
-
-
 def test_a_closed_instance_does_not_run_and_can_be_closed_again(tmp_path: Path) -> None:
     with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
         request = model.request({"INPUT0": np.ones((1, 2), np.float32)})
         model.instance.close()
         with pytest.raises(ServerError, match="the instance is closed"):
             model.run([request])
-
-
-@pytest.mark.gpu
-def test_a_model_runs_on_a_gpu(tmp_path: Path) -> None:
-    if not usable_gpus():
-        pytest.skip("no GPU, or an ONNX Runtime without CUDA")
-    placement = Placement("model_0", DeviceKind.GPU, 0)
-    with serving(onnx_models.add_sub("FP32"), add_sub_config("FP32"), tmp_path, placement=placement) as model:
-        assert not model.instance.may_run_inline
-        assert model.model.describe()["execution provider"] == "CUDAExecutionProvider"
-        values = [np.full((1, 16), n, np.float32) for n in range(4)]
-        for _ in range(3):
-            answers = model.execute([model.request({"INPUT0": v, "INPUT1": values[1]}) for v in values])
-            assert [float(answer["OUTPUT0"][0, 0]) for answer in answers] == [1, 2, 3, 4]
 
 
 # --- sessions and instances
@@ -281,21 +184,6 @@ def test_instances_on_one_device_share_a_session(tmp_path: Path) -> None:
     for instance in instances:
         instance.close()
     model.close()
-
-
-def test_a_device_gets_a_session_with_its_first_instance(tmp_path: Path) -> None:
-    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
-        described = model.model.describe()
-        model.model.retain(["cpu", "gpu:7"])
-        assert model.model.describe() == described
-        model.model.retain([])
-        assert model.model.describe() == {**described, "device": "", "execution provider": ""}
-        ones = np.ones((1, 16), np.int32)
-        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()  # still in use
-        again = Serving(model.spec, model.model, model.model.instance(Placement("another_0", DeviceKind.CPU)))
-        assert (again.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
-        assert model.model.describe() == described
-        again.instance.close()
 
 
 def test_a_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> None:

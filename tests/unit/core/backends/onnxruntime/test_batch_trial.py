@@ -81,22 +81,6 @@ def test_a_model_whose_outputs_do_not_grow_is_not_batched(tmp_path: Path) -> Non
         pass
 
 
-def test_a_written_output_of_a_model_without_batching_stays(tmp_path: Path) -> None:
-    text = tensor_text("output", "OUTPUT0", "FP32", [1, 3])
-    config = completed(declared([1, 3]), tmp_path, text)
-    assert config.max_batch_size == 0
-    with serving(declared([1, 3]), str(config), tmp_path) as served:
-        assert served.infer({"INPUT0": np.ones((1, 3), np.float32)})["OUTPUT0"].shape == (1, 3)
-
-
-def test_the_default_of_no_batching_serves_the_output_with_any_size(tmp_path: Path) -> None:
-    config = config_of("")
-    version = onnx_models.write_version(declared([1, 3]), tmp_path, config.name)
-    auto_complete(config, OnnxRuntimeBackend().inspect(version, config), 0)
-    with serving(declared([1, 3]), str(config), tmp_path) as served:
-        assert served.infer({"INPUT0": np.ones((2, 3), np.float32)})["OUTPUT0"].shape == (2, 3)
-
-
 def test_a_configured_batch_size_needs_outputs_that_grow(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [3])
     with serving(declared([1, 3]), text + tensor_text("output", "OUTPUT0", "FP32", [3]), tmp_path):

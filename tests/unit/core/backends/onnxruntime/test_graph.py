@@ -23,11 +23,9 @@ from trident.core.backends.onnxruntime.graph import (
     library_path,
     model_path,
     named_axes,
-    shape_of,
     signature_of,
     without_zip_maps,
 )
-from trident.core.config.problem import TensorSignature
 from trident.core.errors import ModelLoadFailed, RepositoryUnavailable, Unsupported
 
 # --- files
@@ -71,12 +69,6 @@ def test_a_link_is_followed_wherever_it_leads(tmp_path: Path, target: str) -> No
     found = model_path(version, config_of(""))
     assert found.is_relative_to(version)
     assert found.is_file()
-
-
-def test_a_version_directory_may_be_a_link(tmp_path: Path) -> None:
-    made(tmp_path / "1" / "model.onnx")
-    (tmp_path / "2").symlink_to("1")
-    assert model_path(tmp_path / "2", config_of("")) == tmp_path / "2" / "model.onnx"
 
 
 @pytest.mark.parametrize("name", ["", "none.onnx", "../outside.onnx", "nul\\000.onnx", "n" * 300, "loop", "folder"])
@@ -132,23 +124,6 @@ class Session:
 
     def get_overridable_initializers(self) -> list[Argument]:
         return self.overridable
-
-
-def test_dimensions_without_a_number_are_variable() -> None:
-    assert shape_of(Argument("X", "", ["batch", None, 3, -1, 0])) == (-1, -1, 3, -1, 0)
-    assert shape_of(Argument("X", "", [])) == ()
-
-
-def test_tensors_keep_their_order() -> None:
-    session = Session(
-        [Argument("B", "tensor(string)", ["n"]), Argument("A", "tensor(bfloat16)", [])],
-        [Argument("O", "tensor(complex64)", [1])],
-        [Argument("D", "tensor(float)", [2])],
-    )
-    signature = signature_of(session, "m")
-    assert signature.inputs == (TensorSignature("B", "BYTES", (-1,)), TensorSignature("A", "BF16", ()))
-    assert signature.outputs == (TensorSignature("O", "", (1,)),)
-    assert signature.optional_inputs == (TensorSignature("D", "FP32", (2,)),)
 
 
 @pytest.mark.parametrize(
@@ -207,12 +182,6 @@ def test_only_plain_graphs_have_a_bounded_running_time(
     assert has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx")) is is_bounded
 
 
-def test_a_tensor_with_the_name_of_an_operator_does_not_count(tmp_path: Path) -> None:
-    model = onnx_models.identity()
-    model.graph.name = model.graph.node[0].name = "Loop"
-    assert has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx"))
-
-
 @pytest.mark.parametrize("name", ["model.ort", "ort_format.onnx", "empty.onnx", "large.onnx"])
 def test_unsearched_files_count_as_unbounded(tmp_path: Path, name: str) -> None:
     path = onnx_models.write(onnx_models.identity(), tmp_path / name)
@@ -263,29 +232,6 @@ def test_a_classifier_answers_with_the_values_of_its_maps(
         "the ZipMap before output 'output_probability' of model 'model' is left out: the output is a tensor whose "
         f"columns are the labels {', '.join(map(str, labels))}"
     ]
-
-
-def test_inspection_shows_tensors_and_logs_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    version = onnx_models.write_version(onnx_models.classifier(), tmp_path, "model")
-    signature = OnnxRuntimeBackend().inspect(version, config_of(""))
-    assert signature.outputs == (
-        TensorSignature("output_label", "INT64", (-1,)),
-        TensorSignature("output_probability", "FP32", (-1, 3)),
-    )
-    assert caplog.messages == []
-
-
-def test_weights_in_other_files_are_found(tmp_path: Path) -> None:
-    model = onnx_models.classifier()
-    model.graph.initializer.append(onnx_models.constant("OFFSET", np.full((1, 4), 2), "FP32"))
-    model.graph.node.insert(0, helper.make_node("Add", ["X", "OFFSET"], ["shifted"]))
-    model.graph.node[1].input[0] = "shifted"
-    version = onnx_models.write_version(model, tmp_path, "model")
-    onnx.save(model, version / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
-    with serving(onnx.load(version / "model.onnx", load_external_data=False), text_of("INT64"), tmp_path) as served:
-        assert served.infer({"X": ROWS - 2})["output_probability"].shape == (2, 3)
-    assert (version / "weights").stat().st_size > 0
 
 
 def test_weights_behind_the_links_of_a_hub_are_found(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from pathlib import Path
 
@@ -21,7 +20,6 @@ PICKY = (
 )
 RAGGED_INPUT = tensor_text("input", "INPUT0", "FP32", [-1], "allow_ragged_batch: true")
 SCATTERED = "batch_output { target_name: 'DOUBLED' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'INPUT0' }\n"
-NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"]
 
 
 def samples(datatype: str, shape: tuple[int, ...]) -> Array:
@@ -45,32 +43,6 @@ def ragged_config(kind: str) -> str:
     )
 
 
-@pytest.mark.parametrize("datatype", NUMERIC)
-@pytest.mark.parametrize("sizes", [(1,), (3,), (1, 1, 1), (2, 1, 3)])
-def test_every_datatype_passes_unchanged(tmp_path: Path, datatype: str, sizes: tuple[int, ...]) -> None:
-    values = [samples(datatype, (size, 5)) for size in sizes]
-    with serving(onnx_models.identity(datatype), identity_config(datatype, [-1]), tmp_path) as model:
-        answers = model.execute([model.request({"INPUT0": value}) for value in values])
-    for value, answer in zip(values, answers, strict=True):
-        assert answer["OUTPUT0"].dtype == value.dtype
-        assert answer["OUTPUT0"].tobytes() == value.tobytes()
-        assert answer["OUTPUT0"].shape == value.shape
-
-
-@pytest.mark.parametrize("sizes", [(1,), (1, 1), (3, 1, 2)])
-def test_each_request_of_a_batch_gets_its_own_results(tmp_path: Path, sizes: tuple[int, ...]) -> None:
-    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
-        ones = {size: np.ones((size, 16), np.int32) for size in sizes}
-        values = [np.full((size, 16), n * 10, np.int32) for n, size in enumerate(sizes)]
-        requests = [model.request({"INPUT0": v, "INPUT1": ones[len(v)]}) for v in values]
-        answers = model.execute(requests)
-    for value, answer in zip(values, answers, strict=True):
-        assert list(answer) == ["OUTPUT0", "OUTPUT1"]
-        assert (answer["OUTPUT0"] == value + 1).all()
-        assert (answer["OUTPUT1"] == value - 1).all()
-        assert answer["OUTPUT0"].shape == value.shape
-
-
 def test_inputs_may_have_any_order(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         three, two = np.full((1, 16), 3, np.int32), np.full((1, 16), 2, np.int32)
@@ -78,25 +50,6 @@ def test_inputs_may_have_any_order(tmp_path: Path) -> None:
         crossed = model.request({"INPUT1": two, "INPUT0": three})
         for answer in model.execute([straight, crossed, straight]):
             assert answer["OUTPUT1"][0, 0] == 1
-
-
-def test_only_the_requested_outputs_are_returned(tmp_path: Path) -> None:
-    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])
-    text += tensor_text("output", "TOTAL", "FP32", [1]) + tensor_text("output", "NEGATED", "FP32", [4])
-    with serving(onnx_models.two_outputs(), text, tmp_path) as model:
-        feed = {"INPUT0": np.ones((1, 4), np.float32)}
-        asked = [("TOTAL",), (), ("NEGATED", "TOTAL"), ("NEGATED",)]
-        expected = [["TOTAL"], ["TOTAL", "NEGATED"], ["TOTAL", "NEGATED"], ["NEGATED"]]
-        answers = model.execute([model.request(feed, outputs) for outputs in asked])
-        assert [list(answer) for answer in answers] == expected
-        assert [list(model.infer(feed, outputs)) for outputs in asked] == expected
-
-
-def test_a_configuration_may_leave_out_outputs(tmp_path: Path) -> None:
-    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])
-    text += tensor_text("output", "TOTAL", "FP32", [1])
-    with serving(onnx_models.two_outputs(), text, tmp_path) as model:
-        assert model.infer({"INPUT0": np.ones((1, 4), np.float32)})["TOTAL"].tolist() == [[4]]
 
 
 @pytest.mark.parametrize("width", [4, 40_000])
@@ -112,31 +65,6 @@ def test_outputs_do_not_change_when_the_next_batch_runs(tmp_path: Path, width: i
             assert [float(a["OUTPUT0"].min()) for a in answers] == [value, value + 0.5]
 
 
-def test_outputs_do_not_share_memory_with_inputs(tmp_path: Path) -> None:
-    with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
-        value = np.ones((1, 3), np.float32)
-        assert not np.shares_memory(model.infer({"INPUT0": value})["OUTPUT0"], value)
-
-
-@pytest.mark.parametrize("sizes", [(1,), (1, 2)])
-def test_inputs_may_be_read_only(tmp_path: Path, sizes: tuple[int, ...]) -> None:
-    for datatype in ("FP32", "BF16"):
-        dtype = BY_NAME[datatype].dtype
-        with serving(onnx_models.identity(datatype), identity_config(datatype, [-1]), tmp_path / datatype) as model:
-            values = [np.frombuffer(bytes(range(8)) * size, dtype).reshape(size, -1) for size in sizes]
-            answers = model.execute([model.request({"INPUT0": value}) for value in values])
-            assert [a["OUTPUT0"].tobytes() for a in answers] == [v.tobytes() for v in values]
-
-
-def test_variable_dimensions_may_differ_between_batches(tmp_path: Path) -> None:
-    with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
-        for width in (3, 1, 7, 0, 3):
-            value = np.arange(2 * width, dtype=np.float32).reshape(2, width)
-            for answer in model.execute([model.request({"INPUT0": value})] * 2):
-                assert (answer["OUTPUT0"] == value).all()
-                assert answer["OUTPUT0"].shape == (2, width)
-
-
 def test_a_scalar_gets_the_configured_dims(tmp_path: Path) -> None:
     for dims in ([1], [1, 1]):
         with serving(onnx_models.scalar(), identity_config("FP32", dims, 0), tmp_path / str(len(dims))) as model:
@@ -145,65 +73,12 @@ def test_a_scalar_gets_the_configured_dims(tmp_path: Path) -> None:
             assert float(answer.max()) == 2.5
 
 
-def test_a_scalar_may_be_text(tmp_path: Path) -> None:
-    with serving(onnx_models.scalar("BYTES"), identity_config("BYTES", [1], 0), tmp_path) as model:
-        for element in (b"text", b"\xff\0\xfe"):
-            answer = model.infer({"INPUT0": strings(element, shape=(1,))})["OUTPUT0"]
-            assert answer.tolist() == [element]
-
-
-def test_reshape_is_applied_to_outputs(tmp_path: Path) -> None:
-    more = "reshape { shape: [2, -1] }"
-    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [1, 2, -1], more)
-    text += tensor_text("output", "OUTPUT0", "FP32", [-1, 2, 1], "reshape { shape: [2, -1] }")
-    with serving(onnx_models.identity("FP32", ["batch", 2, "n"]), text, tmp_path) as model:
-        value = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
-        assert model.infer({"INPUT0": value})["OUTPUT0"].shape == (1, 3, 2, 1)
-        answers = model.execute([model.request({"INPUT0": value + n}) for n in range(2)])
-        for n, answer in enumerate(answers):
-            assert answer["OUTPUT0"].shape == (1, 3, 2, 1)
-            assert answer["OUTPUT0"].ravel().tolist() == (value + n).ravel().tolist()
-
-
-def test_an_empty_reshape_keeps_the_batch_dimension(tmp_path: Path) -> None:
-    text = identity_config("FP32", [1], 8, "reshape { shape: [] }")
-    with serving(onnx_models.rank_one_batch(), text, tmp_path) as model:
-        assert model.infer({"INPUT0": np.ones((3, 1), np.float32)})["OUTPUT0"].shape == (3, 1)
-        answers = model.execute([model.request({"INPUT0": np.full((n, 1), n, np.float32)}) for n in (1, 2)])
-        assert [answer["OUTPUT0"].tolist() for answer in answers] == [[[1]], [[2], [2]]]
-
-
-def test_a_model_without_a_batch_dimension_keeps_shapes(tmp_path: Path) -> None:
-    with serving(onnx_models.fixed(), identity_config("FP32", [2, 3], 0), tmp_path) as model:
-        assert model.infer({"INPUT0": np.ones((2, 3), np.float32)})["OUTPUT0"].shape == (2, 3)
-
-
 def test_an_input_with_a_default_may_be_left_out(tmp_path: Path) -> None:
     text = tensor_text("input", "INPUT0", "FP32", [4]) + tensor_text("input", "OFFSET", "FP32", [4], "optional: true")
     with serving(onnx_models.with_default(), text + tensor_text("output", "OUTPUT0", "FP32", [4]), tmp_path) as model:
         ones = np.ones(4, np.float32)
         assert model.infer({"INPUT0": ones})["OUTPUT0"].tolist() == [11, 21, 31, 41]
         assert model.infer({"INPUT0": ones, "OFFSET": ones})["OUTPUT0"].tolist() == [2, 2, 2, 2]
-
-
-@pytest.mark.parametrize(
-    "elements",
-    [
-        [b"plain", b""],
-        ["häß日".encode(), b"with \0 in it\0"],
-        [b"\xff\xfe", b"ok"],
-        [b"\xff\0\xfe\0", b"a longer one with \xc3\x28 in it, and a \0"],
-        [b"", b"\x80"],
-        [b"\xed\xa0\x80", b"x" * 100_000],
-    ],
-)
-def test_strings_of_any_bytes_pass_unchanged(tmp_path: Path, elements: list[bytes]) -> None:
-    with serving(onnx_models.strings(), identity_config("BYTES", [-1]), tmp_path) as model:
-        value = strings(*elements)
-        assert model.infer({"INPUT0": value})["OUTPUT0"].tolist() == [elements]
-        plain = strings(b"a", b"b")
-        answers = model.execute([model.request({"INPUT0": v}) for v in (plain, value, plain)])
-        assert [answer["OUTPUT0"].tolist() for answer in answers] == [[[b"a", b"b"]], [elements], [[b"a", b"b"]]]
 
 
 def test_a_model_may_return_bytes_for_text(tmp_path: Path) -> None:
@@ -271,42 +146,6 @@ def test_ragged_outputs_are_split_by_the_shapes_of_the_inputs(tmp_path: Path) ->
         for value, answer in zip(values, answers, strict=True):
             assert answer["DOUBLED"].tolist() == (value * 2).tolist()
         assert model.infer({"INPUT0": values[1]})["DOUBLED"].tolist() == (values[1] * 2).tolist()
-
-
-def test_a_batch_input_holds_the_shape_of_each_item(tmp_path: Path) -> None:
-    text = (
-        "max_batch_size: 8\n"
-        + tensor_text("input", "INPUT0", "FP32", [-1, -1], "allow_ragged_batch: true")
-        + "batch_input { kind: BATCH_ITEM_SHAPE target_name: 'SHAPES' data_type: TYPE_FP32 source_input: 'INPUT0' }\n"
-        + tensor_text("output", "SHAPES_OUT", "FP32", [2]).replace("[2]", "[-1]")
-    )
-    with serving(onnx_models.ragged_item_shapes(), text, tmp_path) as model:
-        requests = [model.request({"INPUT0": np.ones(shape, np.float32)}) for shape in ((2, 1, 3), (1, 2, 2))]
-        answers = model.execute(requests)
-        assert [answer["SHAPES_OUT"].tolist() for answer in answers] == [[[1, 3], [1, 3]], [[2, 2]]]
-
-
-def test_one_session_runs_on_many_threads(tmp_path: Path) -> None:
-    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
-        instances = [model.model.instance(model.instance.placement) for _ in range(4)]
-        wrong: list[int] = []
-
-        def work(number: int) -> None:
-            for turn in range(50):
-                value = np.full((2, 16), number * 1000 + turn, np.int32)
-                requests = [model.request({"INPUT0": value, "INPUT1": value}) for _ in range(2)]
-                for outcome in model.run(requests, instances[number]).outputs:
-                    if isinstance(outcome, Exception) or (outcome[0].array != 2 * value).any():
-                        wrong.append(number)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        assert wrong == []
-        for instance in instances:
-            instance.close()
 
 
 def test_an_instance_keeps_nothing_of_a_batch(tmp_path: Path) -> None:

@@ -17,13 +17,11 @@ from trident.core.backends.onnxruntime.providers import (
     OPENVINO,
     TENSORRT,
     ProviderRequest,
-    check_active,
     check_available,
     cuda_accelerator_options,
     cuda_parameter_options,
     limited,
     missing_library,
-    provider_states,
     requested_providers,
     tensorrt_options,
 )
@@ -41,22 +39,10 @@ def requested(accelerators: str = "", placement: Placement = GPU, more: str = ""
     return {request.name: request.options for request in requested_providers(config, placement)}
 
 
-def test_a_cpu_session_requests_the_cpu_provider() -> None:
-    assert requested(placement=ON_CPU) == {CPU: {}}
-
-
-def test_gpu_accelerators_are_ignored_on_a_cpu() -> None:
-    assert requested('gpu_execution_accelerator { name: "tensorrt" }', ON_CPU) == {CPU: {}}
-
-
 def test_openvino_follows_the_gpu_providers() -> None:
     openvino = 'cpu_execution_accelerator { name: "openvino" }'
     assert requested(openvino, ON_CPU) == {OPENVINO: {"device_type": "CPU"}, CPU: {}}
     assert list(requested(openvino, GPU)) == [CUDA, OPENVINO, CPU]
-
-
-def test_a_gpu_session_always_requests_cuda() -> None:
-    assert requested() == {CUDA: {"device_id": "1"}, CPU: {}}
 
 
 def test_tensorrt_is_preferred_to_cuda() -> None:
@@ -81,17 +67,6 @@ def test_an_unknown_accelerator_is_refused(where: str) -> None:
     assert caught.value.message == "unknown Execution Accelerator 'abacus' is requested"
 
 
-def test_log_lines_are_tritons() -> None:
-    accelerators = 'gpu_execution_accelerator { name: "tensorrt" } cpu_execution_accelerator { name: "openvino" }'
-    config = config_of(f"optimization {{ execution_accelerators {{ {accelerators} }} }}")
-    assert [request.log_line for request in requested_providers(config, GPU)] == [
-        "TensorRT Execution Accelerator is set for 'model' on device 1",
-        "CUDA Execution Accelerator is set for 'model' on device 1",
-        "OpenVINO Execution Accelerator is set for 'model' on CPU",
-        "",
-    ]
-
-
 def test_a_provider_that_is_not_installed_is_named_with_a_hint() -> None:
     requests = [ProviderRequest(CUDA, {}), ProviderRequest(CPU, {})]
     check_available(requests, [CUDA, CPU], "m")
@@ -102,19 +77,6 @@ def test_a_provider_that_is_not_installed_is_named_with_a_hint() -> None:
         "(it has AzureExecutionProvider, CPUExecutionProvider)"
     )
     assert caught.value.hint == "install trident-inference[gpu] instead of [cpu]"
-
-
-def test_a_provider_that_did_not_start_is_named_with_its_library() -> None:
-    requests = [ProviderRequest(TENSORRT, {}), ProviderRequest(CUDA, {}), ProviderRequest(CPU, {})]
-    check_active(requests, [TENSORRT, CUDA, CPU], "", "m")
-    with pytest.raises(ModelLoadFailed) as caught:
-        check_active(requests, [CPU], "libnvinfer.so.10: cannot open shared object file", "m")
-    assert caught.value.message == (
-        "unable to load model 'm', ONNX Runtime could not start TensorrtExecutionProvider, CUDAExecutionProvider: "
-        "libnvinfer.so.10: cannot open shared object file"
-    )
-    with pytest.raises(ModelLoadFailed, match="could not start CUDAExecutionProvider: its libraries, or the driver"):
-        check_active(requests, [TENSORRT, CPU], "", "m")
 
 
 # --- options
@@ -192,20 +154,6 @@ def test_deprecated_parameters_out_of_range_are_refused(name: str) -> None:
 def test_the_library_that_a_provider_lacks_is_named(tmp_path: Path) -> None:
     assert "libonnxruntime_providers_cuda.so" in missing_library("CUDAExecutionProvider", tmp_path)
     assert missing_library("CPUExecutionProvider", tmp_path) == ""
-
-
-def test_a_provider_is_absent_or_lacks_its_library(tmp_path: Path) -> None:
-    states = {state.name: state for state in provider_states([CUDA, "CPUExecutionProvider"], tmp_path)}
-    assert set(states) == {CUDA, "TensorrtExecutionProvider", "OpenVINOExecutionProvider"}
-    assert states[CUDA].installed
-    assert "libonnxruntime_providers_cuda.so" in states[CUDA].problem
-    assert states["TensorrtExecutionProvider"].installed is False
-    assert states["TensorrtExecutionProvider"].problem == ""
-    assert all(state.cure for state in states.values())
-
-
-def test_the_installed_framework_is_named() -> None:
-    assert device_support().framework.startswith("ONNX Runtime 1.")
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
 from tests.unit.onnx_serving import identity_config, usable_gpus
 from trident.core.backends.in_process import BoundTensor
 from trident.core.backends.onnxruntime.runs import (
-    BLOCK,
     DeviceRun,
     PlacedRun,
     StringObjects,
@@ -30,8 +29,6 @@ from trident.core.backends.onnxruntime.runs import (
     pinned_memory,
     read_strings,
     strings_work,
-    to_bytes,
-    to_text,
 )
 from trident.core.cuda import CudaDriver, DeviceMemory
 from trident.core.errors import Unsupported
@@ -39,36 +36,6 @@ from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, Array, bytes_array
 
 # --- strings
-
-
-ELEMENTS = [b"", b"one", b"\xff\0\xfe", "日本".encode(), b"x" * 1000, b"\0"]
-
-
-def test_text_is_converted_and_back() -> None:
-    array = strings("häß".encode(), b"a\0b", shape=(2, 1))
-    text = to_text(array)
-    assert text.tolist() == [["häß"], ["a\0b"]]
-    assert to_bytes(text).tolist() == array.tolist()
-
-
-@pytest.mark.parametrize("element", [b"\xff", b"\xed\xa0\x80", b"a\xc3"])
-def test_bytes_that_are_not_text_raise(element: bytes) -> None:
-    with pytest.raises(UnicodeDecodeError):
-        to_text(strings(b"text", element))
-
-
-def test_string_objects_are_read_back() -> None:
-    objects = StringObjects(strings(*ELEMENTS, shape=(2, 3)))
-    assert objects.array.shape == (2, 3)
-    read = read_strings(objects.array.ctypes.data, (2, 3))
-    assert read.shape == (2, 3)
-    assert read.ravel().tolist() == ELEMENTS
-
-
-def test_more_strings_than_are_converted_at_a_time_are_read_back() -> None:
-    elements = [b"%d" % number * (number % 9) for number in range(2 * BLOCK + 1)]
-    objects = StringObjects(strings(*elements, shape=(len(elements),)))
-    assert read_strings(objects.array.ctypes.data, (len(elements),)).tolist() == elements
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
@@ -164,18 +131,6 @@ def test_concurrent_runs_share_no_result() -> None:
     assert all((array == mark).all() for mark, array in kept)
 
 
-def test_the_slow_public_run_is_not_used() -> None:
-    class Refusing(onnxruntime.InferenceSession):  # type: ignore[misc]
-        def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
-            raise AssertionError("the public method was called")
-
-    session = Refusing(onnx_models.identity("FP32").SerializeToString(), providers=["CPUExecutionProvider"])
-    rows = dict.fromkeys(("INPUT0", "OUTPUT0"), BY_NAME["FP32"])
-    assert run(ValueRun(session, onnxruntime.OrtValue, rows, rows, True), np.ones((1, 3), np.float32)).tolist() == [
-        [1] * 3
-    ]
-
-
 def test_a_failed_run_leaves_nothing_bound() -> None:
     model = onnx_models.picky().SerializeToString()
     options = onnxruntime.RunOptions()
@@ -186,16 +141,6 @@ def test_a_failed_run_leaves_nothing_bound() -> None:
     with pytest.raises(Exception, match="out of data bounds"):
         values(["VALUE"], {"INDEX": np.array([[99]])}, options)
     assert values(["VALUE"], {"INDEX": np.array([[2]])}, options)[0].tolist() == [[20]]
-
-
-def test_strings_of_any_bytes_pass_as_values() -> None:
-    values = bound("BYTES")
-    elements = [b"", b"\xff\0", b"a longer string than fits in place \xfe"]
-    assert run(values, strings(*elements)).tolist() == [elements]
-
-
-def test_onnx_runtime_reads_string_objects() -> None:
-    assert strings_work(onnxruntime.OrtValue)
 
 
 def test_another_string_layout_is_detected() -> None:
@@ -281,10 +226,6 @@ def test_no_tensor_is_kept() -> None:
     assert [array() for array in kept] == [None, None]
 
 
-def test_a_graph_that_does_not_say_the_shape_has_no_output_to_place() -> None:
-    assert not run_of(("B", "M")).knows_shapes
-
-
 def test_outputs_are_copied_after_the_graph_declared_a_wrong_shape() -> None:
     run, memory = run_of(("N", "B")), Memory()
     for _ in range(2):
@@ -318,17 +259,6 @@ def test_every_datatype_is_read_and_written_where_it_lies(datatype: str) -> None
     # The next run is bound to nothing of this one.
     written[...] = 0
     (array,) = run.bound(["OUTPUT0"], {"INPUT0": given}, None, {}, {}, 2)
-    assert isinstance(array, np.ndarray)
-    assert array.tolist() == given.tolist()
-    assert not written.any()
-
-
-@pytest.mark.parametrize(("dims", "byte_size"), [(-1, 24), (3, 23)])
-def test_outputs_of_unknown_shape_or_size_are_arrays(dims: int, byte_size: int) -> None:
-    run = device_run("FP32", dims, "cpu", "CPUExecutionProvider")
-    given, written = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
-    outputs = {"OUTPUT0": DevicePlace(0, written.ctypes.data, byte_size)}
-    (array,) = run.bound(["OUTPUT0"], {"INPUT0": given}, None, {}, outputs, 2)
     assert isinstance(array, np.ndarray)
     assert array.tolist() == given.tolist()
     assert not written.any()

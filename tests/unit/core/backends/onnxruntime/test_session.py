@@ -32,20 +32,6 @@ def settings(*parameters: tuple[str, str], threads: int = 0, **backend: str) -> 
     return session_settings(config_of(text), {k.replace("_", "-"): v for k, v in backend.items()}, threads=threads)
 
 
-@pytest.mark.parametrize(
-    ("level", "name"),
-    [
-        (0, "ORT_ENABLE_ALL"),
-        (-1, "ORT_ENABLE_BASIC"),
-        (1, "ORT_ENABLE_EXTENDED"),
-        (2, "ORT_DISABLE_ALL"),
-        (3, "ORT_ENABLE_ALL"),
-    ],
-)
-def test_the_graph_level_is_mapped(level: int, name: str) -> None:
-    assert session_settings(config_of(f"optimization {{ graph {{ level: {level} }} }}"), {}).graph_level == name
-
-
 def test_the_execution_mode_is_mapped() -> None:
     assert settings().execution_mode == "ORT_SEQUENTIAL"
     assert settings(("execution_mode", "1")).execution_mode == "ORT_PARALLEL"
@@ -141,18 +127,6 @@ PREFIX = "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while ru
 DEVICE = " ; GPU=0 ; hostname=box ; file=/x/cuda_call.cc ; line=129 ; expr=cudaStreamSynchronize(s); "
 
 
-def test_the_code_and_text_of_an_exception_are_kept() -> None:
-    error = failure_of(RuntimeError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : what\nhappened"), "m")
-    assert type(error) is BackendFailed
-    assert error.message == "onnx runtime error 2: what\nhappened"
-    assert error.model == "m"
-
-
-def test_an_exception_without_a_code_is_a_failure() -> None:
-    assert failure_of(RuntimeError("bindings said no"), "m").message == "onnx runtime error 1: bindings said no"
-    assert failure_of(RuntimeError(), "m").message == "onnx runtime error 1: RuntimeError"
-
-
 # Collected with `strings` from the libraries of onnxruntime-gpu 1.31.1 and 1.26.0 (the core, the providers for CUDA and
 # TensorRT), cuBLAS 13.10, CUDA runtime 13.5 and cuDNN 9.28, and from the status numbers in their headers. The provider
 # for CUDA writes "LIBRARY failure NUMBER: TEXT ; GPU=...", with its own text for some libraries.
@@ -211,20 +185,6 @@ def test_out_of_memory_is_recognized(exc: Exception, failed: type[BackendFailed]
 )
 def test_a_lost_context_is_recognized(text: str) -> None:
     assert is_poison(RuntimeError(PREFIX + text + DEVICE))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"CUDA failure 2: out of memory{DEVICE}",
-        f"CUDNN failure 9: CUDNN_STATUS_NOT_SUPPORTED{DEVICE}",
-        f"CUDA failure 1: invalid argument{DEVICE}",
-        "cannot parse 'CUDA failure 700: an illegal memory access was encountered'",
-        "indices element out of data bounds, idx=700",
-    ],
-)
-def test_other_failures_do_not_poison(text: str) -> None:
-    assert not is_poison(RuntimeError(PREFIX + text))
 
 
 @pytest.mark.parametrize(
@@ -334,8 +294,3 @@ def test_weights_that_may_not_be_read_are_named(weights: Path) -> None:
     text = "[ONNXRuntimeError] : 1 : FAIL : SystemError : 13"  # all that ONNX Runtime says
     hint = load_hint(text, weights.parent / "model.onnx", "1", lambda file, mode: file != weights)
     assert f"may not read: chmod a+r {weights}" in (hint or "")
-
-
-def test_another_failure_has_no_hint(tmp_path: Path) -> None:
-    path = onnx_models.write(onnx_models.add_sub(), tmp_path / "model.onnx")
-    assert load_hint("Fatal error: Mine is not a registered function/op", path, "1.31.1") is None

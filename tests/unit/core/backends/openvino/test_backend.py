@@ -20,7 +20,7 @@ from trident.core.config.autocomplete import auto_complete
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ModelLoadFailed, RepositoryUnavailable, ServerError
-from trident.core.inference.tensors import BY_NAME, Array
+from trident.core.inference.tensors import Array
 from trident.core.observability.statistics import BucketUse
 
 NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name not in ("BYTES", "BF16")]
@@ -131,17 +131,6 @@ def test_large_answers_of_one_run_stay_after_the_next(version: Path) -> None:
     assert (second["OUTPUT0"] == 4).all()
 
 
-@pytest.mark.parametrize("datatype", NUMERIC)
-def test_every_datatype_passes_unchanged(version: Path, datatype: str) -> None:
-    save(identity(datatype), version)
-    values = np.arange(10).reshape(2, 5).astype(BY_NAME[datatype].dtype)
-    config = ov_config(["INPUT0"], ["OUTPUT0"], datatype, [5])
-    with serving_version(OpenVinoBackend(), version, config) as served:
-        answer = served.infer({"INPUT0": values})["OUTPUT0"]
-    assert answer.dtype == values.dtype
-    np.testing.assert_array_equal(answer, values)
-
-
 def test_another_numeric_type_is_converted(version: Path) -> None:
     save(add_sub(datatype="FP32"), version)
     with serving_version(OpenVinoBackend(), version, ov_config(datatype="INT32")) as served:
@@ -171,26 +160,12 @@ def test_precision_is_the_models_own(version: Path) -> None:
         np.testing.assert_allclose(served.infer({"INPUT0": rows})["OUTPUT0"], rows @ weights, rtol=1e-3, atol=1e-4)
 
 
-def test_an_onnx_file_is_served_by_its_name(version: Path) -> None:
-    (version / "model.onnx").write_bytes(onnx_models.add_sub().SerializeToString())
-    config = ov_config(datatype="INT32", more='default_model_filename: "model.onnx"')
-    with serving_version(OpenVinoBackend(), version, config) as served:
-        add_sub_answers(served, dtype="int32")
-
-
 def turned() -> Any:
     """INPUT0 [batch, 2, time] -> OUTPUT0 [time, batch, 2]."""
     given = opset13.parameter([-1, 2, -1], openvino.Type.f32, name="INPUT0")
     made = opset13.transpose(given, opset13.constant(np.array([2, 0, 1], np.int64)))
     made.output(0).tensor.names = {"OUTPUT0"}
     return openvino.Model([opset13.result(made)], [given], "turned")
-
-
-def softmax_of_batch() -> Any:
-    given = opset13.parameter([-1, 16], openvino.Type.f32, name="INPUT0")
-    made = opset13.softmax(given, 0)
-    made.output(0).tensor.names = {"OUTPUT0"}
-    return openvino.Model([opset13.result(made)], [given], "softmax")
 
 
 @pytest.mark.parametrize(

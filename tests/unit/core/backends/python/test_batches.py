@@ -28,7 +28,7 @@ from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import InvalidRequest
 from trident.core.inference import streaming as response_sender
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
-from trident.core.inference.tensors import BY_NAME, layout_of, wire_bytes
+from trident.core.inference.tensors import BY_NAME, layout_of
 from trident.core.interprocess.frames import LARGE, BadFrame
 
 FP32 = BY_NAME["FP32"]
@@ -129,15 +129,6 @@ def test_large_inputs_are_in_shared_memory_as_long_as_there_is_room() -> None:
         assert memory.end == used
 
 
-def test_strings_arrive_as_their_wire_bytes() -> None:
-    strings = np.array([b"one", b"", "zwölf".encode()], object)
-    request = InferenceRequest("m", [InputTensor("A", "BYTES", (3,), strings)])
-    memory = Memory()
-    frame = RequestWriter(spec(), SentLayouts(), memory.share).write(1, 1, [request])
-    ((_, _, (content,)),) = received(frame, KnownLayouts(), memory)
-    assert content == bytes(wire_bytes(strings))
-
-
 def test_tensors_that_would_not_be_aligned_are_moved_apart() -> None:
     odd, doubles = np.ones(3, np.uint8), np.arange(2, dtype=np.float64)
     inputs = [InputTensor("A", "UINT8", (3,), odd), InputTensor("B", "FP64", (2,), doubles)]
@@ -167,14 +158,6 @@ def test_what_few_requests_have_travels_as_json() -> None:
         "correlation_id": "seq",
         "flags": 3,
     }
-
-
-def test_the_requested_outputs_come_with_the_layout() -> None:
-    requests = [InferenceRequest("m", packed(np.ones((1, 1), np.float32)), outputs=names) for names in ((), ("Y",))]
-    frame = RequestWriter(spec(), SentLayouts(), Memory().share).write(1, 1, requests)
-    table = KnownLayouts()
-    table.read_head(memoryview(frame)[16:])
-    assert [layout.requested for layout in table.layouts.values()] == [("X", "Y"), ("Y",)]
 
 
 def test_a_reshaped_input_arrives_in_the_shape_of_the_model() -> None:

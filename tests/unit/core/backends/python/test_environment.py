@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from trident.core.backends.python.backend import may_complete
 from trident.core.backends.python.environment import EnvironmentSettings, StubEnvironment, extracted, prepare
+from trident.core.backends.python.settings import ModelLimits, PythonSettings
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
 
 # As conda-pack's script finds its folder and runs the scripts of packages.
@@ -162,21 +163,6 @@ def test_a_disk_without_room_ends_the_extraction(tmp_path: Path, cache: Path) ->
     assert folders(cache) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive at all", b"\x1f\x8b\x08\x00broken"])
-def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, cache: Path, content: bytes) -> None:
-    path = tmp_path / "env.tar.gz"
-    path.write_bytes(content)
-    with pytest.raises(ModelLoadFailed, match=f"failed to extract the environment '{path}'"):
-        extracted(path, cache)
-
-
-def test_a_truncated_archive_leaves_nothing(archive: Path, cache: Path) -> None:
-    archive.write_bytes(archive.read_bytes()[:-40])
-    with pytest.raises(ModelLoadFailed, match="failed to extract the environment"):
-        extracted(archive, cache)
-    assert folders(cache) == []
-
-
 def test_a_cache_that_others_can_write_to_is_refused(archive: Path, cache: Path) -> None:
     cache.mkdir()
     cache.chmod(0o777)
@@ -232,9 +218,6 @@ def test_a_package_that_cannot_be_had_ends_the_load_with_the_words_of_pip(
     assert [entry for entry in settings.cache.iterdir() if entry.is_dir()] == []
 
 
-Prepare = Callable[..., StubEnvironment]
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "models" / "m"
@@ -250,23 +233,6 @@ def run(environment: StubEnvironment, program: str) -> str:
 
 def path_of(text: object) -> dict[str, str]:
     return {"EXECUTION_ENV_PATH": str(text)}
-
-
-def test_without_a_parameter_a_model_runs_in_the_environment_of_the_server(
-    model: Path, settings: EnvironmentSettings
-) -> None:
-    assert prepare(model, {}, settings) == StubEnvironment(sys.executable)
-    assert not settings.cache.exists()
-
-
-def test_a_virtual_environment(model: Path, settings: EnvironmentSettings, tmp_path: Path) -> None:
-    folder = virtual_environment(tmp_path / "an environment")
-    environment = prepare(model, path_of(folder), settings)
-    assert environment.interpreter == str(folder / "bin" / "python")
-    assert run(environment, "import numpy; print(numpy.__version__)") == FAKE_NUMPY
-    assert run(environment, "import os, shutil; print(os.environ['VIRTUAL_ENV'], shutil.which('python'))") == (
-        f"{folder} {folder}/bin/python"
-    )
 
 
 # The path must reach bash as it is, whatever it contains.
@@ -378,3 +344,58 @@ def test_a_value_that_is_neither_yes_nor_no_is_refused(model: Path, settings: En
     (model / "requirements.txt").write_text("ghost\n")
     with pytest.raises(ConfigInvalid, match="Incorrect value for INSTALL_REQUIREMENTS: perhaps"):
         prepare(model, {"INSTALL_REQUIREMENTS": "perhaps"}, settings)
+
+
+def test_the_settings_of_tritons_shared_memory_are_accepted_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "trident"):
+        PythonSettings.read({"shm-growth-byte-size": "1048576", "shm-region-prefix-name": "mine"})
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "without effect here: --backend-config=python,shm-growth-byte-size, "
+        "--backend-config=python,shm-region-prefix-name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("stub-timeout-seconds", "0", "stub-timeout-seconds can't be smaller than or equal to zero"),
+        ("stub-timeout-seconds", "soon", "failed to convert 'soon' to integral number"),
+        ("shared-memory-byte-size", "1000", "shared-memory-byte-size is 1000, which is not between"),
+    ],
+)
+def test_values_that_cannot_be(name: str, value: str, text: str) -> None:
+    with pytest.raises(ConfigInvalid, match=text):
+        PythonSettings.read({name: value})
+
+
+def test_a_model_has_no_limits_unless_it_sets_them() -> None:
+    assert ModelLimits.read({"EXECUTION_ENV_PATH": "/env"}) == ModelLimits(None, None)
+    both = {"EXECUTION_LIMIT_SECONDS": "2.5", "MEMORY_LIMIT_BYTES": "1000000"}
+    assert ModelLimits.read(both) == ModelLimits(2.5, 1_000_000)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "soon", "nan", "inf"])
+@pytest.mark.parametrize("name", ["EXECUTION_LIMIT_SECONDS", "MEMORY_LIMIT_BYTES"])
+def test_a_limit_is_a_number_above_zero(name: str, text: str) -> None:
+    with pytest.raises(ConfigInvalid, match=f"parameter '{name}' must be a number above 0, not '{text}'"):
+        ModelLimits.read({name: text})
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("class TritonPythonModel:\n    pass\n", False),
+        ("import numpy\n\n\nclass TritonPythonModel(object):\n    pass\n", False),
+        ("class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config): ...\n", True),
+        ("from base import Base\n\nclass TritonPythonModel(Base):\n    pass\n", True),
+        ("from base import TritonPythonModel\n", True),
+        ("# class TritonPythonModel:\n", True),
+    ],
+)
+def test_a_process_is_started_only_for_models_that_may_have_something_to_say(
+    source: str, expected: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(source)
+    assert may_complete(file) is expected

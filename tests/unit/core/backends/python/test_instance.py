@@ -85,44 +85,9 @@ def bench() -> Bench:
     return made
 
 
-def test_it_serves_after_its_model_is_initialized(bench: Bench) -> None:
-    assert bench.instance.trouble == ""
-    assert bench.execute(2).outputs == [[], []]
-    bench.instance.close()
-    assert [process.stopped_within for process in bench.processes] == [7.0]
-
-
 def test_more_items_than_the_model_takes_are_refused(bench: Bench) -> None:
     with pytest.raises(BackendFailed, match="batch size 9 for 'm', max allowed is 8"):
         bench.execute(9)
-    bench.instance.close()
-
-
-def test_a_model_that_cannot_be_initialized_has_no_process() -> None:
-    bench = Bench()
-    bench.prepare = lambda process: setattr(process, "failure", BackendFailed("no weights"))
-    with pytest.raises(BackendFailed, match="no weights"):
-        bench.instance.begin()
-    assert bench.processes[0].has_ended
-
-
-def test_a_process_that_dies_while_it_executes_is_replaced(bench: Bench) -> None:
-    bench.processes[0].dies_in_execute = True
-    with pytest.raises(BackendFailed, match=r"Stub process 'm_0' is not healthy\.") as caught:
-        bench.execute()
-    assert caught.value.hint == "was ended by SIGKILL"
-    until(lambda: bench.instance.restarts == 1)
-    assert bench.instance.trouble == ""
-    assert bench.execute().outputs == [[]]
-    assert [process.has_ended for process in bench.processes] == [True, False]
-    bench.instance.close()
-
-
-def test_a_process_that_dies_between_executions_is_replaced(bench: Bench) -> None:
-    bench.processes[0].die()
-    until(lambda: bench.instance.restarts == 1)
-    bench.processes[0].die()  # of a process that is gone already
-    assert len(bench.processes) == 2
     bench.instance.close()
 
 

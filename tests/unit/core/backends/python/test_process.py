@@ -57,16 +57,6 @@ def end(watcher: FileWatcher) -> Iterator[End]:
     made.close()
 
 
-def test_an_armed_file_is_called_once(end: End) -> None:
-    end.theirs.send(b"x")
-    assert not end.readable.acquire(timeout=0.05)
-    end.watched.arm()
-    assert end.readable.acquire(timeout=60)
-    assert not end.readable.acquire(timeout=0.05)
-    end.watched.arm()  # the byte is still there
-    assert end.readable.acquire(timeout=60)
-
-
 def test_a_disarmed_file_is_not_called(end: End) -> None:
     end.watched.arm()
     end.watched.disarm()
@@ -158,28 +148,6 @@ def stub() -> Iterator[Stub]:
     made = Stub()
     yield made
     made.close()
-
-
-def test_a_ready_model(stub: Stub) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(stub.question.ask)
-        assert stub.ours.recv(1)
-        stub.answer(True)
-        asked.result(60)
-
-
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [("", "Model 'm_0' is not ready (user-defined check failed)."), ("ValueError: why", "ValueError: why")],
-)
-def test_a_model_that_is_not_ready(stub: Stub, given: str, shown: str) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(stub.question.ask)
-        assert stub.ours.recv(1)
-        stub.answer(False, given)
-        with pytest.raises(ModelNotReady) as caught:
-            asked.result(60)
-    assert caught.value.message == shown
 
 
 def test_who_asks_while_the_model_thinks_does_not_ask_again() -> None:

@@ -19,7 +19,6 @@ from trident.core.backends.pytorch.torch_script import (
     Forward,
     check_controls,
     input_positions,
-    output_positions,
 )
 from trident.core.errors import BackendFailed, ConfigInvalid
 
@@ -39,23 +38,7 @@ def test_a_configuration_with_other_inputs_is_found(tmp_path: Path) -> None:
 
 
 TENSOR = Argument("x", "TensorType", "Tensor")
-STRINGS = Argument("s", "ListType", "List[str]")
 DICTIONARY = Argument("d", "DictType", "Dict[str, Tensor]")
-
-
-def test_tensors_and_lists_are_counted() -> None:
-    forward = Forward.of([TENSOR, STRINGS], "model")
-    assert (forward.arguments, forward.takes_dictionary) == (("x", "s"), False)
-    forward.check_count(2, "model")
-    text = "unable to load model 'model', configuration expects 3 inputs, model provides 2"
-    with pytest.raises(ConfigInvalid, match=text):
-        forward.check_count(3, "model")
-
-
-def test_one_dictionary_takes_any_number() -> None:
-    forward = Forward.of([DICTIONARY], "model")
-    assert forward.takes_dictionary
-    forward.check_count(7, "model")
 
 
 @pytest.mark.parametrize(
@@ -93,14 +76,6 @@ def test_other_arguments_are_refused(arguments: list[Argument], text: str) -> No
 )
 def test_positions_of_inputs(names: list[str], arguments: list[str], positions: dict[str, int]) -> None:
     assert input_positions(names, arguments, "model") == positions
-
-
-@pytest.mark.parametrize(
-    ("names", "positions"),
-    [(["OUT__1", "OUT__0"], {"OUT__1": 1, "OUT__0": 0}), (["sum", "OUT__0"], {"sum": 0, "OUT__0": 1})],
-)
-def test_positions_of_outputs(names: list[str], positions: dict[str, int]) -> None:
-    assert output_positions(names, "model") == positions
 
 
 def test_names_without_a_numeric_index_log_a_warning(caplog: pytest.LogCaptureFixture) -> None:

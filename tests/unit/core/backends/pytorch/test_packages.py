@@ -18,9 +18,9 @@ import torch
 
 from tests.project import ROOT
 from tests.unit.backend_serving import config_of, tensor_text
-from trident.core.backends.pytorch.packages import check_package, package_path, tensors_of
+from trident.core.backends.pytorch.packages import check_package, tensors_of
 from trident.core.backends.pytorch.stub.tensor_places import named_leaves, places
-from trident.core.errors import ModelLoadFailed, RepositoryUnavailable
+from trident.core.errors import ModelLoadFailed
 
 # --- files
 
@@ -65,14 +65,6 @@ def test_other_archives_are_refused(tmp_path: Path) -> None:
     assert "a pickle of torch.save is never loaded" in (raised.value.hint or "")
 
 
-def test_a_missing_package_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryUnavailable) as raised:
-        package_path(tmp_path, config_of("", backend="pytorch"))
-    assert raised.value.message == (
-        f'PyTorch inductor model file "{tmp_path}/model.pt2" is unreachable or inaccessible.'
-    )
-
-
 # --- names of tensors
 
 
@@ -101,13 +93,6 @@ def test_leaves_are_named_by_their_path(tree: Any, name: str, leaves: dict[str, 
 )
 def test_places_of_names(names: list[str], found: dict[str, int]) -> None:
     assert places(names, {"ARGS[0]": 0, "ARGS[1]": 1}, ("a", "b")) == found
-
-
-@pytest.mark.parametrize("name", ["c", "INPUT__2", "ARGS[2]"])
-def test_unknown_names_raise(name: str) -> None:
-    with pytest.raises(KeyError) as raised:
-        places([name], {"ARGS[0]": 0, "ARGS[1]": 1}, ("a", "b"))
-    assert raised.value.args == (name,)
 
 
 # --- tensors
@@ -240,12 +225,6 @@ def test_controls_and_states_are_compared_as_well(tmp_path: Path) -> None:
     assert fields(path, sequences("int32"), output="") == [f"{control}.data_type", *output]
     assert fields(path, sequences(state="STRING"), output="") == [f"{state}.data_type", *output]
     assert fields(path, sequences(state="FP32", dims=2), output="") == [f"{state}.data_type"]
-
-
-def test_the_outputs_of_a_program_are_known_as_well(tmp_path: Path) -> None:
-    path = exported(tmp_path / "model.pt2")
-    assert fields(path, output=tensor_text("output", "RESULT[a]", "FP16", [2])) == ["output[0].data_type"]
-    assert fields(path, output=tensor_text("output", "RESULT[a]", "FP32", [5])) == ["output[0].dims"]
 
 
 def test_a_fixed_batch_is_found(tmp_path: Path) -> None:

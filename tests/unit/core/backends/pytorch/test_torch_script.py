@@ -25,7 +25,6 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.inference.tensors import BY_NAME
 
 NUMERIC = ["BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"]
 
@@ -122,12 +121,6 @@ def parameter(name: str, value: str) -> str:
     return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
 
 
-def result_config(datatype: str) -> ModelConfig:
-    """One input of FP32 and one output of `datatype`."""
-    text = "max_batch_size: 8\n" + tensor_text("input", "x", "FP32", [-1]) + tensor_text("output", "y", datatype, [-1])
-    return config_of(text, backend="pytorch")
-
-
 ONE = torch_config({"x": [-1]}, {"y": [-1]})
 
 
@@ -156,17 +149,6 @@ def test_tensors_go_where_their_names_say(version: Path, inputs: list[str], outp
         assert list(answer) == outputs
         for name in outputs:
             np.testing.assert_array_equal(answer[name], results[by_result[name]])
-
-
-@pytest.mark.parametrize("datatype", NUMERIC)
-def test_every_datatype_passes_unchanged(version: Path, datatype: str) -> None:
-    save(Same(), version)
-    values = np.arange(10).reshape(2, 5).astype(BY_NAME[datatype].dtype)
-    with serving_version(PyTorchBackend({}), version, torch_config({"x": [5]}, {"y": [5]}, datatype)) as served:
-        values.flags.writeable = False
-        answer = served.infer({"x": values})["y"]
-    assert answer.dtype == values.dtype
-    np.testing.assert_array_equal(answer, values)
 
 
 def test_an_answer_is_not_overwritten_by_the_next_batch(version: Path) -> None:
@@ -282,14 +264,6 @@ def test_mismatches_have_tritons_text(
     with pytest.raises(error) as raised, serving_version(PyTorchBackend({}), version, config) as served:
         served.infer({name: np.full((1, 2), 200, np.float32) for name in served.spec.inputs})
     assert text in raised.value.message
-
-
-def test_a_failed_batch_leaves_the_instance_as_it_was(version: Path) -> None:
-    save(Refuses(), version)
-    with serving_version(PyTorchBackend({}), version, ONE) as served:
-        with pytest.raises(BackendFailed, match="a value is too large"):
-            served.infer({"x": np.full((1, 2), 200, np.float32)})
-        assert (served.infer({"x": np.ones((1, 2), np.float32)})["y"] == 1).all()
 
 
 def written_file(version: Path, kind: str) -> None:

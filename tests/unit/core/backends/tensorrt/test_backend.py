@@ -32,7 +32,6 @@ from trident.core.errors import (
     ServerError,
     Unsupported,
 )
-from trident.core.inference.request import InputTensor
 from trident.core.inference.tensors import BY_NAME
 
 KINDS = {"FLOAT": "FP32", "HALF": "FP16", "BF16": "BF16", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64"}
@@ -90,16 +89,6 @@ def test_a_plan_without_a_configuration_is_completed_and_served(tmp_path: Path, 
         np.testing.assert_array_equal(first["OUTPUT1"], -given)
 
 
-def test_requests_are_batched(tmp_path: Path, cuda: FakeCuda) -> None:
-    with serving(tmp_path, add_sub(), cuda) as served:
-        given = [np.full((rows, 16), rows, np.float32) for rows in (1, 3, 2)]
-        answers = served.execute([served.request({"INPUT0": each, "INPUT1": each}) for each in given])
-        for each, answer in zip(given, answers, strict=True):
-            np.testing.assert_array_equal(answer["OUTPUT0"], each * 2)
-        # The batches were gathered in pinned memory.
-        assert cuda.pinned
-
-
 @pytest.mark.parametrize(("kind", "datatype"), KINDS.items())
 def test_datatypes(tmp_path: Path, cuda: FakeCuda, kind: str, datatype: str) -> None:
     with serving(tmp_path, plans.identity(kind), cuda) as served:
@@ -139,20 +128,6 @@ def test_shape_tensors_are_values_on_the_host_and_have_no_batch(tmp_path: Path, 
         text = "The shape value at index 2 is expected to be in range from 1 to 32, Got: 33"
         with pytest.raises(BackendFailed, match=text):
             served.infer({"SHAPE": np.array([3, 33], np.int32), "VALUE": np.ones((1, 1), np.float32)})
-
-
-def test_inputs_of_the_sequence_batcher_are_not_those_of_clients(tmp_path: Path, cuda: FakeCuda) -> None:
-    control = 'name: "START" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] }'
-    with serving(
-        tmp_path, plans.counted(), cuda, trt_config(f"sequence_batching {{ control_input {{ {control} }} }}")
-    ) as served:
-        assert [*served.spec.inputs] == ["INPUT0"]
-        given = np.ones((1, 16), np.float32)
-        request = served.request({"INPUT0": given})
-        request.inputs = [*request.inputs, InputTensor("START", "FP32", (1, 1), np.ones((1, 1), np.float32))]
-        request.inputs[0].array, request.inputs[1].array = given, np.ones((1, 1), np.float32)
-        (answer,) = served.instance.execute([request], [1]).outputs
-        np.testing.assert_array_equal(answer[0].array, given)  # type: ignore[index]
 
 
 def test_ragged_requests_and_batch_inputs(tmp_path: Path, cuda: FakeCuda) -> None:
@@ -441,13 +416,6 @@ def test_a_plan_of_another_version_and_a_truncated_one(tmp_path: Path, cuda: Fak
     with pytest.raises(ModelLoadFailed, match="unable to create TensorRT engine: Error Code 1: Serialization") as cut:
         completed(tmp_path, add_sub()[:-40], cuda)
     assert "incomplete" in str(cut.value.hint)
-
-
-def test_a_plan_by_compute_capability(tmp_path: Path, cuda: FakeCuda) -> None:
-    write_plan(tmp_path / "1", add_sub(), "h100.plan")
-    config = trt_config('cc_model_filenames { key: "9.0" value: "h100.plan" }')
-    backend_on(cuda).complete(tmp_path / "1", config)
-    assert config.max_batch_size == 8
 
 
 def test_missing_gpu_is_named(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
+from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
 from tests.unit.packed_tensors import TWO, packed_request
 from trident.core.backends.tensors.gather import (
@@ -42,11 +42,6 @@ def request(**arrays: Array) -> InferenceRequest:
 
 def rows(count: int, width: int, value: float = 1) -> Array:
     return np.full((count, width), value, np.float32)
-
-
-def test_the_arrays_of_one_request_are_not_copied() -> None:
-    array = rows(2, 4)
-    assert Gatherer(spec_of(config_of(FIXED))).gather([request(INPUT0=array)], 2)["INPUT0"] is array
 
 
 @pytest.mark.parametrize("text", [FIXED, VARIABLE])
@@ -101,13 +96,6 @@ def test_the_buffer_is_reused_and_grows() -> None:
     assert np.shares_memory(larger, gatherer.gather([request(INPUT0=rows(1, 8))] * 2, 2)["INPUT0"])
 
 
-def test_strings_are_not_staged() -> None:
-    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "BYTES", [1])
-    gatherer = Gatherer(spec_of(config_of(text)))
-    feeds = [gatherer.gather([request(INPUT0=strings(e)) for e in pair], 2) for pair in ((b"a", b"b"), (b"c", b"d"))]
-    assert [feed["INPUT0"].tolist() for feed in feeds] == [[[b"a"], [b"b"]], [[b"c"], [b"d"]]]
-
-
 def test_ragged_inputs_are_flattened() -> None:
     gatherer = Gatherer(spec_of(config_of(RAGGED)))
     feed = gatherer.gather([request(INPUT0=rows(1, n, n)) for n in (2, 1, 3)], 3)
@@ -122,12 +110,6 @@ def test_a_batch_input_is_fed_to_all_its_targets() -> None:
     for requests in (1, 2):
         feed = gatherer.gather([request(INPUT0=rows(1, 3))] * requests, requests)
         assert feed["A"].tolist() == feed["B"].tolist() == [3] * requests
-
-
-def test_an_input_without_dimensions_gets_an_array_without_dimensions() -> None:
-    spec = spec_of(config_of(tensor_text("input", "INPUT0", "FP32", [1])))
-    gatherer = Gatherer(spec, scalars=frozenset({"INPUT0"}))
-    assert gatherer.gather([request(INPUT0=np.ones(1, np.float32))], 1)["INPUT0"].shape == ()
 
 
 def test_inputs_that_do_not_fit_together_fail() -> None:
@@ -152,19 +134,6 @@ def test_a_batch_with_too_many_items_is_refused() -> None:
 def two_feed(*requests: InferenceRequest) -> dict[str, Array]:
     batch_sizes = [RequestValidator(TWO).check(request)[0] for request in requests]
     return Gatherer(TWO).gather(requests, sum(batch_sizes))
-
-
-def test_requests_of_one_layout_become_one_block() -> None:
-    feed = two_feed(packed_request([1, 2, 3], 0.5), packed_request([4, 5, 6], 1.5), packed_request([7, 8, 9], 2.5))
-    assert feed["A"].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    assert feed["B"].tolist() == [[0.5], [1.5], [2.5]]
-    assert all(array.flags.c_contiguous and array.flags.aligned for array in feed.values())
-
-
-def test_requests_of_several_items_and_one_layout_become_one_block() -> None:
-    feed = two_feed(packed_request([1, 2, 3], 0.5, rows=2), packed_request([4, 5, 6], 1.5, rows=2))
-    assert feed["A"].tolist() == [[1, 2, 3]] * 2 + [[4, 5, 6]] * 2
-    assert feed["B"].tolist() == [[0.5], [0.5], [1.5], [1.5]]
 
 
 def test_requests_of_different_layouts_are_gathered() -> None:
@@ -255,26 +224,11 @@ def test_a_batch_that_fills_its_bucket_is_not_copied() -> None:
     assert together.tolist() == [[1] * 4, [2] * 4]
 
 
-def test_padding_overwrites_the_previous_batch() -> None:
-    padding = gatherer(bucket_text(BATCH_BUCKETS="2,8", LENGTH_BUCKETS="4"))
-    padding.gather([request(INPUT0=rows(1, 3, 9))], 1)
-    assert padding.gather([request(INPUT0=rows(1, 1, 5))], 1)["INPUT0"].tolist() == [[5, 0, 0, 0]] * 2
-
-
 def test_strings_are_padded_with_strings() -> None:
     text = bucket_text(datatype="BYTES", BATCH_BUCKETS="2,8", LENGTH_BUCKETS="3", LENGTH_PAD_VALUES="INPUT0=<pad>")
     feed = gatherer(text).gather([request(INPUT0=bytes_array([b"a", b"\0"], (1, 2)))], 1)
     assert feed["INPUT0"].tolist() == [[b"a", b"\0", b"<pad>"]] * 2
     assert {type(element) for element in feed["INPUT0"].ravel()} == {bytes}
-
-
-def test_the_length_may_be_any_dimension_and_inputs_without_one_keep_theirs() -> None:
-    text = bucket_text(dims=(2, -1), BATCH_BUCKETS="2,8", LENGTH_BUCKETS="3") + tensor_text("input", "S", "FP32", [1])
-    padding = gatherer(text)
-    feed = padding.gather([request(INPUT0=np.ones((1, 2, 2), np.float32), S=rows(1, 1, 6))], 1)
-    assert feed["INPUT0"].tolist() == [[[1, 1, 0], [1, 1, 0]]] * 2
-    assert feed["S"].tolist() == [[6], [6]]
-    assert padding.use == BucketUse(2, 3, 5, 9)
 
 
 def test_inputs_of_different_lengths_get_the_same_one() -> None:
@@ -332,17 +286,6 @@ def made(kind: str, *shapes: tuple[int, ...], data_type: str = "TYPE_INT32") -> 
 )
 def test_counts_of_elements(kind: str, expected: list[int]) -> None:
     assert made(kind, (1, 2), (2, 2), (1, 1), (3, 1)) == expected
-
-
-def test_shapes_have_a_row_for_every_item() -> None:
-    assert made("BATCH_ITEM_SHAPE", (2, 1, 3), (1, 2, 2)) == [[1, 3], [1, 3], [2, 2]]
-    assert made("BATCH_ITEM_SHAPE_FLATTEN", (2, 1, 3), (1, 2, 2)) == [1, 3, 1, 3, 2, 2]
-
-
-def test_targets_and_datatype_are_configured() -> None:
-    text = "batch_input { kind: BATCH_ELEMENT_COUNT target_name: ['A', 'B'] data_type: TYPE_FP32 source_input: 'I' }"
-    (spec,) = batch_inputs(config_of(text), "model")
-    assert (spec.target_names, spec.source, spec.dtype) == (("A", "B"), "I", np.dtype("float32"))
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
-from tests.unit.packed_tensors import TWO, plain_requests, spec, two_results
+from tests.unit.packed_tensors import TWO, plain_requests, two_results
 from trident.core.backends.tensors.gather import PaddingGatherer
 from trident.core.backends.tensors.split import PaddedSplitter, Splitter, scattered_outputs
 from trident.core.errors import BackendFailed
@@ -51,12 +51,6 @@ def test_outputs_are_views_of_the_result() -> None:
     assert all(np.shares_memory(answer[0].array, result) for answer in answers)
 
 
-def test_datatype_and_order_are_configured() -> None:
-    text = BATCHING + tensor_text("output", "Z", "FP32", [2]) + tensor_text("output", "A", "BF16", [2])
-    answers = Cutter(text).split([request(1, 2)] * 2, [numbers(2, 2), numbers(2, 2)], 2)
-    assert [[(t.name, t.datatype) for t in answer] for answer in answers] == [[("Z", "FP32"), ("A", "BF16")]] * 2
-
-
 @pytest.mark.parametrize("shape", [(), (3, 2), (1, 2)])
 def test_a_result_of_another_batch_size_cannot_be_split(shape: tuple[int, ...]) -> None:
     cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [2]))
@@ -70,12 +64,6 @@ def test_variable_dimensions_are_matched_by_position() -> None:
     for requests, total in (([request(1, 1)], 1), ([request(1, 1), request(1, 1)], 2)):
         for answer in cut.split(requests, [numbers(total, 5, 2, 3, 7)], total):
             assert answer[0].shape == (1, 5, 6, 7)
-
-
-def test_a_result_that_contradicts_the_configuration_keeps_its_shape() -> None:
-    cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [4], "reshape { shape: [2, 2] }"))
-    assert cut.split([request(1, 1)], [numbers(1, 3)], 1)[0][0].shape == (1, 3)
-    assert cut.split([request(1, 1)], [numbers(1, 2, 3)], 1)[0][0].shape == (1, 2, 3)
 
 
 def test_a_reshape_without_batching_covers_all_dimensions() -> None:
@@ -93,18 +81,6 @@ def test_variable_dimensions_of_scattered_outputs_are_those_of_their_source() ->
     assert cut.split([request(1, 2)], [numbers(2)], 1)[0][0].array.tolist() == [[0, 1]]
     with pytest.raises(BackendFailed, match="output 'O' of 'model' has 3 elements, too few"):
         cut.split([request(1, 2), request(1, 2)], [numbers(3)], 2)
-
-
-def test_fixed_dimensions_of_scattered_outputs_are_configured() -> None:
-    cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [-1, 3]) + SCATTER)
-    answers = cut.split([request(1, 2), request(1, 1)], [numbers(3, 3)], 2)
-    assert [answer[0].array.tolist() for answer in answers] == [[[[0, 1, 2], [3, 4, 5]]], [[[6, 7, 8]]]]
-
-
-def test_scattered_outputs_are_reshaped_for_the_client() -> None:
-    cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [-1, 1], "reshape { shape: [-1] }") + SCATTER)
-    answers = cut.split([request(1, 2), request(1, 1)], [numbers(3)], 2)
-    assert [answer[0].shape for answer in answers] == [(1, 2, 1), (1, 1, 1)]
 
 
 def test_an_output_that_follows_a_ragged_input_needs_a_batch_output() -> None:
@@ -127,39 +103,10 @@ def test_small_results_become_one_run_of_bytes_for_each_request() -> None:
     assert len({answer.layout for answer in answers if isinstance(answer, PackedOutputs)}) == 1
 
 
-def test_only_the_requested_outputs_are_packed() -> None:
-    for wanted in (("B",), ("B", "A")):
-        (first, _) = Splitter(TWO, {}).split(plain_requests(2, wanted), [1, 1], two_results(2), 2)
-        response = InferenceResponse("m", 1, first)
-        assert [output.name for output in response.outputs] == sorted(wanted)
-        assert response.outputs[-1].array.tolist() == [[0.0]]
-
-
 def test_requests_for_different_outputs_get_their_own() -> None:
     requests = [*plain_requests(1), *plain_requests(1, ("B",))]
     answers = Splitter(TWO, {}).split(requests, [1, 1], two_results(2), 2)
     assert [[output.name for output in answer] for answer in answers] == [["A", "B"], ["B"]]
-
-
-def test_large_results_are_not_copied() -> None:
-    large = np.zeros((2, 100_000), np.int32)
-    answers = Splitter(spec(A=("INT32", (100_000,))), {}).split(plain_requests(2), [1, 1], [large], 2)
-    for answer in answers:
-        assert isinstance(answer, list)
-        assert np.shares_memory(answer[0].array, large)
-
-
-def test_results_without_elements_are_split() -> None:
-    answers = Splitter(spec(A=("INT32", (-1,))), {}).split(plain_requests(2), [1, 1], [np.zeros((2, 0), np.int32)], 2)
-    assert [InferenceResponse("m", 1, answer).outputs[0].shape for answer in answers] == [(1, 0), (1, 0)]
-
-
-def test_an_output_without_elements_is_split_beside_others() -> None:
-    splitter = Splitter(spec(A=("INT32", (-1,)), B=("FP64", (1,))), {})
-    answers = splitter.split(plain_requests(2), [1, 1], [np.zeros((2, 0), np.int32), np.array([[1.0], [2.0]])], 2)
-    tensors = [InferenceResponse("m", 1, answer).outputs for answer in answers]
-    assert [[tensor.shape for tensor in row] for row in tensors] == [[(1, 0), (1, 1)]] * 2
-    assert [row[1].array.tolist() for row in tensors] == [[[1.0]], [[2.0]]]
 
 
 # --- padding
@@ -196,19 +143,6 @@ def test_each_request_gets_its_own_length(width: int) -> None:
     assert np.array_equal(second[0], result[1:3])
 
 
-def test_several_dimensions_may_be_as_long_as_the_inputs() -> None:
-    text = bucket_text(LENGTH_BUCKETS="3", out_dims=(-1, -1))
-    result = numbers(2, 3, 3)
-    answers = split(text, [request(1, 2), request(1, 1)], result, axes={"OUTPUT0": (1, 2)})
-    assert [answer[0].tolist() for answer in answers] == [[[[0, 1], [3, 4]]], [[[9]]]]
-
-
-def test_other_outputs_stay_as_the_model_made_them() -> None:
-    text = bucket_text(LENGTH_BUCKETS="3") + tensor_text("output", "OTHER", "FP32", [-1])
-    (answer,) = split(text, [request(1, 2)], numbers(1, 3), numbers(1, 3), axes={"OUTPUT0": (1,)})
-    assert [array.shape for array in answer] == [(1, 2), (1, 3)]
-
-
 def test_the_client_sees_its_length_in_the_configured_reshape() -> None:
     text = f"max_batch_size: 8\n{tensor_text('input', 'INPUT0', 'FP32', [-1])}"
     text += tensor_text("output", "OUTPUT0", "FP32", [-1, 1], "reshape { shape: [ -1 ] }")
@@ -220,13 +154,6 @@ def test_the_client_sees_its_length_in_the_configured_reshape() -> None:
 def test_without_batching_the_whole_result_is_cut() -> None:
     text = bucket_text(max_batch_size=0, LENGTH_BUCKETS="4")
     assert split(text, [request(3)], numbers(4), axes={"OUTPUT0": (0,)})[0][0].tolist() == [0, 1, 2]
-
-
-def test_only_the_requested_outputs_are_given() -> None:
-    text = bucket_text(LENGTH_BUCKETS="3") + tensor_text("output", "OTHER", "FP32", [1])
-    wanted = request(1, 2, outputs=("OTHER",))
-    ((other,),) = split(text, [wanted], numbers(1, 3), numbers(1, 1), axes={"OUTPUT0": (1,)})
-    assert other.tolist() == [[0]]
 
 
 @pytest.mark.parametrize("result", [numbers(3, 2), numbers(6), numbers()])

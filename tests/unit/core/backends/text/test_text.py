@@ -101,14 +101,6 @@ def test_modules_of_sentence_transformers_are_followed(tmp_path: Path) -> None:
     np.testing.assert_allclose(vector, first / np.linalg.norm(first), rtol=1e-5)
 
 
-def test_requests_are_run_together_and_get_their_own_rows(tmp_path: Path) -> None:
-    with serving(write_folder(tmp_path)) as model:
-        requests = [model.request({"text": column(*texts)}) for texts in (["cat"], ["dog in paris", "bad"])]
-        first, second = model.execute(requests)
-    np.testing.assert_allclose(first["embedding"], [mean_of("cat")], rtol=1e-5)
-    np.testing.assert_allclose(second["embedding"], [mean_of("dog in paris"), mean_of("bad")], rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("settings", "score"),
     [
@@ -226,13 +218,6 @@ def test_long_texts_are_cut_or_refused(tmp_path: Path) -> None:
 def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     with serving(write_folder(tmp_path)) as model, pytest.raises(InvalidRequest, match="text 1 is not UTF-8"):
         model.infer({"text": column("cat", b"\xff")})
-
-
-def test_padding_is_counted(tmp_path: Path) -> None:
-    with serving(write_folder(tmp_path)) as model:
-        execution = model.run([model.request({"text": column("cat", "cat dog cat dog")})])
-    assert execution.bucket is not None
-    assert (execution.bucket.elements, execution.bucket.padding) == (3 + 6, 3)
 
 
 def test_texts_of_like_length_are_run_together() -> None:

@@ -34,15 +34,6 @@ def test_one_response(memory_server: MemoryServer, request_: InferenceRequest) -
     assert memory_server.asked == [(request_, False)]
 
 
-def test_an_answer_without_a_response_is_an_error(memory_server: MemoryServer, request_: InferenceRequest) -> None:
-    memory_server.streams.append(MemoryStream(None))
-    response = request_.exec()
-    assert isinstance(response, InferenceResponse)
-    error = response.error()
-    assert error is not None
-    assert error.message() == "An error occurred while performing BLS request."
-
-
 def test_many_responses_as_often_as_wanted(memory_server: MemoryServer, request_: InferenceRequest) -> None:
     memory_server.streams.append(MemoryStream(*TWO, None))
     responses = request_.exec(decoupled=True)
@@ -50,14 +41,6 @@ def test_many_responses_as_often_as_wanted(memory_server: MemoryServer, request_
     assert memory_server.asked == [(request_, True)]
     for _ in range(2):
         assert list(responses) == TWO
-
-
-def test_an_iteration_goes_on_where_it_stopped(memory_server: MemoryServer, request_: InferenceRequest) -> None:
-    memory_server.streams.append(MemoryStream(*TWO, None))
-    responses = request_.exec(decoupled=True)
-    assert isinstance(responses, ResponseIterator)
-    assert next(iter(responses)) is TWO[0]
-    assert list(responses) == TWO[1:]
 
 
 def test_responses_can_be_cancelled(memory_server: MemoryServer, request_: InferenceRequest) -> None:
@@ -131,13 +114,6 @@ def test_only_while_the_model_serves(memory_server: MemoryServer, request_: Infe
         request_.exec()
     assert str(caught.value) == ONLY_IN_EXECUTE
     assert memory_server.asked == []
-
-
-def test_a_request_that_arrived_can_be_sent_again(memory_server: MemoryServer) -> None:
-    memory_server.streams.append(MemoryStream(TWO[0]))
-    request = InferenceRequest._arrived(1, [], ("A",), b'{"id": "r"}')
-    request.exec()
-    assert request._description() == {"id": "r", "model_name": "model"}
 
 
 def test_a_flag_that_is_no_bool(request_: InferenceRequest) -> None:

@@ -90,11 +90,6 @@ def test_strides_are_refused(array: np.ndarray[Any, Any]) -> None:
     assert str(caught.value) == STRIDED
 
 
-def test_strides_of_single_elements_do_not_matter() -> None:
-    array = np.zeros((4, 4))[:, :1][:1]
-    assert Tensor.from_dlpack("T", array).shape() == [1, 1]
-
-
 @pytest.mark.parametrize("source", [None, [1], b"x", object()])
 def test_what_is_no_tensor(source: Any) -> None:
     with pytest.raises(TritonModelException) as caught:

@@ -9,8 +9,6 @@ import pytest
 import triton_python_backend_utils as pb_utils
 from trident_stub.errors import TritonError, text_of
 
-from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer
-
 
 @pytest.mark.parametrize(
     ("name", "number"),
@@ -28,10 +26,6 @@ from tests.unit.core.backends.python.stub.trident_stub.memory_server import Memo
 def test_codes(name: str, number: int) -> None:
     error = TritonError(message="text", code=getattr(TritonError, name))
     assert (error.message(), error.code()) == ("text", number)
-
-
-def test_an_error_is_internal_unless_it_says_otherwise() -> None:
-    assert TritonError("text").code() == TritonError.INTERNAL
 
 
 @pytest.mark.parametrize("arguments", [(None,), (1,), ("text", None), ("text", 8), ("text", "INTERNAL")])
@@ -63,23 +57,3 @@ def test_texts_of_tensors_and_errors_in_bytes() -> None:
     assert pb_utils.Tensor(BYTES, np.zeros(1)).name() == "ä"
     assert pb_utils.Tensor.from_dlpack(BYTES, np.zeros(1)).name() == "ä"
     assert pb_utils.TritonError(BYTES).message() == "ä"
-
-
-def test_texts_to_the_server_in_bytes(memory_server: MemoryServer) -> None:
-    memory_server.answers.update(
-        metric_family={"family": 1}, metric_create={"metric": 1}, is_model_ready={"ready": True}
-    )
-    pb_utils.Logger.log_info(BYTES)
-    pb_utils.Logger.log(BYTES)
-    assert [line[1] for line in memory_server.lines] == ["ä", "ä"]
-    pb_utils.MetricFamily(BYTES, BYTES, pb_utils.MetricFamily.GAUGE).Metric({BYTES: BYTES})
-    pb_utils.load_model(BYTES, BYTES, {BYTES: b"\xff"})
-    pb_utils.unload_model(BYTES)
-    assert pb_utils.is_model_ready(BYTES, b"1")
-    assert [fields for _, fields in memory_server.calls] == [
-        {"name": "ä", "description": "ä", "kind": "GAUGE"},
-        {"family": 1, "labels": {"ä": "ä"}, "buckets": None},
-        {"model_name": "ä", "config": "ä", "files": {"ä": "/w=="}},
-        {"model_name": "ä", "unload_dependents": False},
-        {"model_name": "ä", "model_version": "1"},
-    ]

@@ -18,12 +18,10 @@ from trident_stub.response import InferenceResponse
 from trident_stub.tensor import Tensor
 
 from tests.unit.core.backends.python.stub.trident_stub.conftest import MakeHost
-from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer, MemoryStream
-from tests.waiting import until
+from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer
 
 DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 PREFIX = "Failed to process the request(s) for model 'model_0_0', message: "
-RESPONSE = "pb_utils.InferenceResponse([])"
 
 
 def model(execute: str, kind: str = "def") -> str:
@@ -142,27 +140,6 @@ def test_a_model_without_execute_loads(make_host: MakeHost, tmp_path: Path) -> N
     assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text] * 2
 
 
-@pytest.mark.parametrize("kind", ["def", "async def"])
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("raise ValueError('why')", "ValueError: why"),
-        ("sys.exit(3)", "SystemExit: 3"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
-        ("pb_utils.Tensor('', None)", "TritonModelException: Tensor name cannot be an empty string."),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-    ],
-)
-def test_exceptions_name_the_line_of_the_model(
-    make_host: MakeHost, tmp_path: Path, kind: str, line: str, text: str
-) -> None:
-    host = make_host(model(f"def deep():\n    {line}\ndeep()", kind))
-    host.initialize()
-    at = f"\n\nAt:\n  {tmp_path}/1/model.py(8): deep\n  {tmp_path}/1/model.py(9): execute\n"
-    for _ in range(2):
-        assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text + at] * 2
-
-
 def test_one_request_fails_alone(make_host: MakeHost) -> None:
     host = make_host(
         model("error = pb_utils.TritonError('no', pb_utils.TritonError.NOT_FOUND)\n"
@@ -173,52 +150,6 @@ def test_one_request_fails_alone(make_host: MakeHost) -> None:
     assert good is not None
     assert not good.has_error()
     assert error_of(bad) == ("no", TritonError.NOT_FOUND)
-
-
-def test_senders_answer_instead(make_host: MakeHost, memory_server: MemoryServer) -> None:
-    host = make_host(model("requests[1].get_response_sender().send(answers[1], 1)\nreturn [answers[0], None]"))
-    host.initialize()
-    responses = host.execute(batch())
-    assert [response is None for response in responses] == [False, True]
-    assert [(number, final) for number, _, final in memory_server.sent] == [(1, True)]
-
-
-def test_none_leaves_all_to_the_senders(make_host: MakeHost, memory_server: MemoryServer) -> None:
-    host = make_host(model("for request in requests:\n    request.get_response_sender().send(answers[0], 1)"))
-    host.initialize()
-    assert list(host.execute(batch())) == [None, None]
-    assert [number for number, _, _ in memory_server.sent] == [0, 1]
-
-
-RETURN = "return a list with one InferenceResponse for each request, or "
-SEND = "send it with request.get_response_sender() and the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL"
-
-
-@pytest.mark.parametrize(
-    ("execute", "decoupled", "text"),
-    [
-        ("pass", False, f"execute returned None, and the model sent no response: {RETURN}{SEND}"),
-        ("pass", True, f"execute returned None, and the model sent no response: {SEND}"),
-        (
-            "return [None] * len(requests)",
-            False,
-            f"execute returned None in its list for this request, and the model sent no response: {RETURN}{SEND}",
-        ),
-        (
-            "for request in requests:\n    request.get_response_sender()",
-            False,
-            "the model dropped its response sender before the final response",
-        ),
-    ],
-)
-def test_requests_that_nobody_can_answer_fail(
-    make_host: MakeHost, memory_server: MemoryServer, execute: str, decoupled: bool, text: str
-) -> None:
-    host = make_host(model(execute), **(DECOUPLED if decoupled else {}))
-    host.initialize()
-    assert list(host.execute(batch())) == [None, None]
-    until(lambda: len(memory_server.sent) == 2, "the ends of the requests")
-    assert [error_of(response)[0] for _, response, _ in memory_server.sent] == [text] * 2
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
@@ -282,56 +213,12 @@ def test_a_rescheduled_request_has_answers_but_no_end(make_host: MakeHost, memor
     assert [final for _, _, final in memory_server.sent] == [False]
 
 
-def test_a_request_that_was_ended_is_not_rescheduled(make_host: MakeHost) -> None:
-    lines = ["requests[0].get_response_sender().send(answers[0], 1)", "requests[0].set_release_flags(2)"]
-    host = make_host(model("\n".join([*lines, "return None"])), **DECOUPLED)
-    host.initialize()
-    (request,) = batch(1)
-    assert host.execute([request]) == [None]
-    assert not host.is_rescheduled(request)
-
-
 def test_a_rescheduled_request_fails_with_its_batch(make_host: MakeHost) -> None:
     host = make_host(model("requests[0].set_release_flags(2)\nreturn [None, 'text']"))
     host.initialize()
     requests = batch()
     assert all(error_of(response)[0].startswith(PREFIX) for response in host.execute(requests))
     assert not host.is_rescheduled(requests[0])
-
-
-def test_a_decoupled_model_returns_none(make_host: MakeHost, memory_server: MemoryServer) -> None:
-    host = make_host(model("return answers"), **DECOUPLED)
-    host.initialize()
-    text = "Python model 'model_0_0' is using the decoupled mode and the execute function must return None."
-    assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text] * 2
-    assert memory_server.sent == []
-
-
-def test_decoupled_coroutines_overlap(make_host: MakeHost, memory_server: MemoryServer) -> None:
-    host = make_host(
-        model(
-            "self.both = getattr(self, 'both', None) or asyncio.Barrier(2)\n"
-            "await self.both.wait()\n"
-            "for request in requests:\n"
-            "    request.get_response_sender().send(answers[0], 1)",
-            "async def",
-        ),
-        **DECOUPLED,
-    )
-    host.initialize()
-    everything = threading.Event()
-    send = memory_server.send
-
-    def count(number: int, response: InferenceResponse | None, final: bool) -> None:
-        send(number, response, final)
-        if len(memory_server.sent) == 2:
-            everything.set()
-
-    memory_server.send = count  # type: ignore[method-assign]
-    assert list(host.execute(batch(1))) == [None]
-    assert memory_server.sent == []
-    assert list(host.execute(batch(1))) == [None]
-    assert everything.wait(60)
 
 
 @pytest.mark.parametrize("last", ["raise ValueError('why')", "sys.exit(1)", "return answers"])
@@ -357,20 +244,6 @@ def test_coroutines_end_with_the_model(make_host: MakeHost, memory_server: Memor
     assert error_of(memory_server.sent[0][1])[0] == PREFIX + "CancelledError: "
 
 
-def test_other_models_are_asked_from_a_coroutine(make_host: MakeHost, memory_server: MemoryServer) -> None:
-    host = make_host(
-        model(
-            "ask = pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name='other')\n"
-            "return await asyncio.gather(*[ask.async_exec() for _ in requests])",
-            "async def",
-        )
-    )
-    host.initialize()
-    answers = [InferenceResponse([]), InferenceResponse([])]
-    memory_server.streams += [MemoryStream(answer) for answer in answers]
-    assert list(host.execute(batch())) == answers
-
-
 @pytest.mark.parametrize("where", ["initialize", "finalize"])
 def test_other_models_are_asked_in_execute_only(make_host: MakeHost, memory_server: MemoryServer, where: str) -> None:
     host = make_host(
@@ -391,35 +264,6 @@ def test_other_models_are_asked_in_execute_only(make_host: MakeHost, memory_serv
         assert memory_server.lines[0][1].startswith(reason)
 
 
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        (
-            "x = (",
-            "SyntaxError: '(' was never closed (model.py, line 1)\n\nAt:\n  {file}(1): column 5 of 'x = ('\n",
-        ),
-        (
-            "import no_such_module",
-            "ModuleNotFoundError: No module named 'no_such_module'\n\nAt:\n  {file}(1): <module>\n",
-        ),
-        ("class Other: pass", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
-        ("raise SystemExit(2)", "SystemExit: 2\n\nAt:\n  {file}(1): <module>\n"),
-        (
-            "class TritonPythonModel:\n    def initialize(self, args):\n        raise OSError('disk')",
-            "OSError: disk\n\nAt:\n  {file}(3): initialize\n",
-        ),
-        (
-            "class TritonPythonModel:\n    def __init__(self):\n        raise OSError('disk')",
-            "OSError: disk\n\nAt:\n  {file}(3): __init__\n",
-        ),
-    ],
-)
-def test_models_that_cannot_be_loaded(make_host: MakeHost, tmp_path: Path, source: str, reason: str) -> None:
-    with pytest.raises(ModelFailed) as caught:
-        make_host(source).initialize()
-    assert str(caught.value) == reason.format(file=tmp_path / "1" / "model.py")
-
-
 def test_files_that_cannot_be_models(make_host: MakeHost, tmp_path: Path) -> None:
     with pytest.raises(ModelFailed) as caught:
         make_host("", file="1/model.pyc").initialize()
@@ -431,55 +275,11 @@ def test_files_that_cannot_be_models(make_host: MakeHost, tmp_path: Path) -> Non
     assert str(caught.value) == f"Python model file not found in '{tmp_path}/1/model.py'"
 
 
-def test_a_backend_in_python(make_host: MakeHost, tmp_path: Path) -> None:
-    host = make_host(
-        f"""
-        import triton_python_backend_utils as pb_utils
-        import backend_part
-        class TritonPythonModel:
-            def initialize(self, args):
-                assert __name__ == "backend_file", __name__
-                assert pb_utils.get_model_dir() == "{tmp_path}/1", pb_utils.get_model_dir()
-        """,
-        file="backends/mine/backend_file.py",
-    )
-    (tmp_path / "backends" / "mine" / "backend_part.py").touch()
-    host.initialize()
-
-
 def test_neighbours_of_both_folders_can_be_imported(make_host: MakeHost, tmp_path: Path) -> None:
     host = make_host("import of_the_version, of_the_model\nclass TritonPythonModel: pass")
     (tmp_path / "1" / "of_the_version.py").touch()
     (tmp_path / "of_the_model.py").touch()
     host.initialize()
-
-
-@pytest.mark.parametrize("kind", ["def", "async def"])
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("return True", True),
-        ("return False", False),
-        ("return 1", "is_ready() must return a boolean value"),
-        ("pass", "is_ready() must return a boolean value"),
-        ("raise ValueError('why')", "ValueError: why\n\nAt:\n  {file}(4): is_ready\n"),
-    ],
-)
-def test_readiness(make_host: MakeHost, tmp_path: Path, kind: str, line: str, expected: bool | str) -> None:
-    host = make_host(
-        f"""
-        class TritonPythonModel:
-            {kind} is_ready(self):
-                {line}
-        """
-    )
-    host.initialize()
-    if isinstance(expected, bool):
-        assert host.is_ready() is expected
-    else:
-        with pytest.raises(ModelFailed) as caught:
-            host.is_ready()
-        assert str(caught.value) == expected.format(file=tmp_path / "1" / "model.py")
 
 
 def test_what_finalize_raises_is_logged(make_host: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:
@@ -488,22 +288,6 @@ def test_what_finalize_raises_is_logged(make_host: MakeHost, memory_server: Memo
     host.finalize()
     text = f"ValueError: why\n\nAt:\n  {tmp_path}/1/model.py(3): finalize\n"
     assert memory_server.lines == [(2, text, "model.py", 0)]
-
-
-def test_a_model_that_failed_is_not_finalized(make_host: MakeHost, memory_server: MemoryServer) -> None:
-    host = make_host(
-        """
-        class TritonPythonModel:
-            def initialize(self, args):
-                raise ValueError
-            def finalize(self):
-                raise OSError
-        """
-    )
-    with pytest.raises(ModelFailed):
-        host.initialize()
-    host.finalize()
-    assert memory_server.lines == []
 
 
 COMPLETE = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n        "

@@ -11,8 +11,6 @@ from trident_stub.errors import TritonModelException
 from trident_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
 from trident_stub.tensor import Tensor
 
-from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer
-
 T = Tensor("T", np.zeros(1))
 
 
@@ -38,26 +36,6 @@ def test_a_request_that_arrived() -> None:
     assert request.requested_output_names() == {"A", "B"}
     request.set_flags(1)
     assert request.flags() == 1
-
-
-def test_what_a_plain_request_has() -> None:
-    request = InferenceRequest._arrived(7, [T], ("A",))
-    assert request.request_id() == ""
-    assert request.correlation_id() == 0
-    assert request.flags() == 0
-    assert request.timeout() == 0
-    assert json.loads(request.parameters()) == {}
-    assert request.trace().get_context() is None
-
-
-def test_cancellation(memory_server: MemoryServer) -> None:
-    request = InferenceRequest._arrived(7, [T], ("A",))
-    assert not request.is_cancelled()
-    assert not request.get_response_sender().is_cancelled()
-    memory_server.cancelled.add(7)
-    assert request.is_cancelled()
-    assert request.get_response_sender().is_cancelled()
-    request.get_response_sender()._close()
 
 
 def test_a_request_of_the_model() -> None:
@@ -96,12 +74,6 @@ def test_numbers_of_numpy_and_any_sequence_of_names() -> None:
     assert request.inputs() == [T]
     assert request.requested_output_names() == {"A", "B"}
     assert type(request.flags()) is int
-
-
-def test_the_least_that_a_request_needs() -> None:
-    request = InferenceRequest(inputs=[], requested_output_names=[], model_name="other")
-    assert request._description()["model_version"] == -1
-    assert request.correlation_id() == 0
 
 
 @pytest.mark.parametrize(

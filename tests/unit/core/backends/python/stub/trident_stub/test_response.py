@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
 from typing import Any
 
 import numpy as np
 import pytest
-from trident_stub.errors import TritonError, TritonModelException
+from trident_stub.errors import TritonModelException
 from trident_stub.model import running_model
 from trident_stub.request import InferenceRequest
 from trident_stub.response import InferenceResponse
@@ -18,21 +17,6 @@ from tests.unit.core.backends.python.stub.trident_stub.memory_server import Memo
 from tests.waiting import until
 
 A, B = Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1))
-
-
-def test_outputs_errors_and_parameters() -> None:
-    plain = InferenceResponse([A, B])
-    assert plain.output_tensors() == [A, B]
-    assert not plain.has_error()
-    assert plain.error() is None
-    assert json.loads(plain.parameters()) == {}
-    failed = InferenceResponse(error=TritonError("no", TritonError.NOT_FOUND), parameters={"a": True, "b": 1, "c": ""})
-    assert failed.output_tensors() == []
-    error = failed.error()
-    assert error is not None
-    assert (error.message(), error.code()) == ("no", 2)
-    assert failed.has_error()
-    assert json.loads(failed.parameters()) == {"a": True, "b": 1, "c": ""}
 
 
 @pytest.mark.usefixtures("memory_server")
@@ -134,14 +118,6 @@ def test_what_cannot_be_sent(memory_server: MemoryServer, arguments: Any) -> Non
 def test_a_request_has_one_sender() -> None:
     sender = InferenceRequest(inputs=[], requested_output_names=[], model_name="other")
     assert sender.get_response_sender() is sender.get_response_sender()
-
-
-def test_requested_outputs_only(memory_server: MemoryServer) -> None:
-    two = InferenceResponse([Tensor("B", np.zeros(1)), *RESPONSE.output_tensors()])
-    arrived().get_response_sender().send(two, 1)
-    ((_, sent, _),) = memory_server.sent
-    assert sent is not None
-    assert sent.output_tensors() == RESPONSE.output_tensors()
 
 
 def test_nobody_answers_a_request_of_the_model(memory_server: MemoryServer) -> None:
