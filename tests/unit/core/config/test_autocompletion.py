@@ -28,7 +28,7 @@ from trident.core.config.placement import (
 )
 from trident.core.config.platforms import fill_platform, pads_batches, platform_problems
 from trident.core.config.problem import ModelSignature, TensorSignature
-from trident.core.config.schema import DataType, ModelConfig, ModelInstanceGroup
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup
 from trident.core.errors import ConfigInvalid
 
 
@@ -44,13 +44,6 @@ def test_latest_version_is_the_default_policy(text: str) -> None:
     assert normalized(text).version_policy.latest.num_versions == 1
 
 
-def test_sequence_batching_gets_the_default_idle_time() -> None:
-    sequence = normalized("max_batch_size: 4 sequence_batching { oldest {} }").sequence_batching
-    assert sequence.max_sequence_idle_microseconds == 1_000_000
-    assert list(sequence.oldest.preferred_batch_size) == [4]
-    assert normalized("sequence_batching {}").sequence_batching.max_sequence_idle_microseconds == 1_000_000
-
-
 def test_given_values_stay() -> None:
     assert normalized("version_policy { latest { num_versions: 3 } }").version_policy.latest.num_versions == 3
     assert normalized("version_policy { all {} }").version_policy.WhichOneof("policy_choice") == "all"
@@ -58,13 +51,6 @@ def test_given_values_stay() -> None:
     assert list(normalized("dynamic_batching {}").dynamic_batching.preferred_batch_size) == []
     given = normalized("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 2, 4 ] }")
     assert list(given.dynamic_batching.preferred_batch_size) == [2, 4]
-
-
-def test_pinned_memory_is_enabled_by_default() -> None:
-    optimization = normalized("optimization { input_pinned_memory {} }").optimization
-    assert not optimization.input_pinned_memory.enable
-    assert optimization.output_pinned_memory.enable
-    assert not normalized('platform: "ensemble"').HasField("optimization")
 
 
 def test_second_normalisation_changes_nothing() -> None:
@@ -134,15 +120,6 @@ def test_contradiction_is_a_problem(given: dict[str, str], message: str) -> None
 
 
 @pytest.mark.parametrize(
-    "given", [{"backend": "onnxruntime"}, {"backend": "mine"}, {"backend": "mine", "platform": "any"}]
-)
-def test_valid_pair_has_no_problem(given: dict[str, str]) -> None:
-    config = ModelConfig(name="m", **given)
-    fill_platform(config, [])
-    assert platform_problems(config, "m") == []
-
-
-@pytest.mark.parametrize(
     ("given", "pads"),
     [
         ({"platform": "onnxruntime_onnx"}, True),
@@ -202,16 +179,6 @@ def test_a_missing_gpu_is_refused_or_replaced_by_the_cpu() -> None:
         "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"
     ]
     assert problems("instance_group { kind: KIND_CPU }", None) == []
-
-
-@pytest.mark.parametrize("gpu_ids", [(), None])
-def test_a_missing_gpu_is_answered_with_both_ways_out(gpu_ids: GpuIds) -> None:
-    config = config_of("instance_group { kind: KIND_GPU }")
-    normalize_instance_groups(config, gpu_ids)
-    [problem] = instance_group_problems(config, "m", gpu_ids)
-    assert "--gpu-missing=cpu, or use KIND_CPU; to run it on a GPU, " in problem.hint
-    assert "start the server where it sees one" in problem.hint
-    assert ("install trident-inference[gpu]" in problem.hint) == (gpu_ids is None)
 
 
 def test_ensemble_has_no_groups() -> None:
@@ -292,11 +259,6 @@ def test_each_count_and_gpu_gives_an_instance() -> None:
     )
 
 
-def test_device_has_a_name() -> None:
-    assert Placement("m_0", DeviceKind.CPU).device == "cpu"
-    assert Placement("m_0", DeviceKind.GPU, 3).device == "gpu:3"
-
-
 def placed(text: str, name: str = "m") -> list[Placement]:
     """Placements from a text: `c` is an instance on the CPU, a digit an instance on that GPU."""
     return [
@@ -346,13 +308,6 @@ def test_batchable_graph_gets_the_default_batch_size_and_a_batcher(caplog: pytes
     ]
 
 
-def test_default_of_zero_leaves_the_model_without_batching() -> None:
-    config = completed("", signature(), default=0)
-    assert config.max_batch_size == 0
-    assert list(config.input[0].dims) == [-1, 16]
-    assert not config.HasField("dynamic_batching")
-
-
 def test_given_sides_and_batch_size_stay() -> None:
     config = completed("max_batch_size: 2", signature())
     assert config.max_batch_size == 2
@@ -381,17 +336,3 @@ def test_batch_size_for_a_graph_that_cannot_batch_is_refused(
         "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified"
     )
     assert (caught.value.hint or "").startswith(tensor)
-
-
-def test_tensor_without_dimensions_gets_one() -> None:
-    batching = completed("", signature((-1,), (-1,))).input[0]
-    assert list(batching.dims) == [1]
-    assert batching.HasField("reshape")
-    scalar = completed("", signature((), ())).input[0]
-    assert list(scalar.dims) == [1]
-    assert not scalar.HasField("reshape")
-
-
-def test_unsupported_datatype_becomes_invalid() -> None:
-    graph = ModelSignature((TensorSignature("IN", "", (-1, 2)),), ())
-    assert completed("", graph).input[0].data_type == DataType.TYPE_INVALID

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from google.protobuf import text_format
 
-from trident.core.config.ensemble import EnsembleStep, ensemble_steps, first_unconnected, needed_steps
+from trident.core.config.ensemble import EnsembleStep, ensemble_steps, needed_steps
 from trident.core.config.ensemble_check import KnownModels, compose, may_match
 from trident.core.config.problem import Problem
 from trident.core.config.resolve import resolve_model_spec
@@ -48,14 +48,6 @@ def test_steps_are_read_from_the_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "output", "expected"),
-    [("x>b b>c", "c", "x"), ("ax>b", "b", "x"), ("c>b b>c", "c", ""), ("a>b", "z", "z")],
-)
-def test_the_tensor_that_nothing_writes(text: str, output: str, expected: str) -> None:
-    assert first_unconnected(steps(text), output, {"a"}) == expected
-
-
-@pytest.mark.parametrize(
     ("text", "outputs", "expected"),
     [
         ("a>b a>c", "b", (0,)),
@@ -92,12 +84,6 @@ def composed_step(name: str, inputs: dict[str, str], outputs: dict[str, str]) ->
 def problems(ensemble: ModelSpec, *pairs: tuple[EnsembleStep, ModelSpec]) -> list[str]:
     found = compose(ensemble, [each for each, _ in pairs], [spec for _, spec in pairs])
     return [problem.message for problem in found.problems]
-
-
-def test_models_that_fit_have_no_problems() -> None:
-    assert problems(E, (FIRST, A), (SECOND, B)) == []
-    batching = replace(E, max_batch_size=8)
-    assert problems(batching, (FIRST, replace(A, max_batch_size=8)), (SECOND, replace(B, max_batch_size=9))) == []
 
 
 FP = [("X", "FP32", (4,))]

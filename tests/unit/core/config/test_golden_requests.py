@@ -24,7 +24,7 @@ from trident.core.config.golden import (
     golden_requests,
     golden_tensor,
 )
-from trident.core.config.json_fields import Fields, Malformed, nearest, read_json
+from trident.core.config.json_fields import Fields, Malformed, read_json
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.tensors import BY_NAME, Array
@@ -34,18 +34,6 @@ def malformed(call: Callable[[], object]) -> tuple[str, str]:
     with pytest.raises(Malformed) as caught:
         call()
     return str(caught.value), caught.value.hint
-
-
-def test_unknown_field_names_the_nearest() -> None:
-    known = ("tolerance", "request")
-    assert malformed(lambda: Fields({"tolerence": 1}, "", known)) == (
-        "tolerence: unknown field",
-        "did you mean 'tolerance'?",
-    )
-    assert malformed(lambda: Fields({"x": 1}, "a[0]", known)) == (
-        "a[0].x: unknown field",
-        "known are: tolerance, request",
-    )
 
 
 def test_field_of_another_type_is_refused() -> None:
@@ -81,16 +69,6 @@ def test_invalid_json_is_refused(content: bytes, message: str) -> None:
 
 def test_integer_with_too_many_digits_is_refused() -> None:
     assert malformed(lambda: read_json(b"1" * 100_000))[0].startswith("not JSON: Exceeds the limit")
-
-
-def test_nearest_name_or_all_names_are_the_hint() -> None:
-    assert nearest("INPUT", ["INPUT0", "MASK"]) == "did you mean 'INPUT0'?"
-    assert nearest("x", ["INPUT0", "MASK"]) == "known are: INPUT0, MASK"
-    with pytest.raises(Malformed, match=r"t\.datatype: expected one of BOOL, .*, got 'FLOAT32'"):
-        array_of_unknown("FLOAT32")
-    with pytest.raises(Malformed) as caught:
-        array_of_unknown("FP31")
-    assert caught.value.hint == "did you mean 'FP32'?"
 
 
 def array(datatype: str, shape: list[int], values: list[Any]) -> Array:
@@ -170,10 +148,6 @@ def test_values_must_fill_the_shape(shape: list[int], values: list[Any], message
     assert fault("INT8", shape, values).startswith(message)
 
 
-def array_of_unknown(datatype: str) -> None:
-    golden_tensor(Fields({"name": "X", "datatype": datatype, "shape": [1], "data": [1]}, "t", TENSOR_FIELDS))
-
-
 FP32, INT32, BYTES = BY_NAME["FP32"], BY_NAME["INT32"], BY_NAME["BYTES"]
 SPEC = ModelSpec(
     name="m",
@@ -232,19 +206,6 @@ def test_reader_reads_request_and_expected_outputs(tmp_path: Path) -> None:
     assert [each.tensor.name for each in golden.expected] == ["SCORES", "CLASS"]
     request = golden.inference_request(SPEC)
     assert (request.model_name, request.model_version, request.id) == ("m", 1, "a.json")
-
-
-def test_files_are_sorted_and_other_files_ignored(tmp_path: Path) -> None:
-    for name in ("b.json", "a.json", "Z.json", ".hidden.json", "notes.txt", "c.json.bak"):
-        write(tmp_path, document() if name.endswith(".json") and name[0] != "." else b"junk", name)
-    (tmp_path / "golden" / "folder.json").mkdir()
-    assert [each.name for each in golden_requests(tmp_path, SPEC, 1)] == ["Z.json", "a.json", "b.json"]
-
-
-def test_model_without_golden_requests_has_none(tmp_path: Path) -> None:
-    assert golden_requests(tmp_path, SPEC, 1) == []
-    (tmp_path / "golden").write_text("no folder")
-    assert golden_requests(tmp_path, SPEC, 1) == []
 
 
 def test_request_may_be_limited_to_versions(tmp_path: Path) -> None:
@@ -351,15 +312,6 @@ def test_error_names_the_field(tmp_path: Path, place: list[Any], value: object, 
     assert found[1] == hint
 
 
-def test_requested_output_must_exist(tmp_path: Path) -> None:
-    content = document()
-    content["request"]["outputs"] = [{"name": "SCORES"}, {"name": "SCORE"}]
-    assert mistake(tmp_path, content) == (
-        "request.outputs[1].name: the model has no output 'SCORE'",
-        "did you mean 'SCORES'?",
-    )
-
-
 @pytest.mark.parametrize("place", ["inputs", "outputs"])
 def test_long_name_gives_a_short_message(tmp_path: Path, place: str) -> None:
     content = document()
@@ -373,13 +325,6 @@ def test_missing_section_is_an_error(tmp_path: Path, missing: str) -> None:
     content = document()
     del content[missing]
     assert mistake(tmp_path, content) == (f"{missing}: missing", "")
-
-
-def test_every_invalid_file_is_a_problem(tmp_path: Path) -> None:
-    for name in ("a.json", "b.json"):
-        write(tmp_path, b"junk", name)
-    write(tmp_path, document(), "c.json")
-    assert [problem.path for problem in problems(tmp_path)] == ["golden/a.json", "golden/b.json"]
 
 
 def test_decoupled_model_is_refused(tmp_path: Path) -> None:
@@ -408,12 +353,6 @@ def test_link_out_of_the_model_directory_is_refused(tmp_path: Path) -> None:
     (model / "golden" / "a.json").symlink_to(outside / "golden" / "a.json")
     (problem,) = problems(model)
     assert problem.message.endswith("the file is outside the model directory")
-
-
-def test_link_within_the_model_directory_is_followed(tmp_path: Path) -> None:
-    write(tmp_path, document(), "elsewhere.txt")
-    (tmp_path / "golden" / "a.json").symlink_to("elsewhere.txt")
-    assert [each.name for each in golden_requests(tmp_path, SPEC, 1)] == ["a.json"]
 
 
 def test_unreadable_file_is_a_problem(tmp_path: Path) -> None:

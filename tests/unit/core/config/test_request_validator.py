@@ -151,14 +151,6 @@ def test_unknown_output_is_refused_first() -> None:
     assert refusal(SIMPLE, outputs=("NOPE",)) == "unexpected inference output 'NOPE' for model 'simple'"
 
 
-def test_refusal_without_batching_has_no_batch_note() -> None:
-    model = spec(0, IN=("FP32", (2, 4)))
-    assert refusal(model, raw("IN", 1, 4, datatype="FP32")) == (
-        ID + "unexpected shape for input 'IN' for model 'simple'. Expected [2,4], got [1,4]. "
-    )
-    assert batch_form(model, raw("IN", 2, 4, datatype="FP32")) == (1, None)
-
-
 def test_counts_beyond_64_bits_are_refused_before_any_allocation() -> None:
     model = spec(8, IN=("INT32", (-1, -1)))
     assert refusal(model, raw("IN", 1, 2**62, 16, size=64)) == (

@@ -23,9 +23,7 @@ from trident.core.config.spec import (
     BatchingSpec,
     FlagControl,
     IdControl,
-    InputSpec,
     ModelSpec,
-    OutputSpec,
     QueuePolicy,
     SequenceSpec,
     StateSpec,
@@ -42,38 +40,6 @@ def resolved(text: str) -> ModelSpec:
 
 def batching(text: str) -> BatchingSpec | None:
     return resolved(text).batching
-
-
-def test_spec_holds_the_tensors_by_name() -> None:
-    spec = resolved(
-        'max_batch_size: 8 input { name: "A" data_type: TYPE_STRING dims: [ 1 ] reshape {} optional: true '
-        'allow_ragged_batch: true } input { name: "B" data_type: TYPE_FP32 dims: [ -1, 2 ] } '
-        'output { name: "Z" data_type: TYPE_INT8 dims: [ 4 ] reshape { shape: [ 2, 2 ] } } '
-        'metric_tags { key: "team" value: "x" } model_transaction_policy { decoupled: true }'
-    )
-    assert spec == ModelSpec(
-        name="m",
-        version=3,
-        platform="onnxruntime_onnx",
-        backend="onnxruntime",
-        max_batch_size=8,
-        inputs={
-            "A": InputSpec(
-                name="A",
-                datatype=BY_NAME["BYTES"],
-                dims=(1,),
-                model_dims=(),
-                optional=True,
-                allow_ragged_batch=True,
-            ),
-            "B": InputSpec(name="B", datatype=BY_NAME["FP32"], dims=(-1, 2)),
-        },
-        outputs={
-            "Z": OutputSpec(name="Z", datatype=BY_NAME["INT8"], dims=(4,), model_dims=(2, 2), labels=("cat", "dog"))
-        },
-        decoupled=True,
-        metric_tags={"team": "x"},
-    )
 
 
 def test_the_labels_of_the_graph_are_used_where_no_label_file_is_named() -> None:
@@ -142,23 +108,6 @@ def run_python(code: str) -> None:
 
 def test_schema_does_not_import_grpc() -> None:
     run_python("import sys, trident.core.config.schema; assert 'grpc' not in sys.modules, 'gRPC was imported'")
-
-
-@pytest.mark.parametrize(
-    "first",
-    ["import trident.core.config.schema, tritonclient.grpc", "import tritonclient.grpc, trident.core.config.schema"],
-)
-def test_client_and_server_share_the_message_classes(first: str) -> None:
-    run_python(
-        f"{first}\n"
-        "import tritonclient.grpc.model_config_pb2 as client\n"
-        "from tritonclient.grpc import service_pb2\n"
-        "from trident.core.config.schema import ModelConfig, ModelInstanceGroup\n"
-        "assert client.ModelConfig is ModelConfig\n"
-        "assert client.ModelInstanceGroup is ModelInstanceGroup\n"
-        "config = ModelConfig(name='simple')\n"
-        "assert service_pb2.ModelConfigResponse(config=config).config.name == 'simple'\n"
-    )
 
 
 CONTROLS = """

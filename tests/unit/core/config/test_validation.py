@@ -14,7 +14,7 @@ from tests.unit.core.config.sequence_configs import sequence_config
 from tests.unit.onnx_models import identity, write_version
 from trident.core.config.autocomplete import fill_identity, normalize
 from trident.core.config.batching import histogram_buckets
-from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.problem import Problem
 from trident.core.config.schema import ModelConfig
 from trident.core.config.validate import (
     batch_tensor_problems,
@@ -25,7 +25,6 @@ from trident.core.config.validate import (
     tensor_problems,
     validate_model_config,
 )
-from trident.core.errors import ConfigInvalid, ErrorCode
 from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, QUEUE
 
 GOOD = (
@@ -124,14 +123,6 @@ def test_inputs_are_checked_after_auto_complete() -> None:
     assert [problem.message for problem in problems(text)] == ["unknown source input name 'A' for m"]
     config = config_of('input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {} }')
     assert list(tensor_problems(config, "m", completed=False)) == []
-
-
-def test_error_has_the_first_message_and_all_problems() -> None:
-    error = InvalidModelConfig([Problem("name", "first", "do this"), Problem("input", "second")], model="m")
-    assert isinstance(error, ConfigInvalid)
-    assert error.code is ErrorCode.INVALID_ARG
-    assert (error.message, error.hint, error.model) == ("first", "do this", "m")
-    assert [problem.message for problem in error.problems] == ["first", "second"]
 
 
 GOOD_IN = 'input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] }'
@@ -300,20 +291,6 @@ def refused(text: str, *, completed: bool = True) -> list[str]:
 )
 def test_dynamic_batching_problem_has_its_text(batching: str, expected: list[str]) -> None:
     assert refused(f"max_batch_size: 8 dynamic_batching {{ {batching} }}") == expected
-
-
-def test_preferred_size_is_checked_after_auto_complete() -> None:
-    text = "dynamic_batching { preferred_batch_size: [ 4 ] }"
-    assert refused(text, completed=False) == []
-    assert refused(text) == ["dynamic batching preferred size must be <= max batch size for m"]
-    assert refused(f"max_batch_size: 2 {text}", completed=False) == refused(text)
-
-
-@pytest.mark.parametrize("value", ["0.5", "20", "3600000", "1e3"])
-def test_a_target_in_milliseconds_is_valid(value: str) -> None:
-    assert refused(f"max_batch_size: 8 dynamic_batching {{}} {target(value)}") == []
-    # As auto-complete writes it.
-    assert refused(f"max_batch_size: 8 dynamic_batching {{ preferred_batch_size: 8 }} {target(value)}") == []
 
 
 @pytest.mark.parametrize("value", ["", "fast", "0", "-1", "nan", "inf", "3600001", "20 ms"])
@@ -722,23 +699,6 @@ def paths(text: str) -> list[str]:
 )
 def test_setting_without_effect_is_named_by_its_path(text: str, path: str) -> None:
     assert paths(text) == [path]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "optimization { graph { level: 1 } input_pinned_memory { enable: true } }",
-        'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }',
-        "instance_group { kind: KIND_CPU } instance_group { kind: KIND_GPU } "
-        'cc_model_filenames { key: "7.5" value: "t4.onnx" }',
-        "dynamic_batching { preserve_ordering: true } response_cache { enable: false }",
-        'backend: "tensorrt" optimization { priority: PRIORITY_MAX cuda { busy_wait_events: true } }',
-        'metric_tags { key: "a" value: "b" } model_transaction_policy { decoupled: true }',
-    ],
-)
-def test_setting_with_an_effect_is_not_named(text: str) -> None:
-    assert paths(text) == []
 
 
 def test_shipped_models_use_every_setting_that_they_have() -> None:

@@ -33,18 +33,6 @@ def write(directory: Path, content: bytes) -> None:
     (directory / "warmup" / "raw").write_bytes(content)
 
 
-def test_empty_samples_are_skipped_and_a_count_of_zero_means_one(tmp_path: Path) -> None:
-    text = 'model_warmup { name: "none" } model_warmup { name: "two" batch_size: 2 } '
-    text += 'model_warmup { name: "often" batch_size: 1 count: 5 }'
-    found = warmup_samples(text_format.Parse(text, ModelConfig(name="m")), tmp_path)
-    assert [(sample.name, sample.batch_size, sample.count) for sample in found] == [("two", 2, 1), ("often", 1, 5)]
-
-
-@pytest.mark.parametrize("source", ["zero_data", "random_data"])
-def test_zero_and_random_strings_are_empty(tmp_path: Path, source: str) -> None:
-    assert array(tmp_path, f"data_type: TYPE_STRING dims: [ 2 ] {source}: true").tolist() == [b"", b""]
-
-
 def test_random_tensors_are_reproducible(tmp_path: Path) -> None:
     value = "data_type: TYPE_INT64 dims: [ 4 ] random_data: true"
     first = array(tmp_path, value)
@@ -94,11 +82,6 @@ def test_invalid_sample_has_the_text_of_triton(tmp_path: Path, value: str, messa
     assert caught.value.message == message
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match=r"failed to open file for read .*/warmup/raw: No such file or directory"):
-        samples(tmp_path, 'data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "raw"')
-
-
 def spec(max_batch_size: int) -> ModelSpec:
     text = f'max_batch_size: {max_batch_size} input {{ name: "IN" data_type: TYPE_FP32 dims: [ 2 ] }} '
     text += 'output { name: "OUT" data_type: TYPE_FP32 dims: [ 2 ] }'
@@ -118,14 +101,6 @@ def found(directory: Path, value: str, *, batch_size: int = 1, max_batch_size: i
 
 
 GOOD = "data_type: TYPE_FP32 dims: [ 2 ] zero_data: true"
-
-
-def test_sample_with_other_inputs_is_a_problem(tmp_path: Path) -> None:
-    (text,) = found(tmp_path, GOOD, name="X")
-    assert text == "failed to run warmup sample 's': unexpected inference input 'X' for model 'm'; "
-    config = text_format.Parse('model_warmup { name: "s" batch_size: 1 }', ModelConfig(name="m"))
-    (problem,) = warmup_problems(config, spec(4), tmp_path)
-    assert "missing required input(s) ['IN']" in problem.message
 
 
 @pytest.mark.parametrize(("batch_size", "max_batch_size"), [(5, 4), (2, 0)])
@@ -159,11 +134,6 @@ def put(folder: Path, content: bytes) -> None:
 def test_data_comes_from_a_file(tmp_path: Path) -> None:
     put(tmp_path, np.arange(5, dtype=np.int32).tobytes())
     assert read(tmp_path, 'dims: [ 2, 2 ] data_file: "data"').tolist() == [[0, 1], [2, 3]]
-
-
-def test_text_comes_from_a_file(tmp_path: Path) -> None:
-    put(tmp_path, b"\x02\0\0\0ab\0\0\0\0")
-    assert read(tmp_path, 'dims: [ 2, 1 ] data_file: "data"', "TYPE_STRING").tolist() == [[b"ab"], [b""]]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, weight_of, write
 from tests.waiting import until
-from trident.core.errors import ErrorCode, ModelLoadFailed, ModelNotFound, ModelNotReady, ServerError, ServerStopping
+from trident.core.errors import ErrorCode, ModelNotReady, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
@@ -73,37 +73,6 @@ def test_a_model_answers_as_it_answers_a_front_end(repository: Path, decoupled: 
         assert bench.version("simple").statistics.snapshot(0).inference_count == 2
 
 
-def test_an_unknown_model_is_an_error_response(repository: Path) -> None:
-    with living(repository) as bench:
-        error = failure(bench, request("ghost"))
-        assert error.message == (
-            FAILED.format("ghost") + "Failed for execute the inference request. Model 'ghost' is not ready. "
-            "Request for unknown model: 'ghost' is not found"
-        )
-        assert error.code is ErrorCode.INTERNAL
-        assert "'simple' version 3 is not found" in failure(bench, request(version=3)).message
-        with pytest.raises(ModelNotFound):
-            bench.bls.spec("ghost")
-
-
-def test_an_invalid_request_is_an_error_response(repository: Path) -> None:
-    with living(repository) as bench:
-        error = failure(bench, request("simple", np.ones((2, 5), np.int32), np.ones((2, 16), np.int32)))
-        assert error.message.startswith(
-            FAILED.format("simple")
-            + "[request id: <id_unknown>] unexpected shape for input 'INPUT0' for model 'simple'"
-        )
-        assert error.code is ErrorCode.INTERNAL
-
-
-def test_the_error_of_the_called_model_keeps_its_text_and_code(repository: Path) -> None:
-    with living(repository) as bench:
-        index = InputTensor("INDEX", "INT64", (1, 1), np.array([[99]], np.int64))
-        error = failure(bench, InferenceRequest("picky", [index]))
-        assert "Error when running inference" not in error.message
-        assert "indices element out of data bounds" in error.message
-
-
 def test_a_decoupled_model_needs_a_caller_that_takes_many_responses(repository: Path) -> None:
     decoupled = 'backend: "fake"\nmodel_transaction_policy { decoupled: true }\n'
     tensors = "".join(
@@ -143,23 +112,6 @@ def test_a_call_waits_no_longer_than_its_timeout(repository: Path) -> None:
         assert error.message == "Request timeout expired"
 
 
-def test_a_model_calls_itself_on_its_other_instance(repository: Path) -> None:
-    config = (repository / "caller" / "config.pbtxt").read_text() + "instance_group [ { count: 2 kind: KIND_CPU } ]"
-    write(repository, "caller", 3, config=config)
-    answers: list[int] = []
-
-    with living(repository) as bench:
-        model = bench.backend.models[-1]
-
-        def ask_once() -> None:
-            model.while_executing = lambda: None
-            answers.append(int(call(bench, request("caller", np.zeros(1, np.int32))).outputs[0].array[0]))
-
-        model.while_executing = ask_once
-        assert bench.ask("caller") == 3
-        assert answers == [3]
-
-
 def test_requests_in_flight_may_still_ask_other_models_while_the_server_stops(repository: Path) -> None:
     answers: list[InferenceResponse] = []
     with living(repository) as bench, ThreadPoolExecutor(1) as pool:
@@ -178,22 +130,6 @@ def test_a_call_after_the_unload_of_its_model_is_an_error_response(repository: P
         bench.bls.unload("simple", asker="asker")
         assert "'simple' is not ready" in failure(bench, request()).message
         assert not bench.bls.is_ready("simple")
-
-
-def test_models_load_and_unload_in_explicit_mode(repository: Path) -> None:
-    with living(repository, control_mode="explicit") as bench:
-        assert not bench.bls.is_ready("simple")
-        bench.bls.load("simple", {}, asker="asker")
-        assert bench.bls.is_ready("simple")
-        assert bench.bls.is_ready("simple", 1)
-        assert not bench.bls.is_ready("simple", 2)
-        config = '{"backend": "onnxruntime", "max_batch_size": 2}'
-        bench.bls.load("simple", {"config": config}, asker="asker")
-        assert bench.bls.spec("simple").max_batch_size == 2
-        bench.bls.unload("simple", asker="asker")
-        assert not bench.bls.is_ready("simple")
-        with pytest.raises(ModelLoadFailed, match="failed to load 'ghost', failed to poll from model repository"):
-            bench.bls.load("ghost", {}, asker="asker")
 
 
 def test_models_load_and_unload_in_no_other_mode(repository: Path) -> None:

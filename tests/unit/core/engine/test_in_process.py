@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import gc
 import queue
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from inspect import Signature, signature
 from pathlib import Path
+from typing import Any
 
 import gevent
 import numpy as np
 import orjson
 import pytest
 
+from tests.project import pure_python_only
 from tests.unit import onnx_models
+from tests.unit.fake_engine import identity_spec
+from trident.core.config.schema import ModelConfig
 from trident.core.engine.in_process import InferenceEngine, make_engine
-from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
+from trident.core.engine.protocol import CallMark, ConfigMessage, Engine, TensorMetadata, call, mark_of, model_metadata
+from trident.core.errors import InvalidRequest, ModelNotFound
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
@@ -23,8 +32,8 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Array
-from trident.core.lifecycle.options import EngineOptions, Readiness
-from trident.core.lifecycle.state import IndexEntry, ModelState, Phase
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import IndexEntry, ModelState
 
 LIMIT_S = 60.0
 CONFIG = """
@@ -64,25 +73,6 @@ def ones(rows: int = 1) -> Array:
     return np.ones((rows, 16), np.int32)
 
 
-def test_the_engine_serves_a_model(tmp_path: Path) -> None:
-    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
-    with serving(tmp_path) as engine:
-        assert engine.is_ready()
-        assert engine.phase().name == Phase.READY
-        response = infer(engine, "simple", ones(2), ones(2))
-        assert response.error is None
-        assert [o.name for o in response.outputs] == ["OUTPUT0", "OUTPUT1"]
-        assert (response.outputs[0].array == 2).all()
-        assert response.outputs[0].shape == (2, 16)
-        (entry,) = engine.model_statistics("simple")
-        assert (entry.name, entry.version) == ("simple", 1)
-        assert (entry.statistics.inference_count, entry.statistics.execution_count) == (2, 1)
-        (line,) = engine.overview()
-        assert (line.device, line.execution_provider) == ("cpu", "CPUExecutionProvider")
-        (metrics,) = engine.metrics().models
-        assert metrics.statistics.request_success == 1
-
-
 def test_errors_are_responses(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
     with serving(tmp_path) as engine:
@@ -108,35 +98,6 @@ def test_all_versions_of_the_policy_serve(tmp_path: Path) -> None:
             engine.model_statistics("nope")
 
 
-def test_a_model_that_fails_gives_the_reason_and_the_others_serve(tmp_path: Path) -> None:
-    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "good", CONFIG)
-    broken = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "broken", CONFIG)
-    (broken / "model.onnx").write_bytes(b"no model")
-    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "typo", "max_batch_sise: 8")
-    with serving(tmp_path) as engine:
-        phase = engine.phase()
-        assert phase.name == Phase.FAILED
-        assert set(phase.failures) == {"broken", "typo"}
-        assert not engine.is_ready()
-        index = {entry.name: entry for entry in engine.repository_index(ready_only=False)}
-        assert index["good"].state is ModelState.READY
-        assert (index["broken"].version, index["broken"].state) == (1, ModelState.UNAVAILABLE)
-        assert index["broken"].reason.startswith("Internal: onnx runtime error 7: ")
-        assert "max_batch_sise" in index["typo"].reason
-        assert [entry.name for entry in engine.repository_index(ready_only=True)] == ["good"]
-        assert infer(engine, "good", ones(), ones()).error is None
-        with pytest.raises(ModelNotReady, match="'broken' failed to load: version 1 is UNAVAILABLE: Internal: onnx"):
-            engine.model("broken")
-        with pytest.raises(ModelNotReady, match=r"'typo' failed to load: Invalid argument: .* named .max_batch_sise."):
-            engine.model("typo")
-
-
-def test_without_strict_readiness_a_failed_model_does_not_count(tmp_path: Path) -> None:
-    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "typo", "max_batch_sise: 8")
-    with serving(tmp_path, readiness=Readiness.STARTED) as engine:
-        assert engine.is_ready()
-
-
 def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for repository in (first, second):
@@ -148,45 +109,6 @@ def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> No
             IndexEntry(name="simple", state=ModelState.UNAVAILABLE, reason="model appears in two or more repositories"),
         ]
         assert not engine.is_ready()
-
-
-def test_a_missing_repository_fails_the_start(tmp_path: Path) -> None:
-    with serving(tmp_path / "nowhere") as engine:
-        assert engine.phase().name == Phase.FAILED
-        assert engine.phase().failures == {"model repository": "Unavailable: repository path is not a valid directory"}
-
-
-def test_load_and_unload_need_explicit_mode(tmp_path: Path) -> None:
-    with serving(tmp_path) as engine:
-        for call in (lambda: engine.load_model("m", {}), lambda: engine.unload_model("m", False)):
-            with pytest.raises(
-                ModelNotReady, match=r"^explicit model load / unload is not allowed if polling is enabled$"
-            ):
-                call()
-
-
-def test_an_exiting_engine_is_unready_and_serves_until_it_finishes(tmp_path: Path) -> None:
-    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
-    with serving(tmp_path) as engine:
-        engine.begin_exit()
-        assert not engine.is_live()
-        assert not engine.is_ready()
-        assert infer(engine, "simple", ones(), ones()).error is None
-        assert engine.finish(LIMIT_S)
-        assert isinstance(infer(engine, "simple", ones(), ones()).error, ServerError)
-
-
-def test_warmup_runs_before_the_model_is_ready_and_is_not_counted(tmp_path: Path) -> None:
-    warmup = """
-    model_warmup [ { name: "w" batch_size: 4 count: 2
-      inputs [ { key: "INPUT0" value { data_type: TYPE_INT32 dims: [ 16 ] zero_data: true } },
-               { key: "INPUT1" value { data_type: TYPE_INT32 dims: [ 16 ] random_data: true } } ] } ]
-    """
-    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG + warmup)
-    with serving(tmp_path) as engine:
-        (entry,) = engine.model_statistics("simple")
-        assert (entry.statistics.execution_count, entry.statistics.inference_count) == (0, 0)
-        assert entry.statistics.batches == ()
 
 
 def test_a_request_leaves_no_cycle_behind(tmp_path: Path) -> None:
@@ -222,3 +144,54 @@ def test_a_request_leaves_no_cycle_behind(tmp_path: Path) -> None:
         finally:
             gc.enable()
             bridge.close()
+
+
+# Each of them costs a front end more memory than all of its own code.
+ENGINE_ONLY = (
+    "onnxruntime",
+    "boto3",
+    "botocore",
+    "google.cloud.storage",
+    "google.protobuf",
+    "tritonclient",
+    "trident.core.engine.in_process",
+)
+FRONT_END = "import trident.core.http.application, trident.core.remote.calls"
+
+
+def test_a_front_end_imports_no_backend() -> None:
+    code = f"import sys; {FRONT_END}; print(*[name for name in {ENGINE_ONLY!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout.split() == []
+
+
+@pure_python_only
+def test_the_engine_has_every_method_of_the_protocol() -> None:
+    asked = {name: _shape(method) for name, method in vars(Engine).items() if not name.startswith("_")}
+    assert "model" in asked
+    assert {name: _shape(getattr(InferenceEngine, name)) for name in asked} == asked
+
+
+def _shape(method: Any) -> Signature:
+    return signature(method.fget if isinstance(method, property) else method)
+
+
+def test_a_marked_method_stays_the_same_function() -> None:
+    def method(self: object, name: str) -> None: ...
+
+    assert mark_of(method) is None
+    assert call(blocks=True)(method) is method
+    assert mark_of(method) == CallMark(blocks=True)
+
+
+def test_metadata_has_the_batch_dimension_and_a_platform() -> None:
+    plain, batching = model_metadata(SPEC, [1]), model_metadata(replace(SPEC, max_batch_size=8), [1])
+    assert plain.inputs == (TensorMetadata(name="IN", datatype="INT32", shape=(-1,)),)
+    assert batching.outputs == (TensorMetadata(name="OUT", datatype="INT32", shape=(-1, -1)),)
+    assert model_metadata(SPEC, [1]).platform == "onnxruntime_onnx"
+    assert model_metadata(replace(SPEC, platform=""), [1, 2]).platform == "onnxruntime"
+    config = ModelConfig(name="m", max_batch_size=8)
+    assert ConfigMessage.of(config).parse() == config
+
+
+SPEC = identity_spec("m")

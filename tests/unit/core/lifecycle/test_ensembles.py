@@ -165,15 +165,6 @@ def test_golden_requests_are_asked_before_the_ensemble_serves(chain: Path) -> No
         assert bench.ask("e") == 2
 
 
-def test_the_version_folder_may_be_missing(chain: Path) -> None:
-    (chain / "e" / "1").rmdir()
-    with living(chain) as bench:
-        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY"]
-    (chain / "e" / "4").mkdir()
-    with living(chain) as bench:
-        assert bench.index() == ["a 1 READY", "b 1 READY", "e 4 READY"]
-
-
 def test_the_start_waits_for_slow_steps(chain: Path) -> None:
     for threads in (1, 4):
         with living(chain, load_threads=threads) as bench:
@@ -232,55 +223,6 @@ def test_a_step_that_no_longer_fits_does_not_take_the_ensemble_down(chain: Path)
         put(chain / "b" / "config.pbtxt", CONFIG)
         bench.load("b")
         assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY"]
-
-
-def test_no_answer_is_wrong_while_steps_are_reloaded(chain: Path) -> None:
-    """Both steps have the same weight at any time, which the answer then has."""
-    with explicit(chain, load_models=("e",)) as bench:
-        ended = threading.Event()
-        wrong: list[object] = []
-
-        def ask() -> None:
-            last = 2
-            while not ended.is_set():
-                try:
-                    answer = bench.ask("e")
-                except ServerError as error:
-                    wrong.append(error.message)
-                    return
-                if answer < last:
-                    wrong.append((last, answer))
-                last = answer
-
-        clients = [threading.Thread(target=ask) for _ in range(3)]
-        for client in clients:
-            client.start()
-        try:
-            for weight in range(3, 13):
-                put(chain / "b" / "1" / "model.fake", str(weight))
-                bench.load("b")
-        finally:
-            ended.set()
-            for client in clients:
-                client.join(LIMIT_S)
-        assert wrong == []
-        assert bench.ask("e") == 12
-
-
-def test_an_ensemble_leaves_with_its_step_and_comes_back_with_it(chain: Path) -> None:
-    ensemble(chain, "outer", step("e", "INPUT0", "OUTPUT0"))
-    with explicit(chain, load_models=("outer",)) as bench:
-        bench.engine.unload_model("b", False)
-        reason = "Invalid argument: ensemble '{}' depends on 'b' which has no loaded version."
-        bench.until_index(
-            "a 1 READY",
-            "b 1 UNAVAILABLE unloaded",
-            f"e 1 UNAVAILABLE {reason.format('e')}",
-            f"outer 1 UNAVAILABLE {reason.format('outer')}",
-        )
-        bench.load("b")
-        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY", "outer 1 READY"]
-        assert bench.ask("outer") == 2
 
 
 def test_an_ensemble_that_was_unloaded_stays_so(chain: Path) -> None:

@@ -16,14 +16,11 @@ import pytest
 from tests.project import pure_python_only
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
-    CONFIG,
     LIMIT_S,
-    MORE_INSTANCES,
     Bench,
     living,
     put,
     threads,
-    weight_of,
     write,
 )
 from tests.unit.pending_requests import pending_request
@@ -37,7 +34,7 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.lifecycle.lifecycle import LoadRequest, LoadThreads, LongExecutions, check_model_name
+from trident.core.lifecycle.lifecycle import LoadRequest, LoadThreads, LongExecutions
 from trident.core.lifecycle.models import Models, StartProgress
 from trident.core.lifecycle.options import Readiness
 from trident.core.lifecycle.state import Phase, ServingPhase
@@ -71,23 +68,6 @@ def polled_in_vain(name: str) -> str:
     return f"ModelLoadFailed: failed to load '{name}', failed to poll from model repository"
 
 
-def is_overridden(bench: Bench) -> bool:
-    return "by" in bench.engine.model_config("m").parse().parameters
-
-
-@pytest.mark.parametrize("mode", ["none", "poll"])
-def test_all_models_are_loaded_at_start(tmp_path: Path, mode: str) -> None:
-    write(tmp_path, "a", 1)
-    write(tmp_path, "b", 2)
-    (tmp_path / "a file").touch()
-    with living(tmp_path, control_mode=mode) as bench:
-        assert bench.index() == ["a 1 READY", "b 1 READY"]
-        assert bench.engine.phase().done == 2
-        for call in (bench.load, lambda name: bench.engine.unload_model(name, False)):
-            with pytest.raises(ModelNotReady, match=r"^explicit model load / unload is not allowed if polling is en"):
-                call("a")
-
-
 def test_explicit_mode_loads_only_the_named_models(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write(tmp_path, name, 1)
@@ -102,19 +82,6 @@ def test_explicit_mode_loads_only_the_named_models(tmp_path: Path) -> None:
         with explicit(tmp_path, load_models=named) as bench:
             assert bench.index() == ["a 1 READY", "b 1 READY", "c 1 READY"]
             assert failure(bench, "*") == polled_in_vain("*")
-
-
-def test_a_model_that_cannot_be_loaded_fails_the_start_and_not_the_other_models(tmp_path: Path) -> None:
-    write(tmp_path, "good", 1)
-    write(tmp_path, "bad", BROKEN)
-    with explicit(tmp_path, load_models=("none", "bad", "good")) as bench:
-        assert bench.engine.phase().name == Phase.FAILED
-        assert sorted(bench.engine.phase().failures) == ["bad", "none"]
-        assert bench.ask("good") == 1
-        assert not bench.engine.is_ready()
-        put(tmp_path / "bad" / "1" / "model.fake", "2")
-        bench.load("bad")
-        assert bench.engine.is_ready()
 
 
 def test_the_wildcard_must_be_the_only_startup_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -205,23 +172,6 @@ def test_load_directory_waits_for_the_end_of_the_start(tmp_path: Path) -> None:
     until(lambda: threads() == [])
 
 
-def test_a_failed_load_has_the_text_of_triton(tmp_path: Path) -> None:
-    write(tmp_path, "broken", BROKEN)
-    write(tmp_path, "typo", 1, config="max_batch_sise: 8")
-    write(tmp_path, "empty")
-    with explicit(tmp_path) as bench:
-        assert failure(bench, "none") == polled_in_vain("none")
-        assert failure(bench, "typo") == polled_in_vain("typo")
-        assert failure(bench, "empty") == "ModelLoadFailed: failed to load 'empty', no version is available"
-        assert failure(bench, "broken") == (
-            "InvalidRequest: load failed for model 'broken': version 1 is at UNAVAILABLE state: Internal: the weights "
-            "are broken;\n"
-        )
-        assert bench.index()[0] == "broken 1 UNAVAILABLE Internal: the weights are broken"
-        assert bench.index()[1].startswith("empty UNAVAILABLE Invalid argument: at least one version must be available")
-        assert "max_batch_sise" in bench.index()[2]
-
-
 def test_the_phase_names_the_models_whose_last_load_failed(tmp_path: Path) -> None:
     write(tmp_path, "good", 1)
     write(tmp_path, "bad", BROKEN)
@@ -257,45 +207,6 @@ def test_the_phase_names_a_failure_of_the_start_until_it_is_repaired(tmp_path: P
         assert list(bench.engine.phase().failures) == ["none"]
 
 
-def test_a_model_can_be_loaded_and_unloaded(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    with explicit(tmp_path) as bench:
-        with pytest.raises(ModelNotFound):
-            bench.ask("m")
-        bench.load("m")
-        version = bench.version("m")
-        bench.load("m")
-        assert bench.version("m") is version
-        assert bench.ask("m") == 1
-        for name in ("m", "m", "none"):
-            bench.engine.unload_model(name, False)
-        bench.until_index("m 1 UNAVAILABLE unloaded")
-        assert bench.engine.is_ready()
-        with pytest.raises(ModelNotFound, match=r"^Request for unknown model: 'm' has no available versions$"):
-            bench.ask("m")
-        bench.load("m")
-        assert bench.index() == ["m 1 READY"]
-
-
-def test_a_configuration_override_stays_until_the_files_change_or_the_model_is_unloaded(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    with explicit(tmp_path) as bench:
-        bench.load("m", JSON)
-        assert is_overridden(bench)
-        bench.load("m")
-        assert is_overridden(bench)
-        assert bench.backend.loads == ["m:1=1"]
-        bench.load("m", JSON)
-        assert bench.backend.loads == ["m:1=1"] * 2
-        put(tmp_path / "m" / "config.pbtxt", CONFIG)
-        bench.load("m")
-        assert not is_overridden(bench)
-        bench.load("m", JSON)
-        bench.engine.unload_model("m", False)
-        bench.load("m")
-        assert not is_overridden(bench)
-
-
 def test_a_wrong_configuration_override_changes_nothing(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with explicit(tmp_path) as bench:
@@ -306,59 +217,6 @@ def test_a_wrong_configuration_override_changes_nothing(tmp_path: Path) -> None:
         bench.load("m")
         assert bench.index() == ["m 1 READY"]
         assert bench.backend.loads == ["m:1=1"]
-
-
-NOT_JSON = "Invalid argument: Invalid config override: "
-
-
-@pytest.mark.parametrize("content", [None, 1, BROKEN])
-def test_the_index_shows_the_reason_of_the_last_failure(tmp_path: Path, content: int | str | None) -> None:
-    """For a model that was never loaded, one that serves, and one whose version has failed."""
-    write(tmp_path, "m", content or 1)
-    state = {None: "m UNAVAILABLE", 1: "m 1 READY", BROKEN: "m 1 UNAVAILABLE"}[content]
-    with explicit(tmp_path) as bench:
-        if content == BROKEN:
-            assert failure(bench, "m").startswith("InvalidRequest: load failed for model 'm'")
-        elif content:
-            bench.load("m")
-        for config, reason in (
-            ("{", NOT_JSON),
-            ('{"name": "zz"}', "Invalid argument: unexpected directory name 'm' for model 'zz'"),
-            ('{"foo": 1}', NOT_JSON + 'Message type "inference.ModelConfig" has no field named "foo"'),
-            ("[]", NOT_JSON),
-        ):
-            assert failure(bench, "m", config) == polled_in_vain("m")
-            (line,) = bench.index()
-            assert line.startswith(f"{state} {reason}")
-        put(tmp_path / "m" / "1" / "model.fake", BROKEN)
-        assert failure(bench, "m").startswith("InvalidRequest: load failed for model 'm'")
-        assert bench.index() == [f"m 1 {'READY' if content == 1 else 'UNAVAILABLE'} Internal: the weights are broken"]
-        put(tmp_path / "m" / "1" / "model.fake", "2")
-        bench.load("m")
-        assert bench.index() == ["m 1 READY"]
-
-
-def test_files_of_a_load_request_replace_the_whole_directory(tmp_path: Path, temporary: Path) -> None:
-    write(tmp_path, "m", 1, 2)
-    with explicit(tmp_path) as bench:
-        bench.load("m")
-        bench.load("m", JSON, {"7/model.fake": b"70"})
-        bench.until_index("m 2 UNAVAILABLE unloaded", "m 7 READY")
-        assert bench.ask("m") == 70
-        # The repository is read again, which has another model than the request.
-        bench.load("m")
-        assert bench.ask("m") == 2
-        until(lambda: list(temporary.iterdir()) == [])
-        bench.load("m", JSON, {"7/model.fake": b"71"})
-        assert bench.ask("m") == 71
-        assert len(list(temporary.iterdir())) == 1
-        bench.engine.unload_model("m", False)
-        until(lambda: list(temporary.iterdir()) == [])
-        # A model that no repository has.
-        bench.load("new", JSON, {"1/model.fake": b"5"})
-        assert bench.ask("new") == 5
-        assert failure(bench, "new") == polled_in_vain("new")
-        assert bench.ask("new") == 5
 
 
 def test_files_of_a_failed_load_request_are_removed(tmp_path: Path, temporary: Path) -> None:
@@ -373,23 +231,6 @@ def test_files_of_a_failed_load_request_are_removed(tmp_path: Path, temporary: P
             "ModelLoadFailed: failed to load 'm', no version is available"
         )
         assert list(temporary.iterdir()) == []
-
-
-def test_instances_change_in_place(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    with explicit(tmp_path, load_models=("m",)) as bench:
-        version = bench.version("m")
-        put(tmp_path / "m" / "config.pbtxt", MORE_INSTANCES)
-        bench.load("m")
-        assert bench.version("m") is version
-        assert bench.backend.loads == ["m:1=1"]
-        assert [group.count for group in bench.engine.model_config("m").parse().instance_group] == [3]
-        # All three execute at once.
-        with bench.running("m") as first:
-            others = [bench.submit("m") for _ in range(2)]
-            for _ in others:
-                assert bench.backend.models[0].begun.acquire(timeout=LIMIT_S)
-        assert [weight_of(responses) for responses in (first, *others)] == [1] * 3
 
 
 class Misspelled(LocalSource):
@@ -480,11 +321,6 @@ def test_a_bug_fails_one_model_and_not_the_start(tmp_path: Path) -> None:
 JSON_CONFIG = '{"backend": "onnxruntime", "max_batch_size": 4}'
 
 
-@pytest.mark.parametrize("name", ["...", "..x", "a..1", ".hidden", "a\\b", "ä b", "-"])
-def test_names_that_a_folder_can_have_are_accepted(name: str) -> None:
-    check_model_name(name)
-
-
 EMPTY_NAME = "Model name cannot be empty. Please enter a valid name to deploy."
 TRAVERSAL = "invalid model name '{}', model name must not contain path traversal characters"
 
@@ -497,13 +333,6 @@ def test_a_name_that_no_folder_can_have_is_refused(name: str, message: str) -> N
     with pytest.raises(InvalidRequest) as caught:
         LoadRequest.read(name, {})
     assert caught.value.message == message.format(name)
-
-
-@pytest.mark.parametrize("config", [None, JSON_CONFIG, ""], ids=["nothing", "configuration", "unparsed"])
-def test_a_request_without_files_uses_those_of_the_repository(config: str | None) -> None:
-    """An error in the configuration is a failure of the model's load, which the index shows."""
-    with LoadRequest.read("m", {} if config is None else {"config": config}) as request:
-        assert (request.config, request.located) == (config, None)
 
 
 def test_files_exist_while_the_request_or_a_user_needs_them(temporary: Path) -> None:
@@ -593,13 +422,6 @@ def test_after_close_nothing_begins_and_what_runs_ends(work: Work) -> None:
     assert not work.begun.acquire(blocking=False)
 
 
-def test_running_work_does_not_keep_the_process_alive(work: Work) -> None:
-    LoadThreads(1).submit(work)
-    assert work.begun.acquire(timeout=LIMIT_S)
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "trident-load"]
-    assert thread.daemon
-
-
 SECOND = 1_000_000_000
 
 
@@ -634,7 +456,6 @@ def test_an_execution_is_logged_after_ten_seconds_and_whenever_that_has_doubled(
 
 
 polling = partial(living, control_mode="poll")
-TWO_VERSIONS = CONFIG + "version_policy { latest { num_versions: 2 } }"
 
 
 @pytest.mark.parametrize(("readiness", "is_ready"), [(Readiness.SERVING, True), (Readiness.STRICT, False)])
@@ -665,18 +486,6 @@ def test_broken_files_in_the_place_of_a_serving_version_are_a_failure_of_a_ready
         bench.poll()
         assert bench.engine.is_ready()
         assert bench.engine.phase().failures == {"m": "version 1 is READY: Internal: the weights are broken"}
-
-
-@pytest.mark.parametrize(("config", "is_ready"), [(CONFIG, False), (TWO_VERSIONS, True)])
-def test_an_older_version_serves_from_the_start_if_the_policy_selects_it(
-    config: str, is_ready: bool, tmp_path: Path
-) -> None:
-    write(tmp_path, "m", 1, BROKEN, config=config)
-    with polling(tmp_path) as bench:
-        assert bench.engine.phase().name == Phase.FAILED
-        assert bench.engine.is_ready() is is_ready
-        if is_ready:
-            assert bench.ask("m") == 1
 
 
 def test_without_a_rule_the_models_do_not_matter(tmp_path: Path) -> None:

@@ -154,16 +154,6 @@ def test_delay_scheduler_does_not_apply_without_a_dynamic_batcher(tmp_path: Path
         assert bench.ask("batched", item) == weight_of(first) == 2
 
 
-def test_a_backend_that_is_not_installed_is_named(source: CountingSource) -> None:
-    write(source.path, "m", 1, config=CONFIG.replace("fake", "other"))
-    loader = loader_of(FakeBackend())
-    version = load(loader, loader.prepare(located(source)))
-    assert version.state.reason == (
-        "Invalid argument: unable to find backend library for backend 'other', try specifying runtime on the model "
-        "configuration."
-    )
-
-
 def test_a_load_that_waits_for_another_lends_its_slot() -> None:
     slots = LoadSlots(1)
     with slots.taken("asker"), ThreadPoolExecutor(2) as threads:
@@ -204,12 +194,6 @@ def test_a_model_cannot_wait_for_its_own_load() -> None:
 
 def counted(counts: LoadCounts) -> dict[tuple[str, str], int]:
     return {(each.cause, each.result): each.count for each in counts.metrics() if each.count}
-
-
-def test_every_count_is_shown_before_the_first_load() -> None:
-    shown = LoadCounts().metrics()
-    assert len({(each.cause, each.result) for each in shown}) == 9
-    assert {each.count for each in shown} == {0}
 
 
 def test_a_lack_of_memory_is_counted_apart_from_other_failures() -> None:

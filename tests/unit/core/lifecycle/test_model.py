@@ -45,19 +45,6 @@ def test_every_state_has_a_row_and_other_moves_are_bugs() -> None:
         state.move(ModelState.UNLOADING)
 
 
-def test_every_move_is_logged_with_cause_and_duration(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    state = VersionState("m", 1, "server start")
-    state.move(ModelState.READY)
-    state.move(ModelState.UNLOADING, cause="unload request")
-    state.move(ModelState.UNAVAILABLE, "unloaded")
-    first, second, third = (record.getMessage() for record in caplog.records)
-    assert first.startswith("'m' version 1: LOADING -> READY after 0.")
-    assert first.endswith(" s, cause: server start")
-    assert second.endswith(" s, cause: unload request")
-    assert third.endswith(" s, cause: unload request (unloaded)")
-
-
 PLAN_CONFIG = 'backend: "onnxruntime" max_batch_size: 8 '
 ALL_OF_PLAN = PLAN_CONFIG + "version_policy { all {} }"
 THREE = PLAN_CONFIG + "instance_group [ { count: 3 } ]"
@@ -124,11 +111,6 @@ def test_everything_is_loaded_after_an_unload_or_by_force() -> None:
     assert plan_reload(content(), content(ALL_OF_PLAN), [1, 2], {1, 2}, force=True) == IN_PLACE
     other = content('backend: "onnxruntime" max_batch_size: 4')
     assert plan_reload(content(), other, [1, 2], {1, 2}, force=True) == EVERYTHING
-
-
-def test_a_folder_with_leading_zeros_is_no_version() -> None:
-    new = content(PLAN_CONFIG, "01/model.onnx")
-    assert plan_reload(content(), new, [1, 2], {1, 2}) == EVERYTHING
 
 
 ALL = CONFIG + "version_policy { all {} }"
@@ -248,25 +230,6 @@ def test_a_new_version_that_fails_stands_beside_the_one_that_serves(repository: 
     assert repository.backend.loads == ["m:1=1", "m:2=broken"]
 
 
-def test_a_failed_version_that_is_no_longer_selected_leaves_the_index(repository: Repository) -> None:
-    repository.write(1, BROKEN)
-    repository.failure()
-    repository.put("3/model.fake", "3")
-    repository.load()
-    assert repository.settled() == {3: "READY"}
-    # The file that serves returns, together with a new one.
-    repository.put("config.pbtxt", CONFIG + "version_policy { specific { versions: [ 3, 4 ] } }")
-    file = repository.path / "m" / "3" / "model.fake"
-    file.rename(repository.path / "kept")
-    repository.put("3/model.fake", BROKEN)
-    repository.failure()
-    assert repository.settled() == {3: "READY Internal: the weights are broken"}
-    (repository.path / "kept").replace(file)
-    repository.put("4/model.fake", "4")
-    repository.load()
-    assert repository.settled() == {3: "READY", 4: "READY"}
-
-
 def test_a_reload_of_several_versions_is_all_or_nothing(repository: Repository) -> None:
     repository.write(1, 2, config=ALL)
     repository.load()
@@ -281,15 +244,6 @@ def test_a_reload_of_several_versions_is_all_or_nothing(repository: Repository) 
     repository.put("2/model.fake", "20")
     repository.load()
     assert sorted(repository.backend.loads[-2:]) == ["m:1=10", "m:2=20"]
-
-
-def test_all_failed_versions_are_named(repository: Repository) -> None:
-    repository.write(BROKEN, BROKEN, config=ALL)
-    assert repository.failure().message == (
-        "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: the weights are broken;\n"
-        "version 2 is at UNAVAILABLE state: Internal: the weights are broken;\n"
-    )
-    assert not repository.model.is_ready
 
 
 @pytest.mark.parametrize("config", ["max_batch_sise: 8", CONFIG + 'name: "other"', CONFIG + "max_batch_size: -1"])
@@ -428,12 +382,3 @@ def test_the_log_names_the_versions_with_requests_in_flight(tmp_path: Path, capl
         assert waiting.result(LIMIT_S)
     assert Retirement().wait(3)
     assert caplog.messages[-1] == "Timeout 3: Found 0 model versions that have in-flight inferences"
-
-
-def test_every_accepted_request_is_answered(tmp_path: Path) -> None:
-    with serving(tmp_path) as (bench, version, retirement):
-        with bench.running("m"):
-            queued = [bench.submit("m") for _ in range(20)]
-            retirement.begin(version, "a test")
-        assert retirement.wait(LIMIT_S)
-        assert [weight_of(responses) for responses in queued] == [1] * 20

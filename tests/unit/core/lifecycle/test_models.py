@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from trident.core.backends.registry import BackendRegistry
-from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
+from trident.core.errors import ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Model, Retirement
 from trident.core.lifecycle.models import Models, find_steps
@@ -45,13 +45,6 @@ def models(*versions: tuple[str, int, ModelState]) -> Models:
         enter(known, ModelKey(name), number, state)
     known.publish()
     return known
-
-
-def test_find_returns_a_version_or_the_latest_ready_one() -> None:
-    known = models(("m", 1, ModelState.READY), ("m", 3, ModelState.READY), ("m", 7, ModelState.UNAVAILABLE))
-    assert known.find("m", 1).version == 1
-    assert known.find("m", -1).version == 3
-    assert known.ready_versions("m") == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -123,22 +116,6 @@ def test_the_hint_gives_the_reason_why_a_version_is_not_ready() -> None:
     with pytest.raises(ModelNotReady) as caught:
         models(("m", 7, ModelState.UNAVAILABLE)).find("m", 7)
     assert caught.value.hint == "version 7 is UNAVAILABLE: Internal: broken"
-
-
-def test_an_ambiguous_name_is_refused_with_namespaces() -> None:
-    known = empty(namespacing=True)
-    enter(known, ModelKey("m", "/a"), 1, ModelState.READY)
-    enter(known, ModelKey("own", "/a"), 1, ModelState.READY)
-    known.publish()
-    assert known.find("m", -1).version == 1
-    enter(known, ModelKey("m", "/b"), 1, ModelState.READY)
-    known.publish()
-    with pytest.raises(InvalidRequest, match="There are 2 identifiers of model 'm' in global map") as caught:
-        known.find("m", -1)
-    assert caught.value.hint == "it is in /a, /b"
-    assert known.find("own", 1).name == "own"
-    with pytest.raises(InvalidRequest, match="'nope' is not found"):
-        known.find("nope", -1)
 
 
 def test_a_model_is_ready_if_each_version_is_ready_or_unloaded() -> None:

@@ -57,17 +57,6 @@ def test_one_version_answers_all_parts_of_a_split_request(repository: Path) -> N
         until(lambda: bench.backend.models[0].is_closed)
 
 
-def test_one_version_answers_all_parts_from_a_front_end(repository: Path, tmp_path: Path) -> None:
-    with (
-        living(repository, control_mode="explicit", load_models=("m",)) as bench,
-        served(tmp_path, bench.engine) as (path, _),
-        connected(path) as engine,
-    ):
-        responses = infer_many(engine, changing(bench, repository))
-        assert [int(response.outputs[0].array[0]) for response in responses] == [1] * COUNT
-        until(lambda: bench.backend.models[0].is_closed)
-
-
 def test_a_split_request_is_refused_as_a_whole_after_an_unload(repository: Path) -> None:
     with living(repository, control_mode="explicit", load_models=("m",)) as bench:
         bench.engine.unload_model("m", False, wait=True)

@@ -81,12 +81,6 @@ def test_directory_lists_versions_that_were_not_fetched(source: ObjectStoreSourc
     assert directory.path.name == directory.name == "simple"
 
 
-def test_fetch_after_a_scan_needs_no_other_listing(source: ObjectStoreSource, store: MemoryStore) -> None:
-    files = source.scan()["other"]
-    assert on_disk(source.fetch("other", files, 1)) == ["1/model.onnx"]
-    assert store.listings == [""]
-
-
 def test_released_model_can_be_evicted(store: MemoryStore, tmp_path: Path) -> None:
     over = downloader(tmp_path, max_bytes=1)
     fetched = fetch(ObjectStoreSource(store, over), "other", 1)

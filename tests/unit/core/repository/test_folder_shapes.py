@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit import onnx_models
-from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
 from trident.core.errors import RepositoryUnavailable
-from trident.core.lifecycle.state import Phase
 from trident.core.repository.cloud_sources import ObjectStoreSource
 from trident.core.repository.sources import (
     AnyLayoutSource,
@@ -19,7 +16,6 @@ from trident.core.repository.sources import (
     LocalSource,
     SourceOpener,
     SourceOptions,
-    can_be_model,
     folder_shape,
 )
 
@@ -50,23 +46,6 @@ def test_folder_has_a_shape(paths: Sequence[str], shape: FolderShape) -> None:
     assert folder_shape(paths) is shape
 
 
-@pytest.mark.parametrize(
-    ("paths", "can"),
-    [
-        (["config.pbtxt"], True),
-        (["configs/small.pbtxt"], True),
-        (["1/model.onnx"], True),
-        (["1/"], True),
-        (["01/model.onnx"], False),
-        (["configs/readme.md"], False),
-        (["inference.py", "lib/1.py"], False),
-        ([], False),
-    ],
-)
-def test_folder_can_be_a_model_or_not(paths: Sequence[str], can: bool) -> None:
-    assert can_be_model(paths) is can
-
-
 def local(root: Path) -> AnyLayoutSource:
     return AnyLayoutSource(LocalSource(root.parent), root.name, LocalSource(root))
 
@@ -76,15 +55,6 @@ def write(root: Path, files: dict[str, str]) -> Path:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
     return root
-
-
-def test_repository_is_passed_through(tmp_path: Path) -> None:
-    root = write(tmp_path / "root", {"cat/1/model.onnx": "", "dog/config.pbtxt": ""})
-    source = local(root)
-    assert source.location == str(root)
-    assert source.models() == ["cat", "dog"]
-    assert source.scan() == LocalSource(root).scan()
-    assert source.files("none") is None
 
 
 @pytest.mark.parametrize(
@@ -134,13 +104,6 @@ def test_folders_that_cannot_be_models_are_ignored(tmp_path: Path, caplog: pytes
         assert list(source.scan()) == ["cat"]
     said = [record.getMessage().split("'")[1] for record in caplog.records]
     assert said == [".git", "__MACOSX", "code", "empty"]
-
-
-def test_repository_of_ignored_folders_has_no_model(tmp_path: Path) -> None:
-    root = write(tmp_path / "root", {"code/inference.py": ""})
-    source = AnyLayoutSource(LocalSource(root.parent), root.name, LocalSource(root), required=True)
-    with pytest.raises(RepositoryUnavailable, match=r": it holds 'code'$"):
-        source.scan()
 
 
 def test_required_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
@@ -199,19 +162,3 @@ def test_opener_detects_a_single_model_from_its_parent_folder(tmp_path: Path) ->
     placed = opener.open("gs://bucket/deep/root", any_layout=True)
     assert isinstance(placed, AnyLayoutSource)
     assert placed.location == "gs://bucket/deep/root"
-
-
-@pytest.mark.parametrize("name", ["model.onnx", "1/model.onnx"])
-@pytest.mark.parametrize(("config", "model"), [(None, "model"), (CONFIG, "model"), (f'name: "cat"{CONFIG}', "cat")])
-def test_engine_serves_a_single_model(tmp_path: Path, name: str, config: str | None, model: str) -> None:
-    root = tmp_path / "root"
-    path = root / name
-    onnx_models.write(onnx_models.add_sub(), path)
-    if config is not None:
-        (root / "config.pbtxt").write_text(config)
-    with serving(root, any_layout=True, single_model="dog") as engine:
-        assert infer(engine, "dog", ones(), ones()).error is None
-    with serving(root, any_layout=True, control_mode="explicit", load_models=(model,)) as engine:
-        assert engine.phase().name == Phase.READY
-        assert infer(engine, model, ones(), ones()).error is None
-        engine.unload_model(model, False, wait=True)

@@ -43,14 +43,6 @@ def test_files_stay_until_the_last_release(temporary: Path) -> None:
         source.fetch("m", files, 1)
 
 
-def test_equal_files_of_two_requests_have_different_tags() -> None:
-    sources = [OverrideSource("m", {"1/model.onnx": b"graph"}) for _ in range(2)]
-    first, second = (source.files("m") for source in sources)
-    assert first != second
-    for source in sources:
-        source.close()
-
-
 @pytest.mark.parametrize(
     ("path", "normal"),
     [

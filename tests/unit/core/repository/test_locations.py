@@ -13,13 +13,6 @@ from trident.core.repository.sources import LocalSource
 
 
 @pytest.mark.parametrize(
-    "text", ["/models", "models", ".", "C:models", "a:9000/b", "s3:/bucket", "/a//b/", "gs", "~/m"]
-)
-def test_local_path_stays_unchanged(text: str) -> None:
-    assert parse_location(text) == Location(text, Scheme.LOCAL)
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("s3://b", Location("s3://b", Scheme.S3, "", "b")),

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.core.repository.memory_store import MemoryStore
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cache import ModelCache, Snapshot, snapshot_id
-from trident.core.repository.disk import disk_failure, free_bytes, lock_shared, try_lock_exclusive
+from trident.core.repository.disk import disk_failure, lock_shared, try_lock_exclusive
 from trident.core.repository.stores.object_store import StoredObject
 
 HERE = "memory://bucket"
@@ -45,19 +45,6 @@ def age(cache: ModelCache, snapshot: Snapshot, seconds: int) -> None:
 
 def sizes(cache: ModelCache) -> list[int]:
     return sorted(path.stat().st_size for path in (cache.directory / "blobs").iterdir())
-
-
-def test_snapshot_consists_of_links_to_blobs(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path / "cache")
-    snapshot = fill(cache, "m", b"graph", hold=True)
-    file = snapshot.path / "1" / "model.onnx"
-    assert snapshot.path.name == "m"
-    assert file.read_bytes() == b"graph"
-    assert not file.is_symlink()
-    (blob,) = (cache.directory / "blobs").iterdir()
-    assert blob.samefile(file)
-    assert list((cache.directory / "parts").iterdir()) == []
-    assert (cache.directory.stat().st_mode & 0o777, blob.stat().st_mode & 0o777) == (0o700, 0o400)
 
 
 def test_content_with_a_digest_is_shared_between_locations(tmp_path: Path) -> None:
@@ -181,14 +168,6 @@ def test_part_begins_empty(tmp_path: Path) -> None:
     part = cache.part(HERE, stored)
     assert (part.path, os.fstat(part.fd).st_size) == (left.path, 0)
     part.release()
-
-
-def test_snapshot_in_use_by_another_process_is_not_evicted(tmp_path: Path) -> None:
-    """Another cache object's lock has its own descriptor, as in another process."""
-    fill(ModelCache(tmp_path), "m", b"x" * 60, hold=True)
-    cache = ModelCache(tmp_path, 50)
-    cache.trim()
-    assert sizes(cache) == [60]
 
 
 def test_full_disk_evicts_unused_entries_before_it_fails(tmp_path: Path) -> None:
@@ -324,29 +303,6 @@ def test_identity_depends_on_location_model_and_tags() -> None:
 def test_full_disk_failure_names_needed_and_free_bytes(tmp_path: Path, number: int) -> None:
     failure = disk_failure(OSError(number, "the reason"), tmp_path, 17)
     assert failure.message.startswith(f"the model cache in {tmp_path} has no room: the reason; 17 bytes are needed, ")
-
-
-def test_other_disk_failure_names_the_reason(tmp_path: Path) -> None:
-    failure = disk_failure(OSError(errno.EROFS, "Read-only file system"), tmp_path, 17)
-    assert failure.message == f"failed to use the model cache in {tmp_path}: Read-only file system"
-
-
-def test_free_bytes_of_a_directory_are_positive(tmp_path: Path) -> None:
-    assert free_bytes(tmp_path) > 0
-
-
-def test_shared_lock_excludes_the_exclusive_one(tmp_path: Path) -> None:
-    path = tmp_path / "a.lock"
-    first, second = lock_shared(path), lock_shared(path)
-    assert try_lock_exclusive(path) is None
-    first.release()
-    first.release()
-    assert try_lock_exclusive(path) is None
-    second.release()
-    alone = try_lock_exclusive(path)
-    assert alone is not None
-    assert try_lock_exclusive(path) is None
-    alone.release()
 
 
 def test_waiter_locks_the_file_that_replaced_the_removed_one(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.unit.core.repository.written_model import COMPLETE, Graphs, loaded, m
 from trident.core.config.autocomplete import GpuIds
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.schema import ModelConfig
-from trident.core.errors import BackendFailed, ErrorCode, ModelLoadFailed, ModelNotFound, NotInstalled
+from trident.core.errors import ModelLoadFailed, ModelNotFound, NotInstalled
 from trident.core.repository.config import LARGEST_CONFIG, check_checksums, check_config, check_model, read_config
 from trident.core.repository.repository import ModelDirectory
 
@@ -42,13 +42,6 @@ def test_renamed_directory_overrides_the_name(tmp_path: Path) -> None:
     model = model_with_versions(tmp_path / "m", 1)
     write(model, 'name: "other"')
     assert read_config(ModelDirectory("cat", model.path, is_renamed=True)).name == "cat"
-
-
-@pytest.mark.parametrize("content", [b"max_batch_size: -", b"\xff\xfe"])
-def test_unparsable_file_is_an_invalid_configuration(directory: ModelDirectory, content: bytes) -> None:
-    write(directory, content)
-    with pytest.raises(InvalidModelConfig, match=r"^failed to read text proto from .*config.pbtxt: "):
-        read_config(directory)
 
 
 def test_folder_in_place_of_the_file_is_refused(directory: ModelDirectory) -> None:
@@ -81,31 +74,12 @@ def test_the_requested_version_supplies_the_graph(uncompleted: ModelDirectory) -
     assert graphs.inspected == ["1"]
 
 
-def test_complete_configuration_needs_no_graph(uncompleted: ModelDirectory) -> None:
-    write(uncompleted, COMPLETE)
-    graphs = Graphs([0, 1])
-    config = loaded(uncompleted, graphs)
-    assert graphs.inspected == []
-    assert not config.HasField("dynamic_batching")
-    assert list(config.instance_group[0].gpus) == [0, 1]
-
-
 def test_disabled_auto_complete_takes_nothing_from_the_graph(uncompleted: ModelDirectory) -> None:
     write(uncompleted, "max_batch_size: 2")
     graphs = Graphs()
     config = loaded(uncompleted, graphs, auto_complete=False)
     assert graphs.inspected == []
     assert (config.backend, list(config.input), config.WhichOneof("scheduling_choice")) == ("onnxruntime", [], None)
-
-
-def test_invalid_configuration_raises_the_first_problem_and_carries_all(uncompleted: ModelDirectory) -> None:
-    write(uncompleted, 'name: "n" max_batch_size: -2')
-    graphs = Graphs()
-    with pytest.raises(InvalidModelConfig) as caught:
-        loaded(uncompleted, graphs)
-    assert graphs.inspected == []
-    assert caught.value.message == ("unexpected directory name 'm' for model 'n', directory name must equal model name")
-    assert [problem.path for problem in caught.value.problems] == ["name", "max_batch_size"]
 
 
 WRONG_TENSORS = [
@@ -131,28 +105,6 @@ def test_wrong_inputs_and_outputs_fail_a_version_not_the_model(
     assert caught.value.message.startswith(message)
     with pytest.raises(InvalidModelConfig, match=message[:20]):
         check_config(uncompleted, written, Graphs(), auto_complete=False)
-
-
-def test_error_of_the_backend_is_raised_as_it_is(uncompleted: ModelDirectory) -> None:
-    (uncompleted.path / "3" / "model.onnx").unlink()
-    with pytest.raises(BackendFailed, match=r"^no model in 3$") as caught:
-        loaded(uncompleted, Graphs())
-    assert caught.value.code is ErrorCode.INTERNAL
-
-
-def test_model_without_versions_is_invalid(tmp_path: Path) -> None:
-    uncompleted = ModelDirectory("m", tmp_path)
-    write(uncompleted, COMPLETE)
-    with pytest.raises(InvalidModelConfig, match=r"^at least one version must be available under the version policy"):
-        loaded(uncompleted, Graphs())
-
-
-def test_check_finds_problems_that_do_not_depend_on_the_graph(uncompleted: ModelDirectory) -> None:
-    written = ModelConfig(backend="onnxruntime", max_batch_size=-1)
-    with pytest.raises(InvalidModelConfig, match="max_batch_size"):
-        check_config(uncompleted, written, Graphs(), auto_complete=True)
-    assert written == ModelConfig(backend="onnxruntime", max_batch_size=-1)
-    check_config(uncompleted, ModelConfig(backend="onnxruntime"), Graphs(), auto_complete=True)
 
 
 @pytest.fixture
@@ -205,24 +157,12 @@ def test_inputs_are_checked_even_if_the_graph_cannot_be_inspected(stored: ModelD
     assert [problem.path for problem in found] == ["input[0].data_type", str(stored.path / "3")]
 
 
-def test_error_of_the_backend_is_a_problem_of_the_version(stored: ModelDirectory) -> None:
-    (stored.path / "3" / "model.onnx").unlink()
-    [problem] = check_model(stored, Graphs()).problems
-    assert (problem.path, problem.message) == (str(stored.path / "3"), "no model in 3")
-
-
 def test_an_error_of_the_check_without_a_field_is_that_of_the_version(stored: ModelDirectory) -> None:
     class Refuses(Graphs):
         def check(self, config: ModelConfig) -> None:
             raise ModelLoadFailed("not here")
 
     assert check_model(stored, Refuses()).problems == [Problem(str(stored.path / "3"), "not here")]
-
-
-def test_missing_version_is_a_problem(tmp_path: Path) -> None:
-    stored = ModelDirectory("m", tmp_path)
-    write(stored, 'backend: "onnxruntime"')
-    assert [problem.path for problem in check_model(stored, Graphs()).problems] == ["version_policy"]
 
 
 def test_problems_of_files_and_graphs_are_found(stored: ModelDirectory) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from trident.core.config.schema import ModelConfig
 from trident.core.errors import (
     ConfigInvalid,
     ErrorCode,
-    ModelLoadFailed,
-    RepositoryUnavailable,
     ServerError,
     Unsupported,
 )
@@ -28,26 +25,10 @@ from trident.core.repository.repository import (
     config_path,
     detection_files,
     read_labels,
-    scan_repository,
     select_versions,
     version_directories,
     version_path,
 )
-
-
-def test_scan_finds_directories_and_ignores_files(tmp_path: Path) -> None:
-    for name in ("b", "a", ".hidden", "lost+found", "__pycache__"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "README").touch()
-    (tmp_path / "linked").symlink_to(tmp_path / "a", target_is_directory=True)
-    found = scan_repository(tmp_path)
-    assert [directory.name for directory in found] == ["a", "b", "linked"]
-    assert found[0] == ModelDirectory("a", tmp_path / "a")
-
-
-def test_scan_of_a_missing_directory_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryUnavailable, match=r"^repository path is not a valid directory$"):
-        scan_repository(tmp_path / "none")
 
 
 def test_named_configuration_takes_precedence_over_the_plain_one(tmp_path: Path) -> None:
@@ -138,11 +119,6 @@ def test_line_number_is_the_class_index(tmp_path: Path, content: str, expected: 
     assert labels(tmp_path, "labels.txt") == {"OUT": expected}
 
 
-def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_bytes(b"caf\xe9\nok\n")
-    assert labels(tmp_path, "labels.txt") == {"OUT": ("caf\ufffd", "ok")}
-
-
 def test_file_outside_the_model_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported) as caught:
         labels(tmp_path, "../labels.txt")
@@ -150,11 +126,6 @@ def test_file_outside_the_model_directory_is_refused(tmp_path: Path) -> None:
         "label file path '../labels.txt' for output 'OUT' in model 'm' is outside model directory"
     )
     assert caught.value.code is ErrorCode.UNSUPPORTED
-
-
-def test_missing_label_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadFailed, match=r"^failed to open text file for read .*labels.txt: No such file"):
-        labels(tmp_path, "labels.txt")
 
 
 ANY = (
@@ -277,13 +248,6 @@ def test_a_backend_that_misses_its_file_says_the_same(tmp_path: Path, backend: s
     assert [problem.hint for problem in check_model(directory, BackendRegistry({})).problems] == [hint]
 
 
-def test_a_misspelled_backend_names_the_nearest(tmp_path: Path) -> None:
-    directory = laid_out(tmp_path / "m", "1/model.onnx", config='backend: "onnx"')
-    with pytest.raises(ConfigInvalid) as refused:
-        BackendRegistry({}).find(read_config(directory))
-    assert (refused.value.hint or "").startswith("did you mean 'onnxruntime'? this server has the backends: ")
-
-
 @pytest.mark.parametrize(
     ("files", "found", "also"),
     [
@@ -319,12 +283,6 @@ def digest(folder: Path, version: int = 1) -> bytes:
     found = ContentDigest(ModelDirectory("m", folder), version).digest()
     assert found is not None
     return found
-
-
-def test_it_is_the_same_on_another_machine(model: Path, tmp_path: Path) -> None:
-    other = write(tmp_path / "another" / "m")
-    os.utime(other / "1" / "model.onnx", (1, 1))
-    assert digest(other) == digest(model)
 
 
 @pytest.mark.parametrize("path", ["1/model.onnx", "1/parts/more", "labels.txt"])

@@ -32,20 +32,11 @@ from trident.core.repository.stores.object_store import (
     S3Credential,
     StoredObject,
     TransientError,
-    name_problem,
     path_problem,
     paths_problem,
     read_cloud_credentials,
 )
 from trident.core.repository.stores.s3 import S3Call, content_digest, object_checksum, safe_text
-
-
-@pytest.mark.parametrize(
-    "path", ["a", "1/model.onnx", ".hidden/x", "a\\b", "...", "ü/模型.onnx", "x" * 255, "a b", "~"]
-)
-def test_valid_path_is_accepted(path: str) -> None:
-    assert path_problem(path) is None
-    assert paths_problem([path]) is None
 
 
 @pytest.mark.parametrize(
@@ -84,10 +75,6 @@ def test_invalid_path_is_refused(path: str) -> None:
 )
 def test_path_that_is_both_file_and_folder_is_refused(paths: list[str], refused: bool) -> None:
     assert (paths_problem(paths) is not None) is refused
-
-
-def test_model_name_with_a_slash_is_refused() -> None:
-    assert name_problem("a/b") is not None
 
 
 @given(st.text(st.sampled_from("./\\\0aü\ud800"), max_size=12))
@@ -155,15 +142,6 @@ def pool(server: BodyServer) -> Iterator[urllib3.HTTPConnectionPool]:
 def pieces(pool: urllib3.HTTPConnectionPool, path: str, length: int) -> Iterator[bytes]:
     with pool.request("GET", path, preload_content=False) as response:
         yield from body_pieces(response, length, "the object")
-
-
-@pytest.mark.parametrize("path", [f"/{len(CONTENT)}", "/chunked"])
-def test_whole_body_leaves_its_connection_for_the_next(
-    pool: urllib3.HTTPConnectionPool, server: BodyServer, path: str
-) -> None:
-    for _ in range(3):
-        assert b"".join(pieces(pool, path, len(CONTENT))) == CONTENT
-    assert server.connections == 1
 
 
 def test_body_that_ends_early_is_transient(pool: urllib3.HTTPConnectionPool) -> None:
@@ -267,19 +245,6 @@ def test_failure_is_final_if_the_credential_has_not_changed(then: str) -> None:
     assert file.made == ["old"]
 
 
-def test_store_is_made_at_the_first_use() -> None:
-    file = File("unusable")
-    store = RenewedStore("memory", file.read, file.make)
-    assert (store.location, file.made) == ("memory", [])
-    with pytest.raises(RepositoryUnavailable, match="unusable key"):
-        list(store.list())
-
-
-def test_unreadable_file_fails_at_once() -> None:
-    with pytest.raises(ConfigInvalid):
-        RenewedStore("memory", File("unreadable").read, Keyed)
-
-
 def test_only_the_first_of_several_failures_renews_the_store() -> None:
     """The second failure comes from the replaced store, so its caller must retry with the new store."""
     file = File("old")
@@ -308,10 +273,6 @@ def s3(**fields: str) -> dict[str, object]:
     return {"s3": {"": fields}}
 
 
-def test_missing_file_selects_the_default_chain() -> None:
-    assert read_cloud_credentials("").credentials_for(parse_location("s3://b")) is None
-
-
 def test_longest_prefix_wins(tmp_path: Path) -> None:
     names = ["", "s3://b", "s3://b/team", "s3://http://host:9000//b/", "s3://https://host"]
     credentials = read(tmp_path, {"s3": {name: {"profile": name or "all"} for name in names}})
@@ -338,24 +299,6 @@ def test_the_account_of_azure_may_have_its_host(tmp_path: Path) -> None:
     assert credentials.credentials_for(parse_location("as://zoo/models/a")) == AzureCredential(account_key=SECRET)
     assert credentials.credentials_for(parse_location("as://zoo/other")) == AzureCredential()
     assert SECRET not in f"{credentials}"
-
-
-def test_uri_without_a_matching_entry_is_refused(tmp_path: Path) -> None:
-    credentials = read(tmp_path, {"s3": {"s3://b": {}}, "as": {"": {"account_str": "x"}}})
-    with pytest.raises(RepositoryUnavailable) as caught:
-        credentials.credentials_for(parse_location("s3://other/models"))
-    assert caught.value.message == "Cannot match credential for path  s3://other/models"
-    assert credentials.credentials_for(parse_location("gs://b")) is None
-    assert credentials.credentials_for(parse_location("/models")) is None
-
-
-def test_every_string_may_be_missing_or_empty(tmp_path: Path) -> None:
-    assert read(tmp_path, s3()).s3[""] == S3Credential()
-    empty = s3(secret_key="", key_id="", region="", session_token="", profile="")
-    assert read(tmp_path, empty).s3[""] == S3Credential()
-    full = read(tmp_path, s3(key_id="k", secret_key="s", region="r", session_token="t", profile="p", other="x"))
-    assert full.s3[""] == S3Credential("k", "s", "t", "r", "p")
-    assert read(tmp_path, {"gs": {"": ""}}).credentials_for(parse_location("gs://b")) is None
 
 
 def test_repr_hides_secrets(tmp_path: Path) -> None:
@@ -400,28 +343,6 @@ def test_malformed_file_is_named_and_not_quoted(tmp_path: Path, content: bytes, 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="No such file"):
         read_cloud_credentials(str(tmp_path / "none.json"))
-
-
-READ = S3Call("s3:GetObject", "s3://b/models/m/1/model.onnx", "b", "models/m/1/model.onnx")
-
-
-def test_refusal_names_identity_call_and_permission() -> None:
-    error = READ.refused("access key …MPLE from env", "AccessDenied", "Access Denied")
-    assert error.message == (
-        "s3:GetObject on s3://b/models/m/1/model.onnx as access key …MPLE from env failed. "
-        "Exception: 'AccessDenied' Message: 'Access Denied'; "
-        "it needs the permission s3:GetObject on arn:aws:s3:::b/models/m/1/model.onnx"
-    )
-    assert error.hint is not None
-    assert "arn:aws:s3:::b/models/m/1/model.onnx" in error.hint
-
-
-def test_failed_first_listing_begins_with_the_text_of_triton() -> None:
-    error = S3Call("s3:ListBucket", "s3://b/models", "b", opening=True).refused("anonymous", "X", "Y")
-    assert error.message.startswith(
-        "Unable to create S3 filesystem client. Check account credentials. Exception: 'X' Message: 'Y' (s3:ListBucket"
-    )
-    assert error.message.endswith("s3:ListBucket on arn:aws:s3:::b")
 
 
 def test_messages_are_one_line_without_secrets() -> None:

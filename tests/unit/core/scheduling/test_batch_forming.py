@@ -77,42 +77,6 @@ def test_preferred_two_and_six_with_a_delay(sizes: list[int], decision: object) 
 
 
 @pytest.mark.parametrize(
-    ("sizes", "count", "reason"),
-    [
-        ([1], 1, DELAY),
-        ([3], 1, DELAY),
-        ([2, 1], 2, DELAY),
-        ([1] * 5, 5, DELAY),
-        ([3, 4], 2, DELAY),
-        ([1] * 8, 8, FULL),
-        ([7, 1], 2, FULL),
-        ([7, 2], 1, FULL),
-        ([1] * 9, 8, FULL),
-    ],
-)
-def test_an_exceeded_delay_ignores_the_preferred_sizes(sizes: list[int], count: int, reason: CloseReason) -> None:
-    assert form_batch(requests(*sizes), DELAYED, 11 * S) == Run(count, reason)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "runs"),
-    [
-        ([1] * 4, [Run(4, PREFERRED)]),
-        ([1] * 5, [Run(4, PREFERRED), Run(1, NO_WAIT)]),
-        ([1] * 7, [Run(6, PREFERRED), Run(1, NO_WAIT)]),
-        ([1] * 3, [Run(3, NO_WAIT)]),
-        ([1] * 13, [Run(6, PREFERRED), Run(6, PREFERRED), Run(1, NO_WAIT)]),
-        ([3, 4], [Run(1, PREFERRED), Run(1, PREFERRED)]),
-        ([7, 1], [Run(1, PREFERRED), Run(1, NO_WAIT)]),
-        ([4, 2], [Run(2, PREFERRED)]),
-        ([2, 3, 1], [Run(3, PREFERRED)]),
-    ],
-)
-def test_preferred_four_and_six_without_a_delay(sizes: list[int], runs: list[Run]) -> None:
-    assert run_all(requests(*sizes), IMMEDIATE) == runs
-
-
-@pytest.mark.parametrize(
     ("sizes", "runs"),
     [
         ([1], [Run(1, NO_WAIT)]),
@@ -138,11 +102,6 @@ def run_all(queue: list[PendingRequest], limits: BatchLimits) -> list[Run]:
     return runs
 
 
-@pytest.mark.parametrize("size", [1, 3, 8])
-def test_unbatched_runs_one_request_of_any_size(size: int) -> None:
-    assert run_all(requests(size, size), UNBATCHED) == [Run(1, NO_WAIT)] * 2
-
-
 def test_another_batch_key_ends_the_batch() -> None:
     queue = requests(1, 1, 1)
     queue[0].batch_key = queue[1].batch_key = ("a",)
@@ -151,12 +110,6 @@ def test_another_batch_key_ends_the_batch() -> None:
     assert form_batch(queue[1:], DELAYED, 2 * S) == Run(1, SHAPE)
     assert form_batch(queue[1:], DELAYED, 11 * S) == Run(1, SHAPE)
     assert form_batch(queue[2:], DELAYED, 2 * S) == Wait(11 * S, 2, ("b",), S)
-
-
-def test_an_ended_batch_still_prefers_a_preferred_size() -> None:
-    queue = requests(1, 1, 1, 1)
-    queue[3].batch_key = ("b",)
-    assert form_batch(queue, DELAYED, 2 * S) == Run(2, PREFERRED)
 
 
 def test_the_delay_ends_after_the_oldest_arrival_or_before_a_timeout() -> None:

@@ -171,12 +171,6 @@ def test_the_second_of_two_equal_requests_is_not_executed(bench: Bench) -> None:
     assert (counted.request_success, counted.executed_count, counted.execution_count) == (1, 0, 0)
 
 
-def test_other_values_are_executed(bench: Bench) -> None:
-    bench.submit("a", 1)
-    bench.submit("b", 2)
-    assert [pending.request.id for pending in bench.executor.submitted] == ["a", "b"]
-
-
 def test_equal_requests_at_the_same_time_are_executed_once(bench: Bench) -> None:
     for id in "abc":
         bench.submit(id, 1)
@@ -416,10 +410,3 @@ def test_a_request_that_was_cancelled_while_it_was_looked_up_is_answered_so(
     asking.submit("a", 1).cancel()
     elsewhere.answer(10)
     assert isinstance(asking.error("a"), RequestCancelled)
-
-
-def test_the_key_of_a_large_request_is_looked_up_too(asking: Bench, elsewhere: ElsewhereCache) -> None:
-    asking.submit("a", 1, size=LARGE)
-    until(lambda: elsewhere.asked)
-    elsewhere.answer(10)
-    assert asking.value("a") == 10

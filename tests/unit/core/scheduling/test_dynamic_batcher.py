@@ -21,10 +21,8 @@ from tests.unit.core.scheduling.scheduler_bench import (
     batching,
     instance_threads,
     limit,
-    model_spec,
     resting,
 )
-from tests.unit.pending_requests import pending_request
 from tests.waiting import until
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.spec import BatchingSpec, QueuePolicy
@@ -32,22 +30,12 @@ from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, S
 from trident.core.inference.pending_request import CancelCause, Deferred
 from trident.core.inference.request import Caller, CloseReason, InferenceRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.scheduling.batch_forming import SETTLED_NS
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.instance import WAITING
 from trident.core.scheduling.latency_target import BatchSetting
 from trident.core.scheduling.rate_limiter import RateLimiter
-from trident.core.scheduling.scheduler import make_scheduler
-
-
-def test_a_model_without_batching_executes_one_request_at_a_time(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    bench.submit(*"abc")
-    bench.scheduler.start()
-    assert bench.wait(3) == ["a", "b", "c"]
-    assert bench.backend.batches == [["a"], ["b"], ["c"]]
 
 
 def test_requests_queued_during_an_execution_are_the_next_batch(make_bench: MakeBench) -> None:
@@ -197,24 +185,6 @@ def test_executions_change_the_limits_of_a_model_with_a_target(make_bench: MakeB
     assert (found.target_p99_ns, found.max_size) == (1_000_000, bench.scheduler._limits.max_batch_size)
 
 
-def test_the_longest_configurable_delay_works(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(2, delay_ns=(2**64 - 1) * 1000))
-    bench.scheduler.start()
-    bench.submit("a")
-    bench.submit("b")
-    assert bench.wait(2) == ["a", "b"]
-
-
-def test_another_batch_key_ends_the_wait(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(8, delay_ns=LONG_NS))
-    bench.scheduler.start()
-    bench.submit("a")
-    other = bench.request("b")
-    other.batch_key = (("IN", (3,)),)
-    bench.scheduler.submit(other)
-    assert bench.wait(1) == ["a"]
-
-
 def test_a_request_of_higher_priority_forms_the_batch_again(make_bench: MakeBench) -> None:
     levels = BatchingSpec(
         preferred_batch_sizes=(2, 8),
@@ -232,20 +202,6 @@ def test_a_request_of_higher_priority_forms_the_batch_again(make_bench: MakeBenc
     bench.scheduler.submit(bench.request("last", batch_size=5, priority=2))
     bench.wait(2)
     assert bench.backend.batches == [["high"], ["low", "last"]]
-
-
-def test_a_request_ahead_of_a_delayed_one_forms_the_batch_again(make_bench: MakeBench) -> None:
-    now_ns = [0]
-    timeout_ns = LONG_NS * 3 // 5  # more than half of the delay, so the new timeout ends after the wait
-    policy = QueuePolicy(default_timeout_ns=timeout_ns, delay_on_timeout=True)
-    bench = make_bench(batching(2, 8, delay_ns=LONG_NS, policy=policy), clock=lambda: now_ns[0])
-    bench.scheduler.submit(bench.request("delayed", batch_size=3))
-    now_ns[0] = timeout_ns
-    bench.scheduler.start()
-    until(lambda: bench.scheduler._pool.holder is not None)
-    bench.scheduler.submit(bench.request("new", batch_size=2))
-    assert bench.wait(1) == ["new"]
-    assert bench.scheduler.queued == 1
 
 
 def test_a_batch_of_another_instance_forms_the_held_batch_again(make_bench: MakeBench) -> None:
@@ -291,25 +247,6 @@ def test_a_queue_timeout_is_answered_while_the_instance_executes(make_bench: Mak
     assert bench.wait(5) == ["hasty", "hasty too", "busy", "patient", "next"]
     assert bench.scheduler.drain(LIMIT_S)
     assert bench.statistics.snapshot().request_failures[FailureReason.REJECTED] == 2
-
-
-def test_a_queue_timeout_is_that_of_the_level(make_bench: MakeBench) -> None:
-    levels = replace(
-        batching(1, policy=QueuePolicy(default_timeout_ns=1, delay_on_timeout=True)),
-        priority_levels=2**64 - 1,
-        default_priority_level=1,
-        level_policies={7: QueuePolicy(default_timeout_ns=1_000_000)},
-    )
-    bench = make_bench(levels, max_batch_size=1)
-    bench.scheduler.start()
-    bench.backend.gate.clear()
-    bench.submit("busy")
-    bench.begun()
-    for id, priority in [("last", 2**64 - 1), ("rejected", 7), ("delayed", 3)]:
-        bench.scheduler.submit(bench.request(id, priority=priority))
-    assert bench.wait(1) == ["rejected"]
-    bench.backend.gate.set()
-    assert bench.wait(4) == ["rejected", "busy", "delayed", "last"]
 
 
 def test_a_cancelled_request_keeps_nobody_out_of_a_limited_queue(make_bench: MakeBench) -> None:
@@ -372,14 +309,6 @@ def test_delay_until_holds_the_first_requests_once(make_bench: MakeBench) -> Non
     assert bench.backend.batches == [list("abcd"), ["e"]]
 
 
-def test_submit_sets_times_and_keeps_an_earlier_start(make_bench: MakeBench) -> None:
-    bench = make_bench(clock=lambda: 77)
-    bench.scheduler.submit(first := bench.request("a"))
-    bench.scheduler.submit(second := bench.request("b", start_ns=70))
-    assert (first.start_ns, first.enqueue_ns) == (77, 77)
-    assert (second.start_ns, second.enqueue_ns) == (70, 77)
-
-
 def test_responses_keep_the_order_of_arrival_across_instances(make_bench: MakeBench) -> None:
     bench = make_bench(batching(1, ordered=True), max_batch_size=1, instances=2)
     for backend in bench.backends:
@@ -413,14 +342,6 @@ def test_stop_refuses_requests_and_executes_queued_ones_without_delay(make_bench
     assert sorted(bench.wait(3)) == ["a", "b", "c"]
 
 
-def test_stop_ends_the_wait_of_delay_until(make_bench: MakeBench) -> None:
-    bench = make_bench(instances=2, delay_until=100)
-    bench.scheduler.start()
-    bench.submit(*"abc")
-    bench.scheduler.stop()
-    assert len(bench.wait(3)) == 3
-
-
 def test_drain_waits_for_executions_and_gives_up_in_time(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.scheduler.start()
@@ -442,28 +363,6 @@ def test_close_answers_queued_requests(make_bench: MakeBench) -> None:
     assert isinstance(bench.error("a"), ServerStopping)
     assert bench.statistics.snapshot().request_failures[FailureReason.OTHER] == 2
     assert bench.scheduler.close(LIMIT_S)
-
-
-def test_close_waits_for_an_execution(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    bench.scheduler.start()
-    bench.backend.gate.clear()
-    bench.submit("a", "b")
-    bench.begun()
-    assert not bench.scheduler.close(0.01)
-    bench.backend.gate.set()
-    assert bench.scheduler.close(LIMIT_S)
-    assert bench.wait(2) == ["b", "a"]
-    assert bench.error("a") is None
-
-
-def test_a_callback_may_submit_a_request(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    bench.scheduler.start()
-    request = bench.request("a")
-    request.on_response = lambda response: bench.scheduler.submit(bench.request("b"))
-    bench.scheduler.submit(request)
-    assert bench.wait(1) == ["b"]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -585,18 +484,6 @@ def test_a_removed_instance_finishes_its_batch_and_takes_no_other(make_bench: Ma
     assert staying.batches[1] == ["c"]
 
 
-def test_idle_instances_are_removed_at_once(make_bench: MakeBench) -> None:
-    bench = make_bench(instances=4)
-    bench.scheduler.start()
-    until(lambda: len(bench.scheduler._pool.idle) == 4)
-    for backend in bench.backends[1:]:
-        with being_removed(bench, backend):
-            pass
-    assert instance_threads() == ["trident-m_0_0"]
-    bench.submit(*"abc")
-    assert bench.wait(3) == ["a", "b", "c"]
-
-
 def test_another_instance_holds_after_the_holder_is_removed(make_bench: MakeBench) -> None:
     bench = make_bench(batching(2, delay_ns=LONG_NS), instances=2)
     scheduler = bench.scheduler
@@ -688,25 +575,6 @@ def test_an_instance_cannot_be_removed_on_its_own_thread(make_bench: MakeBench) 
     assert [str(error) for error in caught] == ["an instance cannot be removed on its own thread"]
     bench.submit("b")
     assert bench.wait(1) == ["b"]
-
-
-def test_drain_and_close_wait_for_a_removed_instance(make_bench: MakeBench) -> None:
-    bench = make_bench(instances=2)
-    for backend in bench.backends:
-        backend.gate.clear()
-    bench.scheduler.start()
-    bench.submit("a", "b")
-    bench.begun(0)
-    bench.begun(1)
-    leaving, staying = bench.backends
-    with being_removed(bench, leaving):
-        staying.gate.set()
-        assert not bench.scheduler.drain(0.01)
-        assert not bench.scheduler.close(0.01)
-        leaving.gate.set()
-        assert bench.scheduler.drain(LIMIT_S)
-        assert bench.scheduler.close(LIMIT_S)
-    assert sorted(bench.wait(2)) == ["a", "b"]
 
 
 class BurstCaller:
@@ -809,22 +677,6 @@ def test_a_batch_that_waits_for_its_turn_grows(make_bench: MakeBench, limiter: R
     holder.backend.gate.set()
     assert bench.wait(3) == ["a", "b", "c"]
     assert bench.backend.batches == [["a", "b", "c"]]
-
-
-def test_requests_that_are_cancelled_meanwhile_leave_unrun(make_bench: MakeBench, limiter: RateLimiter) -> None:
-    holder = holding(make_bench, limiter)
-    bench = make_bench(limiter=limiter, limits=[ONE])
-    bench.scheduler.start()
-    (pending,) = bench.submit("a")
-    waiting_for_turn(bench)
-    pending.cancel()
-    holder.backend.gate.set()
-    bench.wait(1)
-    assert bench.error("a") is not None
-    assert bench.backend.batches == []
-    assert holder.scheduler.drain(LIMIT_S)
-    holder.submit("again")
-    assert holder.wait(2) == ["h", "again"]
 
 
 def test_an_instance_that_needs_nothing_takes_what_another_waits_for(
@@ -930,26 +782,3 @@ def test_the_submitting_thread_does_not_wait_for_a_turn(make_bench: MakeBench, l
     assert len(bench.answers) == answered
     holder.backend.gate.set()
     bench.wait(answered + 1)
-
-
-def executed_batches(batching: BatchingSpec | None) -> list[list[str]]:
-    """The batches of three requests that are submitted, before the start, to a scheduler that waits for three."""
-    stub = Stub()
-    scheduler = make_scheduler(model_spec(8, batching), [stub], ModelStatistics(), delay_until=3)
-    for id in "abc":
-        scheduler.submit(pending_request(id))
-    scheduler.start()
-    assert scheduler.drain(LIMIT_S)
-    assert scheduler.close(LIMIT_S)
-    return stub.batches
-
-
-def test_dynamic_batching_executes_queued_requests_as_one_batch() -> None:
-    assert executed_batches(batching(8)) == [["a", "b", "c"]]
-
-
-def test_a_stopped_batcher_waits_no_more_whatever_the_tuner_sets(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(8))
-    bench.scheduler.stop()
-    bench.scheduler._change_limits(BatchSetting(7_000_000, 5).limits())
-    assert bench.scheduler._limits == BatchSetting(0, 5).limits()

@@ -28,35 +28,6 @@ def failure(bench: Bench) -> ServerError:
     return error
 
 
-def test_a_step_runs_when_its_tensors_are_there() -> None:
-    bench = Bench("i", "o", *CHAIN)
-    bench.submit(i=[1, 2])
-    assert bench.a.inputs() == {"X": [1, 2]}
-    assert not bench.b.pending
-    assert bench.scheduler.in_flight == 1
-    bench.a.answer(Y=[3, 4])
-    assert bench.b.inputs() == {"X": [3, 4]}
-    assert not bench.responses
-    bench.b.answer(Y=[5])
-    assert bench.outputs == {"o": [5]}
-    assert [(r.model_name, r.model_version, r.id, r.final) for r in bench.responses] == [("e", 1, "7", True)]
-    assert bench.scheduler.in_flight == 0
-
-
-def test_steps_run_at_the_same_time_where_the_graph_allows() -> None:
-    bench = Bench("i", "op", "a(X=i:Y=t)", "b(X=i:Y=u)", "c(X=t,Z=u:Y=o)", "d(X=i:Y=p)")
-    bench.submit(i=1)
-    assert [len(model.pending) for model in bench.models.values()] == [1, 1, 0, 1]
-    bench.b.answer(Y=2)
-    assert not bench.c.pending
-    bench.a.answer(Y=3)
-    assert bench.c.inputs() == {"X": [3], "Z": [2]}
-    bench.c.answer(Y=4)
-    assert not bench.responses, "d is still running"
-    bench.d.answer(Y=5)
-    assert bench.outputs == {"o": [4], "p": [5]}
-
-
 def test_one_tensor_may_be_two_inputs_and_one_model_two_steps() -> None:
     bench = Bench("i", "o", "a(X=i,Z=i:Y=t)", "a(X=t,Z=t:Y=o)")
     bench.submit(i=1)
@@ -183,16 +154,6 @@ def test_a_step_with_one_response_must_not_have_two() -> None:
     bench.a.answer()
     bench.b.answer(Y=1)
     assert failure(bench).message == "in ensemble 'e', expected a single response, got 2"
-
-
-def test_a_response_may_be_followed_by_an_empty_one() -> None:
-    bench = Bench("i", "o", *CHAIN)
-    bench.submit(i=1)
-    bench.a.answer(Y=2, final=False)
-    bench.b.answer(Y=3)
-    assert not bench.responses
-    bench.a.answer()
-    assert bench.outputs == {"o": [3]}
 
 
 def test_what_is_optional_or_left_out_is_left_out_after_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -482,12 +443,6 @@ def test_a_failed_request_gives_its_place_back() -> None:
     assert len(bench.a.pending) == 2
 
 
-def test_the_limit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    Bench("i", "o", *CHAIN, max_in_flight=3)
-    assert "Ensemble model 'e' configured with max_inflight_requests: 3" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("takes_batch", "dims", "shape", "expected"),
     [
@@ -504,8 +459,3 @@ def test_a_batch_dimension_comes_or_goes(takes_batch: bool, dims: Shape, shape: 
     change = shape_change(not takes_batch, takes_batch, dims)
     assert change is not None
     assert change.apply(shape) == expected
-
-
-def test_models_of_one_kind_change_nothing() -> None:
-    assert shape_change(True, True, (4,)) is None
-    assert shape_change(False, False, (4,)) is None

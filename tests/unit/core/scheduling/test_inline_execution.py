@@ -90,17 +90,6 @@ def test_the_submitting_thread_executes_all_its_requests_as_one_batch(bench: Ben
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
 
 
-def test_the_submitting_thread_executes_further_batches(bench: Bench) -> None:
-    threads = noted_threads(bench)
-    caller = Caller(bench)
-    ids = [str(number) for number in range(11)]
-    caller.submit(*ids)
-    caller.run()
-    assert [answer.id for answer in bench.answers] == ids
-    assert bench.backend.batches == [ids[:8], ids[8:]]
-    assert threads == [threading.current_thread().name] * 2
-
-
 def test_another_idle_instance_takes_a_batch_as_well(bench: Bench) -> None:
     second = Stub(1)
     bench.backends.append(second)
@@ -185,15 +174,6 @@ def test_a_request_that_is_alone_is_queued_like_others_where(make_bench: MakeBen
     assert bench.scheduler.queued == (2 if why == "others are queued" else 1)
 
 
-def test_a_request_without_defer_wakes_an_instance_thread(bench: Bench) -> None:
-    caller = Caller(bench)
-    caller.submit("a")
-    bench.submit("b")
-    assert bench.wait(2) == ["a", "b"]
-    caller.run()
-    assert len(bench.answers) == 2
-
-
 def test_nothing_is_deferred_while_the_instance_thread_executes(bench: Bench) -> None:
     bench.backend.begun = threading.Semaphore(0)
     bench.backend.gate.clear()
@@ -204,15 +184,6 @@ def test_nothing_is_deferred_while_the_instance_thread_executes(bench: Bench) ->
     assert not caller.is_asked
     bench.backend.gate.set()
     assert bench.wait(2) == ["a", "b"]
-
-
-def test_a_failed_request_gets_its_error(bench: Bench) -> None:
-    caller = Caller(bench)
-    caller.submit("a", "x", "b")
-    caller.run()
-    assert sorted(bench.wait(3)) == ["a", "b", "x"]
-    assert bench.error("a") is None
-    assert str(bench.error("x")) == "bad input"
 
 
 @pytest.mark.parametrize("end", ["close", "remove"])
@@ -242,17 +213,6 @@ def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench
     assert bench.wait(1) == ["a"]
     assert bench.error("a") is None
     assert instance_threads() == ([] if end == "close" else ["trident-m_0_1"])
-
-
-def test_an_instance_that_was_lent_can_be_removed_later(bench: Bench) -> None:
-    caller = Caller(bench)
-    caller.submit("a")
-    caller.run()
-    bench.scheduler.add(Stub(1))
-    removing = threading.Thread(target=bench.scheduler.remove, args=(bench.backend,))
-    removing.start()
-    removing.join(LIMIT_S)
-    assert instance_threads() == ["trident-m_0_1"]
 
 
 @pytest.mark.slow
@@ -295,33 +255,6 @@ def test_instances_are_added_and_removed_while_submitting_threads_execute(make_b
     assert all(answer.error is None for answer in bench.answers)
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
     until(lambda: bench.scheduler._pool.waking == 0)  # a woken thread may not have found the queue empty yet
-
-
-def test_a_batch_whose_delay_is_over_when_it_is_submitted_runs_on_the_submitting_thread(
-    make_bench: MakeBench, now: list[int]
-) -> None:
-    bench = resting_bench(make_bench, now, delay_ns=1000)
-    threads = noted_threads(bench)
-    now[0] = 5000
-    caller = Caller(bench)
-    for id, arrived_ns in (("a", 4000), ("b", 4900)):
-        request = bench.request(id)
-        request.request.arrived_ns = arrived_ns
-        request.defer = caller.deferred.add
-        bench.scheduler.submit(request)
-    caller.run()
-    assert bench.backend.batches == [["a", "b"]]
-    assert threads == [threading.current_thread().name]
-
-
-def test_a_batch_that_waits_is_left_to_the_instance_thread(make_bench: MakeBench, now: list[int]) -> None:
-    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
-    caller = Caller(bench)
-    caller.submit("a", "b", "c")
-    caller.run()
-    until(lambda: bench.scheduler._pool.holder is not None)
-    assert bench.backend.batches == []
-    assert bench.scheduler.queued == 3
 
 
 def test_a_batch_that_every_caller_waits_for_is_executed_at_once(make_bench: MakeBench, now: list[int]) -> None:

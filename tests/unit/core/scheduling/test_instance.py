@@ -31,7 +31,7 @@ from trident.core.inference.response import InferenceResponse, Outputs
 from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.tensors import BY_NAME
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import BatchStatistics, BucketStatistics
+from trident.core.observability.statistics import BucketStatistics
 from trident.core.observability.switches import SWITCHES
 from trident.core.scheduling.instance import (
     ModelInstance,
@@ -91,21 +91,6 @@ class Bench:
         }
 
 
-def test_each_request_gets_its_own_outputs() -> None:
-    bench = Bench(EchoInstance())
-    bench.execute("abc")
-    assert bench.outcomes() == {"a": "a", "b": "b", "c": "c"}
-    first = bench.answers[0]
-    assert (first.model_name, first.model_version, first.final, first.error) == ("m", 3, True, None)
-    counted = bench.statistics.snapshot()
-    assert (counted.execution_count, counted.inference_count) == (1, 3)
-    assert counted.batches == (
-        BatchStatistics(
-            batch_size=3, execution_count=1, compute_input_ns=10, compute_infer_ns=10, compute_output_ns=10
-        ),
-    )
-
-
 @pytest.mark.parametrize(("access", "timing"), [("false", False), ("true", False), ("false", True)])
 def test_responses_carry_the_times_of_their_execution_on_demand(access: str, timing: bool) -> None:
     bench = Bench(EchoInstance())
@@ -153,14 +138,6 @@ def test_a_failed_batch_is_split_so_that_only_the_culprit_fails(caplog: pytest.L
     assert sum(record.exc_info is not None for record in caplog.records) == 1
 
 
-def test_the_failure_of_a_part_is_not_chained_to_that_of_the_whole_batch() -> None:
-    bench = Bench(EchoInstance(ValueError))
-    bench.execute("ax")
-    error = bench.outcome_error("x")
-    assert isinstance(error.__cause__, ValueError)
-    assert error.__cause__.__context__ is None
-
-
 @pytest.mark.parametrize("ids", ["a", "ax", "aebx", "x"])
 def test_requests_of_a_failed_batch_are_freed_at_once(ids: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "trident.scheduling")  # captured records would refer to the exceptions
@@ -186,13 +163,6 @@ def test_an_unknown_exception_becomes_backend_failed() -> None:
     assert isinstance(error, BackendFailed)
     assert isinstance(error.__cause__, ValueError)
     assert (error.message, error.model) == ("no such gather", "m")
-
-
-def test_a_server_error_is_passed_on_unchanged(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(EchoInstance(OutOfMemory))
-    bench.execute("x")
-    assert isinstance(bench.answers[0].error, OutOfMemory)
-    assert not caplog.records
 
 
 def test_a_batch_too_large_for_the_device_succeeds_in_parts() -> None:
@@ -250,16 +220,6 @@ def test_a_move_that_is_not_allowed_raises(instance: ModelInstance, start: Threa
     assert instance.state is start
 
 
-def test_join_does_not_wait_for_a_thread_that_was_never_started(instance: ModelInstance) -> None:
-    assert instance.join(None)
-
-
-def test_run_once_returns_the_outputs_of_each_request() -> None:
-    requests = [InferenceRequest("m", [], id=id) for id in "ab"]
-    outputs = run_once(EchoInstance(), requests, lambda request: (1, None))
-    assert [tensors[0].array[0] for tensors in outputs] == ["a", "b"]
-
-
 @pytest.mark.parametrize(("ids", "error"), [("ax", ValueError), ("ae", InvalidRequest)])
 def test_run_once_raises_the_error_of_the_batch_or_of_a_request(ids: str, error: type[Exception]) -> None:
     requests = [InferenceRequest("m", [], id=id) for id in ids]
@@ -282,18 +242,6 @@ def test_run_once_waits_for_requests_that_are_answered_later() -> None:
     requests = [InferenceRequest("m", [], id=id) for id in ("now", "later")]
     outputs = run_once(LaterStub(answer=answer), requests, lambda request: (1, None))
     assert [tensors[0].array[0] for tensors in outputs] == [b"outcome", b"first"]
-
-
-@pytest.mark.parametrize("is_dropped", [False, True])
-def test_run_once_raises_what_a_sender_says(is_dropped: bool) -> None:
-    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
-        if not is_dropped:
-            sender.send(text("first"))
-            sender.send(None, error=BackendFailed("no sender is good"), final=True)
-        return LATER
-
-    with pytest.raises(BackendFailed, match="sender"):
-        run_once(LaterStub(answer=answer), [InferenceRequest("m", [])], lambda request: (1, None))
 
 
 def test_the_padding_of_an_execution_is_counted_and_that_of_a_warmup_is_not(tmp_path: Path) -> None:
@@ -369,12 +317,3 @@ def test_inline_executions_that_compute_long_pause_inline_execution() -> None:
         runs.note(short_batch(), 500_000, inline=False)
         waited += 1
     assert waited > 500
-
-
-def test_inline_executions_that_compute_briefly_stay_inline() -> None:
-    runs = ShortExecutions(short_spec((3, 4)))
-    for _ in range(16):
-        runs.note(short_batch() * 16, 600_000, inline=False)
-    for _ in range(1000):
-        runs.note(short_batch() * 16, 300_000, inline=True)
-    assert runs.lasting

@@ -23,15 +23,6 @@ def window_with(latencies: list[int]) -> Window:
     return window
 
 
-def test_executions_are_summed() -> None:
-    window = Window(100)
-    window.note([pending_request(batch_size=2), pending_request(batch_size=0)], 150, 170)
-    window.note([pending_request(batch_size=1)], 160, 200)
-    assert (window.requests, window.executions, window.sizes, window.squares) == (3, 2, 4, 10)
-    assert (window.busy_ns, window.products, window.duration_ns) == (60, 100, 100)
-    assert window.mean_size == 2
-
-
 @pytest.mark.parametrize("scale", [1, 50, 1000, 10**6, 10**10])
 def test_a_percentile_is_at_most_a_32nd_too_much(scale: int) -> None:
     source = random.Random(scale)
@@ -41,15 +32,6 @@ def test_a_percentile_is_at_most_a_32nd_too_much(scale: int) -> None:
         exact = sorted(latencies)[rank - 1]
         assert exact <= window.percentile_ns(share) <= max(sorted(latencies)[rank], exact) * 33 / 32
     assert window.percentile_ns(1) >= max(latencies)
-
-
-def test_a_latency_runs_from_the_arrival() -> None:
-    window = Window(0)
-    pending = pending_request(enqueue_ns=50)
-    pending.request.arrived_ns = 40
-    window.note([pending], 60, 70)
-    assert window.percentile_ns(0.99) == 30
-    assert Window(0).percentile_ns(0.99) == 0
 
 
 def window_costing(sizes: list[int], fixed_ns: int, item_ns: int) -> Window:
@@ -67,17 +49,6 @@ def test_the_cost_of_an_item_takes_executions_of_several_sizes() -> None:
     cost = ExecutionCost()
     cost.learn(window_costing([4] * 10, 1000, 100))
     assert (cost.fixed_ns, cost.item_ns) == (1400, 0)
-
-
-def test_neither_cost_is_ever_negative() -> None:
-    cost = ExecutionCost()
-    cost.learn(window_costing([1, 10], 0, 7))
-    assert (cost.fixed_ns, cost.item_ns) == (pytest.approx(0), pytest.approx(7))
-    window = window_costing([1], 900, 0)
-    window.note([pending_request(batch_size=9)], 0, 10)
-    cost.learn(window)
-    assert cost.item_ns >= 0
-    assert cost.fixed_ns >= 0
 
 
 def test_a_changed_cost_is_learnt() -> None:
@@ -182,28 +153,6 @@ def test_a_queue_that_has_grown_is_worked_off_with_the_sizes_that_save_most(cont
     assert sizes[-1] == 15
 
 
-def test_a_setting_is_the_limits_of_a_batch() -> None:
-    assert BatchSetting(5 * MS, 12).limits() == BatchLimits(12, frozenset((12,)), 12, 5 * MS, 2 * MS)
-    assert not BatchSetting(0, 16).differs_notably(BatchSetting(200_000, 16))
-
-
-@pytest.mark.parametrize(
-    ("delay_ns", "size", "differs"),
-    [
-        (4 * MS, 16, False),
-        (5 * MS, 16, False),
-        (5 * MS + 1, 16, True),
-        (3 * MS, 16, True),
-        (0, 16, True),
-        (4 * MS, 20, False),
-        (4 * MS, 21, True),
-        (4 * MS, 12, True),
-    ],
-)
-def test_a_change_of_a_quarter_is_notable(delay_ns: int, size: int, differs: bool) -> None:
-    assert BatchSetting(4 * MS, 16).differs_notably(BatchSetting(delay_ns, size)) is differs
-
-
 SPEC = model_spec(64, BatchingSpec(preferred_batch_sizes=(), target_p99_ns=20 * MS))
 
 
@@ -237,11 +186,6 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_the_first_setting_is_shown_and_in_force_at_once(bench: Bench) -> None:
-    assert bench.shown == BatchTuning(target_p99_ns=20 * MS, delay_ns=0, max_size=64)
-    assert bench.limits == BatchSetting(0, 64).limits()
-
-
 def test_a_window_of_half_a_second_changes_the_limits(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "trident.scheduling")
     bench.execute(99, period_ms=5)
@@ -255,24 +199,6 @@ def test_a_window_of_half_a_second_changes_the_limits(bench: Bench, caplog: pyte
     ]
     bench.execute(250, period_ms=5)
     assert len(caplog.messages) == 1
-
-
-def test_the_log_has_at_most_a_line_in_ten_seconds(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "trident.scheduling")
-    settings = set()
-    for _ in range(3):  # 5 s each, in which items become dearer and cheaper
-        for item_ns in (MS // 2, 2 * MS):
-            bench.execute(250, period_ms=10, item_ns=item_ns)
-            settings.add(bench.limits.max_batch_size)
-    assert len(settings) > 1
-    assert len(caplog.messages) == 2
-
-
-def test_a_window_with_few_requests_lasts_five_seconds(bench: Bench) -> None:
-    bench.execute(49, period_ms=100)
-    assert bench.limits.max_batch_size == 64
-    bench.execute(2, period_ms=100)
-    assert bench.limits.max_batch_size == 12
 
 
 def test_a_pause_of_the_traffic_is_no_part_of_a_window(bench: Bench) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, batching
 from tests.unit.pending_requests import pending_request
 from tests.waiting import until
 from trident.core.backends.backend import BackendInstance
-from trident.core.errors import BackendFailed, RequestCancelled
+from trident.core.errors import BackendFailed
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Outputs
@@ -33,17 +32,6 @@ def failures(bench: LaterBench, reason: FailureReason) -> int:
     return bench.statistics.snapshot().request_failures[reason]
 
 
-def test_responses_arrive_as_they_are_sent_after_the_execution(make_later: MakeLaterBench) -> None:
-    bench = make_later()
-    bench.submit("a")
-    sender = bench.backend.sender("a")
-    sender.send(text("1"))
-    sender.send(text("2"), parameters={"n": 2})
-    sender.send(None, final=True)
-    assert bench.wait(3) == ["a:1", "a:2", "a:-."]
-    assert bench.responses[1].parameters == {"n": 2}
-
-
 def test_a_request_is_in_flight_until_its_final_response(make_later: MakeLaterBench) -> None:
     bench = make_later(batching(4))
     bench.submit("a")
@@ -60,25 +48,6 @@ def test_a_request_is_in_flight_until_its_final_response(make_later: MakeLaterBe
     seen = bench.statistics.snapshot()
     assert (seen.request_success, seen.inference_count) == (2, 2)
     assert seen.request_ns >= seen.queue_ns + seen.compute_infer_ns > 0
-
-
-def test_drain_and_close_wait_for_final_responses(make_later: MakeLaterBench) -> None:
-    bench = make_later()
-    bench.submit("a")
-    sender = bench.backend.sender("a")
-    closed = threading.Event()
-
-    def close() -> None:
-        assert bench.scheduler.drain()
-        assert bench.scheduler.close()
-        closed.set()
-
-    closing = threading.Thread(target=close)
-    closing.start()
-    assert not closed.wait(0.05)
-    sender.send(None, final=True)
-    closing.join(LIMIT_S)
-    assert closed.is_set()
 
 
 def test_removing_an_instance_waits_for_its_final_responses(make_later: MakeLaterBench) -> None:
@@ -175,19 +144,6 @@ def test_a_dropped_sender_fails_its_request(make_later: MakeLaterBench) -> None:
     assert failures(bench, FailureReason.BACKEND) == 1
 
 
-def test_a_model_that_failed_after_some_responses_is_counted_so(make_later: MakeLaterBench) -> None:
-    bench = make_later()
-    bench.submit("a")
-    bench.submit("b")
-    for id, error in (("a", BackendFailed("no")), ("b", RequestCancelled(""))):
-        sender = bench.backend.sender(id)
-        sender.send(text("1"))
-        sender.send(None, error=error)
-        sender.send(None, final=True)
-    assert bench.wait(6)[1:3] == ["a:!", "a:-."]
-    assert failures(bench, FailureReason.BACKEND) == failures(bench, FailureReason.CANCELED) == 1
-
-
 def test_a_cancelled_request_gets_only_its_final_response(make_later: MakeLaterBench) -> None:
     bench = make_later(window=WindowLimits(responses=1))
     request = bench.submit("a")
@@ -231,14 +187,6 @@ def test_a_window_is_full_until_responses_are_taken(make_later: MakeLaterBench, 
     sender.send(None, final=True)
     request.take(9)
     assert len(bench.wait(4)) == 4
-
-
-def test_a_caller_that_takes_nothing_has_no_window(make_later: MakeLaterBench) -> None:
-    bench = make_later(window=WindowLimits(responses=1))
-    bench.submit_plain("a")
-    sender = bench.backend.sender("a")
-    sender.send(text("1"))
-    assert not sender.is_full
 
 
 def test_responses_of_many_threads_arrive_one_at_a_time(make_later: MakeLaterBench) -> None:
@@ -320,24 +268,6 @@ def test_later_responses_wait_for_earlier_ones() -> None:
     assert left == ["0", "1", "2", "3"]
 
 
-def test_a_callback_may_enter_and_complete_requests() -> None:
-    left: list[str] = []
-
-    def deliver(request: PendingRequest, response: InferenceResponse) -> None:
-        left.append(response.id)
-        if response.id == "0":
-            order.enter(late)
-            answer(order, late)
-
-    order = ResponseOrder(deliver)
-    late = pending_request("late")
-    requests = arrivals(order, 2)
-    answer(order, requests[0])
-    assert left == ["0"]
-    answer(order, requests[1])
-    assert left == ["0", "1", "late"]
-
-
 def test_order_holds_across_threads() -> None:
     left: list[int] = []
     order = ResponseOrder(lambda request, response: left.append(int(response.id)))
@@ -355,21 +285,3 @@ def test_order_holds_across_threads() -> None:
     for thread in threads:
         thread.join()
     assert left == list(range(2000))
-
-
-def test_callers_are_flushed_after_their_responses_are_delivered() -> None:
-    """This includes requests of other batches that waited for this response."""
-    events: list[str] = []
-    order = ResponseOrder(lambda request, response: events.append(response.id))
-    requests = arrivals(order, 4)
-    tells = [partial(events.append, f"{front_end} told") for front_end in "ab"]
-    for number, request in enumerate(requests):
-        request.flush = tells[number % 2]
-    answer(order, requests[1])
-    answer(order, requests[2])
-    assert events == []
-    answer(order, requests[0])
-    assert events[:3] == ["0", "1", "2"]
-    assert sorted(events[3:]) == ["a told", "b told"]
-    answer(order, requests[3])
-    assert events[5:] == ["3", "b told"]

@@ -35,18 +35,6 @@ def ids(requests: list[PendingRequest]) -> str:
     return "".join(request.request.id for request in requests)
 
 
-def test_a_level_is_first_in_first_out() -> None:
-    queue = RequestQueue()
-    for id in "abcd":
-        queue.push(request(id))
-    assert (queue.size, queue.items) == (4, 4)
-    assert ids(queue.candidates(3, 0)[0]) == "abc"
-    assert ids(queue.take(2)) == "ab"
-    assert (queue.size, queue.items) == (2, 2)
-    assert ids(queue.clear()) == "cd"
-    assert (queue.size, queue.items) == (0, 0)
-
-
 def test_items_count_batch_sizes_and_zero_as_one() -> None:
     queue = RequestQueue()
     for size in (0, 3):
@@ -66,28 +54,6 @@ def test_unknown_priorities_go_to_the_default_level() -> None:
     assert ids(queue.candidates(3, 0)[0]) == "cfb"
     assert ids(queue.take(4)) == "cfbd"
     assert ids(queue.candidates(8, 0)[0]) == "ea"
-
-
-def test_priorities_are_ignored_without_levels() -> None:
-    queue = queue_of()
-    for id, priority in [("a", 3), ("b", 1)]:
-        queue.push(request(id, priority=priority))
-    assert ids(queue.candidates(8, 0)[0]) == "ab"
-
-
-def test_a_cancelled_request_is_rejected_with_an_empty_text() -> None:
-    queue = queue_of()
-    requests = [request(id) for id in "abc"]
-    for made in requests:
-        queue.push(made)
-    requests[1].cancelled = CancelCause.CLIENT
-    live, ((rejected, error),) = queue.candidates(8, 0)
-    assert ids(live) == "ac"
-    assert rejected is requests[1]
-    assert isinstance(error, RequestCancelled)
-    assert error.message == ""
-    assert queue.candidates(8, 0)[1] == []
-    assert (queue.size, queue.items) == (2, 2)
 
 
 def test_requests_behind_the_limit_replace_rejected_ones() -> None:
@@ -202,19 +168,6 @@ def test_only_a_full_level_refuses() -> None:
     queue.take(1)
     queue.push(request("e"))
     assert queue.size == 3
-
-
-def test_a_request_may_be_discarded() -> None:
-    queue = queue_of(QueuePolicy(default_timeout_ns=10, delay_on_timeout=True))
-    a, b, c = (request(id) for id in "abc")
-    for each in (a, b, c):
-        each.enqueue_ns = 1 if each is c else 0
-        queue.push(each)
-    assert ids(queue.candidates(3, 10)[0]) == "cab"
-    assert queue.discard(a)
-    assert not queue.discard(a)
-    assert queue.discard(c)
-    assert (queue.size, queue.items, ids(queue.clear())) == (1, 1, "b")
 
 
 def test_a_request_of_a_higher_level_is_not_last() -> None:

@@ -41,17 +41,6 @@ def make_bench() -> Iterator[MakeBench]:
         yield make
 
 
-def test_the_model_learns_the_place_of_each_request(make_bench: MakeBench) -> None:
-    bench = make_bench(OLDEST + CONTROLS)
-    bench.scheduler.start()
-    for id, flags in (("a", "s"), ("b", ""), ("c", "e")):
-        bench.submit(id, 2**63 + 1, flags)
-    assert bench.wait(3) == ["a", "b", "c"]
-    given = [{name: array.tolist() for name, array in each.items()} for each in bench.backend.given]
-    assert [(each["START"], each["END"]) for each in given] == [([[1]], [[-1]]), ([[0]], [[-1]]), ([[0]], [[2.5]])]
-    assert all((each["READY"], each["ID"]) == ([[True]], [[2**63 + 1]]) for each in given)
-
-
 def test_the_requests_of_a_sequence_run_one_after_the_other_beside_those_of_others(make_bench: MakeBench) -> None:
     bench = make_bench(OLDEST)
     for id, sequence, flags in (("a1", 1, "s"), ("a2", 1, ""), ("b1", 2, "s"), ("a3", 1, "e"), ("b2", 2, "e")):
@@ -196,18 +185,6 @@ def test_responses_may_keep_the_order_of_the_requests_of_all_sequences(make_benc
     assert bench.wait(5)[3:] == ["b2", "c1"]
 
 
-@pytest.mark.parametrize("strategy", ["oldest { max_candidate_sequences: 4 }", "direct {}"])
-def test_the_first_batch_may_wait_for_requests(make_bench: MakeBench, strategy: str) -> None:
-    bench = make_bench(HOUR + strategy, delay_until=4)
-    bench.scheduler.start()
-    for sequence in (1, 2, 3):
-        bench.submit(str(sequence), sequence, "s")
-    assert bench.scheduler.queued == 3
-    bench.submit("4", 4, "s")
-    bench.wait(4)
-    assert bench.backend.batches == [["1", "2", "3", "4"]]
-
-
 def test_the_first_batch_may_wait_for_the_backlog(make_bench: MakeBench) -> None:
     bench = make_bench(HOUR + "direct {}", max_batch_size=2, count=2, delay_until=6, backlog_delay_until=1)
     bench.scheduler.start()
@@ -349,19 +326,6 @@ def sizes(bench: Bench) -> list[int]:
     return [batch.batch_size for batch in batches for _ in range(batch.execution_count)]
 
 
-def test_a_request_is_in_the_slot_of_its_sequence(make_bench: MakeBench) -> None:
-    bench = make_bench(DIRECT + CONTROLS)
-    bench.scheduler.start()
-    begun(bench, 1, 2, 3, 4)
-    bench.submit("c", 3, value=7)
-    bench.wait(1)
-    assert bench.backend.batches == [["", "", "c"]]
-    given = [{name: array.reshape(-1)[0].item() for name, array in each.items()} for each in bench.backend.given]
-    null = {"X": 0, "START": 0, "END": -1.0, "READY": False, "ID": 0}
-    assert given == [null, null, {"X": 7, "START": 0, "END": -1.0, "READY": True, "ID": 3}]
-    assert bench.values() == {"c": 7}
-
-
 def test_null_requests_count_in_the_batch_and_nowhere_else(make_bench: MakeBench) -> None:
     bench = make_bench(DIRECT)
     bench.scheduler.start()
@@ -387,17 +351,6 @@ def test_the_batch_is_in_the_order_of_the_slots_not_of_the_requests(make_bench: 
     bench.backend.gate.set()
     bench.wait(3)
     assert bench.backend.batches[1:] == [["a", "", "c"]]
-
-
-def test_requests_of_other_shapes_are_executed_apart(make_bench: MakeBench) -> None:
-    bench = make_bench(DIRECT, delay_until=4)
-    bench.scheduler.start()
-    for sequence, key in ((1, "x"), (2, "x"), (3, "y"), (4, "z")):
-        pending = bench.request(str(sequence), sequence, "s")
-        pending.batch_key = (key,)
-        bench.scheduler.submit(pending)
-    bench.wait(4)
-    assert bench.backend.batches == [["1", "2", "", ""], ["", "", "3", ""], ["", "", "", "4"]]
 
 
 def test_the_states_of_null_requests_are_zeros_and_are_not_kept(make_bench: MakeBench) -> None:
@@ -566,26 +519,6 @@ def said(bench: Bench, id: str) -> list[int]:
     return [int(answer.outputs[0].array[0, 0]) for answer in bench.answers if answer.id == id and answer.outputs]
 
 
-def test_a_request_is_executed_until_its_model_is_done(bench: Bench, model: Counting) -> None:
-    model.step(5)
-    submit(bench, "a", 3)
-    bench.wait(3)
-    submit(bench, "b", 2)
-    bench.wait(5)
-    assert (said(bench, "a"), said(bench, "b")) == ([2, 1, 0], [1, 0])
-    assert [answer.final for answer in bench.answers] == [False, False, True, False, True]
-    assert [(each["ID"], each["START"], each["flags"]) for each in model.given] == [
-        (1, 1, (True, False)),
-        (1, 0, (False, False)),
-        (1, 0, (False, False)),
-        (2, 1, (True, False)),
-        (2, 0, (False, False)),
-    ]
-    assert bench.scheduler.drain(LIMIT_S)
-    snapshot = bench.statistics.snapshot(0)
-    assert (snapshot.request_success, snapshot.inference_count, snapshot.execution_count) == (2, 2, 5)
-
-
 @pytest.mark.parametrize("strategy", [ITERATIVE_OLDEST, ITERATIVE_DIRECT])
 def test_new_requests_join_the_next_iteration(make_bench: MakeBench, model: Counting, strategy: str) -> None:
     bench = make_bench(strategy, instances=[model], max_batch_size=2)
@@ -655,16 +588,6 @@ def test_a_client_that_reads_slowly_holds_back_its_own_request_only(bench: Bench
     until(lambda: (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 1))
     slow.take(2)
     until(lambda: len(said(bench, "slow")) == WINDOW + 2)
-    assert bench.scheduler.drain(LIMIT_S)
-
-
-def test_a_request_that_waits_for_its_client_can_be_cancelled(bench: Bench, model: Counting) -> None:
-    slow = streamed(bench, "slow", 2 * WINDOW)
-    model.step(WINDOW)
-    bench.wait(WINDOW)
-    slow.cancel()
-    bench.wait(WINDOW + 1)
-    assert isinstance(bench.answers[-1].error, RequestCancelled)
     assert bench.scheduler.drain(LIMIT_S)
 
 
