@@ -33,12 +33,6 @@ def test_memory_that_is_no_longer_used_is_used_again() -> None:
     del held
 
 
-def test_small_memory_is_the_c_librarys() -> None:
-    view = BufferPool().take(100)
-    assert (len(view), view.readonly, view.format) == (100, False, "B")
-    assert len(BufferPool().take(0)) == 0
-
-
 def test_the_sizes_that_were_used_last_are_kept() -> None:
     buffers = BufferPool(3 * SIZE)
     held = [buffers.take(SIZE) for _ in range(3)]

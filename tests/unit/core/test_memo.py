@@ -53,11 +53,6 @@ def test_adaptive_memo_pauses_while_no_text_is_repeated() -> None:
     assert learn(memo, 10_000, first=200_000) > 0
 
 
-def test_adaptive_memo_goes_on_learning_while_texts_are_repeated() -> None:
-    memo: AdaptiveMemo[int] = AdaptiveMemo()
-    assert learn(memo, 10_000, again=True) == 10_000
-
-
 def test_adaptive_memo_learns_again_after_a_pause() -> None:
     memo: AdaptiveMemo[int] = AdaptiveMemo()
     learn(memo, 600)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from trident.core.inference.pending_request import CollectedFlushes, Deferred, Flush, PendingRequest, flush
@@ -80,12 +78,3 @@ def test_an_error_keeps_no_caller_waiting() -> None:
     with pytest.raises(KeyError):
         deliver()
     assert callers.told == ["a"]
-
-
-def test_other_threads_do_not_wait() -> None:
-    callers = Callers()
-    with CollectedFlushes():
-        thread = threading.Thread(target=flush, args=([callers.a],))
-        thread.start()
-        thread.join()
-        assert callers.told == ["a"]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.unit.request_fields import FIELDS
 from trident.core.inference.request import (
     CloseReason,
     InferenceRequest,
     InferenceTimes,
     InputTensor,
-    Parameter,
-    asks_for_times,
 )
 
 
@@ -57,9 +53,3 @@ def test_requests_that_belong_together_have_the_longest_of_each_time_and_the_rea
     )
     assert InferenceTimes.longest([first, None, second]) == InferenceTimes(10, 20, 30, 40, 5, CloseReason.FULL)
     assert InferenceTimes.longest([None]) is None
-
-
-@pytest.mark.parametrize(("value", "asked"), [(True, True), (1, False), ("true", False), (False, False)])
-def test_only_true_asks_for_times(value: Parameter, asked: bool) -> None:
-    assert asks_for_times(InferenceRequest("m", [], parameters={"timing": value})) is asked
-    assert not asks_for_times(InferenceRequest("m", []))

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGEST, BadFrame, FrameReader, SendQueue, frame
-from trident.core.remote.wire import CALL, RELEASE, REQUEST, RESPONSE, RESULT, STATE, TO_ENGINE, TO_FRONT_END
+from trident.core.interprocess.frames import HEADER, LARGEST, BadFrame, FrameReader, SendQueue, frame
+from trident.core.remote.wire import CALL, RELEASE, REQUEST, RESPONSE, RESULT, TO_ENGINE, TO_FRONT_END
 
 ALL = TO_ENGINE | TO_FRONT_END
 STREAM = [(REQUEST, 1, b"x" * 40), (RELEASE, 2**64 - 1, b""), (CALL, 0, b"a"), (RESULT, 7, bytes(range(256)))]
@@ -18,24 +18,6 @@ STREAM = [(REQUEST, 1, b"x" * 40), (RELEASE, 2**64 - 1, b""), (CALL, 0, b"a"), (
 
 def written() -> bytes:
     return b"".join(frame(kind, number, (content,)) for kind, number, content in STREAM)
-
-
-def test_a_frame_is_a_multiple_of_the_alignment_and_ends_in_blanks() -> None:
-    for size in range(40):
-        whole = frame(CALL, 3, (b"c" * size,))
-        assert len(whole) % ALIGNMENT == 0
-        assert whole[HEADER.size :].rstrip(b" ") == b"c" * size
-        assert HEADER.unpack_from(whole) == (len(whole) - HEADER.size, CALL, 0, 0, 3)
-
-
-@pytest.mark.parametrize("step", [1, 2, 15, 16, 17, 33, 100, 10_000])
-def test_frames_are_found_in_any_pieces(step: int) -> None:
-    reader = FrameReader(ALL, "peer")
-    stream = written()
-    found = [each for at in range(0, len(stream), step) for each in reader.feed(stream[at : at + step])]
-    assert [(kind, number) for kind, _, _, number, _ in found] == [(kind, number) for kind, number, _ in STREAM]
-    for (_, _, _, _, content), (_, _, sent) in zip(found, STREAM, strict=True):
-        assert content[: len(sent)] == sent
 
 
 def test_frames_are_found_wherever_the_stream_is_cut_and_stay_valid() -> None:
@@ -64,15 +46,6 @@ def test_frames_are_found_wherever_the_stream_is_cut_and_stay_valid() -> None:
 def test_malformed_frames_are_refused(header: bytes) -> None:
     with pytest.raises(BadFrame):
         FrameReader(ALL, "peer").feed(header)
-
-
-def test_each_end_accepts_what_the_other_sends() -> None:
-    FrameReader(TO_ENGINE, "peer").feed(frame(REQUEST, 1))
-    FrameReader(TO_FRONT_END, "peer").feed(frame(STATE, 1))
-    with pytest.raises(BadFrame):
-        FrameReader(TO_ENGINE, "peer").feed(frame(STATE, 1))
-    with pytest.raises(BadFrame):
-        FrameReader(TO_FRONT_END, "peer").feed(frame(REQUEST, 1))
 
 
 def test_a_large_size_takes_no_memory_before_its_bytes_arrive() -> None:
@@ -119,14 +92,6 @@ def ends() -> Iterator[Ends]:
     ends.theirs.close()
 
 
-def test_flush_sends_all_frames_together(ends: Ends) -> None:
-    for content in (b"one", b"two", b"three"):
-        ends.queue.append(content)
-    ends.queue.flush()
-    assert ends.theirs.recv(100) == b"onetwothree"
-    assert (len(ends.queue), ends.queue.is_blocked, ends.changes) == (0, False, [])
-
-
 def test_what_the_socket_does_not_take_is_sent_later_and_in_order(ends: Ends) -> None:
     filled = ends.fill()
     ends.queue.append(b"one")
@@ -139,13 +104,6 @@ def test_what_the_socket_does_not_take_is_sent_later_and_in_order(ends: Ends) ->
     ends.queue.flush()
     assert ends.receive(6) == b"onetwo"
     assert (ends.queue.is_blocked, ends.changes) == (False, [True, False])
-
-
-def test_flush_does_nothing_at_the_end_of_the_connection(ends: Ends) -> None:
-    ends.theirs.close()
-    ends.queue.append(b"one")
-    ends.queue.flush()
-    assert (len(ends.queue), ends.queue.is_blocked, ends.changes) == (0, False, [])
 
 
 def test_nothing_is_sent_after_close(ends: Ends) -> None:

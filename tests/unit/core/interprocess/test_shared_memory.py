@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.project import pure_python_only
 from trident.core.interprocess import shared_memory
@@ -76,13 +74,6 @@ def test_both_ends_see_the_same_bytes_and_close_independently(memory: SharedMemo
     assert memory.view(0, 3).tolist() == [7, 7, 7]
 
 
-def test_the_size_is_rounded_down_to_an_even_number_of_pages() -> None:
-    for size, made in ((2 * PAGE, 2 * PAGE), (4 * PAGE - 1, 2 * PAGE), (5 * PAGE, 4 * PAGE)):
-        memory = SharedMemory.create(size)
-        assert memory.size == os.fstat(memory.descriptor).st_size == made
-        memory.close()
-
-
 def test_the_seals_forbid_every_change_of_size(memory: SharedMemory) -> None:
     for size in (0, SIZE - PAGE, SIZE + PAGE):
         with pytest.raises(PermissionError):
@@ -121,12 +112,6 @@ def test_a_closed_block_gives_no_memory(memory: SharedMemory) -> None:
         memory.view(0, 4)
     with pytest.raises(ValueError, match="is closed"):
         memory.borrow(0, 4, lambda: None)
-
-
-@pytest.mark.parametrize("size", [-1, 0, 2 * PAGE - 1, 1 << 62, 1 << 70])
-def test_create_refuses_an_invalid_size(size: int) -> None:
-    with pytest.raises(MemoryError, match="must be between 8192 and"):
-        SharedMemory.create(size)
 
 
 def test_create_says_why_the_system_refuses() -> None:
@@ -183,17 +168,6 @@ def test_attach_refuses_other_sizes(size: int) -> None:
 # --- views
 
 
-def test_a_view_is_writable_and_begins_at_its_offset(memory: SharedMemory) -> None:
-    memory.view(0, SIZE)[:] = np.arange(SIZE) % 251
-    assert memory.view(PAGE + 3, 4).tolist() == [(PAGE + 3 + n) % 251 for n in range(4)]
-    assert memory.borrow(PAGE + 3, 4, lambda: None).tolist() == [(PAGE + 3 + n) % 251 for n in range(4)]
-    memory.borrow(0, 1, lambda: None)[0] = 200
-    assert memory.view(0, 1)[0] == 200
-    for offset in (0, SIZE):
-        assert memory.view(offset, 0).size == 0
-        assert memory.borrow(offset, 0, lambda: None).size == 0
-
-
 @pytest.mark.parametrize(
     ("offset", "size"), [(-1, 1), (-PAGE, PAGE), (0, -1), (0, SIZE + 1), (SIZE, 1), (1, SIZE), (1 << 70, 1), (8, -4)]
 )
@@ -236,30 +210,6 @@ def test_a_borrow_ends_with_the_last_view_of_it(memory: SharedMemory, which: int
     assert ended == []
     del inner
     assert ended == [PAGE]
-
-
-def test_each_borrow_ends_independently(memory: SharedMemory) -> None:
-    ended: list[str] = []
-    first = memory.borrow(0, 64, lambda: ended.append("first"))
-    second = memory.borrow(0, 64, lambda: ended.append("second"))
-    other = memory.view(0, 64)
-    memory.close()
-    del first
-    assert ended == ["first"]
-    assert other.tolist() == second.tolist()
-    del second
-    assert ended == ["first", "second"]
-
-
-def test_the_garbage_collector_ends_a_borrow_in_a_cycle(memory: SharedMemory) -> None:
-    ended: list[int] = []
-    cycle: list[Any] = [memory.borrow(0, 64, lambda: ended.append(0))]
-    cycle.append(cycle)
-    gc.collect()
-    assert ended == []
-    del cycle
-    gc.collect()
-    assert ended == [0]
 
 
 # --- offsets
@@ -378,44 +328,6 @@ START, END = 4 * PAGE, 20 * PAGE
 LIMIT = 60.0
 
 
-class Model:
-    """The offsets that first fit must return, found by looking at every page."""
-
-    def __init__(self) -> None:
-        self.in_use: dict[int, int] = {}
-
-    def first_fit(self, size: int) -> int | None:
-        wanted = max(-(-size // PAGE), 1) * PAGE
-        taken = {page for offset, length in self.in_use.items() for page in range(offset, offset + length, PAGE)}
-        for offset in range(START, END - wanted + 1, PAGE):
-            if taken.isdisjoint(range(offset, offset + wanted, PAGE)):
-                self.in_use[offset] = wanted
-                return offset
-        return None
-
-
-# Sizes to allocate; a negative number frees one of the allocations instead.
-steps = st.lists(st.integers(-8, -1) | st.integers(0, 7 * PAGE) | st.sampled_from([END - START, END]), max_size=60)
-
-
-@given(steps)
-def test_allocate_returns_the_lowest_offset_that_fits(numbers: list[int]) -> None:
-    pages, model = PageAllocator(START, END), Model()
-    for number in numbers:
-        if number >= 0:
-            assert pages.allocate(number) == model.first_fit(number)
-        elif model.in_use:
-            offset = sorted(model.in_use)[number % len(model.in_use)]
-            del model.in_use[offset]
-            pages.free(offset)
-        assert pages.used == sum(model.in_use.values())
-        assert all(pages.holds(page) == (page in model.in_use) for page in range(0, END + PAGE, PAGE))
-    for offset in model.in_use:
-        pages.free(offset)
-    assert pages.used == 0
-    assert pages.allocate(pages.capacity) == START
-
-
 def test_free_refuses_an_offset_that_is_not_allocated() -> None:
     pages = PageAllocator(0, 4 * PAGE)
     pages.allocate(2 * PAGE)
@@ -441,13 +353,6 @@ def test_allocate_uses_whole_pages_and_refuses_negative_sizes() -> None:
     for bounds in ((-PAGE, PAGE), (2 * PAGE, PAGE)):
         with pytest.raises(ValueError, match="no pages can lie"):
             PageAllocator(*bounds)
-
-
-@pytest.mark.parametrize("bounds", [(0, 0), (PAGE, PAGE), (1, 2), (1, PAGE + 1)])
-def test_bounds_without_a_whole_page_have_no_room(bounds: tuple[int, int]) -> None:
-    pages = PageAllocator(*bounds)
-    assert pages.capacity == 0
-    assert pages.allocate(0) is None
 
 
 def test_reclaim_releases_the_free_pages_that_were_in_use() -> None:

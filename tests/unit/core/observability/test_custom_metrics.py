@@ -70,17 +70,6 @@ def test_readers_understand_the_page(metrics: CustomMetrics, own: OwnMetrics, op
     assert {sample.labels["l"] for family in parsed for sample in family.samples} == {"?\n"}
 
 
-def test_new_metrics_are_zero(metrics: CustomMetrics, own: OwnMetrics) -> None:
-    own.create_metric(own.create_family("c", "", COUNTER), {})
-    own.create_metric(own.create_family("h", "", HISTOGRAM), {}, [])
-    assert [line for line in page(metrics).splitlines() if line[0] != "#"] == [
-        "c 0",
-        'h_bucket{le="+Inf"} 0',
-        "h_count 0",
-        "h_sum 0",
-    ]
-
-
 def test_metrics_with_the_same_labels_are_one_series_of_all_owners(metrics: CustomMetrics, own: OwnMetrics) -> None:
     other = metrics.owner()
     mine = own.create_metric(own.create_family("c", "first", COUNTER), {"a": "1", "b": "2"})

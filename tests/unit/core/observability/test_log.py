@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from tests.project import ROOT
 from tests.waiting import until
 from trident.core.errors import ConfigInvalid
 from trident.core.observability.log import (
@@ -41,6 +39,7 @@ from trident.core.observability.log import (
     verbose_level,
     write_all,
 )
+from trident.core.observability.log_ring import _SIZE, LogRing
 
 log = logging.getLogger("trident.test")
 
@@ -79,20 +78,6 @@ def test_debug_is_the_first_verbose_level() -> None:
     assert verbose_level(1) == logging.DEBUG
     assert verbose_level(2) < verbose_level(1)
     assert verbose_level(1000) > logging.NOTSET
-
-
-def test_a_log_file_gets_all_messages_and_is_appended_to(tmp_path: Path) -> None:
-    file = tmp_path / "log"
-    file.write_text("before\n")
-    out, err = io.StringIO(), io.StringIO()
-    configure_logging(LogOptions(file=str(file)), out=out, err=err)
-    log.info("information")
-    log.error("Größe \udc80")
-    flush_log()
-    lines = file.read_text("utf-8").splitlines()
-    assert lines[0] == "before"
-    assert [line.split("] ")[1] for line in lines[1:]] == ['"information"', '"Größe \\udc80"']
-    assert (out.getvalue(), err.getvalue()) == ("", "")
 
 
 def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
@@ -315,11 +300,6 @@ def test_an_escaped_text_cannot_end_a_line_or_control_a_terminal(text: str) -> N
         assert safe.encode()
 
 
-@pytest.mark.parametrize("text", [*UNSAFE, 'say "hi"', "back\\slash", "Größe 模型", "😀", ""])
-def test_a_quoted_text_is_a_json_string_of_the_text(text: str) -> None:
-    assert json.loads(quoted(text)) == text
-
-
 @pytest.fixture
 def told() -> list[str]:
     return []
@@ -363,17 +343,6 @@ def test_the_file_from_before_is_kept_if_there_is_no_other(sink: LogFile, tmp_pa
     assert "the log goes on in the file from before" in told[0]
 
 
-def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, told: list[str]) -> None:
-    with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*missing/log: No such file or directory"):
-        LogFile(str(tmp_path / "missing" / "log"), told.append)
-
-
-def test_a_pipe_without_a_reader_is_not_waited_for(tmp_path: Path, told: list[str]) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*pipe: No such device or address"):
-        LogFile(str(tmp_path / "pipe"), told.append)
-
-
 class Writes(io.RawIOBase):
     """A file that records the bytes of each system call."""
 
@@ -396,13 +365,6 @@ def test_a_line_and_its_end_are_one_write(how: dict[str, bool]) -> None:
     stream = io.TextIOWrapper(buffer, encoding="utf-8", **how)  # type: ignore[arg-type]
     print_line("one\ntwo ä", stream)
     assert file.each == ["one\ntwo ä\n".encode()]
-
-
-def test_print_writes_the_line_end_separately() -> None:
-    """The reason for `print_line`."""
-    file = Writes()
-    print("line", file=io.TextIOWrapper(file, write_through=True), flush=True)  # type: ignore[arg-type]
-    assert file.each == [b"line", b"\n"]
 
 
 LINE = "2026-11-23 09:02:28.207427347 [%s:onnxruntime:simple, graph.cc:777 Resolve] some text [1, 2]"
@@ -428,11 +390,6 @@ def test_a_line_in_the_known_form_keeps_its_parts(
     assert (record.filename, record.lineno, record.process) == ("graph.cc", 777, PID)
     assert record.__dict__["session"] == "simple"
     assert record.created == datetime(2026, 11, 23, 9, 2, 28, 207427).timestamp()
-
-
-def test_colours_are_removed(native_log: pytest.LogCaptureFixture) -> None:
-    log_native_line(f"\x1b[0;93m{LINE % 'W'}\x1b[m", PID)
-    assert native_log.messages == ["some text [1, 2]"]
 
 
 @pytest.mark.parametrize("line", ["free(): invalid pointer", "2026-11-23 [W:x] y", "%s %d", LINE[:40]])
@@ -509,25 +466,12 @@ def test_lines_without_room_are_dropped_counted_and_told_once_there_is_room(outp
     assert len(b"".join(output.writes)) == (1000 - dropped) * len(WRITTEN)
 
 
-def test_a_line_that_is_larger_than_the_room_is_written(output: Output) -> None:
-    output.writer.put(b"y" * 1_000_000)
-    output.writer.flush(30)
-    assert [len(write) for write in output.writes] == [1_000_000]
-
-
 def test_the_end_does_not_wait_for_a_stalled_reader(output: Output) -> None:
     output.may_write.clear()
     output.writer.put(WRITTEN)
     output.writer.flush(0.01)
     assert not output.writer.close(0.01)
     assert output.writes == []
-
-
-def test_an_ended_writer_begins_again(output: Output) -> None:
-    for _ in range(2):
-        output.writer.put(WRITTEN)
-        assert output.writer.close(30)
-    assert output.writes == [WRITTEN, WRITTEN]
 
 
 def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
@@ -543,29 +487,6 @@ def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
     assert found == content
 
 
-FORK = """
-import os
-from trident.core.observability.log import LineWriter, lines_dropped
-writer = LineWriter(lambda lines: os.write(1, lines), print, print)
-writer.put(b"before\\n")
-if not os.fork():
-    writer.put(b"child\\n")
-    writer.close()
-    os._exit(0)
-os.wait()
-writer.put(b"parent\\n")
-writer.close()
-"""
-
-
-def test_each_process_writes_its_own_lines() -> None:
-    command = [sys.executable, "-W", "error", "-c", FORK]
-    run = subprocess.run(
-        command, cwd=ROOT, capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert (run.stdout, run.stderr) == (b"before\nchild\nparent\n", b"")
-
-
 def test_the_count_is_that_of_all_processes(output: Output) -> None:
     before = lines_dropped()
     output.error = OSError(5, "Input/output error")
@@ -576,3 +497,23 @@ def test_the_count_is_that_of_all_processes(output: Output) -> None:
         os._exit(0)
     os.waitpid(pid, 0)
     assert until(lambda: lines_dropped() - before) == 1
+
+
+def test_the_oldest_lines_make_room_and_none_is_torn() -> None:
+    ring = LogRing()
+    line = b"x" * 999
+    for number in range(_SIZE // 500):
+        ring.write(b"%d %s\n" % (number, line))
+    _, lines = ring.read(0)
+    assert len(lines) > 900
+    assert {len(each.partition(b" ")[2]) for each in lines} == {999}
+    assert int(lines[-1].split()[0]) - int(lines[0].split()[0]) == len(lines) - 1
+
+
+def test_a_child_writes_into_the_same_ring() -> None:
+    ring = LogRing()
+    if not (child := os.fork()):
+        ring.write(b"of the child\n")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert ring.read(0)[1] == [b"of the child"]

@@ -216,17 +216,6 @@ def test_the_page_is_tritons_line_by_line() -> None:
     assert page(SNAPSHOT).splitlines() == PAGE.splitlines()
 
 
-def test_a_snapshot_can_be_sent_to_another_process() -> None:
-    assert pickle.loads(pickle.dumps(SNAPSHOT)) == SNAPSHOT
-
-
-def test_an_empty_snapshot_shows_only_the_pool() -> None:
-    assert families_on(page(MetricsSnapshot())) == {
-        "nv_pinned_memory_pool_total_bytes",
-        "nv_pinned_memory_pool_used_bytes",
-    }
-
-
 def test_each_version_has_one_state_and_loads_are_counted_by_cause_and_result() -> None:
     states = (
         VersionStateMetrics(model="m", version="2", state="READY"),
@@ -285,12 +274,6 @@ def test_counters_stay_at_zero_and_durations_are_left_out_without_counter_latenc
         "trident_inference_cancellations_total": "2",
         "trident_oldest_execution_seconds": "0",
     }
-
-
-@pytest.mark.parametrize("value", ["False", "0", "true", "", "no"])
-def test_only_the_exact_word_switches_counter_latencies_off(value: str) -> None:
-    options = MetricsOptions(config={"counter_latencies": value, "unknown": "false"})
-    assert page(SNAPSHOT, options) == PAGE
 
 
 def test_gauges_of_gpus_and_the_cpu_may_be_left_out() -> None:
@@ -381,28 +364,6 @@ def distributions(model: ModelMetrics, *, has_cache: bool = True) -> list[Metric
     cache = ResponseCacheMetrics(size=2, used=1, entries=1, evictions=0) if has_cache else None
     found = metric_families(MetricsSnapshot(models=(model,), response_cache=cache), MetricsOptions())
     return [family for family in found if family.type in ("histogram", "summary")]
-
-
-def test_the_page_has_triton_s_names_and_labels() -> None:
-    page = render(distributions(MODEL)).decode()
-    lines = [line for line in page.splitlines() if not line.startswith("#")]
-    label = 'model="m",version="1"'
-    assert lines == [
-        f'nv_inference_first_response_histogram_ms_bucket{{{label},le="100"}} 1',
-        f'nv_inference_first_response_histogram_ms_bucket{{{label},le="500"}} 3',
-        f'nv_inference_first_response_histogram_ms_bucket{{{label},le="+Inf"}} 6',
-        f"nv_inference_first_response_histogram_ms_count{{{label}}} 6",
-        f"nv_inference_first_response_histogram_ms_sum{{{label}}} 405",
-        f'trident_inference_queue_duration_seconds_bucket{{{label},le="0.1"}} 1',
-        f'trident_inference_queue_duration_seconds_bucket{{{label},le="1"}} 1',
-        f'trident_inference_queue_duration_seconds_bucket{{{label},le="+Inf"}} 5',
-        f"trident_inference_queue_duration_seconds_count{{{label}}} 5",
-        f"trident_inference_queue_duration_seconds_sum{{{label}}} 2.5",
-        f'nv_inference_queue_summary_us{{{label},quantile="0.5"}} 12.5',
-        f'nv_inference_queue_summary_us{{{label},quantile="0.999"}} Nan',
-        f"nv_inference_queue_summary_us_count{{{label}}} 5",
-        f"nv_inference_queue_summary_us_sum{{{label}}} 77",
-    ]
 
 
 def test_parsers_of_both_formats_read_the_page() -> None:

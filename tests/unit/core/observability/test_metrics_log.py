@@ -25,7 +25,6 @@ from trident.core.observability.metrics_log import (
     MetricsLog,
     cloud_logging_line,
     embedded_metrics_line,
-    quantile,
 )
 from trident.core.observability.metrics_report import FIGURES, OF_SERVER, Figure, Report
 from trident.core.observability.model_statistics import ModelStatistics
@@ -121,16 +120,6 @@ def values(report: Report) -> dict[str, int | float]:
     return {figure.name: figure.value for figure in report.figures}
 
 
-def test_there_is_a_report_of_the_server_and_one_of_each_model() -> None:
-    intervals = Intervals()
-    snapshot = MetricsSnapshot(models=(version("b", 1, 10), version("b", 2, 5), version("a", 1, 1)))
-    server, first, second = intervals.reports(snapshot, is_ready=True)
-    assert (server.model, first.model, second.model) == (None, "a", "b")
-    assert [values(each)["request_success"] for each in (server, first, second)] == [16, 1, 15]
-    assert [values(each)["pending_request_count"] for each in (server, first, second)] == [4, 1, 3]
-    assert values(server)["ready"] == 1
-
-
 def test_each_report_is_the_difference_to_the_one_before() -> None:
     intervals = Intervals()
     for successes, expected in ((10, 10), (12, 2), (12, 0), (15, 3)):
@@ -188,7 +177,6 @@ def test_the_server_has_the_hardware() -> None:
 
 
 MS = 1_000_000
-INFINITE = float("inf")
 
 
 class Version:
@@ -219,16 +207,6 @@ class Version:
 
 def figures(activity: Activity) -> dict[str, int | float]:
     return {figure.name: figure.value for figure in activity.figures()}
-
-
-def test_histograms_that_were_switched_on_anew_are_those_of_the_interval() -> None:
-    version = Version()
-    version.execute(100, times=5)
-    before = version.snapshot()
-    version.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), DEFAULT_BUCKETS))
-    version.execute(100)
-    found = Activity.since(before, version.snapshot())
-    assert [sum(counts.values()) for counts in found.buckets.values()] == [1, 1, 1]
 
 
 def test_an_interval_has_what_was_counted_in_it() -> None:
@@ -293,23 +271,6 @@ def test_versions_are_added_up_though_their_buckets_differ() -> None:
     assert 0 < found["request_duration_p99"] <= 50
 
 
-@pytest.mark.parametrize(
-    ("buckets", "fraction", "value"),
-    [
-        ({(0, 1): 10}, 0.5, 0.5),
-        ({(0, 1): 5, (1, 3): 5}, 0.5, 1.0),
-        ({(0, 1): 5, (1, 3): 5}, 0.75, 2.0),
-        ({(0, 1): 0, (1, 3): 4, (3, INFINITE): 0}, 0.99, 2.98),
-        ({(0, 1): 1, (1, INFINITE): 99}, 0.99, 1.0),
-        ({(0, 1): 3}, 0.0, 0.0),
-    ],
-)
-def test_a_quantile_is_found_by_proportion(
-    buckets: dict[tuple[float, float], int], fraction: float, value: float
-) -> None:
-    assert quantile(buckets, fraction) == pytest.approx(value)
-
-
 NOW_NS = 1_700_000_000_123_456_789
 EVERYTHING = tuple(Figure(name, 1.5) for name in FIGURES)
 
@@ -358,26 +319,6 @@ def test_a_name_that_is_not_ascii_is_escaped() -> None:
     assert json.loads(line)["model"] == "mod\\xe8le"
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"x": "text"}, "the value of x"),
-        ({"x": {"a": 1}}, "the value of x"),
-        ({"x": [1] * 101}, "the value of x"),
-        ({"d": 7}, "the value of the dimension d"),
-        ({"d": "é"}, "the value of the dimension d"),
-        ({"d": " "}, "the value of the dimension d"),
-        ({"_aws": {"Timestamp": 1_700_000_000, "CloudWatchMetrics": []}}, "a timestamp in ms"),
-    ],
-)
-def test_the_rules_find_a_wrong_document(change: dict[str, object], problem: str) -> None:
-    """Otherwise the tests above would prove nothing."""
-    directive = {"Namespace": "N", "Dimensions": [["d"]], "Metrics": [{"Name": "x", "Unit": "Count"}]}
-    good = {"_aws": {"Timestamp": NOW_NS // 10**6, "CloudWatchMetrics": [directive]}, "d": "v", "x": [1, 2.5]}
-    assert problems(json.dumps(good)) == []
-    assert problem in problems(json.dumps({**good, **change}))
-
-
 MEASURED = (Figure("request_success", 7), Figure("request_failure", 2), Figure("request_duration_mean", 1.5))
 
 
@@ -391,11 +332,3 @@ def test_a_line_is_a_structured_entry() -> None:
         "logging.googleapis.com/labels": {"endpoint": "e", "model": "digits", "namespace": "/models"},
         "metrics": {"request_success": 7, "request_failure": 2, "request_duration_mean": 1.5},
     }
-
-
-def test_the_report_of_the_server_has_no_model() -> None:
-    line = cloud_logging_line({}, Report(None, MEASURED), NOW_NS)
-    assert "\n" not in line
-    entry = json.loads(line)
-    assert (entry["scope"], entry["logging.googleapis.com/labels"]) == ("server", {})
-    assert entry["message"] == "the server: 7 requests answered, 2 failed"

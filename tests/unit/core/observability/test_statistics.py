@@ -36,24 +36,6 @@ def statistics() -> ModelStatistics:
     return statistics
 
 
-def test_a_new_version_has_counted_nothing() -> None:
-    snapshot = ModelStatistics().snapshot()
-    assert snapshot == StatisticsSnapshot(
-        request_success=0,
-        request_failures=dict.fromkeys(FailureReason, 0),
-        inference_count=0,
-        execution_count=0,
-        request_ns=0,
-        queue_ns=0,
-        compute_input_ns=0,
-        compute_infer_ns=0,
-        compute_output_ns=0,
-        pending=0,
-        batch_closes=dict.fromkeys(CloseReason, 0),
-        request_cancellations=dict.fromkeys(CancelCause, 0),
-    )
-
-
 def test_a_snapshot_has_all_counts_and_durations(statistics: ModelStatistics) -> None:
     assert statistics.snapshot(pending=7) == StatisticsSnapshot(
         request_success=3,
@@ -84,13 +66,6 @@ def test_a_snapshot_has_all_counts_and_durations(statistics: ModelStatistics) ->
             ),
         ),
     )
-
-
-def test_a_snapshot_does_not_change(statistics: ModelStatistics) -> None:
-    snapshot = statistics.snapshot()
-    statistics.record_failure(request(1, 0, 0), FailureReason.OTHER, 1, "no")
-    assert snapshot.request_failures[FailureReason.OTHER] == 0
-    assert statistics.snapshot().request_failures[FailureReason.OTHER] == 1
 
 
 def test_refusals_are_counted_apart_from_failures() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.project import pure_python_only
 from tests.unit.core.observability.traces import TIMES, child_of, setting_of, trace_of
 from tests.waiting import until
 from trident.core.errors import BackendFailed, InvalidRequest
@@ -41,6 +40,13 @@ from trident.core.observability.tracing.trace import (
     traceparent_of,
 )
 from trident.core.observability.tracing.tracer import Tracer
+
+
+def client_request(traceparent: str) -> PendingRequest:
+    request = InferenceRequest("m", [])
+    request.trace = RequestTrace(traceparent=traceparent, tracestate="a=b")
+    return PendingRequest(request, lambda response: None)
+
 
 AHEAD, BEHIND = [("HTTP_RECV_START", 1)], [("HTTP_SEND_END", 2)]
 MODEL_EVENTS = [
@@ -114,34 +120,6 @@ def test_a_request_is_traced_from_the_front_end_to_the_front_end(traced: Traced)
     times = {each["timestamps"][0]["name"]: each["timestamps"][0]["ns"] for each in objects if "timestamps" in each}
     start = times["QUEUE_START"]
     assert [times[name] - start for name in MODEL_EVENTS[2:6]] == [10, 30, 60, 100]
-
-
-def test_a_request_that_failed_is_traced_without_an_execution(traced: Traced) -> None:
-    traced.execute(traced.begin(), BackendFailed("no"))
-    assert sorted(events(traced.close()[1])) == sorted(
-        ["REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE", "REQUEST_END"]
-    )
-
-
-@pure_python_only
-def test_requests_of_models_follow_the_request_that_led_to_them(traced: Traced) -> None:
-    root = traced.begin()
-    step = InferenceRequest("step", [])
-    assert root.request.trace is not None
-    step.trace = root.request.trace.child()
-    inner = traced.begin(step, nested=True)
-    assert inner.request.trace is not None
-    deeper = InferenceRequest("deeper", [])
-    deeper.trace = inner.request.trace.child()
-    assert traced.execute(traced.begin(deeper, nested=True)).trace == 0
-    traced.begin(nested=True)  # of a request that nobody traces
-    traced.execute(inner)
-    traced.execute(root)
-    found = traced.close()
-    headers = {
-        each["id"]: each.get("parent_id") for objects in found.values() for each in objects if "model_name" in each
-    }
-    assert headers == {1: None, 2: 1, 3: 2}
 
 
 def test_a_request_that_is_submitted_again_is_traced_once(traced: Traced) -> None:
@@ -223,12 +201,6 @@ def spanning(levels: tuple[str, ...] = ("TIMESTAMPS",), rate: int = 0) -> Tracer
     return Tracer(TraceOptions(mode=TraceMode.OPENTELEMETRY, start=start, export=export))
 
 
-def client_request(traceparent: str) -> PendingRequest:
-    request = InferenceRequest("m", [])
-    request.trace = RequestTrace(traceparent=traceparent, tracestate="a=b")
-    return PendingRequest(request, lambda response: None)
-
-
 def test_the_trace_of_a_client_is_followed_whatever_rate_and_count_say() -> None:
     tracer = spanning()
     try:
@@ -308,10 +280,6 @@ def test_threads_share_the_count() -> None:
     assert (found, sampler.left) == (300, 0)
 
 
-def test_nothing_is_sampled_without_a_level() -> None:
-    assert not Sampler(TraceSettings(rate=1)).sample()
-
-
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
@@ -321,25 +289,6 @@ def test_a_context_may_be_of_a_later_version_and_is_read_as_written() -> None:
     assert parse_traceparent(text) == (int(TRACE, 16), int(SPAN, 16))
     assert parse_traceparent(traceparent_of(1, 2)) == (1, 2)
     assert parse_traceparent(f" 01-{TRACE}-{SPAN}-00-what-else ") == (int(TRACE, 16), int(SPAN, 16))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "x",
-        f"ff-{TRACE}-{SPAN}-01",
-        f"00-{TRACE}-{SPAN}-01-more",
-        f"00-{TRACE.upper()}-{SPAN}-01",
-        f"00-{'0' * 32}-{SPAN}-01",
-        f"00-{TRACE}-{'0' * 16}-01",
-        f"00-{TRACE}-{SPAN}",
-        f"00-{TRACE[1:]}-{SPAN}-01",
-        f"01-{TRACE}-{SPAN}-01-" + "x" * 500,
-    ],
-)
-def test_an_invalid_context_is_none(text: str) -> None:
-    assert parse_traceparent(text) is None
 
 
 START = TraceSettings(levels=(), rate=1000, count=-1, frequency=0)
@@ -502,24 +451,6 @@ INPUT = TracedTensor("TENSOR_QUEUE_INPUT", "IN", "INT32", (1, 2), np.array([1, 2
 def objects(trace: Trace, levels: tuple[str, ...] = TIMES) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(f"[{trace_text(trace, levels)}]")
     return found
-
-
-def test_a_request_and_its_child() -> None:
-    root = trace_of(1, setting_of(), model="ensemble", request_id='"r"')
-    root.ahead = (("HTTP_RECV_START", 1), ("HTTP_RECV_END", 2))
-    root.behind = (("HTTP_SEND_START", 30),)
-    child_of(root, 2, model="step")
-    assert trace_text(root, TIMES) == (
-        '{"id":1,"timestamps":[{"name":"HTTP_RECV_START","ns":1}]},'
-        '{"id":1,"timestamps":[{"name":"HTTP_RECV_END","ns":2}]},'
-        '{"id":1,"model_name":"ensemble","model_version":1,"request_id":"\\"r\\""},'
-        '{"id":1,"timestamps":[{"name":"REQUEST_START","ns":10}]},'
-        '{"id":1,"timestamps":[{"name":"REQUEST_END","ns":20}]},'
-        '{"id":1,"timestamps":[{"name":"HTTP_SEND_START","ns":30}]},'
-        '{"id":2,"model_name":"step","model_version":1,"parent_id":1},'
-        '{"id":2,"timestamps":[{"name":"REQUEST_START","ns":10}]},'
-        '{"id":2,"timestamps":[{"name":"REQUEST_END","ns":20}]}'
-    )
 
 
 def test_each_level_shows_its_own_objects() -> None:

@@ -26,14 +26,10 @@ from tests.unit.product_modules import product_modules
 from tests.waiting import until
 from trident.core import errors
 from trident.core.config.problem import InvalidModelConfig, Problem
-from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.engine.protocol import Engine
 from trident.core.errors import (
     ErrorCode,
-    InvalidRequest,
-    ModelLoadFailed,
-    ModelNotFound,
     OutOfMemory,
     QueueFull,
     ServerError,
@@ -41,11 +37,9 @@ from trident.core.errors import (
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.tensors import BY_NAME, DATATYPES, Datatype
+from trident.core.inference.tensors import BY_NAME, Datatype
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import IndexEntry
-from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
-from trident.core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot
 from trident.core.observability.statistics import FailureReason
 from trident.core.remote.calls import (
     CALLS,
@@ -140,11 +134,6 @@ def test_members_and_nan_keep_their_types() -> None:
     assert math.isnan(over_the_wire(math.nan, float))
 
 
-@pytest.mark.parametrize("datatype", DATATYPES, ids=lambda datatype: datatype.name)
-def test_a_datatype_is_the_row_of_the_table_again(datatype: Datatype) -> None:
-    assert over_the_wire(datatype, Datatype) is datatype
-
-
 def test_dataclasses_travel_as_lists_of_their_fields() -> None:
     value = Outer(
         inner=Inner(name="a", dims=(1, -1)),
@@ -190,14 +179,6 @@ def test_plain_values_are_read_as_they_were_written(plain: Any) -> None:
 )
 def test_values_that_orjson_refuses_are_written(plain: Any) -> None:
     assert read_plain(write_plain(plain)) == plain
-
-
-@pytest.mark.parametrize("plain", [[1, "x"], ["\ud800"], ""])
-@pytest.mark.parametrize("padding", [0, 1, 15])
-def test_reading_ignores_the_padding_of_a_frame(plain: Any, padding: int) -> None:
-    content = write_plain(plain) + b" " * padding
-    assert read_plain(memoryview(content)) == plain
-    assert read_plain(bytearray(content)) == plain
 
 
 LIMIT_S = 60.0
@@ -305,18 +286,6 @@ def test_a_call_returns_what_the_engine_returns(engine: InferenceEngine, name: s
     assert ask(engine, name, *arguments) == said
 
 
-def test_the_spec_of_a_model_arrives_complete(engine: InferenceEngine) -> None:
-    spec = ask(engine, "model_spec", "simple", -1)
-    assert spec == engine.model_spec("simple")
-    assert spec.inputs["INPUT0"].datatype is engine.model_spec("simple").inputs["INPUT0"].datatype
-    assert spec.inputs["INPUT0"].dims == (16,)
-    assert spec.outputs["OUTPUT0"].labels[15] == "label 15"
-    assert type(spec.batching) is BatchingSpec
-    assert spec.batching.default_policy.max_queue_size == 7
-    assert spec.batching.level_policies == {2: QueuePolicy(max_queue_size=9)}
-    assert spec.metric_tags == {"team": "a"}
-
-
 def test_the_metrics_arrive_complete(engine: InferenceEngine) -> None:
     said = engine.metrics()
     found = ask(engine, "metrics")
@@ -325,17 +294,6 @@ def test_the_metrics_arrive_complete(engine: InferenceEngine) -> None:
     assert model.statistics.inference_count == 2
     assert set(model.statistics.request_failures) == set(FailureReason)
     assert found.hardware.cpu is not None
-
-
-def test_metrics_of_hardware_and_downloads_arrive_complete() -> None:
-    reading = HardwareReading(
-        cpu=CpuReading(utilization=0.25, memory_total=2**40, memory_used=1),
-        gpus=(GpuReading(uuid="GPU-1", utilization=0.5), GpuReading(uuid="GPU-2", memory_total=2**37)),
-        pinned=PinnedMemory(total=2, used=1),
-    )
-    snapshot = MetricsSnapshot(hardware=reading, downloads=DownloadMetrics(bytes=2**50, seconds=1.5))
-    call = CALLS["metrics"]
-    assert decode_result(call, encode_result(call, snapshot)) == snapshot
 
 
 def test_loads_and_unloads_get_the_arguments_of_the_caller(tmp_path: Path) -> None:
@@ -354,18 +312,6 @@ def test_loads_and_unloads_get_the_arguments_of_the_caller(tmp_path: Path) -> No
             ask(engine, "model_spec", "given", -1)
 
 
-def test_keyword_only_arguments_are_passed_by_name() -> None:
-    class Recorder:
-        def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
-            self.seen = (name, unload_dependents, wait)
-
-    recorder: Any = Recorder()
-    call, arguments = decode_call(encode_call("unload_model", ("m", False, True)))
-    assert arguments == ["m", False, True]
-    call.ask(recorder, arguments)
-    assert recorder.seen == ("m", False, True)
-
-
 def test_any_text_and_large_files_arrive_unchanged() -> None:
     parameters = {"config": "ü\0\ud800", "file:1/model.onnx": bytes(range(256)) * 8192}
     _, arguments = decode_call(padded(encode_call("load_model", ("a \udcff", parameters))))
@@ -373,18 +319,6 @@ def test_any_text_and_large_files_arrive_unchanged() -> None:
     call = CALLS["repository_index"]
     index = [IndexEntry(name="fine"), IndexEntry(name="\udcff", reason="no \udcfe")]
     assert decode_result(call, padded(encode_result(call, index))) == index
-
-
-def test_a_call_raises_what_the_engine_raises(engine: InferenceEngine) -> None:
-    with pytest.raises(ModelNotFound, match="Request for unknown model: 'none' is not found") as found:
-        ask(engine, "model_spec", "none", -1)
-    with pytest.raises(ModelNotFound) as said:
-        engine.model_spec("none")
-    assert vars(found.value) | {"code": said.value.code} == vars(said.value) | {"code": found.value.code}
-    with pytest.raises(InvalidRequest, match="requested model 'none' is not available"):
-        ask(engine, "model_statistics", "none", -1)
-    with pytest.raises(ModelLoadFailed):
-        ask(engine, "load_model", "none", {})
 
 
 def test_an_unexpected_error_arrives_as_an_internal_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -398,11 +332,6 @@ def test_an_unexpected_error_arrives_as_an_internal_error(caplog: pytest.LogCapt
 def test_encoding_a_call_needs_all_arguments(arguments: Sequence[object]) -> None:
     with pytest.raises(TypeError, match="takes 2 arguments"):
         encode_call("model_spec", arguments)
-
-
-def test_encoding_refuses_a_value_that_cannot_be_sent() -> None:
-    with pytest.raises(TypeError, match="cannot be sent"):
-        encode_result(CALLS["metrics"], {"a": object()})
 
 
 def error_over_the_wire(error: BaseException) -> ServerError:
@@ -468,11 +397,6 @@ def test_an_unexpected_error_is_logged_and_hidden_from_the_client(
     (record,) = caplog.records
     assert record.exc_info is not None
     assert record.exc_info[1] is error
-
-
-def test_a_server_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    error_to_plain(QueueFull("full"))
-    assert caplog.records == []
 
 
 def test_text_that_is_not_unicode_is_sent() -> None:

@@ -17,17 +17,12 @@ from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import Array
 from trident.core.interprocess.frames import LARGE, BadFrame, Frame, FrameReader, frame, released_offsets
 from trident.core.interprocess.shared_memory import SharedMemory
-from trident.core.lifecycle.state import Phase, ServingPhase
-from trident.core.remote.calls import EngineGone, EngineState, to_plain, write_plain
-from trident.core.remote.connection import ENOUGH, LOST, Connection, SharedMemoryFull, gone
+from trident.core.remote.calls import EngineGone, EngineState
+from trident.core.remote.connection import ENOUGH, LOST, Connection
 from trident.core.remote.wire import (
-    CALL,
-    CANCEL,
-    HELLO,
     RELEASE,
     REQUEST,
     RESULT,
-    STATE,
     TO_ENGINE,
     RequestReader,
     ResponseWriter,
@@ -107,18 +102,6 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
 # --- the greeting
 
 
-def test_a_connection_greets_the_engine(ends: Ends) -> None:
-    assert ends.kind == HELLO
-    assert ends.shared_memory.size == MEMORY
-
-
-def test_connecting_fails_when_nobody_listens(tmp_path: Path) -> None:
-    before = descriptors()
-    with pytest.raises(OSError, match="No such file"):
-        Connection(str(tmp_path / "nobody"), MEMORY, lambda state: None, lambda: None)
-    assert descriptors() == before
-
-
 def test_connecting_does_not_block_on_a_full_backlog(tmp_path: Path) -> None:
     """It would block the hub, and so every request."""
     path = str(tmp_path / "busy")
@@ -147,31 +130,12 @@ def test_connecting_fails_without_memory(tmp_path: Path) -> None:
 # --- memory
 
 
-def test_memory_for_requests_is_in_their_half_and_is_freed(ends: Ends) -> None:
-    held = [ends.connection.allocate(HALF // 4) for _ in range(4)]
-    assert all(each is not None for each in held)
-    offsets = [ends.connection._memory.offset_of(each) for each in held if each is not None]
-    assert sorted(offset for offset in offsets if offset is not None) == [0, HALF // 4, HALF // 2, HALF * 3 // 4]
-    assert ends.connection.allocate(1) is None
-    view = memoryview(held.pop())  # type: ignore[arg-type]
-    assert ends.connection.allocate(1) is None
-    del view
-    assert ends.connection.allocate(HALF // 4) is not None
-
-
 def test_a_lost_connection_gives_no_memory(ends: Ends) -> None:
     ends.connection.lose("gone")
     assert ends.connection.allocate(100) is None
 
 
 # --- requests
-
-
-def test_small_inputs_are_in_the_frame(ends: Ends) -> None:
-    ends.submit(numbers(SMALL, id="an id"))
-    _, request, shared = ends.next_request()
-    assert (request.id, shared) == ("an id", 0)
-    assert bytes(request.inputs[0].data) == SMALL.tobytes()
 
 
 def test_a_large_input_stays_in_shared_memory_until_the_answer(ends: Ends) -> None:
@@ -203,25 +167,6 @@ def test_an_input_that_was_received_into_shared_memory_is_not_copied(ends: Ends)
     assert bytes(request.inputs[1].data) == b"\5" * 9
 
 
-def test_an_input_larger_than_the_memory_goes_through_the_socket(ends: Ends) -> None:
-    values = filled(HALF + 4, 3)
-    ends.submit(numbers(values))
-    received = b""
-    while len(received) < values.nbytes:
-        ends.connection.flush()
-        received += ends.sock.recv(1 << 20)
-    assert received.count(b"\3\0\0\0") == len(values)
-
-
-def test_submit_raises_when_there_is_no_room(ends: Ends) -> None:
-    memory = ends.connection.allocate(HALF)
-    inputs = [InputTensor(name, "INT32", (LARGE // 4,), filled(LARGE)) for name in "AB"]
-    with pytest.raises(SharedMemoryFull):
-        ends.submit(InferenceRequest("simple", inputs))
-    del memory
-    assert ends.connection.allocate(HALF) is not None  # it freed what it had allocated
-
-
 def test_submit_refuses_a_parameter_that_json_cannot_hold(ends: Ends) -> None:
     request = numbers(SMALL)
     request.parameters = {"p": object()}  # type: ignore[dict-item]
@@ -229,18 +174,6 @@ def test_submit_refuses_a_parameter_that_json_cannot_hold(ends: Ends) -> None:
         ends.submit(request)
     ends.submit(numbers(SMALL))
     assert ends.next()[0] == REQUEST
-
-
-def test_cancel_names_the_request(ends: Ends) -> None:
-    Answer(numbers(SMALL)).pending.cancel()  # it was never submitted
-    pending = ends.submit(numbers(SMALL)).pending
-    number, _, _ = ends.next_request()
-    pending.cancel()
-    assert ends.next()[::3] == (CANCEL, number)
-    ends.answer(number)
-    pending.cancel()  # it was answered
-    ends.connection.call(b"[]", lambda content: None)
-    assert ends.next()[0] == CALL
 
 
 def test_requests_that_the_socket_does_not_take_are_sent_later_in_order(ends: Ends) -> None:
@@ -280,14 +213,6 @@ def test_many_requests_for_a_lost_engine_do_not_raise(ends: Ends) -> None:
 # --- from the engine
 
 
-def test_a_request_may_have_many_answers(ends: Ends) -> None:
-    answer = ends.submit(numbers(SMALL))
-    number, _, _ = ends.next_request()
-    for final in (False, False, True):
-        ends.answer(number, SMALL, final=final)
-    assert [response.final for response in answer.responses] == [False, False, True]
-
-
 def test_the_memory_of_a_response_is_released_with_its_last_view(ends: Ends) -> None:
     answer = ends.submit(numbers(SMALL))
     number, _, _ = ends.next_request()
@@ -304,19 +229,6 @@ def test_the_memory_of_a_response_is_released_with_its_last_view(ends: Ends) -> 
     assert ends.wakes == wakes + 1
     kind, _, _, count, content = ends.next()
     assert (kind, released_offsets(content, count)) == (RELEASE, [HALF])
-
-
-def test_states_and_results_reach_their_callbacks(ends: Ends) -> None:
-    state = EngineState(live=True, ready=True, generation=3, phase=ServingPhase(name=Phase.READY))
-    ends.give(frame(STATE, 0, (write_plain(to_plain(state)),)))
-    assert ends.states == [state]
-    results: list[Any] = []
-    number = ends.connection.call(b"[1]", results.append)
-    assert ends.next()[::3] == (CALL, number)
-    ends.give(frame(RESULT, number + 1, (b"nobody waits for it",)))
-    ends.give(frame(RESULT, number, (b"true",)))
-    ends.give(frame(RESULT, number, (b"a second time",)))
-    assert [bytes(result).rstrip() for result in results] == [b"true"]
 
 
 def test_a_forgotten_call_ignores_its_result(ends: Ends) -> None:
@@ -338,12 +250,6 @@ def test_a_response_outside_the_shared_memory_is_refused(ends: Ends) -> None:
     number, _, _ = ends.next_request()
     with pytest.raises(BadFrame):
         ends.answer(number, filled(LARGE), MEMORY)
-
-
-def test_read_raises_at_the_end_of_the_connection(ends: Ends) -> None:
-    ends.sock.close()
-    with pytest.raises(OSError, match="closed"):
-        ends.connection.read()
 
 
 # --- its loss
@@ -372,10 +278,3 @@ def test_the_memory_of_a_lost_connection_is_freed_with_its_last_view(tmp_path: P
     del body
     assert ends.wakes == wakes  # there is no engine to release it to
     assert descriptors() == before
-
-
-def test_the_response_without_an_engine_names_the_reason() -> None:
-    response = gone(InferenceRequest("m", [], model_version=3, id="an id"), "it has ended")
-    assert (response.id, response.model_name, response.model_version, response.final) == ("an id", "m", 3, True)
-    assert response.error is not None
-    assert response.error.hint is not None

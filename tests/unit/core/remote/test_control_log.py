@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +73,6 @@ def test_a_model_name_is_never_used_as_a_path(folder: Path, name: str) -> None:
     assert [path.parent for path in folder.parent.rglob("*") if path.is_file()] == [folder]
 
 
-def test_all_arguments_of_a_load_survive(folder: Path) -> None:
-    parameters = {"config": "{}", "file:1/model.onnx": bytes(range(256)), "empty": b"", "text": "é\udcff\0"}
-    note(ControlLog(folder), "load_model", "a", parameters)
-    assert later(folder) == [("load_model", ["a", parameters])]
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'["load_model", []]', b'["submit", ["a"]]', b"null"])
 def test_a_malformed_note_is_skipped_and_logged(folder: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     control_log = ControlLog(folder)
@@ -103,12 +96,3 @@ def test_a_note_that_cannot_be_written_is_logged(folder: Path, caplog: pytest.Lo
     note(control_log, "load_model", "b", {})
     assert "'b' was changed" in caplog.text
     assert [change.arguments[0] for change in control_log.changes()] == ["a"]
-
-
-def test_threads_may_note_at_the_same_time(folder: Path) -> None:
-    control_log = ControlLog(folder)
-    with ThreadPoolExecutor(8) as pool:
-        for number in range(200):
-            pool.submit(note, control_log, "load_model", f"m{number % 20}", {"config": str(number)})
-    assert sorted(arguments[0] for _, arguments in later(folder)) == sorted(f"m{number}" for number in range(20))
-    assert len(list(folder.iterdir())) == 20

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import (
     HALF,
     LIMIT_S,
@@ -31,15 +30,13 @@ from tests.unit.core.remote.thread_link import ThreadLink
 from tests.unit.core.scheduling.later_bench import described, later_benches, text
 from tests.unit.fake_engine import identity_spec
 from tests.waiting import until
-from trident.core.engine.in_process import make_engine
 from trident.core.errors import InvalidRequest, ModelNotFound, QueueFull, RequestCancelled
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import WindowLimits
 from trident.core.interprocess.frames import LARGE
-from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.remote import engine_client as engine_client
@@ -59,26 +56,6 @@ def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
 
 
 # --- the protocol
-
-
-@pytest.mark.parametrize(
-    ("method", "arguments"),
-    [
-        ("model_spec", ("simple", 3)),
-        ("server_metadata", ()),
-        ("model_metadata", ("simple",)),
-        ("model_config", ("simple", 1)),
-        ("model_statistics", ("simple", 1)),
-        ("repository_index", (True,)),
-        ("repository_index", (False,)),
-        ("is_model_ready", ("simple", 1)),
-        ("metrics", ()),
-    ],
-)
-def test_a_call_returns_what_the_engine_returns(
-    remote: RemoteEngine, engine: ServedEngine, method: str, arguments: tuple[Any, ...]
-) -> None:
-    assert getattr(remote, method)(*arguments) == getattr(engine, method)(*arguments)
 
 
 def test_a_model_is_asked_for_once_per_generation(remote: RemoteEngine, engine: ServedEngine) -> None:
@@ -135,18 +112,6 @@ def test_many_threads_submit_at_the_same_time(remote: RemoteEngine) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
-
-
-def test_a_request_may_be_answered_many_times(remote: RemoteEngine, engine: ServedEngine) -> None:
-    def submit(pending: PendingRequest) -> None:
-        for number in range(4):
-            output = OutputTensor("OUT", "INT32", (4,), SMALL + number)
-            pending.on_response(InferenceResponse("simple", 1, [output], id=pending.request.id, final=number == 3))
-
-    engine.submit = submit  # type: ignore[method-assign]
-    answer = ask(remote, numbers(SMALL))
-    answer.get()
-    assert [response.outputs[0].array[0] for response in answer.responses] == [0, 1, 2, 3]
 
 
 def test_cancel_reaches_the_engine(remote: RemoteEngine, engine: ServedEngine) -> None:
@@ -255,55 +220,6 @@ def test_a_request_that_waits_for_room_is_answered_when_the_engine_ends(engine: 
 # --- a real engine
 
 
-def test_real_models_answer_through_the_client(tmp_path: Path) -> None:
-    """Batched requests, large tensors, text, and loads and unloads."""
-    repository = tmp_path / "models"
-    onnx_models.write_version(onnx_models.add_sub(), repository, "sums", "max_batch_size: 8 dynamic_batching {}")
-    onnx_models.write_version(onnx_models.identity("FP32"), repository, "echo", "max_batch_size: 8")
-    onnx_models.write_version(onnx_models.strings(), repository, "text", "max_batch_size: 8")
-    options = EngineOptions(
-        repositories=(str(repository),),
-        control_mode="explicit",
-        load_models=("sums", "echo"),
-        cpu_metrics=False,
-        gpu_metrics=False,
-    )
-    engine = make_engine(options)
-    engine.start()
-    try:
-        with served(tmp_path, engine) as (path, _), connected(path, 1 << 20) as remote:
-            answers = [ask(remote, request_for("sums", np.full((1, 16), n, np.int32), "INT32", 2)) for n in range(200)]
-            for number, answer in enumerate(answers):
-                response = answer.get()
-                assert response.error is None, response.error
-                assert [output.array[0, 0] for output in response.outputs] == [2 * number, 0]
-            large = np.arange(100_000, dtype=np.float32).reshape(1, -1)
-            for _ in range(10):
-                assert (ask(remote, request_for("echo", large, "FP32")).get().outputs[0].array == large).all()
-            with pytest.raises(ModelNotFound):
-                remote.model("text")
-            remote.load_model("text", {})
-            words = np.array([["a", "", "äö"]], object)
-            found = ask(remote, request_for("text", words, "BYTES")).get().outputs[0].array
-            assert found.tolist() == [[b"a", b"", "äö".encode()]]
-            remote.unload_model("text", False, wait=True)
-            with pytest.raises(ModelNotFound):
-                remote.model("text")
-            assert remote.model_statistics("sums") == engine.model_statistics("sums")
-            assert remote.model_statistics("sums")[0].statistics.inference_count == 200
-    finally:
-        engine.begin_exit()
-        assert engine.finish(LIMIT_S)
-
-
-def request_for(model: str, values: np.ndarray[Any, Any], datatype: str, inputs: int = 1) -> InferenceRequest:
-    if values.dtype == object:
-        values = np.vectorize(str.encode, otypes=[object])(values)
-    return InferenceRequest(
-        model, [InputTensor(f"INPUT{number}", datatype, values.shape, values) for number in range(inputs)]
-    )
-
-
 # --- without an engine
 
 
@@ -316,55 +232,6 @@ def test_a_request_for_a_model_that_was_found_before_the_loss_fails(engine: Serv
         model.submit(answer.pending)
         assert isinstance(answer.get().error, EngineGone)
         answer.pending.cancel()
-
-
-def test_the_loss_of_the_engine_answers_requests_in_flight(
-    engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine.respond = lambda request: None
-    started, may_end = threading.Event(), threading.Event()
-
-    def load(name: str, parameters: dict[str, Any]) -> None:
-        started.set()
-        may_end.wait(LIMIT_S)
-
-    engine.load_model = load  # type: ignore[method-assign]
-    with served(tmp_path, engine) as (path, server), connected(path) as remote, ThreadPoolExecutor(1) as pool:
-        answers = [ask(remote, numbers(values)) for values in (SMALL, filled(LARGE), SMALL)]
-        loading = pool.submit(remote.load_model, "a", {})
-        assert started.wait(LIMIT_S)
-        until(lambda: len(engine._pending) == 3)
-        engine.cancel = lambda request: None  # type: ignore[method-assign]
-        server.stop()
-        for answer in answers:
-            error = answer.get().error
-            assert isinstance(error, EngineGone)
-            assert error.message == "the engine is not there: it has ended"
-        assert isinstance(loading.exception(LIMIT_S), EngineGone)
-        assert remote.phase().failures == {"engine": "it has ended"}
-        may_end.set()
-    assert caplog.text.count("the connection to the engine is lost: it has ended") == 1
-
-
-def test_the_client_connects_to_the_next_engine(engine: ServedEngine, tmp_path: Path) -> None:
-    with served(tmp_path, engine) as (path, server), connected(path) as remote:
-        body = remote.allocate(LARGE)
-        assert body is not None
-        body[:] = 5
-        assert remote.model("simple").spec.version == 3
-        server.stop()
-        until(lambda: not remote.is_ready())
-        (tmp_path / "engine.sock").unlink()
-        following = ServedEngine()
-        following.versions["simple"] = (1, 7)
-        with served(tmp_path, following):
-            until(remote.is_ready)
-            assert remote.model("simple").spec.version == 7
-            # The next engine does not see the memory that was allocated for the last one.
-            response = ask(remote, numbers(body, datatype="UINT8")).get()
-            assert response.error is None
-            assert response.outputs[0].array.tolist() == body.tolist()
-        (tmp_path / "engine.sock").touch()
 
 
 def test_a_model_that_the_next_engine_has_not_loaded_yet_is_unavailable(engine: ServedEngine, tmp_path: Path) -> None:

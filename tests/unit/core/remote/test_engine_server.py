@@ -131,16 +131,6 @@ def test_a_malformed_front_end_is_disconnected_and_the_others_are_served(
     until(lambda: descriptors() == before)
 
 
-def test_half_a_frame_affects_no_other_front_end(path: str, neighbour: RemoteEngine) -> None:
-    with ByHand.at(path).greet() as hand:
-        whole = RequestWriter().write(numbers(SMALL), 1, lambda content: None)
-        hand.send(whole[:50])
-        assert_served(neighbour)
-        hand.send(whole[50:])
-        assert hand.next_of(17)[3] == 1
-        hand.send(whole[:50])
-
-
 def test_an_unexpected_error_disconnects_one_front_end(
     path: str, neighbour: RemoteEngine, engine: ServedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -260,22 +250,6 @@ def state_in(found: Frame) -> EngineState:
 # --- states
 
 
-def test_all_front_ends_learn_of_a_change(path: str, engine: ServedEngine, tmp_path: Path) -> None:
-    with ByHand.at(path).greet() as first, ByHand.at(path).greet() as second:
-        for hand in (first, second):
-            assert state_in(hand.next()).ready
-        engine.ready = False
-        engine.serving = ServingPhase(name=Phase.LOADING, model="simple", done=1, total=2)
-        for hand in (first, second):
-            state = state_in(hand.next())
-            while state.phase.name != Phase.LOADING:
-                state = state_in(hand.next())
-        for hand in (first, second):
-            engine.generation += 1
-            while state_in(hand.next()).generation != engine.generation:
-                pass
-
-
 @pytest.mark.parametrize("call", ["load_model", "load_directory", "unload_model"])
 def test_a_change_is_noted_and_sent_before_its_result(engine: ServedEngine, tmp_path: Path, call: str) -> None:
     """A client that asks after the result must not see the state before it."""
@@ -375,19 +349,6 @@ def test_an_older_state_never_follows_a_newer_one(engine: ServedEngine, tmp_path
 
 
 # --- the end
-
-
-def test_stop_closes_all_connections(engine: ServedEngine, tmp_path: Path) -> None:
-    before = descriptors()
-    threads = threading.active_count()
-    engine.respond = lambda request: None
-    with served(tmp_path, engine) as (path, _), ByHand.at(path).greet() as hand:
-        state_in(hand.next())
-        hand.send(RequestWriter().write(numbers(SMALL), 1, lambda content: None))
-        until(lambda: engine._pending)
-    assert engine.calls == [("cancel", "simple")]
-    assert descriptors() == before
-    until(lambda: threading.active_count() <= threads)
 
 
 def test_stop_sends_what_waits(engine: ServedEngine, tmp_path: Path) -> None:

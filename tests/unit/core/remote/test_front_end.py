@@ -29,7 +29,6 @@ from trident.core.interprocess.frames import LARGE, BadFrame, frame, release_fra
 from trident.core.remote.front_end import FrontEnd
 from trident.core.remote.wire import (
     ACK,
-    CALL,
     CANCEL,
     FAILED,
     FINAL,
@@ -120,22 +119,6 @@ def test_a_stranger_without_memory_is_refused(stranger: Pair) -> None:
 # --- requests
 
 
-def test_a_request_is_answered(pair: Pair) -> None:
-    pair.ask(5, [1, 2, 3])
-    kind, flags, shared, number, content = pair.hand.next()
-    assert (kind, flags, shared, number) == (RESPONSE, FINAL, 0, 5)
-    assert np.array([1, 2, 3], "<i4").tobytes() in bytes(content)
-
-
-def test_a_large_response_is_in_the_half_for_responses(pair: Pair) -> None:
-    pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
-    pair.ask(1, [0])
-    *_, shared, _, content = pair.hand.next()
-    assert shared == 1
-    offset = int.from_bytes(content[8:16], "little")
-    assert SHARED // 2 <= offset <= SHARED - LARGE
-
-
 class Writing:
     """A model that writes its output where it is sent from, and keeps it."""
 
@@ -203,19 +186,6 @@ def test_responses_go_through_the_socket_when_their_half_is_full(pair: Pair) -> 
     assert pair.hand.next()[4][8:16] == frames[2][4][8:16]
 
 
-def test_a_request_may_have_many_responses(pair: Pair) -> None:
-
-    def respond(request: InferenceRequest) -> InferenceResponse:
-        for _ in range(3):
-            pair.front_end._respond(1, InferenceResponse("m", 1, [], final=False))
-        return InferenceResponse("m", 1, [])
-
-    pair.engine.respond = respond
-    pair.ask(1, [0])
-    assert [pair.hand.next()[1] for _ in range(4)] == [0, 0, 0, FINAL]
-    pair.ask(1, [0])  # its number is free again
-
-
 def test_an_output_that_cannot_be_sent_becomes_an_error(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [], parameters={"p": object()})  # type: ignore[dict-item]
     pair.ask(1, [0])
@@ -275,11 +245,6 @@ def test_acknowledgements_reach_the_request(pair: Pair) -> None:
     assert taken == [3]
 
 
-def test_calls_reach_the_server(pair: Pair) -> None:
-    pair.give(frame(CALL, 3, (b"[]",)))
-    assert pair.calls == [(3, b"[]")]
-
-
 def test_deferred_calls_are_made_after_all_requests_of_a_read_even_if_it_fails(pair: Pair) -> None:
     events: list[str] = []
 
@@ -311,35 +276,7 @@ def test_a_second_release_is_refused(pair: Pair) -> None:
 # --- a front end that does not read
 
 
-def test_responses_that_the_socket_does_not_take_are_sent_later_in_order(pair: Pair) -> None:
-    count, size = 200, 20_000
-    pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(3, size)])
-    for number in range(count):
-        pair.ask(number, [0])
-    assert pair.blocked == [True]
-    assert pair.front_end.queue.is_blocked
-    received = b""
-    pair.hand.sock.setblocking(False)
-    while pair.front_end.queue.is_blocked:
-        try:
-            received += pair.hand.sock.recv(1 << 20)
-        except BlockingIOError:
-            pair.front_end.flush()
-    assert pair.blocked == [True, False]
-    pair.hand.sock.settimeout(30)
-    frames = pair.hand._reader.feed(received)
-    while len(frames) < count:
-        frames += pair.hand._reader.feed(pair.hand.sock.recv(1 << 20))
-    assert [number for _, _, _, number, _ in frames] == list(range(count))
-    assert all(bytes(content).count(b"\3\0\0\0") == size // 4 for *_, content in frames)
-
-
 # --- its end
-
-
-def test_read_notices_the_end_of_the_connection(pair: Pair) -> None:
-    pair.hand.sock.close()
-    assert not pair.front_end.read()
 
 
 def test_close_cancels_requests_and_frees_memory() -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, get_args, get_origin, get_type_hints
-
-import pytest
+from dataclasses import fields, replace
 
 from trident.core.inference.pending_request import CancelCause
-from trident.core.lifecycle.state import IndexEntry, ModelState, VersionOverview
+from trident.core.lifecycle.state import IndexEntry, ModelState
 from trident.core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
 from trident.core.observability.metrics.snapshot import (
@@ -34,19 +30,11 @@ from trident.core.observability.statistics import (
     FailureReason,
     ResponseStatistics,
     StatisticsSnapshot,
-    VersionStatistics,
 )
 from trident.core.observability.tracing.trace import Loss, TraceMetrics
-from trident.core.remote.merged import _KEYS, _RULES, merged, merged_index, merged_version_statistics
+from trident.core.remote.merged import merged, merged_index
 
 READY = IndexEntry(name="m", version=1, state=ModelState.READY)
-
-
-@pytest.mark.parametrize("state", [ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE])
-def test_the_worst_state_counts(state: ModelState) -> None:
-    other = IndexEntry(name="m", version=1, state=state, reason="why")
-    assert merged_index([[READY], [other]]) == [other]
-    assert merged_index([[other], [READY]]) == [other]
 
 
 def test_a_model_is_shown_as_far_as_any_engine_has_it() -> None:
@@ -55,13 +43,6 @@ def test_a_model_is_shown_as_far_as_any_engine_has_it() -> None:
     never = IndexEntry(name="n")
     assert merged_index([[never], [never]]) == [never]
     assert merged_index([[IndexEntry(name="m")], [READY]]) == [READY]
-
-
-def test_the_entries_go_by_name_and_version() -> None:
-    entries = [
-        IndexEntry(name=name, version=int(version), state=ModelState.READY) for name, version in ("a1", "a2", "b1")
-    ]
-    assert merged_index([entries[1:], entries[:1], entries]) == entries
 
 
 EMPTY = ModelStatistics().snapshot()
@@ -114,16 +95,6 @@ def test_the_largest_limits_of_the_batchers_are_shown() -> None:
     assert merged([one, other, EMPTY]).tuning == BatchTuning(target_p99_ns=9, delay_ns=2, max_size=4)
 
 
-def test_versions_that_only_one_engine_has_are_kept() -> None:
-    one = VersionStatistics(name="a", version=1, statistics=counted(1), memory_bytes=5)
-    two = VersionStatistics(name="a", version=2, statistics=counted(1))
-    total = merged_version_statistics([[one], [one, two]])
-    assert [(each.version, each.statistics.request_success, each.memory_bytes) for each in total] == [
-        (1, 2, 10),
-        (2, 1, 0),
-    ]
-
-
 MODEL = ModelMetrics(
     model="m",
     version=1,
@@ -135,11 +106,6 @@ MODEL = ModelMetrics(
 
 def twice(part: MetricsSnapshot) -> MetricsSnapshot:
     return merged([part, part])
-
-
-def test_one_engine_is_shown_as_it_is() -> None:
-    part = MetricsSnapshot(models=(MODEL,))
-    assert merged([part]) is part
 
 
 def test_a_model_is_one_series_with_sums() -> None:
@@ -215,24 +181,3 @@ def test_the_metrics_of_models_are_added_by_their_labels() -> None:
     )
     (total,) = twice(MetricsSnapshot(custom=(counter,))).custom
     assert [(each.value, each.counts) for each in total.series] == [(4.0, ()), (2.0, (2, 0))]
-
-
-def listed_classes(kind: Any) -> Iterator[type[Any]]:
-    """The dataclasses that lie in tuples of `kind`, and of all that it has, unless a rule merges them."""
-    hints = get_type_hints(kind)
-    for field in fields(kind):
-        if (kind, field.name) in _RULES:
-            continue
-        hint = hints[field.name]
-        for each in (hint, *get_args(hint)):
-            if is_dataclass(each):
-                if get_origin(hint) is tuple:
-                    yield each  # type: ignore[misc]
-                yield from listed_classes(each)
-
-
-def test_everything_that_is_listed_is_found_by_a_key() -> None:
-    tops = (VersionStatistics, VersionOverview)
-    classes = {*tops, *(each for top in (*tops, MetricsSnapshot) for each in listed_classes(top))}
-    assert len(classes) > 10
-    assert classes == set(_KEYS)

@@ -95,12 +95,6 @@ def pool(engines: list[Named], tmp_path: Path) -> Iterator[Pooled]:
 # --- requests
 
 
-def test_requests_are_shared_by_the_engines(pool: Pooled, engines: list[Named]) -> None:
-    for _ in range(20):
-        assert ask(pool[0], numbers(SMALL)).get().error is None
-    assert [len(engine.seen) for engine in engines] == [10, 10]
-
-
 def test_a_busy_engine_gets_fewer(pool: Pooled, engines: list[Named]) -> None:
     engines[0].respond = lambda request: None
     answers = [ask(pool[0], numbers(SMALL)) for _ in range(2)]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.remote.remote_parts import SMALL, Pooled, ServedEngine, ask, numbers, pooled
+from tests.unit.core.remote.remote_parts import Pooled, ServedEngine, pooled
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
-from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound
+from trident.core.errors import InvalidRequest, ModelLoadFailed
 from trident.core.observability.log import LogLevels
 from trident.core.remote.calls import CALLS, EngineGone
-from trident.core.remote.control_log import Change, ControlLog, Restoration, own_changes
+from trident.core.remote.control_log import Change, ControlLog, Restoration
 from trident.core.shared_memory import RegionKind
 
 LEVELS = LogLevels(verbose=0)
@@ -214,19 +214,6 @@ def test_a_model_goes_to_the_engine_with_the_fewest(placed_pool: Pooled, placed_
     assert names(placed_engines) == [["d"], ["b"]]
 
 
-def test_its_engine_gets_the_requests_of_a_model(placed_pool: Pooled, placed_engines: list[PlacedModels]) -> None:
-    for name in ("other", "simple"):
-        placed_pool[0].load_directory(name, f"/{name}")
-    for _ in range(4):
-        assert ask(placed_pool[0], numbers(SMALL)).get().error is None
-    assert placed_pool[0].is_model_ready("simple")
-    assert placed_pool[0].model_metadata("simple").name == "simple"
-    with pytest.raises(ModelNotFound):
-        placed_pool[0].model("none")
-    with pytest.raises(ModelNotFound):
-        placed_pool[0].is_model_ready("none")
-
-
 def test_a_load_that_fails_leaves_nothing(placed_pool: Pooled, placed_engines: list[PlacedModels]) -> None:
     for engine in placed_engines:
         engine.refusal = ModelLoadFailed("the weights are broken")
@@ -237,33 +224,3 @@ def test_a_load_that_fails_leaves_nothing(placed_pool: Pooled, placed_engines: l
     placed_pool[0].load_directory("b", "/b")
     assert names(placed_engines) == [["b"], []]
     placed_pool[0].unload_model("none", True)  # no error, as in one engine
-
-
-def test_the_models_of_a_lost_engine_come_back_with_the_next_one(
-    placed_pool: Pooled, placed_engines: list[PlacedModels], tmp_path: Path
-) -> None:
-    for name in "abcd":
-        placed_pool[0].load_directory(name, f"/{name}")
-    placed_pool[1][0].end()
-    until(lambda: len(placed_pool[0].process_ids()) == 1)
-    # It says that the model will be there again, and not that there is none.
-    with pytest.raises(EngineGone):
-        placed_pool[0].model("a")
-    with pytest.raises(EngineGone):
-        placed_pool[0].is_model_ready("c")
-    assert placed_pool[0].is_model_ready("b")
-    placed_pool[0].unload_model("c", True, wait=True)  # its memory is free
-    placed_pool[0].load_directory("e", "/e")
-    assert names(placed_engines)[1] == ["b", "d", "e"]
-    placed_engines[0].versions.clear()
-    restoration = Restoration(placed_engines[0], ControlLog(own_changes(tmp_path / "changes", 0)))
-    restoration.repeat(of_models=True)
-    assert names(placed_engines)[0] == ["a"]
-    placed_pool[1][0].begin()
-    until(lambda: len(placed_pool[0].process_ids()) == 2)
-    assert placed_pool[0].is_model_ready("a")
-    # What is unloaded between two looks at the log leaves the engine as well.
-    placed_pool[0].unload_model("a", True, wait=True)
-    placed_engines[0].versions["a"] = (1,)
-    restoration.repeat(of_models=True)
-    assert names(placed_engines)[0] == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.packed_tensors import packed_request, packed_responses
-from trident.core.errors import DeadlineExceeded, ErrorCode
+from trident.core.errors import ErrorCode
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor, PackedInputs
 from trident.core.inference.response import (
     InferenceResponse,
@@ -18,7 +18,7 @@ from trident.core.inference.response import (
     RegionReference,
     RegionRequest,
 )
-from trident.core.inference.tensors import BY_NAME, Array, Buffer, pack_bytes
+from trident.core.inference.tensors import Array, Buffer, pack_bytes
 from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGE, BadFrame, FrameReader, frame
 from trident.core.remote.wire import (
     REQUEST,
@@ -65,15 +65,6 @@ def test_a_block_is_read_as_it_was_written(offsets: tuple[int, ...], text: bytes
     assert at % ALIGNMENT == 0
     together = b"".join(tensors)
     assert content[at:] == together + b" " * (-len(together) % ALIGNMENT)
-
-
-def test_equal_documents_are_parsed_once() -> None:
-    parsed: list[Any] = []
-    reader = BlockReader(lambda meta: parsed.append(meta) or meta)  # type: ignore[func-returns-value]
-    for text in (b"a", b"b", b"c"):
-        content = memoryview(frame(REQUEST, 1, (block_head(META, text),)))[HEADER.size :]
-        assert reader.read(content, 0)[:2] == (["m", 1], text.decode())
-    assert parsed == [["m", 1]]
 
 
 def test_the_number_of_known_documents_is_bounded() -> None:
@@ -148,18 +139,6 @@ def test_defaults_and_tensors_without_dimensions_arrive() -> None:
     assert list(found.inputs) == []
     (scalar,) = sent(InferenceResponse("m", 1, [output("OUT", "FP32", np.array(1.5, np.float32))])).outputs
     assert (scalar.shape, scalar.array.tolist()) == ((), 1.5)
-
-
-@pytest.mark.parametrize(
-    ("datatype", "elements"),
-    [*((name, 5000) for name in BY_NAME if name != "BYTES"), *(("FP32", count) for count in (0, 1, 5, 20_000))],
-)
-def test_inputs_of_every_datatype_arrive(datatype: str, elements: int) -> None:
-    array = np.arange(elements).astype(BY_NAME[datatype].dtype)
-    for content in (array, array.tobytes(), array[::-1][::-1]):
-        given = memoryview(content) if isinstance(content, bytes) else content
-        request = InferenceRequest("m", [InputTensor("IN", datatype, (elements,), given)])
-        assert bytes(read_request(RequestWriter().write(request, 1, no_offset)).inputs[0].data) == array.tobytes()
 
 
 def test_elements_of_bytes_arrive() -> None:
@@ -338,43 +317,6 @@ def test_times_arrive_whatever_the_outputs_are() -> None:
             assert read_response(writer.write(response, 1), reader).times == times
 
 
-@pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
-@pytest.mark.parametrize("elements", [0, 1, 7, 5000])
-def test_outputs_of_every_datatype_arrive(datatype: str, elements: int) -> None:
-    array = np.arange(elements).astype(BY_NAME[datatype].dtype)
-    (found,) = sent(InferenceResponse("m", 1, [output("OUT", datatype, array)])).outputs
-    assert found.array.dtype == array.dtype
-    assert (found.array == array).all()
-    assert bytes(found.content()) == array.tobytes()
-
-
-def test_large_outputs_are_read_from_shared_memory() -> None:
-    offsets = iter((4096, None, 524288))
-
-    def put(content: Buffer) -> int | None:
-        offset = next(offsets)
-        if offset is not None:
-            SHARED[offset : offset + len(content)] = content
-        return offset
-
-    arrays = [np.full(LARGE // 4, number, np.int32) for number in (1, 2, 3)]
-    outputs = [output(f"O{number}", "INT32", array) for number, array in enumerate(arrays)]
-    block = ResponseWriter(put).write(InferenceResponse("m", 1, outputs), 1)
-    assert LARGE < len(block) < 2 * LARGE
-    found = read_response(block)
-    assert [each.name for each in found.outputs] == ["O0", "O1", "O2"]
-    for each, array in zip(found.outputs, arrays, strict=True):
-        assert (each.array == array).all()
-
-
-def test_an_error_arrives_with_its_class() -> None:
-    error = DeadlineExceeded("too late", hint="more time", model="m")
-    found = sent(InferenceResponse("m", 2, [], error=error))
-    assert type(found.error) is DeadlineExceeded
-    assert (found.error.message, found.error.hint, found.error.model) == ("too late", "more time", "m")
-    assert (found.model_version, found.final, list(found.outputs)) == (2, True, [])
-
-
 def test_an_unexpected_error_hides_its_text(caplog: pytest.LogCaptureFixture) -> None:
     found = read_response(failed_response(InferenceResponse("m", 1, [], final=False), RuntimeError("secret"), 1))
     assert found.error is not None
@@ -408,12 +350,6 @@ def test_the_memory_of_known_documents_is_bounded() -> None:
     for size in range(3000):
         writer.write(InferenceResponse("m", 1, [output("O", "UINT8", np.zeros(size % 2000, np.uint8))]), 1)
         assert len(writer._known) <= 1024
-
-
-def test_writing_refuses_a_parameter_that_json_cannot_hold() -> None:
-    response = InferenceResponse("m", 1, [], parameters={"p": {1, 2}})  # type: ignore[dict-item]
-    with pytest.raises(TypeError):
-        ResponseWriter(no_offset).write(response, 1)
 
 
 def test_packed_responses_arrive_unchanged() -> None:

@@ -89,17 +89,6 @@ def key_of(cache: RedisCache, name: str, identity: bytes = IDENTITY, *, version:
     return cache.open_scope(name, version, lambda: identity) + b"=request"
 
 
-def test_an_answer_is_found_by_another_server_with_the_same_model(redis: RedisServer) -> None:
-    with cache_at(redis) as first, cache_at(redis, pool_size=2) as second:
-        key = key_of(first, "shared")
-        assert look_up(first, key) is None
-        first.put(key, response(7))
-        found = kept(second, key_of(second, "shared"))
-        assert found.content == bytes([7] * 8)
-        assert look_up(second, key_of(second, "shared", b"other files")) is None
-        assert look_up(second, key_of(second, "shared") + b"more") is None
-
-
 def test_a_version_of_unknown_files_has_answers_of_its_own(redis: RedisServer) -> None:
     with cache_at(redis) as cache:
         one, other = (cache.open_scope("unknown", 1, lambda: None) + b"=request" for _ in range(2))
@@ -225,21 +214,6 @@ def test_a_full_redis_keeps_answering(tmp_path: Path, caplog: pytest.LogCaptureF
         assert caplog.text.count("keeps no more answers") == 1
 
 
-def test_a_wrong_password_is_named_and_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        caplog.at_level(logging.WARNING, "trident.cache"),
-        RedisServer(tmp_path, "--requirepass", "right-one") as redis,
-        cache_at(redis, connected=False, password="wrong-one") as cache,
-    ):
-        until(lambda: "bypassing the response cache" in caplog.text)
-        assert "invalid username-password pair" in caplog.text
-        assert "wrong-one" not in caplog.text + repr(cache._options)
-        with cache_at(redis, password="right-one", user="default", db=3) as other:
-            key = key_of(other, "db")
-            other.put(key, response())
-            kept(other, key)
-
-
 def test_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = Authority(tmp_path)
     cert, key_file = authority.sign("redis")
@@ -278,14 +252,6 @@ def hasty() -> Iterator[Bench]:
     bench = Bench(0.02)
     yield bench
     bench.look_ups.close()
-
-
-def test_the_oldest_are_taken_first_and_once(patient: Bench) -> None:
-    for name in "abc":
-        patient.add(name)
-    assert [each.key for each in patient.look_ups.take(2)] == [b"a", b"b"]
-    assert [each.key for each in patient.look_ups.take(2)] == [b"c"]
-    assert not patient.look_ups.waits
 
 
 def test_each_ends_once(patient: Bench) -> None:
@@ -363,13 +329,6 @@ def test_it_is_open_until_there_is_a_connection() -> None:
     assert breaker.is_open
     breaker.close()
     assert not breaker.is_open
-
-
-def test_a_redis_that_is_not_there_at_the_start_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    breaker = CircuitBreaker("cache:6379")
-    for _ in range(2):
-        breaker.open("refused")
-    assert caplog.text.count("bypassing the response cache") == 1
 
 
 def test_late_answers_in_a_row_open_it(breaker: CircuitBreaker) -> None:
@@ -454,12 +413,6 @@ def test_the_value_of_another_name_is_no_answer() -> None:
     assert value is not None
     with pytest.raises(BadFrame, match="its checksum is wrong"):
         decode(b"trident:1:m:2:abc", value)
-
-
-@pytest.mark.parametrize("value", [b"", b"TRIDENT1", b"hello" * 20, b"TRIDENT1" + b"\xff" * 40])
-def test_what_another_program_wrote_is_no_answer(value: bytes) -> None:
-    with pytest.raises(BadFrame):
-        decode(NAME, value)
 
 
 @pytest.mark.parametrize(

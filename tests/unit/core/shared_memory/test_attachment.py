@@ -12,18 +12,17 @@ import pytest
 from tests.unit.packed_tensors import spec
 from tests.unit.shared_memory_object import path_of, shared_memory_object
 from trident.core.config.request_check import RequestValidator
-from trident.core.errors import BackendFailed, InvalidRequest, RegionFailed, RegionNotFound
+from trident.core.errors import BackendFailed, RegionFailed
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import (
     InferenceResponse,
     OutputTensor,
-    PlacedOutput,
     RegionInput,
     RegionReference,
     RegionRequest,
 )
-from trident.core.inference.tensors import Array, bytes_array
+from trident.core.inference.tensors import Array
 from trident.core.shared_memory import RegionKind, Regions, attach
 
 SIZE = 64
@@ -62,18 +61,6 @@ def is_used(regions: Regions) -> bool:
     """Ends the region."""
     regions.unregister(RegionKind.SYSTEM, "r")
     return bool(regions.system_regions(""))
-
-
-def test_inputs_are_read_when_they_are_needed(regions: Regions, key: str) -> None:
-    given = RegionInput("IN", "UINT8", (4,), RegionReference("r", 3, 4))
-    request = RegionRequest.of(InferenceRequest("m", [given]), {})
-    assert request.needs_regions
-    attached(regions, request)
-    assert not request.needs_regions
-    path_of(key).write_bytes(b"abcdefgh" + bytes(56))
-    assert bytes(given.data) == b"defg"
-    path_of(key).write_bytes(b"ABCDEFGH" + bytes(56))
-    assert bytes(given.data) == b"defg"  # and once
 
 
 @pytest.mark.parametrize(("map_from", "seen"), [(0, b"defg"), (4, b"DEFG"), (5, b"defg")])
@@ -140,31 +127,6 @@ def test_an_input_is_freed_without_the_collector(regions: Regions) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize(
-    ("values", "content"),
-    [
-        (np.arange(100, 106, dtype=np.uint8).reshape(2, 3), bytes(range(100, 106))),
-        (bytes_array([b"ab"], (1,)), b"\2\0\0\0ab"),
-        (np.empty((0, 3), np.uint8), b""),
-    ],
-    ids=["numbers", "strings", "nothing"],
-)
-def test_outputs_are_written_to_their_places(regions: Regions, key: str, values: Array, content: bytes) -> None:
-    pending, responses = attached(regions, asking(8, 5))
-    response = InferenceResponse("m", 1, [output(values), output(values, "OTHER")], id="7", parameters={"a": 1})
-    pending.on_response(response)
-    (found,) = responses
-    placed, other = found.outputs
-    assert isinstance(placed, PlacedOutput)
-    assert (placed.name, placed.shape, placed.nbytes, bytes(placed.content())) == ("OUT", values.shape, 0, b"")
-    assert other is response.outputs[1]
-    assert (found.id, found.model_version, found.parameters, found.final) == ("7", 1, {"a": 1}, True)
-    assert type(response.outputs[0]) is OutputTensor  # others may have the same response
-    untouched = bytes(range(SIZE))
-    assert path_of(key).read_bytes() == untouched[:5] + content + untouched[5 + len(content) :]
-    assert not is_used(regions)
-
-
 def test_an_output_that_does_not_fit_is_an_error(regions: Regions, key: str) -> None:
     pending, responses = attached(regions, asking(4))
     pending.on_response(InferenceResponse("m", 1, [output(np.zeros(5, np.uint8))]))
@@ -196,18 +158,4 @@ def test_a_failed_request_ends_its_use(regions: Regions) -> None:
     pending, responses = attached(regions, asking())
     pending.refuse(BackendFailed("broken"))
     assert str(responses[0].error) == "broken"
-    assert not is_used(regions)
-
-
-@pytest.mark.parametrize(
-    ("place", "kind"), [(RegionReference("x", 0, 1), RegionNotFound), (RegionReference("r", 60, 8), InvalidRequest)]
-)
-def test_a_request_without_its_regions_changes_nothing(
-    regions: Regions, place: RegionReference, kind: type[Exception]
-) -> None:
-    inputs = [RegionInput("IN", "UINT8", (4,), RegionReference("r", 0, 4))]
-    request = RegionRequest.of(InferenceRequest("m", inputs), {"OUT": place})  # type: ignore[arg-type]
-    with pytest.raises(kind):
-        attached(regions, request)
-    assert request.needs_regions
     assert not is_used(regions)

@@ -31,6 +31,13 @@ from trident.core.shared_memory import (
     open_object,
 )
 
+
+def content_of(memory: SystemMemory, offset: int, size: int) -> bytes:
+    content = bytearray(size)
+    memory.read(offset, memoryview(content))
+    return bytes(content)
+
+
 PAGE = mmap.ALLOCATIONGRANULARITY
 MOST = 2**64 - 1
 
@@ -73,24 +80,6 @@ def test_regions_are_shown_by_name(regions: Regions, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ("", "cannot register shared memory region 'r' - invalid shm key ''"),
-        ("//", "cannot register shared memory region 'r' - invalid shm key '//'"),
-        (
-            "//triton_python_backend_shm_region_7",
-            "cannot register shared memory region 'r' with key '//triton_python_backend_shm_region_7' as the key "
-            "contains the reserved prefix 'triton_python_backend_shm_region_'",
-        ),
-    ],
-)
-def test_a_key_that_names_nothing_of_clients_is_refused(regions: Regions, given: str, text: str) -> None:
-    with pytest.raises(InvalidRequest) as refusal:
-        regions.register_system("r", given, 0, 8)
-    assert refusal.value.message == text
-
-
-@pytest.mark.parametrize(
     ("offset", "byte_size", "text"),
     [
         (0, 2 * PAGE + 1, "invalid args"),
@@ -114,74 +103,6 @@ def test_a_range_outside_the_object_is_refused(
     assert open_files() == before
 
 
-def test_a_name_is_registered_once(regions: Regions, key: str) -> None:
-    regions.register_system("r", key, 0, PAGE)
-    for other in (key, "/none"):  # the name is looked at first
-        with pytest.raises(RegionExists, match=r"^shared memory region 'r' already in manager$"):
-            regions.register_system("r", other, 0, PAGE)
-    with pytest.raises(RegionFailed, match=r"^Unable to open shared memory region: '/none'$"):
-        regions.register_system("s", "/none", 0, PAGE)
-    library = FakeCuda()
-    both = Regions(open_driver=lambda: CudaDriver(library))
-    both.register_system("r", key, 0, PAGE)
-    with pytest.raises(RegionExists, match=r"^shared memory region 'r' already in manager$"):
-        both.register_cuda("r", library.allocate(b"x"), 0, 1)
-
-
-def test_one_or_all_are_unregistered(regions: Regions, key: str) -> None:
-    before = open_files()
-    for name in "abc":
-        regions.register_system(name, key, 0, PAGE)
-    assert open_files() == before + 1  # several regions in one object
-    regions.unregister(RegionKind.SYSTEM, "unknown")
-    regions.unregister(RegionKind.CUDA, "a")
-    regions.unregister(RegionKind.CUDA, "")
-    assert names(regions) == ["a", "b", "c"]
-    regions.unregister(RegionKind.SYSTEM, "b")
-    assert names(regions) == ["a", "c"]
-    regions.unregister(RegionKind.SYSTEM, "")
-    assert names(regions) == []
-    assert open_files() == before
-
-
-def test_a_region_in_use_leaves_with_its_last_user(regions: Regions, key: str) -> None:
-    regions.register_system("r", key, 0, PAGE)
-    place = RegionReference("r", 0, 8)
-    first = regions.use([place, place])
-    regions.unregister(RegionKind.SYSTEM, "")
-    second = regions.use([place])
-    assert names(regions) == ["r"]
-    with pytest.raises(RegionExists):
-        regions.register_system("r", key, 0, PAGE)
-    regions.release([region for region, _ in first])
-    assert names(regions) == ["r"]
-    regions.release([region for region, _ in second])
-    assert names(regions) == []
-    regions.register_system("r", key, 0, PAGE)
-    regions.release([region for region, _ in regions.use([place])])
-    assert names(regions) == ["r"]
-
-
-def test_a_place_is_looked_up_in_its_region(regions: Regions, key: str) -> None:
-    regions.register_system("r", key, PAGE, PAGE)
-    ((region, start),) = regions.use([RegionReference("r", 16, PAGE - 16)])
-    assert (region.users, start) == (1, PAGE + 16)
-    for place, text in [
-        (RegionReference("x", 0, 1), "Unable to find shared memory region: 'x'"),
-        (RegionReference("r", PAGE, 0), "Invalid offset for shared memory region: 'r'"),
-        (RegionReference("r", MOST, 8), "Invalid offset for shared memory region: 'r'"),
-        (RegionReference("r", 1, PAGE), "Invalid offset + byte size for shared memory region: 'r'"),
-        (
-            RegionReference("r", 8, MOST),
-            f"Integer overflow detected: byte_size ({MOST}) + offset (8) exceeds maximum value ({MOST}) for region 'r'",
-        ),
-    ]:
-        with pytest.raises((InvalidRequest, RegionNotFound)) as refusal:
-            regions.use([RegionReference("r", 0, 8), place])
-        assert refusal.value.message == text
-    assert region.users == 1  # a use is of all places, or of none
-
-
 def test_regions_and_open_objects_are_bounded(regions: Regions, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_REGIONS", 3)
     for name in "abc":
@@ -203,16 +124,6 @@ def test_regions_and_open_objects_are_bounded(regions: Regions, key: str, monkey
     assert open_files() == before
 
 
-def test_ten_thousand_regions(regions: Regions, key: str) -> None:
-    before = open_files()
-    for number in range(10_000):
-        regions.register_system(f"r{number:05}", key, PAGE * (number % 2), PAGE)
-    assert open_files() == before + 1
-    assert names(regions) == [f"r{number:05}" for number in range(10_000)]
-    regions.unregister(RegionKind.SYSTEM, "")
-    assert (names(regions), open_files()) == ([], before)
-
-
 def test_an_object_under_an_old_key_is_another_one(regions: Regions, key: str) -> None:
     regions.register_system("old", key, 0, PAGE)
     path_of(key).unlink()
@@ -220,40 +131,6 @@ def test_an_object_under_an_old_key_is_another_one(regions: Regions, key: str) -
     regions.register_system("new", key, 0, PAGE)
     used = regions.use([RegionReference("old", 0, 8), RegionReference("new", 0, 8)])
     assert [bytes(region.memory.view(start, 8)) for region, start in used] == [b"abcdefgh", b"ABCDEFGH"]
-
-
-def content_of(memory: SystemMemory, offset: int, size: int) -> bytes:
-    content = bytearray(size)
-    memory.read(offset, memoryview(content))
-    return bytes(content)
-
-
-def test_bytes_are_read_and_written_where_they_lie() -> None:
-    with shared_memory_object(100, b"abcdef") as key:
-        memory = open_object(key)
-        assert content_of(memory, 2, 3) == b"cde"
-        memory.write(98, b"yz")
-        memory.write(3, memoryview(bytearray(b"XY")))
-        memory.write(5, b"")
-        assert path_of(key).read_bytes() == b"abcXYf" + bytes(92) + b"yz"
-        path_of(key).unlink()  # its client may, at any time
-        assert content_of(memory, 98, 2) == b"yz"
-        assert memory.view(98, 2) == b"yz"
-
-
-def test_a_view_is_the_memory_itself() -> None:
-    with shared_memory_object(8192, b"abc") as key:
-        memory = open_object(key)
-        view = memory.view(1, 2)
-        path_of(key).write_bytes(b"ABC" + bytes(9000))
-        assert view == b"BC"
-        view[:] = b"yz"
-        assert path_of(key).read_bytes()[:3] == b"Ayz"
-        last = memory.view(9002, 1)  # it has grown
-        del memory
-        gc.collect()
-        assert bytes(last) == bytes(1)
-        assert view == b"yz"
 
 
 @pytest.mark.parametrize("key", ["/{}", "{}", "///{}"])

@@ -25,22 +25,6 @@ def test_a_thread_returns_an_outcome_that_arrived_before_the_wait() -> None:
     assert waiter.wait(0.0) == "outcome"
 
 
-def test_a_waiter_returns_the_outcome_of_another_thread() -> None:
-    waiter = ThreadWaiter()
-    thread = threading.Thread(target=waiter.settle, args=("outcome",))
-    thread.start()
-    assert waiter.wait(LIMIT_S) == "outcome"
-    thread.join(LIMIT_S)
-
-
-def test_a_waiter_that_gave_up_may_wait_again() -> None:
-    waiter = ThreadWaiter()
-    assert waiter.wait(0.0) is None
-    assert waiter.wait(0.001) is None
-    waiter.settle("outcome")
-    assert waiter.wait() == "outcome"
-
-
 @contextmanager
 def waiters_of(hub: Any) -> Iterator[HubWaiters]:
     waiters = HubWaiters(hub)
@@ -177,15 +161,6 @@ def test_no_signal_of_another_thread_is_lost(hub: Any) -> None:
     thread.start()
     until(lambda: seen == 2000)
     thread.join(LIMIT_S)
-    signal.close()
-
-
-@hub_test
-def test_a_signal_after_io_calls_too(hub: Any) -> None:
-    calls: list[int] = []
-    signal = HubSignal(hub, lambda: calls.append(1))
-    signal.send_after_io()
-    until(lambda: calls)
     signal.close()
 
 
