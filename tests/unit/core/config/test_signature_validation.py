@@ -48,6 +48,23 @@ def test_output_may_be_more_variable_than_the_graph() -> None:
     assert len(messages(config_text("16", "-1, 16"), graph())) == 1
 
 
+@pytest.mark.parametrize(("dims", "count"), [("5", 2), ("-1", 2), ("16, 1", 3)])
+def test_wrong_dims_with_batching_are_a_problem(dims: str, count: int) -> None:
+    shape = f"[-1,{dims.replace(' ', '')}]"
+    assert messages(config_text(dims), graph()) == [
+        f"model 'm', tensor 'IN': the model expects 2 dimensions (shape [-1,16]) but the model configuration specifies "
+        f"{count} dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor "
+        f"shape, making complete shape {shape})"
+    ]
+
+
+def test_wrong_dims_without_batching_are_a_problem() -> None:
+    assert messages(config_text("3", "2, 4", batch=0), graph((2, 4), (2, 4))) == [
+        "model 'm', tensor 'IN': the model expects 2 dimensions (shape [2,4]) but the model configuration specifies "
+        "1 dimensions (shape [3])"
+    ]
+
+
 def test_graph_that_cannot_batch_is_a_problem() -> None:
     assert messages(config_text(), graph((2, 16), ())) == [
         f"model 'm', tensor '{name}': for the model to support batching the shape should have at least 1 dimension and "

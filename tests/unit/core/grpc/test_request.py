@@ -15,6 +15,7 @@ from tests.project import ROOT
 from tests.unit.core.grpc.codec_messages import FIRST, NAMES, SECOND, decode, infer_message, spec
 from tests.unit.fake_engine import FakeEngine, FakeModel
 from trident.core.errors import InvalidRequest, ModelNotFound, Unsupported
+from trident.core.grpc.protobuf import read_length
 from trident.core.grpc.request import (
     RequestDecoder,
     array_of_contents,
@@ -26,6 +27,13 @@ from trident.core.grpc.request import (
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import RegionInput, RegionRequest
 from trident.core.inference.tensors import BY_NAME
+
+
+def test_a_length_that_is_too_long_or_cut_off_is_refused() -> None:
+    with pytest.raises(ValueError, match="longer than any message"):
+        read_length(b"\x80\x80\x80\x80\x80\x01", 0)
+    with pytest.raises(IndexError):
+        read_length(b"\x80\x80", 0)
 
 
 class DecoupledEngine(FakeEngine):

@@ -348,3 +348,12 @@ def test_overlapping_downloads_are_counted_together(progress: DownloadProgress, 
         seen = progress.snapshot()
         assert (seen.models, seen.bytes_done, seen.bytes_total, seen.objects_done) == (("a",), 20, 30, 1)
     assert not progress.snapshot().active
+
+
+def test_model_in_the_cache_counts_as_hits(progress: DownloadProgress, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "trident.repository")
+    progress.found("model 'm' version 2", 4)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("DEBUG", "model 'm' version 2 is in the cache: 4 objects")
+    ]
+    assert progress.snapshot().cache_hits_total == 4

@@ -12,7 +12,7 @@ from tests.unit.core.repository.written_model import COMPLETE, Graphs, loaded, m
 from trident.core.config.autocomplete import GpuIds
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.schema import ModelConfig
-from trident.core.errors import ModelLoadFailed, ModelNotFound, NotInstalled
+from trident.core.errors import BackendFailed, ErrorCode, ModelLoadFailed, ModelNotFound, NotInstalled
 from trident.core.repository.config import LARGEST_CONFIG, check_checksums, check_config, check_model, read_config
 from trident.core.repository.repository import ModelDirectory
 
@@ -105,6 +105,13 @@ def test_wrong_inputs_and_outputs_fail_a_version_not_the_model(
     assert caught.value.message.startswith(message)
     with pytest.raises(InvalidModelConfig, match=message[:20]):
         check_config(uncompleted, written, Graphs(), auto_complete=False)
+
+
+def test_error_of_the_backend_is_raised_as_it_is(uncompleted: ModelDirectory) -> None:
+    (uncompleted.path / "3" / "model.onnx").unlink()
+    with pytest.raises(BackendFailed, match=r"^no model in 3$") as caught:
+        loaded(uncompleted, Graphs())
+    assert caught.value.code is ErrorCode.INTERNAL
 
 
 @pytest.fixture

@@ -24,6 +24,9 @@ from trident.app.emulators.vertex.limits import Deployment, PlatformLimits
 from trident.app.emulators.vertex.probes import Probes
 from trident.core.errors import ConfigInvalid
 
+QUICK = PlatformLimits(deployment_s=0.2, health_interval_s=0.005, liveness_interval_s=0.02)
+
+
 # Answers every request with predictions of its arguments and its environment.
 SERVE = """\
 import json, os, sys
@@ -237,6 +240,14 @@ def silent_port() -> Iterator[int]:
     with socket.socket() as held:  # no process listens on it, and no other can bind it
         held.bind((HOST, 0))
         yield held.getsockname()[1]
+
+
+def test_a_container_that_does_not_listen_is_restarted_and_reported(silent_port: int) -> None:
+    probed = Probed(silent_port, QUICK)
+    assert not probed.is_ready(lambda: probed.machine.restarts > 0)
+    (breach,) = probed.breaches
+    assert breach.startswith(f"liveness: the container did not listen on port {silent_port} in 4 tries 20 ms apart")
+    assert breach.endswith("and was started again")
 
 
 def test_a_listening_container_is_not_restarted_during_its_load(script: Script) -> None:
