@@ -23,6 +23,7 @@ from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.frontend.request import LATEST
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose
+from trident.core.http.completions import invocation
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.generate import answer_events, answer_object, stream_events
 from trident.core.http.long_json import SLICE, Slicing, outline_of
@@ -165,6 +166,8 @@ BINARY = BinaryType("application/vnd.vertex-ai-triton.binary+json")
 _EVENT_STREAM = "text/event-stream"
 _INPUTS = re.compile(rb'"inputs"\s*:')
 _STREAM = re.compile(rb'"stream"|\\u')
+# Members of a body for containers that generate text. In generate's form they may be inputs of the model.
+_GENERATION = frozenset({"messages", "prompt", "inputs"})
 # A body of these has no instances, and names no model.
 _ONE_FORM = (PayloadKind.V2, PayloadKind.GENERATE)
 # A search is faster than the inflation of bytes: a megabyte in two milliseconds.
@@ -193,6 +196,11 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     is_stream = wants_stream(environ.get("HTTP_ACCEPT"))
     if size_text is not None and not _SIZE.fullmatch(size_text):
         raise BINARY.missing_size()
+    if not is_v2 and kind is PayloadKind.AUTO and model.spec.decoupled and _GENERATION.isdisjoint(model.spec.inputs):
+        generated = invocation(application, environ, model, body)
+        if generated is not None:
+            endpoint.limits.check_response(body_size(generated))
+            return generated
     found = None if is_v2 else _body_format(application, kind, content_type, body, model.spec)
     if found is PayloadKind.GENERATE:
         is_stream = is_stream or off_hub(application, len(body), asks_for_stream, body)

@@ -30,12 +30,15 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_adapter(write_counter(folder / "models" / "counter"))
     write_counter(folder / "models" / "endless" / "1", context=4096, is_endless=True)
     (folder / "models" / "endless" / "config.pbtxt").write_text(ONE)
-    (port,) = free_ports(1)
+    port, vertex_port = free_ports(2)
     sagemaker = ("--platform=plain", "--allow-sagemaker=true", f"--sagemaker-port={port}")
-    environment = {**os.environ, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "counter"}
-    options = ("--shutdown-grace-secs=0", *sagemaker)
+    vertex = ("--allow-vertex-ai=true", f"--vertex-ai-port={vertex_port}", "--vertex-ai-default-model=counter")
+    routes = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
+    environment = {**os.environ, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "counter", **routes}
+    options = ("--shutdown-grace-secs=0", *sagemaker, *vertex)
     with ServerProcess(folder / "models", folder / "log", *options, environment=environment) as made:
         made.sagemaker = f"http://127.0.0.1:{port}/invocations"  # type: ignore[attr-defined]
+        made.vertex = f"http://127.0.0.1:{vertex_port}/predict"  # type: ignore[attr-defined]
         yield made
 
 
@@ -203,8 +206,9 @@ def test_triton_clients_generate(server: ServerProcess) -> None:
     assert (pieces[0], b"".join(pieces)) == (b" eleven", b" eleven twelve")
 
 
-def test_sagemakers_route_takes_what_containers_for_generation_take(server: ServerProcess) -> None:
-    url = server.sagemaker  # type: ignore[attr-defined]
+@pytest.mark.parametrize("platform", ["sagemaker", "vertex"])
+def test_platforms_take_what_containers_for_generation_take(server: ServerProcess, platform: str) -> None:
+    url = getattr(server, platform)
     asked = {"inputs": " one", "parameters": {"max_new_tokens": 2, "do_sample": False, "return_full_text": True}}
     assert requests.post(url, json=asked).json() == [{"generated_text": " one two three"}]
     chat = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 2}
