@@ -28,7 +28,7 @@ from trident.core.http.dataplane import add_load, complete, off_hub, open_stream
 from trident.core.http.errors import EVENT_STREAM, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
-from trident.core.http.text_routes import openai_error, openai_error_object, read_object
+from trident.core.http.text_routes import openai_error, openai_error_object, read_object, ready_models
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BYTES, Buffer, bytes_array
@@ -39,6 +39,8 @@ _CHAT_TEMPLATE = "chat_template"
 _TEMPLATE_TOKENS = ("bos_token", "eos_token")
 # Members that are for this server, not for the model.
 _OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "n", "best_of", "tools", "user"})
+# What huggingface_hub's InferenceClient sends that was given the address of a server, and no model.
+_NO_NAME = "dummy"
 # A prompt that is token ids, as vLLM calls it.
 _PROMPT_IDS = "prompt_token_ids"
 # Choices of one request; more would keep the model from other clients.
@@ -216,12 +218,29 @@ def _generated(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, as
 def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form) -> Reply:
     try:
         body = read_object(front_end, environ)
-        name = body.get("model")
-        if not isinstance(name, str) or not name:
-            raise InvalidRequest("'model' must be the name of a model")
-        return _completed(front_end, environ, form, front_end.engine.model(name), body)
+        return _completed(front_end, environ, form, _model(front_end, body.get("model")), body)
     except ServerError as error:
         return openai_error(front_end, environ, error)
+
+
+def _model(front_end: HttpFrontEnd, name: object) -> ServedModel:
+    """The model `name`; without a name the only one that sends any number of texts for a text. Raises ServerError."""
+    if isinstance(name, str) and name not in ("", _NO_NAME):
+        return front_end.engine.model(name)
+    ready = {each: front_end.engine.model(each) for each in ready_models(front_end)}
+    if name == _NO_NAME and name in ready:
+        return ready[name]
+    found = [each for each in ready.values() if each.spec.decoupled and _has_texts(each.spec)]
+    if name not in (None, "", _NO_NAME) or len(found) != 1:
+        names = ", ".join(each.spec.name for each in found[:10])
+        raise InvalidRequest(
+            "'model' must be the name of a model", hint=f"models that generate text: {names or 'none'}"
+        )
+    return found[0]
+
+
+def _has_texts(spec: ModelSpec) -> bool:
+    return all(any(each.datatype is BYTES for each in tensors.values()) for tensors in (spec.inputs, spec.outputs))
 
 
 def _completed(

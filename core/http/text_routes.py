@@ -68,7 +68,7 @@ def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
             return json_reply(_model_object(model))
     except ServerError as error:
         return openai_error(front_end, environ, error)
-    ready = _ready(front_end)
+    ready = ready_models(front_end)
     return json_reply({"object": "list", "data": [_model_object(name) for name in ready], "models": ready})
 
 
@@ -365,7 +365,8 @@ def _usage(found: Mapping[str, Array]) -> dict[str, int]:
 # --- models and requests
 
 
-def _ready(front_end: HttpFrontEnd) -> list[str]:
+def ready_models(front_end: HttpFrontEnd) -> list[str]:
+    """The names of the models that are ready, in their order."""
     index = front_end.bridge.run(front_end.engine.repository_index, True)
     return sorted({entry.name for entry in index})
 
@@ -382,7 +383,7 @@ def _model_with(front_end: HttpFrontEnd, name: str, output: str) -> ServedModel:
             raise InvalidRequest(f"model '{name}' has no output '{output}', which this route needs")
         return model
     found: list[ServedModel] = []
-    for ready in _ready(front_end):
+    for ready in ready_models(front_end):
         try:
             model = front_end.engine.model(ready)
         except ServerError:  # unloaded meanwhile

@@ -110,6 +110,11 @@ def test_a_completion_is_one_answer(client: Any) -> None:
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 2, 5)
 
 
+@pytest.mark.parametrize("name", ["", "dummy"])
+def test_the_only_model_that_generates_needs_no_name(client: Any, name: str) -> None:
+    assert client.completions.create(model=name, prompt="one").model == "writer"
+
+
 def test_a_completion_is_streamed(client: Any) -> None:
     chunks = list(
         client.completions.create(model="writer", prompt="one two", stream=True, stream_options={"include_usage": True})

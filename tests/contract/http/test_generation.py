@@ -12,6 +12,8 @@ import numpy as np
 import openai
 import pytest
 import requests
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import BadRequestError
 from tokenizers import Tokenizer
 from tritonclient.grpc import InferenceServerClient, InferInput
 
@@ -140,6 +142,15 @@ def test_likelihoods_are_those_of_the_logits(client: Any, ids: list[int], stream
             np.testing.assert_allclose(each.token_logprobs, chosen, atol=1e-6)
             assert [len(place) for place in each.top_logprobs] == [2] * len(each.tokens)
             assert all(min(place.values()) == pytest.approx(chosen - 24) for place in each.top_logprobs)
+
+
+def test_the_client_of_the_hub_chats(server: ServerProcess) -> None:
+    asked = {"messages": [{"role": "user", "content": "three"}], "max_tokens": 2}
+    hub = InferenceClient(model=f"http://{server.address}")
+    with pytest.raises(BadRequestError, match="'model' must be the name of a model"):  # there are two
+        hub.chat_completion(**asked)
+    pieces = hub.chat_completion(**asked, extra_body={"model": "counter"}, stream=True)
+    assert "".join(piece.choices[0].delta.content for piece in pieces) == " four five"
 
 
 def test_an_adapter_is_named_by_the_request(client: Any) -> None:
