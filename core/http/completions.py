@@ -436,13 +436,17 @@ def _request(spec: ModelSpec, prompt: str | list[int], body: Mapping[str, Any]) 
         options.pop("logprobs", None)
     else:
         options["logprobs"] = logprobs
+    try:
+        sampling = orjson.dumps(options).decode()
+    except TypeError as error:  # it writes less depth than it reads
+        raise InvalidRequest(f"the options cannot be passed on: {error}") from error
     streams = body.get("stream") is True
     values: dict[str, Any] = {
         **{ours: options[theirs] for ours, theirs in _OTHER_NAMES.items() if theirs in options},
         **options,
         "stream": streams,
         "exclude_input_in_output": True,
-        "sampling_parameters": orjson.dumps(options).decode(),
+        "sampling_parameters": sampling,
         **dict.fromkeys(_ALWAYS_ASKED, True),
         **dict.fromkeys(_ASKED_FOR_LOGPROBS, logprobs is not None),
     }

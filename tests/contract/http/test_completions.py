@@ -81,6 +81,9 @@ backend: "python"
 input { name: "prompt" data_type: TYPE_STRING dims: [1] }
 output { name: "text" data_type: TYPE_STRING dims: [1] }
 """
+DEEP: list[Any] = []
+for _ in range(500):
+    DEEP = [DEEP]
 ADDER = """
 backend: "python"
 input { name: "a" data_type: TYPE_FP32 dims: [1] }
@@ -216,6 +219,7 @@ def test_an_error_of_the_model_ends_an_answer(client: Any) -> None:
         ({"model": "writer", "prompt": [1, 2]}, 400, "'writer' takes texts, not token ids"),
         ({"model": "writer", "prompt": "one", "n": 0}, 400, "'n' must be a whole number"),
         ({"model": "writer", "prompt": ["one"] * 65, "n": 2}, 400, "make 130 choices, at most 128 are allowed"),
+        ({"model": "writer", "prompt": "one", "extra_body": {"x": DEEP}}, 400, "the options cannot be passed on"),
         ({"model": "writer", "prompt": "one", "best_of": 2}, 400, "'best_of' must be as large as 'n'"),
     ],
 )

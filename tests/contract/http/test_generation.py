@@ -75,6 +75,8 @@ def test_a_text_goes_on_until_its_end(client: Any) -> None:
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == (" three four five", "length")
     answer = client.completions.create(model="counter", prompt=" one two", stop=["six", "fi"])
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == (" three four ", "stop")
+    answer = client.completions.create(model="counter", prompt=" one two", stop="[INST]", max_tokens=1)
+    assert answer.choices[0].text == " three"
 
 
 def test_a_chat_is_streamed_by_the_template_of_the_folder(client: Any) -> None:
@@ -145,7 +147,7 @@ def test_likelihoods_are_those_of_the_logits(client: Any, ids: list[int], stream
 
 
 def test_the_client_of_the_hub_chats(server: ServerProcess) -> None:
-    asked = {"messages": [{"role": "user", "content": "three"}], "max_tokens": 2}
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "three"}], "max_tokens": 2}
     hub = InferenceClient(model=f"http://{server.address}")
     with pytest.raises(BadRequestError, match="'model' must be the name of a model"):  # there are two
         hub.chat_completion(**asked)

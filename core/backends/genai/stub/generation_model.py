@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -224,8 +225,6 @@ class Asked:
 
     def stops(self):
         value = self._values.get("stop")
-        if isinstance(value, str) and value.startswith("["):  # a parameter cannot be a list, but be one of JSON
-            value = json.loads(value)
         stops = [value] if isinstance(value, str) else value or []
         if not isinstance(stops, list) or len(stops) > _MOST_STOPS or not all(isinstance(each, str) for each in stops):
             raise ValueError(f"'stop' is {value!r}: it must be a text, or a list of at most {_MOST_STOPS} texts")
@@ -235,6 +234,10 @@ class Asked:
 def _asked(request):
     """What the request asks for: its parameters, and over them `sampling_parameters`."""
     values = json.loads(request.parameters())
+    stop = values.get("stop")
+    if isinstance(stop, str) and stop.startswith("["):  # a parameter cannot be a list, but be one of JSON
+        with suppress(ValueError):
+            values["stop"] = json.loads(stop)
     text = _text(request, "sampling_parameters")
     if text:
         sampling = json.loads(text)
