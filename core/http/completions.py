@@ -313,8 +313,6 @@ def _whole(
     finally:
         if isinstance(responses, ResponseStreams):
             responses.cancel()
-    if not all(texts):
-        raise BackendFailed("the model has sent no text", model=model.spec.name)
     return list(zip(map("".join, texts), logprobs, strict=True))
 
 
