@@ -35,10 +35,6 @@ class Case:
     def path(self) -> str:
         return f"/v2/models/{self.model}/infer"
 
-    @property
-    def letter(self) -> str:
-        return self.key.partition("-")[0]
-
     def arrays(self) -> dict[str, Array]:
         """The input values, the same in every run."""
         random = np.random.default_rng(SEED)

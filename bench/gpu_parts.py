@@ -214,7 +214,7 @@ def loop(graph: Path, feeds_file: Path, provider: str, binding: bool, count_file
             session.run(None, feeds)
         count[0] += 1
     seconds = time.perf_counter() - began
-    result = ClientResult(int(count[0]), seconds, 0, 0, 0, 0, time.process_time())
+    result = ClientResult(int(count[0]), seconds, 0, 0, time.process_time())
     print(json.dumps(asdict(result)))
 
 

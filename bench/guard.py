@@ -106,7 +106,7 @@ def all_ports(checkout: Path, repository: Path, log: Path) -> Server:
         f"--cache-config=local,size={CACHE_BYTES}",
     ]
     # Neither server shall have the heap of a process that compiled its modules itself.
-    packages = [str(checkout / name) for name in ("core", "adapters", "app") if (checkout / name).is_dir()]
+    packages = [str(checkout / "trident" / name) for name in ("core", "adapters", "app")]
     subprocess.run([sys.executable, "-m", "compileall", "-q", *packages], check=True)
     return trident(repository, log, *GRPC, *options, checkout=checkout, environment=environment)
 
@@ -132,7 +132,7 @@ def find(checkout: Path, against: str | None = None) -> Commit:
 
     A tag at HEAD itself does not count: it would be compared with itself. SystemExit says what to do if there is none.
     """
-    if against and any(Path(against, name).is_dir() for name in ("app", "trident")):
+    if against and Path(against, "trident").is_dir():
         return Commit("", str(Path(against).resolve()), "")
     name, why = "HEAD^", f"the parent of HEAD, because no tag {TAGS} comes before it"
     tag = _git(checkout, "describe", "--tags", "--abbrev=0", f"--match={TAGS}", "HEAD^")

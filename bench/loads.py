@@ -9,7 +9,7 @@ import re
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -199,15 +199,9 @@ def csv(count: int) -> Ask:
 
 
 def instances(count: int) -> Ask:
-    """Rows of features as Vertex AI's instances, whose predictions are compared with their sums."""
-    rows = tabular_rows(count)
-
-    def check(answer: bytes) -> None:
-        if not np.allclose(np.array(json.loads(answer)["predictions"])[:, 0], rows.sum(axis=1), rtol=1e-4):
-            raise RuntimeError("the predictions are wrong")
-
-    body = json.dumps({"instances": rows.tolist()}).encode()
-    return _tabular("instances", "vertex", PREDICT, body, JSON_HEADERS, check)
+    """Rows of features as Vertex AI's instances."""
+    body = json.dumps({"instances": tabular_rows(count).tolist()}).encode()
+    return _tabular("instances", "vertex", PREDICT, body, JSON_HEADERS)
 
 
 def tabular_tensor(count: int) -> Ask:
@@ -218,18 +212,11 @@ def tabular_tensor(count: int) -> Ask:
     return _tabular("v2", "http", f"/v2/models/{TABULAR}/infer", body, JSON_HEADERS)
 
 
-def _tabular(
-    name: str,
-    port: str,
-    path: str,
-    body: bytes,
-    headers: dict[str, str],
-    check: Callable[[bytes], None] = lambda answer: None,
-) -> Ask:
+def _tabular(name: str, port: str, path: str, body: bytes, headers: dict[str, str]) -> Ask:
     @contextmanager
     def opened(server: Server) -> Iterator[Load]:
         url = server.url(path, port)
-        check(_post(url, body, headers)[1])
+        _post(url, body, headers)
         yield Load(server, TABULAR, url, write_requests(f"{TABULAR}-{name}", body, headers=headers))
 
     return opened

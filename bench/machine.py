@@ -47,28 +47,15 @@ def core_seconds() -> tuple[float, float]:
     return worked / ticks_per_second, stolen / ticks_per_second
 
 
-def memory_gb() -> float:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-
-
-def package_versions() -> dict[str, str]:
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
 def describe() -> dict[str, object]:
+    installed = {each.name: each.version for each in importlib.metadata.distributions()}
     return {
         "cpu": cpu_model(),
         "cores": cores(),
-        "memory_gb": round(memory_gb(), 1),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "packages": package_versions(),
+        "packages": {name: installed[name] for name in PACKAGES if name in installed},
     }
 
 

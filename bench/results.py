@@ -60,27 +60,23 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A figure that a benchmark has to reach. `measured` is None if the run lacks a cell that it needs."""
+    """A figure that a benchmark has to reach."""
 
     case: str
     what: str
     goal: float
     at_least: bool
-    measured: float | None
+    measured: float
 
     @property
-    def reached(self) -> bool | None:
-        if self.measured is None:
-            return None
+    def reached(self) -> bool:
         return self.measured >= self.goal if self.at_least else self.measured <= self.goal
 
     def row(self) -> list[str]:
         goal = f"{'≥' if self.at_least else '≤'} {self.goal:g}"
-        measured = "" if self.measured is None else f"{self.measured:.2f}"
-        return [self.case, self.what, goal, measured, _VERDICTS[self.reached]]
+        return [self.case, self.what, goal, f"{self.measured:.2f}", "yes" if self.reached else "**no**"]
 
 
-_VERDICTS = {True: "yes", False: "**no**", None: "not measured"}
 TARGET_HEADER = ["case", "what", "to reach", "measured", "reached"]
 
 
@@ -270,7 +266,7 @@ class Publication:
 
 
 def machine_sentence(load: MachineLoad | None) -> str:
-    """What a result file says of the machine during the run; nothing for files of runs that were not watched."""
+    """What a result file says of the machine during the run."""
     if load is None:
         return ""
     mark = f" {CROWDED}" if load.crowded else ""

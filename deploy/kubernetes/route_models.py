@@ -132,17 +132,10 @@ def values(document: Object) -> dict[str, Object]:
     return made
 
 
-def _merged(base: Object, over: Object) -> Object:
-    both = {
-        name: _merged(base[name], over[name])
-        for name in base.keys() & over.keys()
-        if _are_objects(base[name], over[name])
-    }
-    return {**base, **over, **both}
-
-
-def _are_objects(one: Any, other: Any) -> bool:
-    return isinstance(one, dict) and isinstance(other, dict)
+def _merged(base: Any, over: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    return {**base, **{name: _merged(base.get(name), value) for name, value in over.items()}}
 
 
 def main(arguments: list[str]) -> None:

@@ -67,7 +67,7 @@ def test_a_folder_is_compared_where_it_lies(checkout: Path, tmp_path: Path) -> N
     other = _checkout(tmp_path / "other")
     with checked_out(checkout, find(checkout, str(other))) as folder:
         assert folder == other
-    assert (other / "app").is_dir()
+    assert (other / "trident").is_dir()
 
 
 @pytest.mark.parametrize("name", ["nothing", "--version"])
@@ -104,10 +104,9 @@ def test_the_files_are_gone_after_an_error(checkout: Path) -> None:
 def _checkout(folder: Path, *options: str) -> Path:
     """A project whose `trident serve --help` names these options."""
     for package in ("core", "adapters", "app"):
-        (folder / package).mkdir(parents=True)
-        (folder / package / "__init__.py").write_text("")
+        (folder / "trident" / package).mkdir(parents=True)
     text = "\n".join(f"  {option}=<string>\n      Text." for option in options)
-    (folder / "app" / "__main__.py").write_text(f"print({text!r})")
+    (folder / "trident" / "app" / "__main__.py").write_text(f"print({text!r})")
     return folder
 
 
@@ -122,7 +121,7 @@ def test_every_entry_point_has_a_port() -> None:
 def test_options_that_an_older_checkout_does_not_know_are_left_out(tmp_path: Path) -> None:
     older = _checkout(tmp_path / "older", "--http-port", "--model-repository")
     command = all_ports(older, tmp_path, tmp_path / "log").command
-    assert command[1:4] == ["-m", "app", "serve"]
+    assert command[1:4] == ["-m", "trident.app", "serve"]
     options = command[4:]
     assert [option.partition("=")[0] for option in options] == ["--model-repository", "--http-port"]
 

@@ -1,7 +1,6 @@
 """Turns texts into what the classifier reads: the numbers of their words, and a mask that is 0 where a text has ended.
 
-raw_text BYTES [N,1] -> input_ids INT64 [N,64] and attention_mask INT64 [N,64]. `deploy/train_text_classifier.py` trains
-with the same function `encode`.
+raw_text BYTES [N,1] -> input_ids INT64 [N,64] and attention_mask INT64 [N,64].
 """
 
 import re
