@@ -122,7 +122,8 @@ SIZES = (1, 4, 16, 64)
 _SHARE = 0.6
 # A batch that is expected to take so many times that is not run.
 _HOPELESS = 2.0
-_LEAST, _LONG_ENOUGH_S = 4, 0.03
+# Executions of a size: at least so many, unless they take too long, and as many as fit into the first time.
+_LEAST, _LONG_ENOUGH_S, _TOO_LONG_S = 4, 0.03, 1.0
 # What else the machine does makes executions longer, never shorter.
 _QUANTILE = 0.25
 # A server with so many under way, or twice as many as its instances execute, is never idle.
@@ -221,12 +222,12 @@ def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, long
     def several(instance: BackendInstance, requests: Sequence[InferenceRequest]) -> list[float]:
         taken: list[float] = []
         begun = ended = time.perf_counter()
-        while len(taken) < _LEAST or ended < begun + _LONG_ENOUGH_S:
+        while ended < begun + _LONG_ENOUGH_S or (len(taken) < _LEAST and ended < begun + _TOO_LONG_S):
             at = time.perf_counter()
             run_once(instance, requests, check)
             ended = time.perf_counter()
             taken.append(ended - at)
-        return taken[1:]  # the first may have to allocate
+        return taken[1:] or taken  # the first may have to allocate
 
     found: dict[int, float] = {}
     with ThreadPoolExecutor(len(instances)) as pool:
