@@ -137,7 +137,7 @@ class Bench:
         self.trials: dict[Candidate, Trial] = {}
         self._live: dict[Candidate, tuple[ExitStack, Server, LoadClient]] = {}
         self.turns: dict[tuple[Candidate, int], list[Level]] = {}
-        self._ending = ThreadPoolExecutor(1)
+        self._ending = ThreadPoolExecutor(_MOST_LIVE)
         self._most_live = _MOST_LIVE
 
     def __enter__(self) -> Bench:
@@ -278,7 +278,7 @@ class Bench:
         seconds = max(_SHORTEST_S, min(_LONGEST_S, (until - time.monotonic()) / rounds / len(loads)))
         took = 0.0
         for _ in range(2 * rounds):
-            if took and time.monotonic() + took / 2 > until:
+            if took and time.monotonic() + took > until:
                 break
             began = time.monotonic()
             for candidate, load, similar in loads:
