@@ -275,6 +275,11 @@ class Bench:
             near = self._close_loads(trial) if closely else [self._best_load(trial)]
             loads += [(candidate, *each) for each in near]
             self.server(candidate)
+        if not closely:
+            # A way must not be better only because the model as it is was asked at another load.
+            missing = {load for _, load, _ in loads} - {load for each, load, _ in loads if each == AS_IT_IS}
+            similar = self._best_load(self.trials[AS_IT_IS])[1]
+            loads += [(AS_IT_IS, load, similar) for load in sorted(missing)]
         seconds = max(_SHORTEST_S, min(_LONGEST_S, (until - time.monotonic()) / rounds / len(loads)))
         took = 0.0
         for _ in range(2 * rounds):
@@ -285,8 +290,8 @@ class Bench:
                 level = self.run(candidate, load, _long_enough(seconds, load, similar))
                 self.turns.setdefault((candidate, load), []).append(level)
                 turns = [turns for (each, _), turns in self.turns.items() if each == candidate]
-                most = max(map(len, turns))
-                self.trials[candidate].raced = [pooled(each) for each in turns if len(each) == most]
+                enough = [each for each in turns if len(each) >= _LEAST_ROUNDS] or turns
+                self.trials[candidate].raced = [pooled(each) for each in enough]
             loads.reverse()
             took = time.monotonic() - began
 
@@ -359,10 +364,10 @@ def search(bench: Bench, cores: int, seconds: float) -> None:
     """Measure what `seconds` allow; the trials are in `bench`, also after KeyboardInterrupt."""
     began = time.monotonic()
     # The model as it is comes first: what a request takes beside its execution follows from it.
-    before = bench.sweep(AS_IT_IS, _SHORTEST_S)
+    unit = max(_SHORTEST_S, min(_LONGEST_S, seconds / 60))
+    before = bench.sweep(AS_IT_IS, unit)
     if before.error:
         return
-    unit = max(_SHORTEST_S, min(_LONGEST_S, seconds / 60))
     for way in bench.promised(cores, began + _EXECUTED * seconds)[:_SWEPT_WAYS]:
         if time.monotonic() > began + _SWEPT * seconds:
             break
