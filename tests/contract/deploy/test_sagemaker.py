@@ -212,12 +212,6 @@ def test_queued_failure_is_reported(moto: S3Emulator, deploy: Deploy) -> None:
     assert "the shape is another one" in result.errors
 
 
-def test_answer_with_another_number_of_rows_fails(moto: S3Emulator, deploy: Deploy) -> None:
-    queue_result(moto, {"predictions": [[1], [2]]})
-    result = deploy("smoke", "wrong", "--kind=async", "--form=instances", f"--request={REQUEST}")
-    assert (result.status, "2 rows, but the request has 1" in result.errors) == (1, True)
-
-
 def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without the address of an emulator, which asks nobody who calls. Nothing is sent unsigned."""
     leave_aws(monkeypatch, tmp_path)

@@ -90,11 +90,6 @@ def test_named_model_answers(many: SageMakerEmulator, pair: str) -> None:
     assert both == [f"{form}: 3 rows of 32 values" for form in FORMS]
 
 
-def test_only_the_selected_forms_are_sent(one: SageMakerEmulator) -> None:
-    result = smoke(one, "--request", DIGITS, "--form=csv", "--form=binary")
-    assert passed(result) == ["csv: 1 rows of 10 values", "binary: 1 rows of 10 values"]
-
-
 def test_refused_request_fails(one: SageMakerEmulator, pair: str) -> None:
     result = smoke(one, "--request", pair)
     assert result.status == 1
@@ -105,9 +100,3 @@ def test_refused_request_fails(one: SageMakerEmulator, pair: str) -> None:
 def test_missing_model_fails(many: SageMakerEmulator) -> None:
     result = smoke(many, "--kind=multi-model", "--target-model=none.tar.gz", "--request", DIGITS)
     assert (result.status, "none.tar.gz" in result.errors) == (1, True)
-
-
-def test_missing_endpoint_is_reported(one: SageMakerEmulator) -> None:
-    url = "http://127.0.0.1:9"
-    result = run("smoke", "any", "--request", DIGITS, *emulated(url))
-    assert (result.status, url in result.errors) == (1, True)

@@ -231,20 +231,6 @@ def test_update_removes_the_previous_resources_but_not_shared_ones(
     assert aws.run(made) == 0
 
 
-def test_alarm_from_zero_starts_the_latest_policy(aws: Stubbed, clients: dict[str, Any]) -> None:
-    made = ("scale", "films", "--kind=async", "--min=0", "--max=2", "--target=5")
-    aws.answer("register_scalable_target", {}, SERVICE)
-    for name in ("tracking", "from-zero"):
-        aws.answer("put_scaling_policy", {"PolicyARN": f"arn:{name}"}, SERVICE)
-    sent: list[Any] = []
-    events, event = clients["cloudwatch"].meta.events, "provide-client-params.cloudwatch.PutMetricAlarm"
-    events.register(event, lambda params, **_: sent.append(params), unique_id="test")
-    aws.answer("put_metric_alarm", {}, "cloudwatch")
-    aws.run(made)
-    events.unregister(event, unique_id="test")
-    assert [each["AlarmActions"] for each in sent] == [["arn:from-zero"]]
-
-
 def answer_deletion(aws: Stubbed) -> None:
     """The calls before the deletion of the endpoint."""
     target = {"ServiceNamespace": "sagemaker", "ResourceId": "endpoint/digits/variant/AllTraffic", "MinCapacity": 1}
@@ -254,23 +240,6 @@ def answer_deletion(aws: Stubbed) -> None:
     aws.answer("describe_alarms", {"MetricAlarms": [{"AlarmName": "digits-5xx"}]}, "cloudwatch")
     aws.answer("delete_alarms", {}, "cloudwatch")
     aws.answer("list_transform_jobs", {"TransformJobSummaries": []})
-
-
-def test_delete_leaves_resources_of_other_endpoints(aws: Stubbed) -> None:
-    configs = [OLD, "digits-production", "more-digits-0123456789", "digits-two-0123456789", "digits-bbbbbbbbbb"]
-    arn = {"EndpointConfigArn": ARN, "CreationTime": NOW}
-    answer_deletion(aws)
-    aws.expect("delete_endpoint", {"EndpointName": "digits"})
-    aws.answer("describe_endpoint", endpoint("Deleting", OLD))
-    aws.refuse("describe_endpoint", "ValidationException", 'Could not find endpoint "arn".')
-    aws.answer("list_endpoint_configs", {"EndpointConfigs": [{"EndpointConfigName": name, **arn} for name in configs]})
-    aws.expect("delete_endpoint_config", {"EndpointConfigName": OLD})
-    aws.expect("delete_endpoint_config", {"EndpointConfigName": "digits-bbbbbbbbbb"})
-    aws.answer("list_models", {"Models": [{"ModelName": OLD_MODEL, "ModelArn": ARN, "CreationTime": NOW}]})
-    aws.expect("delete_model", {"ModelName": OLD_MODEL})
-    assert aws.run(("delete", "digits")) == 0
-    assert "digits: gone" in aws.lines
-    assert f"DeleteModel {OLD_MODEL}: done" in aws.lines
 
 
 def test_delete_continues_after_failures_and_reports_them(aws: Stubbed) -> None:

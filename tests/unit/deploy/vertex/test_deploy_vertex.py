@@ -61,12 +61,6 @@ def test_upload_sends_the_whole_container(platform: VertexPlatform, tmp_path: Pa
     assert (container.health_probe.http_get.path, container.health_probe.http_get.port) == ("/health", 8080)
 
 
-def test_upload_supports_invoke_mode(platform: VertexPlatform) -> None:
-    found = command("upload", "--model-id=digits", *UPLOAD, "--invoke-route-prefix=/*", platform=platform)
-    assert found.status == 0, found.errors
-    assert platform.calls[0][1].model.container_spec.invoke_route_prefix == "/*"
-
-
 @pytest.mark.parametrize(("more", "aliases"), [([], ["canary", "default"]), (["--no-default"], ["canary"])])
 def test_new_version_is_the_default_unless_told_otherwise(
     more: list[str], aliases: list[str], platform: VertexPlatform
@@ -236,12 +230,6 @@ def test_delete_expired_removes_only_expired_endpoints(platform: VertexPlatform)
     assert [name.rpartition("/")[2] for name in platform.endpoints] == ["later", "strange", "kept"]
     assert "stays: strange, whose label trident-expires is 'tomorrow', which is not a time" in found.out
     assert platform.asked[:4] == ["list_endpoints"] * 4  # a page for each
-
-
-def test_label_of_a_deployment_makes_it_expire(platform: VertexPlatform) -> None:
-    command("deploy", "--model=d", "--endpoint=e", "--new=shared", "--ttl=30m", MACHINE, platform=platform)
-    (endpoint,) = platform.endpoints.values()
-    assert endpoint.labels["trident-expires"] == "20261122t123000z"
 
 
 def job(state: int, predicted: int, failed: int, **more: object) -> BatchPredictionJob:
