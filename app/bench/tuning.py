@@ -53,6 +53,8 @@ _SHORTEST_S, _LONGEST_S = 0.1, 1.5
 # Shares of the time until which ways are executed, swept, and raced. The last comparison has the rest.
 _EXECUTED, _SWEPT, _RACED = 0.3, 0.5, 0.6
 _SWEPT_WAYS, _RACED_WAYS, _LAST_WAYS = 8, 4, 2
+# Less leaves no time for enough rounds with two.
+_SHORT_S = 30.0
 _RACE_ROUNDS, _LAST_ROUNDS = 3, 12
 # The interval of fewer rounds is too narrow: noise would pass for a gain.
 _LEAST_ROUNDS = 6
@@ -282,8 +284,9 @@ class Bench:
             loads += [(AS_IT_IS, load, similar) for load in sorted(missing)]
         seconds = max(_SHORTEST_S, min(_LONGEST_S, (until - time.monotonic()) / rounds / len(loads)))
         took = 0.0
-        for _ in range(2 * rounds):
-            if took and time.monotonic() + took > until:
+        for done in range(2 * rounds):
+            # Rounds without which nothing is shown may end a little late.
+            if took and time.monotonic() + (took / 2 if done < _LEAST_ROUNDS else took) > until:
                 break
             began = time.monotonic()
             for candidate, load, similar in loads:
@@ -379,7 +382,7 @@ def search(bench: Bench, cores: int, seconds: float) -> None:
     others = [trial.candidate for trial in bench.ranked() if trial is not before and not trial.error][:_RACED_WAYS]
     if others:
         bench.race([AS_IT_IS, *others], began + _RACED * seconds, _RACE_ROUNDS, closely=True)
-        last = [trial.candidate for trial in bench.ranked(others)[:_LAST_WAYS]]
+        last = [trial.candidate for trial in bench.ranked(others)[: 1 if seconds < _SHORT_S else _LAST_WAYS]]
         bench.race([AS_IT_IS, *last], began + seconds, _LAST_ROUNDS)
 
 
