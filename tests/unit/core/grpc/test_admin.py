@@ -18,7 +18,7 @@ from trident.core.errors import ModelLoadFailed
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.grpc.admin import statistics_message
 from trident.core.grpc.front_end import GrpcOptions
-from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
 from trident.core.observability.statistics import (
     BatchStatistics,
     FailureReason,
@@ -155,6 +155,22 @@ def test_the_repository() -> None:
     assert engine.calls[2:] == [("unload", "n", False), loaded]
     engine.refusal = ModelLoadFailed("it is broken")
     assert refused(engine, "RepositoryModelLoad", load) == (INTERNAL, "it is broken")
+
+
+def test_the_index_has_each_version_with_its_state_and_the_reason() -> None:
+    engine = FakeEngine()
+    entries = [
+        IndexEntry(name="a", version=1, state=ModelState.READY),
+        IndexEntry(name="b", version=2, state=ModelState.UNAVAILABLE, reason="it broke: \udcff"),
+        IndexEntry(name="c"),
+    ]
+    engine.repository_index = lambda ready_only: entries  # type: ignore[method-assign]
+    models = asked(engine, "RepositoryIndex").models
+    assert [(m.name, m.version, m.state, m.reason) for m in models] == [
+        ("a", "1", "READY", ""),
+        ("b", "2", "UNAVAILABLE", "it broke: ?"),
+        ("c", "", "", ""),
+    ]
 
 
 @pytest.mark.parametrize("method", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
