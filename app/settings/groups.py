@@ -43,7 +43,7 @@ from trident.adapters.common.options import (
 )
 from trident.adapters.platforms import VARIABLE, platforms
 from trident.app.process.environment import process_environment
-from trident.core.inference.streaming import DEFAULT_WINDOW
+from trident.core.inference.window_limits import DEFAULT_WINDOW
 from trident.core.response_cache.redis_options import RedisOptions
 from trident.core.scheduling.resource_limit import ResourceLimit
 

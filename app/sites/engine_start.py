@@ -10,7 +10,7 @@ from trident.app.settings.server import ServerSettings
 from trident.app.version import VERSION
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.engine.in_process import InferenceEngine, make_engine
-from trident.core.inference.streaming import WindowLimits
+from trident.core.inference.window_limits import WindowLimits
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, EnginePlace, Readiness
 from trident.core.observability.metrics.snapshot import MetricsOptions
 from trident.core.observability.tracing.settings import TraceOptions

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -16,16 +16,7 @@ from trident.core.errors import ServerError
 from trident.core.inference.pending_request import Defer, PendingRequest
 from trident.core.inference.request import InferenceRequest, Parameter
 from trident.core.inference.response import InferenceResponse, OnResponse, Outputs, OutputTensor, PackedOutputs
-
-
-class WindowLimits(NamedTuple):
-    """A window is full from this many responses, or this many bytes, on."""
-
-    responses: int = 64
-    nbytes: int = 8 << 20
-
-
-DEFAULT_WINDOW = WindowLimits()
+from trident.core.inference.window_limits import WindowLimits
 
 
 class DeferredOutcome(Enum):

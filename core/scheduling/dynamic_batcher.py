@@ -24,7 +24,7 @@ from trident.core.backends.backend import BackendInstance
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import RequestCancelled, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.streaming import DEFAULT_WINDOW, WindowLimits
+from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.batch_forming import BatchLimits, Callers, Run, Wait, Work, limits_of, may_end, take_work
 from trident.core.scheduling.instance import (

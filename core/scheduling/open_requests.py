@@ -16,7 +16,8 @@ from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled,
 from trident.core.inference.pending_request import PendingRequest, flush
 from trident.core.inference.request import InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, Outputs
-from trident.core.inference.streaming import ResponseWindow, StreamedRequest, WindowLimits
+from trident.core.inference.streaming import ResponseWindow, StreamedRequest
+from trident.core.inference.window_limits import WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason, ResponseKind
 from trident.core.scheduling.queue import Clock, Rejection, Respond, flush_callers, reject

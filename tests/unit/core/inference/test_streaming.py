@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor, PackedOutputs, ReceivedOutput
-from trident.core.inference.streaming import ResponseWindow, WindowLimits
+from trident.core.inference.streaming import ResponseWindow
 from trident.core.inference.tensors import TensorLayout
+from trident.core.inference.window_limits import WindowLimits
 
 STRINGS = np.array([b"abc", b"", b"defgh"], dtype=object)
 

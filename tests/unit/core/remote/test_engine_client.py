@@ -35,7 +35,7 @@ from trident.core.frontend.bridge import ThreadBridge
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import WindowLimits
+from trident.core.inference.window_limits import WindowLimits
 from trident.core.interprocess.frames import LARGE
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.metrics.snapshot import MetricsSnapshot

@@ -17,14 +17,8 @@ from trident.core.config.spec import BatchingSpec
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
-from trident.core.inference.streaming import (
-    DEFAULT_WINDOW,
-    LATER,
-    DeferredOutcome,
-    ResponseSender,
-    StreamedRequest,
-    WindowLimits,
-)
+from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender, StreamedRequest
+from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 

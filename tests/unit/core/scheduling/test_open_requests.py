@@ -17,7 +17,8 @@ from trident.core.errors import BackendFailed
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Outputs
-from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender, WindowLimits
+from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender
+from trident.core.inference.window_limits import WindowLimits
 from trident.core.observability.statistics import FailureReason, ResponseKind
 from trident.core.scheduling.open_requests import ResponseOrder
 

@@ -20,14 +20,8 @@ from trident.core.errors import BackendFailed, DeadlineExceeded, InvalidRequest,
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Outputs, OutputTensor
-from trident.core.inference.streaming import (
-    AGAIN,
-    DEFAULT_WINDOW,
-    LATER,
-    DeferredOutcome,
-    ResponseSender,
-    StreamedRequest,
-)
+from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender, StreamedRequest
+from trident.core.inference.window_limits import DEFAULT_WINDOW
 from trident.core.observability.statistics import BatchStatistics, FailureReason
 from trident.core.scheduling.sequence_batcher import sequence_problem
 

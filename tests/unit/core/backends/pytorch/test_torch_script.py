@@ -286,7 +286,7 @@ def written_file(version: Path, kind: str) -> None:
         ("old pickle", ModelLoadFailed, "is not a TorchScript archive", "is a pickle"),
         ("cut", ModelLoadFailed, "is not a TorchScript archive", "the archive is incomplete"),
         ("empty", ModelLoadFailed, "is not a TorchScript archive", "the file is empty"),
-        ("missing", RepositoryUnavailable, "unable to find", "expected model/1/model.pt: put the model there"),
+        ("missing", RepositoryUnavailable, "unable to find", "expected model/1/model.pt"),
     ],
 )
 def test_a_file_that_is_no_archive_fails_the_load(
