@@ -183,8 +183,8 @@ def chat_completions(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 def invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
     """The answer to what containers for generation take on a platform's one route; None for another body.
 
-    That is OpenAI's `{"messages": …}` or `{"prompt": …}`, or `{"inputs": "…", "parameters": {…}}` of text-generation-
-    inference. Raises ServerError.
+    That is OpenAI's `{"messages": …}` or `{"prompt": …}`, `{"inputs": "…", "parameters": {…}}` of text-generation-
+    inference, or a list of texts and of these as `instances`. Raises ServerError.
     """
     try:
         asked = off_hub(front_end, len(body), orjson.loads, body)
@@ -193,26 +193,54 @@ def invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, bo
     if not isinstance(asked, dict):
         return None
     if isinstance(asked.get("inputs"), str):
-        return _generated(front_end, environ, model, asked)
+        (text,) = _generated(front_end, environ, model, [asked], {})
+        return json_reply([{"generated_text": text}])
+    instances = asked.get("instances") if any(name in model.spec.outputs for name in _TEXT_OUTPUTS) else None
+    if isinstance(instances, list) and instances and all(_prompt_of(each) is not None for each in instances):
+        return json_reply({"predictions": _generated(front_end, environ, model, instances, asked.get("parameters"))})
     form = next((form for member, form in (("messages", _CHAT), ("prompt", _COMPLETION)) if member in asked), None)
     return None if form is None else _completed(front_end, environ, form, model, asked)
 
 
-def _generated(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, asked: Mapping[str, Any]) -> Reply:
-    if asked.get("stream"):
-        raise InvalidRequest("'inputs' is not answered as a stream", hint="send 'prompt' or 'messages' with 'stream'")
-    options = asked.get("parameters") or {}
-    if not isinstance(options, dict):
-        raise InvalidRequest("'parameters' must be an object")
-    options = {_GENERATION_NAMES.get(name, name): value for name, value in options.items()}
-    is_full = options.pop("return_full_text", False) is True
-    if options.pop("do_sample", None) is False:
-        options["temperature"] = 0
-    prompt: str = asked["inputs"]
-    request = _request(model.spec, prompt, options)
-    complete(front_end, environ, request)
-    ((text, _),) = _whole(front_end, environ, model, [request], [_Account(_text_output(model.spec), None)])
-    return json_reply([{"generated_text": prompt + text if is_full else text}])
+# The names of a prompt: text-generation-inference's, OpenAI's, and that of Triton's vLLM models.
+_PROMPTS = ("inputs", "prompt", "text_input")
+
+
+def _prompt_of(asked: object) -> str | None:
+    given = [asked[name] for name in _PROMPTS if name in asked] if isinstance(asked, dict) else [asked]
+    return given[0] if len(given) == 1 and isinstance(given[0], str) else None
+
+
+def _generated(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, asked: Sequence[Any], shared: object
+) -> list[str]:
+    """The text for each prompt; the options are its own, or those that all `shared`. Raises ServerError."""
+    _choices_of_each({}, asked)
+    requests, beginnings = [], []
+    for each in asked:
+        own = each if isinstance(each, dict) else {}
+        if own.get("stream"):
+            raise InvalidRequest(
+                "'inputs' is not answered as a stream", hint="send 'prompt' or 'messages' with 'stream'"
+            )
+        options: dict[str, Any] = {}
+        members = {name: value for name, value in own.items() if name not in (*_PROMPTS, "parameters")}
+        for given in (shared, members, own.get("parameters")):
+            if given is None:
+                continue
+            if not isinstance(given, dict):
+                raise InvalidRequest("'parameters' must be an object")
+            options |= given
+        options = {_GENERATION_NAMES.get(name) or name: value for name, value in options.items()}
+        prompt = _prompt_of(each) or ""
+        beginnings.append(prompt if options.pop("return_full_text", False) is True else "")
+        if options.pop("do_sample", None) is False:
+            options["temperature"] = 0
+        requests.append(_request(model.spec, prompt, options))
+        complete(front_end, environ, requests[-1])
+    accounts = [_Account(_text_output(model.spec), None) for _ in requests]
+    found = _whole(front_end, environ, model, requests, accounts)
+    return [beginning + text for beginning, (text, _) in zip(beginnings, found, strict=True)]
 
 
 def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form) -> Reply:

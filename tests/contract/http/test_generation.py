@@ -219,6 +219,17 @@ def test_triton_clients_generate(server: ServerProcess) -> None:
     assert (pieces[0], b"".join(pieces)) == (b" eleven", b" eleven twelve")
 
 
+def test_vertex_predicts_for_instances_that_are_prompts(server: ServerProcess) -> None:
+    own = {"inputs": " six", "parameters": {"return_full_text": True}}
+    instances: list[Any] = [" one two", {"prompt": " five", "max_tokens": 1}, own, {"text_input": " eleven"}]
+    asked = {"instances": instances, "parameters": {"max_new_tokens": 2}}
+    url = server.vertex  # type: ignore[attr-defined]
+    assert requests.post(url, json=asked).json() == {
+        "predictions": [" three four", " six", " six seven eight", " twelve"]
+    }
+    assert requests.post(url, json={"instances": [" one"] * 129}).status_code == 400
+
+
 @pytest.mark.parametrize("platform", ["sagemaker", "vertex"])
 def test_platforms_take_what_containers_for_generation_take(server: ServerProcess, platform: str) -> None:
     url = getattr(server, platform)
