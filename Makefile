@@ -9,13 +9,13 @@ TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 # What the compiled build has to pass as well: the tests of the modules that it compiles.
 COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py \
-  $(addprefix adapters/,common sagemaker/test_invocations.py sagemaker/test_multi_model.py vertex/test_predictions.py vertex/test_vertex_routes.py) \
+  $(addprefix adapters/,sagemaker/test_invocations.py sagemaker/test_multi_model.py vertex/test_predictions.py vertex/test_vertex_routes.py) \
   $(addprefix app/worker/,http1 http2 test_connection.py test_io.py test_web_socket.py)) $(addprefix tests/unit/core/, \
   $(addprefix backends/,test_in_process.py tensors python/test_batches.py python/test_instance.py python/test_process.py) \
   config/test_request_validator.py engine \
   $(addprefix frontend/test_,body.py bridge.py default_model.py gevent_bridge.py infer_many.py request.py) \
   grpc \
-  $(addprefix http/test_,application.py infer_route.py known_texts.py request_and_reply.py v2_requests.py v2_responses.py v2_json.py v2_routes.py) \
+  $(addprefix http/test_,application.py infer_route.py known_texts.py v2_requests.py v2_responses.py v2_json.py v2_routes.py) \
   inference interprocess/test_frames.py interprocess/test_shared_memory.py \
   observability/test_statistics.py \
   $(addprefix remote/test_,connection.py engine_client.py engine_server.py front_end.py wire.py) \

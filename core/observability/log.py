@@ -560,10 +560,6 @@ class _Sink(logging.Handler):
         size = {"write_size": FILE_WRITE} if isinstance(target, LogFile) else {}
         self._writer = LineWriter(self._write, self._tell_failure, self._tell_dropped, **size)
 
-    @property
-    def is_terminal(self) -> bool:
-        return not isinstance(self.target, LogFile) and self.target.isatty()
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = f"{self.format(record)}\n"
@@ -599,6 +595,7 @@ class _Sink(logging.Handler):
     def move_to(self, target: LogFile | TextIO) -> None:
         """Write to `target` from now on. When nothing waits to be written, as right after a fork."""
         self.target = target
+        self.is_terminal = not isinstance(target, LogFile) and target.isatty()
         self._may_stall = isinstance(target, LogFile) or has_descriptor(target)
         self._encoding = "utf-8" if isinstance(target, LogFile) else target.encoding or "utf-8"
 
