@@ -22,10 +22,10 @@ import onnxruntime_genai as og
 
 _log = logging.getLogger("genai")
 
-# How long tokens are generated before they are looked at and sent: as long as a screen shows a picture.
+# How long tokens are generated before they are looked at and sent: as long as a film shows a picture.
 # A step reads all weights, so that nothing of this program is in the processor's caches afterwards: the first look
 # at a token takes ten times as long as the second.
-_TURN_S = 1 / 60
+_TURN_S = 1 / 24
 # Tokens that a sequence may be ahead of its client, beyond those that the server's window holds.
 _MOST_UNSENT = 64
 # How often a client is looked at for which alone the thread waits.
