@@ -126,7 +126,7 @@ _HOPELESS = 2.0
 _LEAST, _LONG_ENOUGH_S, _TOO_LONG_S = 4, 0.03, 1.0
 # What else the machine does makes executions longer, never shorter.
 _QUANTILE = 0.25
-# A server with so many under way, or twice as many as its instances execute, is never idle.
+# With this many requests under way, or twice as many as its instances execute at once, a server is never idle.
 _BUSY_LOAD = 32
 # What an execution takes of a core around it, as to wake its thread.
 AROUND_S = 1e-4

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from trident.core.lifecycle.state import DownloadPhase
+from trident.core.observability.log import escaped, stderr, width
 
 if TYPE_CHECKING:
     from trident.core.repository.progress import DownloadProgress
-from trident.core.observability.log import escaped, stderr, width
 
 _WIDTH = 30
 
@@ -47,8 +47,6 @@ _REDRAW_S = 0.2
 @contextmanager
 def drawn(progress: DownloadProgress) -> Iterator[None]:
     """Draw `progress` on stderr, if that is a terminal, while the context lasts."""
-    from trident.core.lifecycle.state import DownloadPhase
-
     ended = threading.Event()
     shown = ProgressBar()
 

@@ -154,7 +154,7 @@ class ReflectionCall(Call):
 
 
 SERVICES: Final = ("grpc.health.v1.Health", "inference.GRPCInferenceService")
-# The fields of a ServerReflectionRequest. All are texts, but for the message of an extension.
+# The fields of a ServerReflectionRequest. All are strings, except that of an extension, which is a message.
 _HOST: Final = 1
 _FILE_BY_FILENAME: Final = 3
 _FILE_CONTAINING_SYMBOL: Final = 4

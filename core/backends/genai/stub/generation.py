@@ -243,9 +243,8 @@ class Batch:
         curious = [each for each in enumerate(self.rows) if each[1] is not None and each[1].candidates is not None]
         begin = clock()
         while True:
-            logits = (
-                self._generator.get_logits() if curious else None
-            )  # they are computed here, and not once more below
+            # They are computed here, and not once more below.
+            logits = self._generator.get_logits() if curious else None
             generate()
             tokens = get().tolist()
             found.append(tokens)
