@@ -11,6 +11,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from docs.lists import MODEL, families_of
 from tests.contract.repository.cloud_models import cloud_server
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
@@ -19,7 +20,6 @@ from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.unit.onnx_models import picky, write_version
 from tests.waiting import until
-from trident.app.docs.metrics_page import MODEL, families_of
 from trident.core.http.metrics import PROMETHEUS
 from trident.core.observability.metrics.exposition import render
 

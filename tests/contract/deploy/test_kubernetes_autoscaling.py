@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.lists import metric_rows
 from tests.contract.deploy.external_tool import external_tool
 from tests.contract.deploy.kubernetes_manifests import OVERLAYS, Manifests, manifests, validate
 from tests.project import ROOT
-from trident.app.docs.metrics_page import metric_rows
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ import re
 import pytest
 import yaml
 
+from docs.lists import metric_rows
 from tests.contract.deploy.kubernetes_manifests import Object, manifests, validate
 from tests.project import ROOT
-from trident.app.docs.metrics_page import metric_rows
 from trident.app.settings.reading import read_settings
 
 pytestmark = pytest.mark.slow

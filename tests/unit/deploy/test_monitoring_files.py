@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from docs.lists import metric_rows
 from tests.project import ROOT
-from trident.app.docs.metrics_page import metric_rows
 
 MONITORING = ROOT / "deploy" / "monitoring"
 RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())

@@ -1,6 +1,5 @@
 """The pages on Triton, tuning and speed agree with the product: options, commands, names, figures, texts.
 
-The table of options is generated: `python -m tests.unit.docs.test_guides` prints it.
 Source of Triton's options: docs/spec/server-options.md section 2.
 """
 
@@ -19,6 +18,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 from werkzeug.serving import make_server
 
+from docs.lists import OPTION_NOTES, metric_rows
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
@@ -34,7 +34,6 @@ from trident.app.commands import trace as trace_command
 from trident.app.commands import tune as tune_command
 from trident.app.commands.bench import long_options
 from trident.app.commands.validate import read_validate_options
-from trident.app.docs.metrics_page import metric_rows
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.reading import read_settings, with_repositories
 from trident.app.settings.server import SERVER_OPTIONS
@@ -52,7 +51,6 @@ SPEED = (ROOT / "docs" / "speed.md").read_text()
 TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text()
 GUIDES = (TRITON, TUNING, TROUBLE)
 LIMIT_S = 30
-TABLE = re.compile(r"<!-- options: begin -->\n(.*?)<!-- options: end -->", re.DOTALL)
 QUOTE = re.compile(r"`([^`\n]+)`")
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
@@ -84,37 +82,6 @@ TRITONS = names_of(
     vertex-ai-default-model
     """
 )
-NOTES = {
-    "model-repository": "folders, `s3://`, `gs://`, `as://`",
-    "strict-readiness": "a third value, `auto`, is the default: see [above](#readiness)",
-    "http-thread-count": "threads for large bodies and repository control; other requests need none",
-    "sagemaker-thread-count": "as `--http-thread-count`",
-    "vertex-ai-thread-count": "as `--http-thread-count`",
-    "log-format": "and `json`",
-    "backend-config": "only `default-max-batch-size`, those of `python` and of "
-    "[`tensorrt`](backends.md#tensorrt-plans), and for `onnxruntime` also "
-    "`enable-global-threadpool`, `intra_op_thread_count`, `inter_op_thread_count`",
-    "backend-directory": "only backends that are written in Python",
-    "repoagent-directory": "only `checksum`, which is built in",
-    "model-load-gpu-limit": "no limit",
-    "enable-peer-access": "",
-    "cache-config": "`local` and `redis`, whose `wait_timeout` has no effect: `lookup_timeout` is the budget of a "
-    "request",
-    "cache-directory": "the caches are built in",
-    "grpc-infer-thread-count": "threads for large messages and repository control; other calls need none",
-    "grpc-infer-allocation-pool-size": "no such pool",
-    "grpc-max-response-pool-size": "no such pool: a stream whose client does not read waits",
-    "grpc-http2-max-pings-without-data": "no such limit",
-    "grpc-address": "`unix:<path>` is a Unix socket",
-    "rate-limit-resource": "default: the largest amount that one instance requests",
-    "pinned-memory-pool-byte-size": "no such pool",
-    "cuda-memory-pool-byte-size": "ONNX Runtime's arena: `gpu_mem_limit` of a model",
-    "cuda-virtual-address-size": "nothing is reserved for states that grow",
-    "buffer-manager-thread-count": "no such threads",
-    "host-policy": "the container's CPU set",
-    "log-file": "[opened again](processes.md#the-log-file) at SIGUSR1, or when it was removed",
-}
-
 # Texts in backticks in tuning.md that name something else than options and settings: protocol, client, value.
 OTHER_NAMES = names_of(
     """
@@ -123,21 +90,6 @@ OTHER_NAMES = names_of(
     application/vnd.sagemaker-triton.binary+json;json-header-size=N
     """
 )
-
-
-def options_table() -> str:
-    """The options with a note, and those without effect."""
-    lines, unused = ["| option | here |", "|---|---|"], []
-    for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS):
-        if each.flag and not each.own:
-            note = NOTES.get(each.flag, "")
-            names = ", ".join(f"`--{name}`" for name in each.names)
-            if each in UNUSED_OPTIONS:
-                unused.append(f"{names} ({note})" if note else names)
-            elif note:
-                lines.append(f"| {names} | {note} |")
-    table = "\n".join(lines)
-    return f"{table}\n\nAccepted without effect: {', '.join(unused)}.\n"
 
 
 def code(page: str) -> list[str]:
@@ -166,12 +118,9 @@ def commands(page: str) -> list[list[str]]:
 
 
 def test_the_table_of_options_knows_tritons_and_its_notes() -> None:
-    written = TABLE.search(TRITON)
-    assert written is not None
-    assert written[1] == options_table(), "run: python -m tests.unit.docs.test_guides"
     options = [each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag and not each.own]
     assert {name for each in options for name in each.names} == TRITONS
-    assert NOTES.keys() <= TRITONS
+    assert OPTION_NOTES.keys() <= TRITONS
 
 
 def test_an_option_without_effect_is_accepted_and_reported() -> None:
@@ -275,6 +224,10 @@ def config_fields(message: Descriptor = ModelConfig.DESCRIPTOR, seen: frozenset[
     return found
 
 
+METRICS = frozenset(row.name for row in metric_rows())
+NAMES = METRICS | {each.variable for each in SERVER_OPTIONS.values()} | config_fields() | OTHER_NAMES
+
+
 def is_option(text: str) -> bool:
     """Tell whether a text consists of one or more options with values that parse."""
     line = CommandLine([*SERVER_OPTIONS.values(), *UNUSED_OPTIONS])
@@ -291,9 +244,8 @@ def _options_named(text: str) -> list[Option]:
 
 def known(text: str) -> bool:
     """Tell whether a text in backticks is a name of the product."""
-    metrics = {row.name for row in metric_rows()}
     if text.startswith("rate("):
-        return set(re.findall(r"\b(?:nv|trident|flask)_\w+", text)) <= metrics
+        return set(re.findall(r"\b(?:nv|trident|flask)_\w+", text)) <= METRICS
     if text.startswith("--"):
         measuring = {each.flag for each in (*bench_command.ACCEPTED, *tune_command.ACCEPTED)}
         return text.removeprefix("--").partition("=")[0] in measuring or is_option(text)
@@ -305,8 +257,7 @@ def known(text: str) -> bool:
         return text == "trt_cuda_graph_enable" or bool(tensorrt_options({text: "1"}))
     if text.startswith("/") or text.split()[0] in {"GET", "make", "python", "trident"}:
         return True
-    variables = {each.variable for each in SERVER_OPTIONS.values()}
-    return text in metrics | variables | config_fields() | OTHER_NAMES or in_source(text)
+    return text in NAMES or in_source(text)
 
 
 def test_the_product_has_every_name_in_the_tuning_page() -> None:
@@ -353,7 +304,3 @@ def test_validate_reports_a_right_repository_with_status_0(tmp_path: Path, capsy
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", "max_batch_size: 8")
     assert main(["validate", str(tmp_path)]) == 0
     assert capsys.readouterr().out
-
-
-if __name__ == "__main__":
-    print(options_table(), end="")

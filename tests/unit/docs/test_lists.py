@@ -1,38 +1,30 @@
+"""The lists of the documents that are made from the source, and whether they are complete."""
+
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from werkzeug.test import Client
 
-from tests.project import ROOT, pure_python_only
+from docs.lists import MODEL, NOTES, families_of, label_names, metric_rows, pages
+from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
-from trident.app.docs.metrics_page import MODEL, NOTES, families_of, label_names, metric_rows, metrics_page
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.grpc.call import RefusedCall
 from trident.core.grpc.front_end import ResponseCounts
 from trident.core.grpc.headers import Method
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.observability.metrics_report import FIGURES
 
-PAGE = ROOT / "docs" / "metrics.md"
 # The optional labels, which the page describes once for all metrics of models.
 OF_SOME_MODELS = {"gpu_uuid", "namespace", "_team"}
 
 
-def test_the_page_is_generated_from_the_metrics() -> None:
-    assert PAGE.read_text() == metrics_page(), "run: python -m trident.app.docs.metrics_page > docs/metrics.md"
-
-
-def test_the_page_has_every_metric_and_figure_once() -> None:
-    page, _, log = metrics_page().partition("## Metrics in the log")
-    names = re.findall(r"^\* `(\w+)(?:\{[\w,]+\})?`, \w+: .+\.$", page, re.MULTILINE)
-    assert sorted(names) == sorted({row.name for row in metric_rows()})
-    assert re.findall(r"^\* `(\w+)`: .+$", log, re.MULTILINE) == list(FIGURES)
-
-
-def test_every_note_belongs_to_a_metric() -> None:
+def test_the_pages_have_the_lists_of_the_source() -> None:
+    assert [page.name for page, text in pages().items() if page.read_text() != text] == [], "run: python -m docs.lists"
+    (settings,) = (text for page, text in pages().items() if page.name == "settings.md")
+    assert "* `--http-port=<integer>`, `TRIDENT_HTTP_PORT` (8000): The HTTP port.\n" in settings
+    assert "\n* `CUDA_VISIBLE_DEVICES` (all): " in settings
     assert set(NOTES) <= {row.name for row in metric_rows()}
 
 
@@ -79,9 +71,6 @@ def test_the_grpc_metric_is_that_of_the_calls() -> None:
     method.ended[0] = 1
     counts.expire()
     (family,) = counts.counter.collect()
-    assert (f"{family.name}_total", family.type, family.documentation) == (
-        documented.name,
-        documented.type,
-        documented.meaning,
-    )
+    found = (f"{family.name}_total", family.type, family.documentation)
+    assert found == (documented.name, documented.type, documented.meaning)
     assert label_names(family) == documented.labels

@@ -1,1 +1,0 @@
-"""Generators of the pages in docs/ that list settings and metrics."""
