@@ -9,6 +9,7 @@ import difflib
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, TextIO
 
 from trident.adapters.common.options import BadOption
@@ -21,10 +22,23 @@ if TYPE_CHECKING:
 
     Serve = Callable[[ServerSettings], int]
 
-COMMANDS = (
-    *("serve", "import", "init", "validate", "doctor", "request", "status", "top", "openapi"),
-    *("bench", "tune", "emulate", "trace", "completion", "version"),
-)
+# The function of each command but serve and version, in a module of app/commands.
+_FUNCTIONS = {
+    "import": "import_model.import_model",
+    "init": "init.init",
+    "validate": "validate.validate",
+    "doctor": "doctor.doctor",
+    "request": "request.request",
+    "status": "overview.status",
+    "top": "overview.top",
+    "openapi": "openapi.openapi",
+    "bench": "bench.bench",
+    "tune": "tune.tune",
+    "emulate": "emulate.emulate",
+    "trace": "trace.trace",
+    "completion": "completion.completion",
+}
+COMMANDS = ("serve", *_FUNCTIONS, "version")
 _HELP = frozenset({"--help", "-h"})
 _HELP_ABOUT = "--help="
 _VERSION = frozenset({"--version", "version"})
@@ -108,61 +122,17 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
 
         if first != "serve":
             return serve(read_settings(arguments))
-        from trident.app.importing.direct import repositories_around
+        from trident.app.commands.serve import repositories_around
 
         with repositories_around() as around:
             return serve(read_settings(with_repositories(arguments, around)))
-    if command == "import":
-        from trident.app.commands.import_model import import_model
-
-        return import_model(arguments)
-    if command == "init":
-        from trident.app.commands.init import init
-
-        return init(arguments)
-    if command == "validate":
-        from trident.app.commands.validate import validate
-
-        return validate(arguments)
-    if command == "doctor":
-        from trident.app.commands.doctor.command import doctor
-
-        return doctor(arguments)
-    if command == "request":
-        from trident.app.commands.request import request
-
-        return request(arguments)
-    if command in ("status", "top"):
-        from trident.app.commands import overview
-
-        return overview.status(arguments) if command == "status" else overview.top(arguments)
-    if command == "openapi":
-        from trident.app.commands.openapi import openapi
-
-        return openapi(arguments)
-    if command in ("bench", "tune") and is_whole_process:
-        # Both start servers, which must end with them.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if command == "bench":
-        from trident.app.commands.bench import bench
-
-        return bench(arguments)
-    if command == "tune":
-        from trident.app.commands.tune import tune
-
-        return tune(arguments)
-    if command == "emulate":
-        from trident.app.commands.emulate import emulate
-
-        return emulate(arguments)
-    if command == "trace":
-        from trident.app.commands.trace import trace
-
-        return trace(arguments)
-    if command == "completion":
-        from trident.app.commands.completion import completion
-
-        return completion(arguments)
+    if command in _FUNCTIONS:
+        if command in ("bench", "tune") and is_whole_process:
+            # Both start servers, which must end with them.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        module, _, function = _FUNCTIONS[command].partition(".")
+        status: int = getattr(import_module(f"trident.app.commands.{module}"), function)(arguments)
+        return status
     raise BadOption(f"Unexpected argument: {first}{_meant(first)}")
 
 

@@ -45,8 +45,7 @@ from trident.app.commands.server_answers import DEFAULT_URL
 from trident.app.commands.server_answers import TOKEN as TOKEN_VARIABLE
 from trident.app.process.environment import process_environment
 from trident.app.settings.sources import read_values
-from trident.app.terminal.progress import StatusLine
-from trident.app.terminal.report import table
+from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.spec import ModelSpec
 from trident.core.http.sample_request import parse_shape

@@ -25,7 +25,7 @@ from trident.app.commands import request as request_command
 from trident.app.commands import trace as trace_command
 from trident.app.commands import tune as tune_command
 from trident.app.commands import validate as validate_options
-from trident.app.commands.doctor.command import JSON
+from trident.app.commands.doctor import JSON
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.usage import HELP_TOPIC

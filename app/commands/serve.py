@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trident.adapters.common.options import BadOption
 from trident.app.process.environment import announce_metrics_directory
 from trident.app.settings.server import GRPC, METRICS, ServerSettings, Service
 from trident.app.sites.credentials import Credentials
@@ -23,13 +30,7 @@ if TYPE_CHECKING:
     from trident.app.sites.engine_start import EngineStart
     from trident.app.sites.site import Site
 
-_FRONT_END_MODULES = (
-    "trident.app.worker.worker",
-    "trident.app.sites.front_end",
-    "trident.core.http.flask_app",
-    "trident.app.worker.gevent_link",
-)
-_GRPC_MODULES = ("trident.app.worker.http2.connection", "trident.core.grpc.application")
+
 _log = logging.getLogger("trident.server")
 
 
@@ -59,6 +60,15 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
         engines=_engine_children(settings, directory, topology, note) if directory is not None else (),
         failure_note=note,
     )
+
+
+_FRONT_END_MODULES = (
+    "trident.app.worker.worker",
+    "trident.app.sites.front_end",
+    "trident.core.http.flask_app",
+    "trident.app.worker.gevent_link",
+)
+_GRPC_MODULES = ("trident.app.worker.http2.connection", "trident.core.grpc.application")
 
 
 def _shared_modules(topology: Topology, services: Mapping[str, Service]) -> tuple[str, ...]:
@@ -111,3 +121,66 @@ def _engine_children(
 
 def _name(place: EnginePlace) -> str:
     return "the engine" if place.count == 1 else f"engine {place.index}"
+
+
+# --- `trident serve FILE`: a repository for as long as the server runs, around files that are not in one
+_CONFIG_FILE = "config.pbtxt"
+# What folders have that are one model, and no repository.
+_MARKS = frozenset(
+    {"MLmodel", "genai_config.json", "MAR-INF", "saved_model.pb", "model.yaml", "model-settings.json", _CONFIG_FILE}
+)
+_MARKED = frozenset({".onnx", ".pt", ".pt2", ".mar", ".xml", ".cbm", ".joblib", ".pkl", ".skops", ".ubj", ".bst"})
+_HUB = frozenset({"config.json", "tokenizer.json"})
+
+
+@contextmanager
+def repositories_around() -> Iterator[Callable[[str], str]]:
+    """Gives the repository for a word after `serve`: the word, or a folder that lasts as long as the context.
+
+    It raises BadOption for a file that is no model.
+    """
+    with ExitStack() as made:
+
+        def around(word: str) -> str:
+            return _made(word, made) if is_served_directly(Path(word)) else word
+
+        yield around
+
+
+def is_served_directly(path: Path) -> bool:
+    """Whether `path` is a model, or looks like one, and not a repository. It reads names only."""
+    if path.is_file():
+        return True
+    if not path.is_dir():
+        return False
+    entries = [each for each in path.iterdir() if not each.name.startswith(".")]
+    folders = [each for each in entries if each.is_dir()]
+    if any(_is_model_folder(each) for each in folders if not each.name.isdecimal()):
+        return False
+    names = {each.name for each in entries}
+    if names & _MARKS or names >= _HUB or any(each.suffix in _MARKED for each in entries if each.is_file()):
+        return True
+    return any(each.name.isdecimal() and any(each.iterdir()) for each in folders)
+
+
+def _is_model_folder(path: Path) -> bool:
+    names = {each.name for each in path.iterdir()}
+    return (
+        _CONFIG_FILE in names
+        or names >= _HUB
+        or any(each.name.isdecimal() and each.is_dir() for each in path.iterdir())
+    )
+
+
+def _made(word: str, made: ExitStack) -> str:
+    """The repository of one model, made by a process of its own: the main process imports nothing that serves, and has
+    no thread, before it forks."""
+    folder = Path(tempfile.mkdtemp(prefix="trident-serve-"))
+    made.callback(shutil.rmtree, folder, ignore_errors=True)
+    command = [sys.executable, "-m", "trident.app", "import", word, f"--repository={folder}", "--link", "--no-run"]
+    run = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if run.returncode:
+        raise BadOption((run.stderr or run.stdout).strip())
+    for line in run.stdout.splitlines():
+        print(f"{word} is served as the model {line}. `trident import {word}` keeps it.", flush=True)
+    return str(folder)

@@ -34,8 +34,7 @@ from trident.app.bench.requests import Way, make_inputs
 from trident.app.bench.server import started
 from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, outcome, reasons, search
 from trident.app.settings.sources import read_values
-from trident.app.terminal.progress import StatusLine
-from trident.app.terminal.report import table
+from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.parse import decode_config, parse_model_config
 from trident.core.config.schema import ModelConfig

@@ -20,19 +20,19 @@ from types import MappingProxyType
 from typing import Protocol
 
 from trident.adapters.common.options import SWITCH, BadOption, BadValue, Option, choice, integer
-from trident.app.commands.graph import DRAWINGS, layout_graph
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.groups import split_backend_settings
 from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.sources import read_values
-from trident.app.terminal.progress import drawn
+from trident.app.terminal import counted, drawn
 from trident.core.backends.backend import BackendInstance, LoadContext, TryingBackend
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.model_files import origins_in
 from trident.core.backends.python.environment import CACHED, INSTALL
 from trident.core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
-from trident.core.config.autocomplete import BackendFacts, normalize
+from trident.core.config.autocomplete import normalize
+from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.ensemble_check import KnownModels
 from trident.core.config.golden import GoldenRequest
 from trident.core.config.placement import placements
@@ -46,97 +46,13 @@ from trident.core.cuda import gpu_ids
 from trident.core.errors import NotInstalled, ServerError
 from trident.core.lifecycle.golden_check import check_golden
 from trident.core.observability.log import LogOptions, configure_logging, escaped
-from trident.core.repository.config import RunGolden, check_model, read_config, warnings_of
+from trident.core.repository.config import check_model, read_config, warnings_of
 from trident.core.repository.layout_mistakes import no_models_hint
 from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.repository import ModelDirectory, scan_repository, select_versions, version_directories
 from trident.core.repository.sources import Fetched, Source, SourceFile, SourceOpener
 
-_INDENT = "  "
-_WARNINGS = "Warnings. The models load all the same; where no other effect is named, a setting has none.\n"
-_LONGEST_PATH = 44
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One problem or warning. `model` is empty for a problem of the repository itself; `hint` may be empty."""
-
-    repository: str
-    model: str
-    path: str
-    message: str
-    hint: str
-
-
-@dataclass(slots=True)
-class Report:
-    """`models` is the number of examined models, good and bad; `warnings` keep no model from loading.
-
-    `tasks` are what the text models among them do, by model.
-    """
-
-    models: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    warnings: list[Finding] = field(default_factory=list)
-    tasks: Mapping[str, str] = field(default_factory=dict)
-
-
-def text_report(report: Report) -> str:
-    """One block per model: its name, then path and message of each problem, with the hint below the message.
-
-    Blocks of the same form with the warnings follow.
-    """
-    blocks = _blocks(report.findings)
-    if report.warnings:
-        blocks += [_WARNINGS, *_blocks(report.warnings)]
-    total = f"{_count(report.models, 'model')}, no problems"
-    if report.findings:
-        bad = len({(each.repository, each.model) for each in report.findings if each.model})
-        total = f"{_count(len(report.findings), 'problem')}, in {bad} of {_count(report.models, 'model')}"
-    if report.warnings:
-        total += f"; {_count(len(report.warnings), 'warning')}"
-    if report.tasks:
-        blocks.append("".join(f"{escaped(model)}: {task}\n" for model, task in report.tasks.items()))
-    return "\n".join([*blocks, f"{total}\n"])
-
-
-def json_report(report: Report) -> str:
-    """A JSON object: the number of models, and the lists of problems and warnings.
-
-    Each entry has repository, model, path, message and hint. Text models have their tasks in an object.
-    """
-    problems, warnings = ([asdict(each) for each in found] for found in (report.findings, report.warnings))
-    document = {"models": report.models, "problems": problems, "warnings": warnings}
-    return json.dumps(document | ({"tasks": report.tasks} if report.tasks else {}), indent=2) + "\n"
-
-
-def _blocks(findings: Iterable[Finding]) -> list[str]:
-    blocks = []
-    for place, found in groupby(findings, key=lambda each: (each.repository, each.model)):
-        name = f"{place[1]} ({place[0]})" if place[1] else place[0]
-        blocks.append(f"{escaped(name)}\n{_block(list(found))}")
-    return blocks
-
-
-def _block(findings: list[Finding]) -> str:
-    paths = [escaped(each.path) for each in findings]
-    # One long path must not push all messages off the screen: the message of a long path is on the next line.
-    width = max((len(path) for path in paths if len(path) <= _LONGEST_PATH), default=0)
-    lines = []
-    for path, each in zip(paths, findings, strict=True):
-        message = escaped(each.message)
-        margin = _INDENT + " " * width + _INDENT
-        fits = len(path) <= width
-        lines += [f"{_INDENT}{path:<{width}}{_INDENT}{message}"] if fits else [_INDENT + path, margin + message]
-        if each.hint:
-            lines.append(f"{margin}hint: {escaped(each.hint)}")
-    return "\n".join(lines) + "\n"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
+_log = logging.getLogger("trident.validate")
 _FORMAT = Option(
     flag="format",
     kind=choice("format", "text", "json"),
@@ -145,7 +61,7 @@ _FORMAT = Option(
 )
 _GRAPH = Option(
     flag="graph",
-    kind=choice("graph", "text", "svg", "dot"),
+    kind=choice("graph", "text", "dot"),
     help="Draw the valid ensembles to the standard output, and write the report to the error output. "
     "dot is graphviz's language.",
     default="",
@@ -214,6 +130,59 @@ def read_validate_options(
     )
 
 
+def validate(arguments: Sequence[str]) -> int:
+    """Print the report, and the drawings if they are asked for.
+
+    The exit status is 1 if there is a problem, otherwise 0, even if there are warnings. Raises BadOption.
+    """
+    options = read_validate_options(arguments, process_environment())
+    # Warnings to stderr, and no errors: the report contains them.
+    configure_logging(LogOptions(info=False, error=False))
+    disable_telemetry()
+    check = RepositoryCheck(options)
+    with _opener(options) as open_repository:
+        report = examine(options.repositories, check, open_repository)
+    if options.graph:
+        broken = {finding.model for finding in report.findings}
+        graphs = [(spec, steps) for spec, steps in check.known.ensembles if spec.name not in broken]
+        draw = dot_drawing if options.graph == "dot" else text_drawing
+        sys.stdout.write("\n".join(draw(spec, steps) for spec, steps in graphs))
+    output = sys.stderr if options.graph else sys.stdout
+    output.write(json_report(report) if options.format == "json" else text_report(report))
+    return 1 if report.findings else 0
+
+
+@contextmanager
+def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
+    """Opens repositories; their downloads end with the context."""
+    opener = options.cache.opener()
+
+    def open_repository(text: str) -> Repository:
+        if parse_location(text).scheme is Scheme.LOCAL:
+            return LocalRepository(text)
+        return CloudRepository(opener, text, options.config_name)
+
+    try:
+        yield open_repository
+    finally:
+        opener.stop()
+
+
+# --- repositories
+
+
+class Repository(Protocol):
+    """The methods raise ServerError if the repository, or the model, cannot be read."""
+
+    def models(self) -> Sequence[str]:
+        """The names of the models, sorted."""
+        ...
+
+    def directory(self, model: str) -> AbstractContextManager[ModelDirectory]:
+        """The model on the local disk while the context lasts."""
+        ...
+
+
 class LocalRepository:
     """Raises RepositoryUnavailable if `path` is not a readable directory."""
 
@@ -277,7 +246,149 @@ class CloudRepository:
             return ()
 
 
-_log = logging.getLogger("trident.validate")
+# --- their examination
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem or warning. `model` is empty for a problem of the repository itself; `hint` may be empty."""
+
+    repository: str
+    model: str
+    path: str
+    message: str
+    hint: str
+
+
+@dataclass(slots=True)
+class Report:
+    """`models` is the number of examined models, good and bad; `warnings` keep no model from loading.
+
+    `tasks` are what the text models among them do, by model.
+    """
+
+    models: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    tasks: Mapping[str, str] = field(default_factory=dict)
+
+
+def examine(
+    repositories: Iterable[str], check: RepositoryCheck, open_repository: Callable[[str], Repository] = LocalRepository
+) -> Report:
+    """Report the problems and warnings that `check` finds in each model and between them, and those of the repositories
+    themselves."""
+    report = Report(tasks=check.tasks)
+    places: dict[str, str] = {}
+    for location in repositories:
+        try:
+            repository = open_repository(location)
+            models = repository.models()
+        except ServerError as error:
+            report.findings.append(Finding(location, "", location, error.message, error.hint or ""))
+            continue
+        if not models:
+            text = f"there is no model in {location}"
+            report.findings.append(Finding(location, "", location, text, no_models_hint(location)))
+        for model in models:
+            report.models += 1
+            path = _joined(location, model)
+            other = places.setdefault(model, location)
+            if other != location:
+                hint = f"the other model is {_joined(other, model)}"
+                report.findings.append(
+                    Finding(location, model, path, "model appears in two or more repositories", hint)
+                )
+            try:
+                with repository.directory(model) as directory:
+                    report.findings += _findings(location, directory, check(directory))
+                    report.warnings += _findings(location, directory, check.warnings(directory))
+            except ServerError as error:
+                report.findings.append(Finding(location, model, path, error.message, error.hint or ""))
+    for model, problems in check.together().items():
+        report.findings += [Finding(places[model], model, each.path, each.message, each.hint) for each in problems]
+    return report
+
+
+def _findings(location: str, directory: ModelDirectory, problems: Iterable[Problem]) -> list[Finding]:
+    """The findings of a model; paths in the directory are shown as paths in the repository."""
+    on_disk, shown = str(directory.path), _joined(location, directory.name)
+    return [
+        Finding(
+            location, directory.name, each.path.replace(on_disk, shown), each.message.replace(on_disk, shown), each.hint
+        )
+        for each in problems
+    ]
+
+
+def _joined(location: str, model: str) -> str:
+    return f"{location.rstrip('/')}/{model}" if "://" in location else str(Path(location, model))
+
+
+# --- one model after the other
+
+
+class RepositoryCheck:
+    """Finds the problems and warnings of one model after the other, then the problems of the ensembles among them.
+
+    Its maker raises BadOption.
+    """
+
+    def __init__(self, options: ValidateOptions) -> None:
+        settings = split_backend_settings(options.backend_config)
+        settings.setdefault("", {}).setdefault(BACKEND_DIRECTORY, options.backend_directory)
+        # A check must not change the machine unless it is asked to.
+        settings.setdefault("python", {}).setdefault(INSTALL, CACHED)
+        try:
+            for values in settings.values():
+                integer(0).parse(values.get(DEFAULT_MAX_BATCH_SIZE, "0"))
+        except BadValue as error:
+            raise BadOption.of("--backend-config", str(error)) from None
+        self.known = KnownModels()
+        self.tasks: dict[str, str] = {}
+        self._options = options
+        self._backends = BackendRegistry(settings, gpu_ids=gpu_ids(), cpu_instead=options.gpu_missing == "cpu")
+        self._warnings: list[Problem] = []
+
+    def __call__(self, directory: ModelDirectory) -> Sequence[Problem]:
+        self.known.note_name(directory.name)
+        found = check_model(
+            directory,
+            self._backends,
+            config_name=self._options.config_name,
+            auto_complete=self._options.auto_complete,
+            run_golden=partial(golden_problems, self._backends, initialize=self._options.run),
+        )
+        self._warnings = found.warnings
+        for config, spec in found.valid:
+            self.known.note(config, spec)
+            if config.backend == TEXT_BACKEND:
+                self.tasks[directory.name] = config.parameters["task"].string_value
+            elif config.backend == GENAI_BACKEND:
+                self.tasks[directory.name] = "text-generation"
+        for path, error in found.unchecked:
+            _log_unchecked(path, error)
+        return found.problems
+
+    def warnings(self, directory: ModelDirectory) -> Sequence[Problem]:
+        """Those of the model in `directory`, which was checked last; one that concerns several versions once."""
+        return [*self._warnings, *warnings_of(directory, config_name=self._options.config_name)]
+
+    def together(self) -> Mapping[str, Sequence[Problem]]:
+        """The problems of ensembles with the models of their steps, by ensemble."""
+        return self.known.problems()
+
+
+def _log_unchecked(path: Path, error: NotInstalled) -> None:
+    """Say that the version in `path` was checked without its framework, and what wrote its files."""
+    _log.warning(
+        "version %s of model '%s' was checked without its framework, and not loaded: %s (%s)%s",
+        path.name,
+        path.parent.name,
+        error.message,
+        error.hint,
+        "".join(f"; '{name}' was written by {origin}" for name, origin in origins_in(path).items()),
+    )
 
 
 def golden_problems(
@@ -341,201 +452,106 @@ def _problem(path: str, error: ServerError) -> Problem:
     return Problem(path, " ".join(error.message.split()), error.hint or "")
 
 
-def make_check(options: ValidateOptions) -> RepositoryCheck:
-    """The check of models with these options. Raises BadOption."""
-    settings = split_backend_settings(options.backend_config)
-    settings.setdefault("", {}).setdefault(BACKEND_DIRECTORY, options.backend_directory)
-    # A check must not change the machine unless it is asked to.
-    settings.setdefault("python", {}).setdefault(INSTALL, CACHED)
-    try:
-        for values in settings.values():
-            integer(0).parse(values.get(DEFAULT_MAX_BATCH_SIZE, "0"))
-    except BadValue as error:
-        raise BadOption.of("--backend-config", str(error)) from None
-    backends = BackendRegistry(settings, gpu_ids=gpu_ids(), cpu_instead=options.gpu_missing == "cpu")
-
-    def run_golden(
-        path: Path, config: ModelConfig, spec: ModelSpec, golden: Sequence[GoldenRequest]
-    ) -> Sequence[Problem]:
-        return golden_problems(backends, path, config, spec, golden, initialize=options.run)
-
-    return RepositoryCheck(options, backends, run_golden)
+# --- the report
+_INDENT = "  "
+_WARNINGS = "Warnings. The models load all the same; where no other effect is named, a setting has none.\n"
+_LONGEST_PATH = 44
 
 
-class RepositoryCheck:
-    """Finds the problems and warnings of one model after the other, then the problems of the ensembles among them."""
+def text_report(report: Report) -> str:
+    """One block per model: its name, then path and message of each problem, with the hint below the message.
 
-    def __init__(self, options: ValidateOptions, backends: BackendFacts, run_golden: RunGolden) -> None:
-        self.known = KnownModels()
-        self.tasks: dict[str, str] = {}
-        self._options = options
-        self._backends = backends
-        self._run_golden = run_golden
-        self._warnings: list[Problem] = []
-
-    def __call__(self, directory: ModelDirectory) -> Sequence[Problem]:
-        self.known.note_name(directory.name)
-        found = check_model(
-            directory,
-            self._backends,
-            config_name=self._options.config_name,
-            auto_complete=self._options.auto_complete,
-            run_golden=self._run_golden,
-        )
-        self._warnings = found.warnings
-        for config, spec in found.valid:
-            self.known.note(config, spec)
-            if config.backend == TEXT_BACKEND:
-                self.tasks[directory.name] = config.parameters["task"].string_value
-            elif config.backend == GENAI_BACKEND:
-                self.tasks[directory.name] = "text-generation"
-        for path, error in found.unchecked:
-            _log_unchecked(path, error)
-        return found.problems
-
-    def warnings(self, directory: ModelDirectory) -> Sequence[Problem]:
-        """Those of the model in `directory`, which was checked last; one that concerns several versions once."""
-        return [*self._warnings, *make_warnings(self._options)(directory)]
-
-    def together(self) -> Mapping[str, Sequence[Problem]]:
-        """The problems of ensembles with the models of their steps, by ensemble."""
-        return self.known.problems()
-
-
-def _log_unchecked(path: Path, error: NotInstalled) -> None:
-    """Say that the version in `path` was checked without its framework, and what wrote its files."""
-    _log.warning(
-        "version %s of model '%s' was checked without its framework, and not loaded: %s (%s)%s",
-        path.name,
-        path.parent.name,
-        error.message,
-        error.hint,
-        "".join(f"; '{name}' was written by {origin}" for name, origin in origins_in(path).items()),
-    )
-
-
-def make_warnings(options: ValidateOptions) -> Check:
-    """Finds the settings of a model that have no effect."""
-    return partial(warnings_of, config_name=options.config_name)
-
-
-# Finds the problems of one model, or its warnings.
-Check = Callable[[ModelDirectory], Sequence[Problem]]
-# Finds the problems of models with each other after all were checked, by model.
-CheckTogether = Callable[[], Mapping[str, Sequence[Problem]]]
-
-
-class Repository(Protocol):
-    """The methods raise ServerError if the repository, or the model, cannot be read."""
-
-    def models(self) -> Sequence[str]:
-        """The names of the models, sorted."""
-        ...
-
-    def directory(self, model: str) -> AbstractContextManager[ModelDirectory]:
-        """The model on the local disk while the context lasts."""
-        ...
-
-
-def examine(
-    repositories: Iterable[str],
-    check: Check,
-    warn: Check = lambda directory: (),
-    open_repository: Callable[[str], Repository] = LocalRepository,
-    together: CheckTogether = dict,
-) -> Report:
-    """Report the problems that `check` finds in each model and `together` between them, those of the repositories, and
-    the warnings of `warn`.
+    Blocks of the same form with the warnings follow.
     """
-    report = Report()
-    places: dict[str, str] = {}
-    for location in repositories:
-        try:
-            repository = open_repository(location)
-            models = repository.models()
-        except ServerError as error:
-            report.findings.append(Finding(location, "", location, error.message, error.hint or ""))
-            continue
-        if not models:
-            text = f"there is no model in {location}"
-            report.findings.append(Finding(location, "", location, text, no_models_hint(location)))
-        for model in models:
-            report.models += 1
-            path = _joined(location, model)
-            other = places.setdefault(model, location)
-            if other != location:
-                hint = f"the other model is {_joined(other, model)}"
-                report.findings.append(
-                    Finding(location, model, path, "model appears in two or more repositories", hint)
-                )
-            try:
-                with repository.directory(model) as directory:
-                    report.findings += _findings(location, directory, check(directory))
-                    report.warnings += _findings(location, directory, warn(directory))
-            except ServerError as error:
-                report.findings.append(Finding(location, model, path, error.message, error.hint or ""))
-    for model, problems in together().items():
-        report.findings += [Finding(places[model], model, each.path, each.message, each.hint) for each in problems]
-    return report
+    blocks = _blocks(report.findings)
+    if report.warnings:
+        blocks += [_WARNINGS, *_blocks(report.warnings)]
+    total = f"{counted(report.models, 'model')}, no problems"
+    if report.findings:
+        bad = len({(each.repository, each.model) for each in report.findings if each.model})
+        total = f"{counted(len(report.findings), 'problem')}, in {bad} of {counted(report.models, 'model')}"
+    if report.warnings:
+        total += f"; {counted(len(report.warnings), 'warning')}"
+    if report.tasks:
+        blocks.append("".join(f"{escaped(model)}: {task}\n" for model, task in report.tasks.items()))
+    return "\n".join([*blocks, f"{total}\n"])
 
 
-def _findings(location: str, directory: ModelDirectory, problems: Iterable[Problem]) -> list[Finding]:
-    """The findings of a model; paths in the directory are shown as paths in the repository."""
-    on_disk, shown = str(directory.path), _joined(location, directory.name)
-    return [
-        Finding(
-            location, directory.name, each.path.replace(on_disk, shown), each.message.replace(on_disk, shown), each.hint
-        )
-        for each in problems
-    ]
+def json_report(report: Report) -> str:
+    """A JSON object: the number of models, and the lists of problems and warnings.
 
-
-def _joined(location: str, model: str) -> str:
-    return f"{location.rstrip('/')}/{model}" if "://" in location else str(Path(location, model))
-
-
-def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
-    """Print the report, and the drawings if they are asked for.
-
-    The exit status is 1 if there is a problem, otherwise 0, even if there are warnings.
-
-    `check` finds the problems of one model; None is the real check, which makes sessions. Raises BadOption.
+    Each entry has repository, model, path, message and hint. Text models have their tasks in an object.
     """
-    options = read_validate_options(arguments, process_environment())
-    # Warnings to stderr, and no errors: the report contains them.
-    configure_logging(LogOptions(info=False, error=False))
-    disable_telemetry()
-    with _opener(options) as open_repository:
-        if check is not None:
-            report = examine(options.repositories, check, make_warnings(options), open_repository)
-        else:
-            made = make_check(options)
-            report = examine(options.repositories, made, made.warnings, open_repository, made.together)
-            report.tasks = made.tasks
-            if options.graph:
-                broken = {finding.model for finding in report.findings}
-                layouts = [
-                    layout_graph(spec.name, spec.inputs, spec.outputs, steps)
-                    for spec, steps in made.known.ensembles
-                    if spec.name not in broken
-                ]
-                sys.stdout.write(DRAWINGS[options.graph](layouts))
-    output = sys.stderr if options.graph else sys.stdout
-    output.write(json_report(report) if options.format == "json" else text_report(report))
-    return 1 if report.findings else 0
+    problems, warnings = ([asdict(each) for each in found] for found in (report.findings, report.warnings))
+    document = {"models": report.models, "problems": problems, "warnings": warnings}
+    return json.dumps(document | ({"tasks": report.tasks} if report.tasks else {}), indent=2) + "\n"
 
 
-@contextmanager
-def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
-    """Opens repositories; their downloads end with the context."""
-    opener = options.cache.opener()
+def _blocks(findings: Iterable[Finding]) -> list[str]:
+    blocks = []
+    for place, found in groupby(findings, key=lambda each: (each.repository, each.model)):
+        name = f"{place[1]} ({place[0]})" if place[1] else place[0]
+        blocks.append(f"{escaped(name)}\n{_block(list(found))}")
+    return blocks
 
-    def open_repository(text: str) -> Repository:
-        if parse_location(text).scheme is Scheme.LOCAL:
-            return LocalRepository(text)
-        return CloudRepository(opener, text, options.config_name)
 
-    try:
-        yield open_repository
-    finally:
-        opener.stop()
+def _block(findings: list[Finding]) -> str:
+    paths = [escaped(each.path) for each in findings]
+    # One long path must not push all messages off the screen: the message of a long path is on the next line.
+    width = max((len(path) for path in paths if len(path) <= _LONGEST_PATH), default=0)
+    lines = []
+    for path, each in zip(paths, findings, strict=True):
+        message = escaped(each.message)
+        margin = _INDENT + " " * width + _INDENT
+        fits = len(path) <= width
+        lines += [f"{_INDENT}{path:<{width}}{_INDENT}{message}"] if fits else [_INDENT + path, margin + message]
+        if each.hint:
+            lines.append(f"{margin}hint: {escaped(each.hint)}")
+    return "\n".join(lines) + "\n"
+
+
+# --- drawings of ensembles that are valid: without cycles, and each tensor has one source
+
+
+def text_drawing(ensemble: ModelSpec, steps: Sequence[EnsembleStep]) -> str:
+    """A line for each step, with the number of those that run before it."""
+    lines = [f"{ensemble.name}: {', '.join(ensemble.inputs)} -> {', '.join(ensemble.outputs)}"]
+    width = max(len(_title(step)) for step in steps)
+    writers = _writers(steps)
+    levels: dict[int, int] = {}
+    while len(levels) < len(steps):
+        for index, step in enumerate(steps):
+            before = [writers[tensor] for tensor in step.sources if tensor in writers]
+            if all(each in levels for each in before):
+                levels[index] = 1 + max([levels[each] for each in before], default=0)
+    for index in sorted(levels, key=lambda each: (levels[each], each)):
+        flow = f"{', '.join(sorted(steps[index].sources))} -> {', '.join(sorted(steps[index].results))}"
+        lines.append(f"  {levels[index]}  {_title(steps[index]):<{width}}  {flow}")
+    return "\n".join(lines) + "\n"
+
+
+def dot_drawing(ensemble: ModelSpec, steps: Sequence[EnsembleStep]) -> str:
+    """A digraph in graphviz's language."""
+    lines = [f"digraph {json.dumps(ensemble.name)} {{", "  rankdir=LR;", "  node [shape=box];"]
+    lines += ['  inputs [label="request" shape=oval];', '  outputs [label="response" shape=oval];']
+    lines += [f"  step{index} [label={json.dumps(_title(step))}];" for index, step in enumerate(steps)]
+    writers = {tensor: f"step{index}" for tensor, index in _writers(steps).items()}
+    edges: dict[tuple[str, str], list[str]] = {}
+    for index, step in enumerate(steps):
+        for tensor in sorted(step.sources):
+            edges.setdefault((writers.get(tensor, "inputs"), f"step{index}"), []).append(tensor)
+    for tensor in ensemble.outputs:
+        edges.setdefault((writers.get(tensor, "inputs"), "outputs"), []).append(tensor)
+    for (start, end), tensors in edges.items():
+        lines.append(f"  {start} -> {end} [label={json.dumps(', '.join(tensors))}];")
+    return "\n".join([*lines, "}", ""])
+
+
+def _title(step: EnsembleStep) -> str:
+    """The model of a step, with its version if that is fixed."""
+    return step.model if step.version == -1 else f"{step.model}:{step.version}"
+
+
+def _writers(steps: Sequence[EnsembleStep]) -> dict[str, int]:
+    """The index of the step that writes a tensor."""
+    return {tensor: index for index, step in enumerate(steps) for _, tensor in step.outputs}

@@ -6,79 +6,27 @@ that is special about a platform comes from its row (adapters/common/platform.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trident.adapters.common.options import BadOption, BadValue, OptionValues
+from trident.adapters.common.options import BadOption, BadValue, OptionValues, is_unix, spell_endpoint
 from trident.adapters.common.platform import PLATFORM, Platform, PlatformSettings
 from trident.app.process.environment import process_environment
 from trident.app.settings.groups import PLAIN, PLATFORMS, UNUSED_OPTIONS
-from trident.app.settings.rules import check, deprecations, overridden_trace_options, without_tls, without_tokens
 from trident.app.settings.server import PLATFORM_OPTIONS, SERVER_OPTIONS, ServerSettings, cache_directory
-from trident.app.settings.sources import CommandLine, PlatformText, collect, parse_arguments
-from trident.core.errors import ServerError
+from trident.app.settings.sources import ENVIRONMENT, FLAG, CommandLine, PlatformText, collect, parse_arguments
+from trident.core.errors import ConfigInvalid, ServerError
+from trident.core.observability.metrics_report import RESERVED_NAMES
+from trident.core.repository.stores.object_store import name_problem
 
 if TYPE_CHECKING:
+    from trident.app.worker.tls import TlsFiles
+    from trident.core.frontend.access import RestrictedKind
     from trident.core.repository.sources import SourceOpener
-
-
-_DIRECTORY, _SIZE = (SERVER_OPTIONS[name] for name in ("model_cache_directory", "model_cache_bytes"))
-_MOUNTS = tuple(
-    SERVER_OPTIONS[name].variable for name in ("aws_mount_directory", "gcs_mount_directory", "azure_mount_directory")
-)
-# None stands for an option that is not given, because a variable may set it.
-CACHE_OPTIONS = tuple(replace(each, default=None) for each in (_DIRECTORY, _SIZE))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloudCache:
-    """As in ServerSettings. An empty `directory` is the default one; `max_bytes` 0 means no limit."""
-
-    directory: str = ""
-    max_bytes: int = _SIZE.default
-    credential_path: str = ""
-
-    @property
-    def path(self) -> Path:
-        """The directory of the cache. Raises NoTemporaryDirectory if the user has none."""
-        return Path(self.directory or cache_directory(""))
-
-    def opener(self) -> SourceOpener:
-        """A new opener of repositories; it must be stopped."""
-        from trident.core.repository.sources import SourceOpener, SourceOptions
-
-        return SourceOpener(
-            SourceOptions(cache_directory=self.path, cache_bytes=self.max_bytes, credential_path=self.credential_path)
-        )
-
-
-def read_cloud_cache(given: Mapping[str, Any], environment: Mapping[str, str]) -> CloudCache:
-    """The cache that `given`, values by flag of which some may be None, and variables name. Raises BadOption."""
-    directory, size = given.get(_DIRECTORY.flag), given.get(_SIZE.flag)
-    mount = next(filter(None, map(environment.get, _MOUNTS)), "")
-    text = environment.get(_SIZE.variable)
-    if size is None and text:
-        try:
-            size = _SIZE.kind.parse(text)
-        except BadValue as error:
-            raise BadOption.of(_SIZE.variable, str(error)) from None
-    return CloudCache(
-        directory=directory or environment.get(_DIRECTORY.variable) or (cache_directory(mount) if mount else ""),
-        max_bytes=_SIZE.default if size is None else size,
-        credential_path=environment.get(SERVER_OPTIONS["cloud_credential_path"].variable, ""),
-    )
-
-
-def with_repositories(arguments: Sequence[str], around: Callable[[str], str] = str) -> list[str]:
-    """The arguments of `trident serve` in which each word that is not an option is a `--model-repository`.
-
-    `around` gives the repository for a word. Raises BadOption as `read_settings` does.
-    """
-    given, words = CommandLine((*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)).split(arguments)
-    options = [f"--{option.flag}={text}" if option.takes_value else f"--{option.flag}" for option, text in given]
-    return options + [f"--model-repository={around(word)}" for word in words]
 
 
 def read_settings(
@@ -99,13 +47,11 @@ def read_settings(
         platform_values={name: given.value(name) for name in PLATFORM_OPTIONS},
         open_platforms=platforms,
         sources=given.sources,
-        warnings=(*warnings, *deprecations(given.values), *without_tls(given.values)),
         without_effect=given.without_effect,
         any_layout=any_layout or bool(given.values.get("single_model")),
     )
     check(settings, needs_repository=needs_repository)
-    late = (*without_tokens(settings), *overridden_trace_options(settings))
-    return replace(settings, warnings=(*settings.warnings, *late))
+    return replace(settings, warnings=(*warnings, *_warnings(settings)))
 
 
 def _with_platforms(
@@ -154,3 +100,354 @@ def _detected(given: OptionValues, environ: Mapping[str, str]) -> tuple[Platform
     for each, evidence in (*sure, *found):
         return each, evidence.source
     return None, ""
+
+
+def with_repositories(arguments: Sequence[str], around: Callable[[str], str] = str) -> list[str]:
+    """The arguments of `trident serve` in which each word that is not an option is a `--model-repository`.
+
+    `around` gives the repository for a word. Raises BadOption as `read_settings` does.
+    """
+    given, words = CommandLine((*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)).split(arguments)
+    options = [f"--{option.flag}={text}" if option.takes_value else f"--{option.flag}" for option, text in given]
+    return options + [f"--model-repository={around(word)}" for word in words]
+
+
+# --- the cache of models, for commands that have only its options
+_DIRECTORY, _SIZE = (SERVER_OPTIONS[name] for name in ("model_cache_directory", "model_cache_bytes"))
+_MOUNTS = tuple(
+    SERVER_OPTIONS[name].variable for name in ("aws_mount_directory", "gcs_mount_directory", "azure_mount_directory")
+)
+# None stands for an option that is not given, because a variable may set it.
+CACHE_OPTIONS = tuple(replace(each, default=None) for each in (_DIRECTORY, _SIZE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudCache:
+    """As in ServerSettings. An empty `directory` is the default one; `max_bytes` 0 means no limit."""
+
+    directory: str = ""
+    max_bytes: int = _SIZE.default
+    credential_path: str = ""
+
+    @property
+    def path(self) -> Path:
+        """The directory of the cache. Raises NoTemporaryDirectory if the user has none."""
+        return Path(self.directory or cache_directory(""))
+
+    def opener(self) -> SourceOpener:
+        """A new opener of repositories; it must be stopped."""
+        from trident.core.repository.sources import SourceOpener, SourceOptions
+
+        return SourceOpener(
+            SourceOptions(cache_directory=self.path, cache_bytes=self.max_bytes, credential_path=self.credential_path)
+        )
+
+
+def read_cloud_cache(given: Mapping[str, Any], environment: Mapping[str, str]) -> CloudCache:
+    """The cache that `given`, values by flag of which some may be None, and variables name. Raises BadOption."""
+    directory, size = given.get(_DIRECTORY.flag), given.get(_SIZE.flag)
+    mount = next(filter(None, map(environment.get, _MOUNTS)), "")
+    text = environment.get(_SIZE.variable)
+    if size is None and text:
+        try:
+            size = _SIZE.kind.parse(text)
+        except BadValue as error:
+            raise BadOption.of(_SIZE.variable, str(error)) from None
+    return CloudCache(
+        directory=directory or environment.get(_DIRECTORY.variable) or (cache_directory(mount) if mount else ""),
+        max_bytes=_SIZE.default if size is None else size,
+        credential_path=environment.get(SERVER_OPTIONS["cloud_credential_path"].variable, ""),
+    )
+
+
+# --- combinations that end the start. Source: docs/spec/server-options.md sections 2 to 4
+
+
+def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
+    """Raise BadOption for the first invalid combination."""
+    _check_models(settings)
+    if needs_repository and not any(settings.model_repository) and not settings.multi_model:
+        raise BadOption("--model-repository must be specified")
+    _check_http(settings)
+    _check_grpc(settings)
+    _check_tokens(settings)
+    _check_ports(settings)
+    _check_metrics_log(settings)
+    _check_response_cache(settings)
+    _check_tracing(settings)
+    if settings.engines not in ("1", "auto") and settings.http_workers == "0":
+        raise BadOption.of("--engines", "several engines need HTTP workers before them: --http-workers=0 leaves none")
+
+
+def _check_models(settings: ServerSettings) -> None:
+    if settings.load_model and settings.model_control_mode != "explicit":
+        raise BadOption("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if settings.reload and settings.model_control_mode == "explicit":
+        raise BadOption.of("--reload", "with --model-control-mode=explicit a request loads a model again, not a change")
+    if len(set(settings.load_model)) > 1 and "*" in settings.load_model:
+        raise BadOption("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+    if "model_config_name" in settings.sources and not settings.model_config_name:
+        raise BadOption("Error: empty argument for --model-config-name")
+    _check_single_model(settings)
+    if settings.multi_model and settings.model_control_mode != "explicit":
+        raise BadOption.of("--model-control-mode", "a multi-model container loads models on request only: use explicit")
+
+
+def _check_single_model(settings: ServerSettings) -> None:
+    name = settings.single_model
+    if not name and "single_model" in settings.sources:
+        raise BadOption.of("--single-model", "the model's name is missing")
+    if not name:
+        return
+    if problem := name_problem(name):
+        raise BadOption.of("--single-model", f"{problem} cannot be the name of a model")
+    if len(settings.model_repository) > 1:
+        raise BadOption.of("--single-model", "it names the model of one repository, but several are given")
+
+
+def _check_http(settings: ServerSettings) -> None:
+    if settings.http_max_input_size <= 0:
+        raise BadOption("Error: --http-max-input-size must be greater than 0.")
+    if settings.allow_http:
+        _check_tls(settings, "http")
+    if not (settings.http_restricted_api or settings.http_header_forward_pattern):
+        return
+    from trident.core.frontend.access import HTTP
+    from trident.core.http.front_end import HttpOptions
+
+    _check_restricted(settings.http_restricted_api, HTTP)
+    try:
+        HttpOptions(header_forward_pattern=settings.http_header_forward_pattern)
+    except ConfigInvalid as error:
+        raise BadOption.of("--http-header-forward-pattern", _with_hint(error)) from None
+
+
+def _check_restricted(values: Iterable[str], kind: RestrictedKind) -> None:
+    from trident.core.frontend.access import parse_restricted
+
+    for text in values:
+        if "=" not in text.partition(":")[2]:  # the malformed text may contain the secret: do not quote it
+            reason = "it takes <group>[,<group>...]:<header>=<value>"
+            raise BadOption.of(kind.option, reason)
+    try:
+        parse_restricted(values, kind)
+    except ConfigInvalid as error:
+        raise BadOption.of(kind.option, _with_hint(error)) from None
+
+
+def _check_grpc(settings: ServerSettings) -> None:
+    if not settings.allow_grpc:
+        return
+    if settings.grpc_restricted_protocol or settings.grpc_header_forward_pattern:
+        from trident.core.frontend.access import GRPC
+        from trident.core.grpc.front_end import GrpcOptions
+
+        _check_restricted(settings.grpc_restricted_protocol, GRPC)
+        try:
+            GrpcOptions(header_forward_pattern=settings.grpc_header_forward_pattern)
+        except ConfigInvalid as error:
+            raise BadOption.of("--grpc-header-forward-pattern", _with_hint(error)) from None
+    _check_tls(settings, "grpc")
+
+
+def _check_tls(settings: ServerSettings, port: str) -> None:
+    """Read the files once at the start: otherwise clients would be the first to notice that one is wrong."""
+    files = tls_files(settings, port)
+    if files is None:
+        return
+    from trident.app.worker.tls import HTTP1, server_context
+
+    try:
+        server_context(files, HTTP1)
+    except ConfigInvalid as error:
+        raise BadOption.of(f"--{port}-use-ssl", _with_hint(error)) from None
+
+
+NAMES = ("server_cert", "server_key", "root_cert")
+
+
+def tls_files(settings: ServerSettings, port: str) -> TlsFiles | None:
+    """The files of the port `http` or `grpc`, None if it has no TLS. Raises BadOption if one is not named."""
+    is_mutual = getattr(settings, f"{port}_use_ssl_mutual")
+    if not is_mutual and not getattr(settings, f"{port}_use_ssl"):
+        return None
+    from trident.app.worker.tls import TlsFiles
+
+    names = NAMES if is_mutual else NAMES[:-1]
+    for name in names:
+        if not getattr(settings, f"{port}_{name}"):
+            switch = f"--{port}-use-ssl-mutual" if is_mutual else f"--{port}-use-ssl"
+            raise BadOption.of(f"--{SERVER_OPTIONS[f'{port}_{name}'].flag}", f"{switch} needs this file")
+    return TlsFiles(*[getattr(settings, f"{port}_{name}") for name in names])
+
+
+def _with_hint(error: ConfigInvalid) -> str:
+    return f"{error.message.rstrip()} ({error.hint})" if error.hint else error.message
+
+
+def _check_tokens(settings: ServerSettings) -> None:
+    if not settings.auth_token_file:
+        if "auth_token_scope" in settings.sources:
+            raise BadOption.of("--auth-token-scope", "without --auth-token-file no token is asked for")
+        if "auth_token_file" in settings.sources:
+            raise BadOption.of("--auth-token-file", "the file's path is missing")
+        return
+    if not settings.allow_http and not settings.allow_grpc:
+        raise BadOption.of("--auth-token-file", "it is for the HTTP and gRPC ports, and both are closed")
+    from trident.core.frontend.access import read_tokens
+
+    try:
+        read_tokens(settings.auth_token_file)
+    except ConfigInvalid as error:
+        raise BadOption.of("--auth-token-file", _with_hint(error)) from None
+
+
+def _check_ports(settings: ServerSettings) -> None:
+    services = settings.services()
+    if not services:
+        raise BadOption(
+            "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave nothing to serve."
+        )
+    _check_named_ports(settings)
+    taken: dict[tuple[str, int], str] = {}
+    for name, service in services.items():
+        address, port = service.address, service.port
+        other = taken.setdefault((address, port), name)
+        if not port and not is_unix(address):
+            raise BadOption(f"The server cannot listen to {name} requests at port 0: choose the port that clients use")
+        if other != name:
+            raise BadOption(
+                f"The server cannot listen to {other} requests and {name} requests at the same address and port "
+                f"{spell_endpoint(address, port)}"
+            )
+    for platform, own in settings.open_platforms.items():
+        if own.safe_port_range is None:
+            continue
+        low, high = own.safe_port_range
+        for name, service in services.items():
+            if name != platform.title and not is_unix(service.address) and not low <= service.port <= high:
+                raise BadOption(
+                    f"The server cannot listen to {name} requests at port {service.port}, allowed port range is "
+                    f"[{low}, {high}]"
+                )
+
+
+def _check_named_ports(settings: ServerSettings) -> None:
+    """Raise BadOption for a port that a person named and that is closed only because nothing switches it on or off."""
+    for platform in PLATFORMS:
+        source = settings.sources.get(platform.port)
+        if source in (FLAG, ENVIRONMENT) and platform.switch not in settings.sources:
+            option, flag = SERVER_OPTIONS[platform.port], SERVER_OPTIONS[platform.switch].flag
+            spelled = f"--{option.flag}" if source == FLAG else option.variable
+            raise BadOption.of(spelled, f"this port is closed: add --{flag}=true to open it, or --{flag}=false")
+
+
+_LONGEST_NAME = 255
+# CloudWatch takes 30, and the lines of models add two.
+_MOST_DIMENSIONS = 28
+_PRINTABLE = re.compile(rf"(?!:)(?=.*[!-~])[ -~]{{1,{_LONGEST_NAME}}}")
+_DIMENSION = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
+
+
+def _check_metrics_log(settings: ServerSettings) -> None:
+    """Raise BadOption for a name or value that CloudWatch would not take; it would drop the metrics silently."""
+    if not _PRINTABLE.fullmatch(settings.metrics_log_namespace) or settings.metrics_log_namespace.startswith("AWS/"):
+        reason = f"it takes 1 to {_LONGEST_NAME} printable ASCII characters that do not begin with a colon or AWS/"
+        raise BadOption.of("--metrics-log-namespace", reason)
+    dimensions = settings.metrics_log_dimensions
+    if len(dimensions) > _MOST_DIMENSIONS:
+        raise BadOption.of("--metrics-log-dimension", f"at most {_MOST_DIMENSIONS} dimensions are possible")
+    for name, value in dimensions.items():
+        if not _DIMENSION.fullmatch(name):
+            reason = f"'{name}' cannot be a name: it takes letters, digits, '_', '-' and '.', and begins with a letter"
+            raise BadOption.of("--metrics-log-dimension", reason)
+        if name in RESERVED_NAMES:
+            raise BadOption.of("--metrics-log-dimension", f"'{name}' is the name of a metric or of another dimension")
+        if not _PRINTABLE.fullmatch(value):
+            reason = f"the value of '{name}' takes 1 to {_LONGEST_NAME} printable ASCII characters, no colon in front"
+            raise BadOption.of("--metrics-log-dimension", reason)
+
+
+def _check_response_cache(settings: ServerSettings) -> None:
+    if settings.cache_config and "response_cache_byte_size" in settings.sources:
+        raise BadOption(
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other."
+        )
+    caches = settings.cache_settings()
+    if len(caches) > 1:
+        raise BadOption("found multiple cache configurations, but only a single cache is currently supported")
+    redis = caches.get("redis")
+    if redis is None:
+        return
+    flag = "--cache-config"
+    if not {"host", "port"} <= redis.keys():
+        raise BadOption.of(
+            flag,
+            "Failed to initialize RedisCache, didn't specify address. Must at a minimum specify 'host' and 'port' in "
+            "the configuration - e.g. --cache-config redis,host=redis --cache-config redis,port=6379",
+        )
+    for name, exists in (
+        ("cert", Path.is_file),
+        ("key", Path.is_file),
+        ("cacert", Path.is_file),
+        ("cacert_dir", Path.is_dir),
+    ):
+        if name in redis and not exists(Path(redis[name])):
+            raise BadOption.of(flag, f"the setting '{name}' of the response cache 'redis': there is no {redis[name]}")
+    if find_spec("redis") is None:
+        raise BadOption.of(
+            flag,
+            "the response cache 'redis' needs the package redis, which is not installed: "
+            "pip install 'trident-inference[redis]'",
+        )
+
+
+_TRACING = ("trace_config", "trace_file", "trace_level", "trace_rate", "trace_count", "trace_log_frequency")
+
+
+def _check_tracing(settings: ServerSettings) -> None:
+    """Raise BadOption for invalid values, and for a missing package."""
+    if not any(name in settings.sources for name in _TRACING):
+        return
+    from trident.core.observability.tracing.settings import TraceMode
+
+    if settings.trace_options.mode is TraceMode.OPENTELEMETRY and not _has_otlp_exporter():
+        raise BadOption.of(
+            "--trace-config mode",
+            "the mode opentelemetry needs packages that are not installed: pip install 'trident-inference[otel]'",
+        )
+
+
+def _has_otlp_exporter() -> bool:
+    """Whether the packages of the extra `otel` are installed. Does not import them."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return all(version(name) for name in ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"))
+    except PackageNotFoundError:
+        return False
+
+
+# --- what a person is warned of
+
+
+def _warnings(settings: ServerSettings) -> Iterator[str]:
+    if "strict_model_config" in settings.sources:
+        preferred = "'--disable-auto-complete-config'"
+        yield f"Warning: '--strict-model-config' has been deprecated! Please use {preferred} instead."
+        if settings.disable_auto_complete_config and not settings.strict_model_config:
+            yield f"Warning: '--strict-model-config=false' is overridden by {preferred}."
+    for port, word in (("http", "HTTP"), ("grpc", "gRPC")):
+        named = [f"{port}_{name}" for name in NAMES if getattr(settings, f"{port}_{name}")]
+        # Clients would talk in plain text.
+        if named and not getattr(settings, f"{port}_use_ssl") and not getattr(settings, f"{port}_use_ssl_mutual"):
+            flags = ", ".join(f"--{SERVER_OPTIONS[name].flag}" for name in named)
+            yield f"without --{port}-use-ssl=true the {word} port has no TLS, and {flags} has no effect"
+    if settings.auth_token_file and settings.open_platforms:
+        names = " and ".join(each.title for each in settings.open_platforms)
+        yield f"--auth-token-file is for the HTTP and gRPC ports: on the port of {names} the platform says who may call"
+    if settings.trace_config:
+        from trident.app.settings.trace_config import overridden
+
+        yield from (f"Warning: '{flag}' is overridden by '--trace-config'." for flag in overridden(settings))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trident.app.process.files import FileContent, WatchedFiles
-from trident.app.settings.rules import tls_files
+from trident.app.settings.reading import tls_files
 from trident.app.settings.server import ServerSettings
 from trident.core.frontend.access import AuthTokens, Scope
 

@@ -8,8 +8,15 @@ from contextlib import suppress
 
 from trident.app.process.heap import settle_collector
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
-from trident.app.terminal.progress import ProgressBar
-from trident.app.terminal.report import ModelRow, log_first_request, log_models, log_services, log_settings, model_row
+from trident.app.terminal import (
+    ModelRow,
+    ProgressBar,
+    log_first_request,
+    log_models,
+    log_services,
+    log_settings,
+    model_row,
+)
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.in_process import InferenceEngine
 from trident.core.errors import ServerError

@@ -15,10 +15,10 @@ from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
 from tests.contract.repository.test_s3_refusals import ScriptedS3, refusal
 from tests.contract.servers.ports import free_ports
 from tests.project import ROOT
-from tests.unit.app.commands.validate.test_command import _log_as_before  # noqa: F401
+from tests.unit.conftest import _log_as_before  # noqa: F401
 from trident.app.cli import main
-from trident.app.commands.doctor.report import Level, Line
-from trident.app.commands.doctor.storage import clock_skew, read_storage, storage_lines
+from trident.app.commands.doctor_report import Level, Line
+from trident.app.commands.doctor_repositories import clock_skew, read_storage, storage_lines
 from trident.core.repository.location import parse_location
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"

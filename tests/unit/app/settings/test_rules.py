@@ -1,275 +1,214 @@
+"""Combinations of settings that end the start or are warned of, and what `--trace-config` and its older forms mean."""
+
 from __future__ import annotations
 
-import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trident.adapters.common.options import BadOption
-from trident.app.settings.reading import read_settings
-from trident.app.settings.rules import deprecations, tls_files
+from trident.app.settings.reading import read_settings, tls_files
+from trident.app.settings.server import ServerSettings
+from trident.core.observability.tracing.settings import TraceMode, TraceOptions, TraceSettings
 
-REPOSITORY = "--model-repository=/models"
+MUTUAL = "--grpc-use-ssl-mutual=true --grpc-server-cert=a --grpc-server-key=b"
+TLS = "--grpc-use-ssl=true --grpc-server-cert=/none --grpc-server-key=/none"
+GROUPS = "health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging"
+FORM = "it takes <group>[,<group>...]:<header>=<value>"
+NAMESPACE, DIMENSION = "--metrics-log-namespace", "--metrics-log-dimension"
 
 
-def refusal(*arguments: str) -> str:
+def read(line: str, **environ: str) -> ServerSettings:
+    return read_settings(["--model-repository=/models", *line.split()], environ)
+
+
+def refusal(line: str) -> str:
     with pytest.raises(BadOption) as error:
-        read_settings([REPOSITORY, *arguments], {})
+        read(line)
     return str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("line", "text"),
     [
-        (
-            ["--model-control-mode=some"],
-            'Bad option: "--model-control-mode".\n'
-            "invalid argument for --model-control-mode: 'some' is not one of none, poll, explicit",
-        ),
-        (
-            ["--load-model=a"],
-            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
-        ),
-        (
-            ["--model-control-mode=explicit", "--load-model=a", "--load-model=*"],
-            "Wildcard model name '*' must be the ONLY startup model if specified at all.",
-        ),
-        (["--model-config-name="], "Error: empty argument for --model-config-name"),
-        (["--single-model="], 'Bad option: "--single-model".\nthe model\'s name is missing'),
-        (
-            ["--single-model=a/b"],
-            'Bad option: "--single-model".\na name with a slash or a NUL cannot be the name of a model',
-        ),
-        (
-            ["--single-model=a", "--model-repository=/other"],
-            'Bad option: "--single-model".\nit names the model of one repository, but several are given',
-        ),
-        (
-            ["--http-port=0"],
-            "The server cannot listen to HTTP requests at port 0: choose the port that clients use",
-        ),
-        (["--http-max-input-size=0"], "Error: --http-max-input-size must be greater than 0."),
-        (["--http-max-input-size=-1"], "Error: --http-max-input-size must be greater than 0."),
-        (
-            ["--http-port=8002"],
-            "The server cannot listen to HTTP requests and metrics requests at the same address and port 0.0.0.0:8002",
-        ),
-        (
-            ["--allow-sagemaker=true", "--sagemaker-port=8000"],
-            "The server cannot listen to HTTP requests and SageMaker requests at the same address and port "
-            "0.0.0.0:8000",
-        ),
-        (
-            ["--http-port=8001"],
-            "The server cannot listen to GRPC requests and HTTP requests at the same address and port 0.0.0.0:8001",
-        ),
-        (
-            ["--grpc-port=0"],
-            "The server cannot listen to GRPC requests at port 0: choose the port that clients use",
-        ),
-        (
-            ["--grpc-infer-thread-count=1"],
-            'Bad option: "--grpc-infer-thread-count".\n'
-            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
-        ),
-        (
-            ["--grpc-infer-response-compression-level=some"],
-            'Bad option: "--grpc-infer-response-compression-level".\n'
-            "invalid argument for --grpc_infer_response_compression_level: 'some' is not one of none, low, medium, "
-            "high",
-        ),
-        (["--grpc-use-ssl=true"], 'Bad option: "--grpc-server-cert".\n--grpc-use-ssl needs this file'),
-        (
-            ["--grpc-use-ssl-mutual=true", "--grpc-server-cert=a", "--grpc-server-key=b"],
-            'Bad option: "--grpc-root-cert".\n--grpc-use-ssl-mutual needs this file',
-        ),
-        (
-            ["--grpc-use-ssl=true", "--grpc-server-cert=/none", "--grpc-server-key=/none"],
-            "Bad option: \"--grpc-use-ssl\".\nthe certificate '/none' with the key '/none' cannot be used: No such "
-            "file or directory (both are files in PEM; the key has no password and belongs to the first certificate)",
-        ),
-        (
-            ["--grpc-restricted-protocol=helth:k=v"],
-            "Bad option: \"--grpc-restricted-protocol\".\nunknown restricted protocol 'helth' (one of health, "
-            "metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging)",
-        ),
-        (
-            ["--grpc-restricted-protocol=health:secret"],
-            'Bad option: "--grpc-restricted-protocol".\nit takes <group>[,<group>...]:<header>=<value>',
-        ),
-        (
-            ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8001"],
-            "The server cannot listen to metrics requests at port 8002, allowed port range is [8000, 8001]",
-        ),
-        (
-            ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8001-8002"],
-            "The server cannot listen to HTTP requests at port 8000, allowed port range is [8001, 8002]",
-        ),
-        (
-            ["--sagemaker-safe-port-range=2-1"],
-            'Bad option: "--sagemaker-safe-port-range".\n'
-            "--sagemaker-safe-port-range: the ports of a range go up, from 0 to 65535, not '2-1'",
-        ),
-        (
-            ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"],
-            "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave nothing to serve.",
-        ),
-        (
-            ["--http-restricted-api=helth:k=v"],
-            "Bad option: \"--http-restricted-api\".\nunknown restricted api 'helth' (one of health, metadata, "
-            "inference, shared-memory, model-config, model-repository, statistics, trace, logging)",
-        ),
-        (
-            ["--http-restricted-api=health:a=b", "--http-restricted-api=trace,health:c=d"],
-            'Bad option: "--http-restricted-api".\n'
-            "restricted api 'health' can not be specified in multiple config groups",
-        ),
-        (
-            ["--backend-config=onnxruntime,threads"],
-            'Bad option: "--backend-config".\n'
-            "--backend-config option format is '<backend name>,<setting>=<value>'. Got onnxruntime,threads",
-        ),
+        ("--model-control-mode=some", "'some' is not one of none, poll, explicit"),
+        ("--load-model=a", "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
+        ("--model-control-mode=explicit --load-model=a --load-model=*", "'*' must be the ONLY startup model"),
+        ("--model-config-name=", "Error: empty argument for --model-config-name"),
+        ("--single-model=", 'Bad option: "--single-model".\nthe model\'s name is missing'),
+        ("--single-model=a/b", "a name with a slash or a NUL cannot be the name of a model"),
+        ("--single-model=a --model-repository=/other", "it names the model of one repository, but several are given"),
+        ("--http-port=0", "cannot listen to HTTP requests at port 0: choose the port that clients use"),
+        ("--http-max-input-size=-1", "Error: --http-max-input-size must be greater than 0."),
+        ("--http-port=8002", "listen to HTTP requests and metrics requests at the same address and port 0.0.0.0:8002"),
+        ("--allow-sagemaker=true --sagemaker-port=8000", "HTTP requests and SageMaker requests at the same address"),
+        ("--grpc-infer-thread-count=1", "--grpc_infer_thread_count. Must be in the range 2 to 128."),
+        ("--grpc-use-ssl=true", 'Bad option: "--grpc-server-cert".\n--grpc-use-ssl needs this file'),
+        (MUTUAL, 'Bad option: "--grpc-root-cert".\n--grpc-use-ssl-mutual needs this file'),
+        (TLS, "the certificate '/none' with the key '/none' cannot be used: No such file or directory (both are files"),
+        ("--grpc-restricted-protocol=helth:k=v", f"unknown restricted protocol 'helth' (one of {GROUPS})"),
+        ("--grpc-restricted-protocol=health:secret", FORM),
+        ("--http-restricted-api=helth:k=v", f"unknown restricted api 'helth' (one of {GROUPS})"),
+        ("--http-restricted-api=health:a=b --http-restricted-api=trace,health:c=d", "in multiple config groups"),
+        ("--http-header-forward-pattern=(", "is not a regular expression: '('"),
+        ("--allow-sagemaker=true --sagemaker-safe-port-range=8000-8001", "metrics requests at port 8002, allowed port"),
+        ("--allow-sagemaker=true --sagemaker-safe-port-range=8001-8002", "HTTP requests at port 8000, allowed port"),
+        ("--sagemaker-safe-port-range=2-1", "the ports of a range go up, from 0 to 65535, not '2-1'"),
+        ("--allow-http=false --allow-grpc=false --allow-metrics=false", "leave nothing to serve."),
+        ("--sagemaker-port=9000", 'Bad option: "--sagemaker-port".\nthis port is closed: add --allow-sagemaker=true'),
+        ("--backend-config=onnxruntime,threads", "'<backend name>,<setting>=<value>'. Got onnxruntime,threads"),
+        ("--auth-token-scope=all", "without --auth-token-file no token is asked for"),
+        ("--auth-token-file=/none", 'Bad option: "--auth-token-file".\n'),
+        ("--reload --model-control-mode=explicit", "a request loads a model again, not a change"),
+        ("--engines=2 --http-workers=0", "--http-workers=0 leaves none"),
+        ("--metrics-log=json", "'json' is not one of none, emf, gcp"),
+        (f"{NAMESPACE}=", "it takes 1 to 255 printable ASCII characters that do not begin with a colon or AWS/"),
+        (f"{NAMESPACE}=:a", "do not begin with a colon or AWS/"),
+        (f"{NAMESPACE}=AWS/SageMaker", "do not begin with a colon or AWS/"),
+        (f"{DIMENSION}=1st=e", "'1st' cannot be a name"),
+        (f"{DIMENSION}=request_success=e", "'request_success' is the name of a metric or of another dimension"),
+        (f"{DIMENSION}=endpoint=é", "the value of 'endpoint' takes 1 to 255 printable ASCII characters"),
+        (" ".join(f"{DIMENSION}=d{number}=x" for number in range(29)), "at most 28 dimensions are possible"),
     ],
 )
-def test_invalid_settings_end_the_start(arguments: list[str], text: str) -> None:
-    assert refusal(*arguments) == text
+def test_invalid_settings_end_the_start(line: str, text: str) -> None:
+    assert text in refusal(line)
 
 
-def test_ports_within_the_safe_range_pass() -> None:
-    arguments = ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8002", "--sagemaker-port=9"]
-    found = read_settings([REPOSITORY, *arguments], {})
-    assert {name: each.port for name, each in found.services().items()} == {
-        "GRPC": 8001,
-        "HTTP": 8000,
-        "SageMaker": 9,
-        "metrics": 8002,
-    }
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--allow-sagemaker=true --sagemaker-safe-port-range=8000-8002 --sagemaker-port=9",
+        "--sagemaker-port=9000 --allow-sagemaker=false",
+        "--vertex-ai-port=9000 --allow-vertex-ai=false",
+        "--grpc-address=unix:/run/grpc --http-port=8001",
+        "--allow-grpc=false --grpc-use-ssl=true",
+        "--allow-http=false --http-use-ssl=true",
+    ],
+)
+def test_what_only_looks_invalid_passes(line: str) -> None:
+    assert read(line).services()
 
 
-def test_an_invalid_pattern_is_refused() -> None:
-    text = refusal("--http-header-forward-pattern=(")
-    assert text.startswith('Bad option: "--http-header-forward-pattern".\n')
-    assert "is not a regular expression: '('" in text
-
-
-def test_a_refused_secret_is_not_repeated() -> None:
-    assert "s3cret" not in refusal("--http-restricted-api=health:s3cret")
-    assert "s3cret" not in refusal("--http-restricted-api=health=s3cret")
-    assert "s3cret" not in refusal("--http-restricted-api=unknown:key=s3cret")
+@pytest.mark.parametrize("value", ["health:s3cret", "health=s3cret", "unknown:key=s3cret"])
+def test_a_refused_secret_is_not_repeated(value: str) -> None:
+    assert "s3cret" not in refusal(f"--http-restricted-api={value}")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--model-repository="]])
 def test_a_missing_model_repository_is_refused(arguments: list[str]) -> None:
     with pytest.raises(BadOption, match=r"^--model-repository must be specified$"):
         read_settings(arguments, {})
-
-
-def test_the_deprecated_option_works_and_warns() -> None:
-    deprecated = "'--strict-model-config' has been deprecated"
-    strict = read_settings([REPOSITORY, "--strict-model-config=true"], {})
-    assert strict.disable_auto_complete_config
-    assert [deprecated in text for text in strict.warnings] == [True]
-    lenient = read_settings([REPOSITORY, "--strict-model-config=false"], {})
-    assert not lenient.disable_auto_complete_config
-    assert [deprecated in text for text in lenient.warnings] == [True]
-    settings = read_settings([REPOSITORY, "--disable-auto-complete-config", "--strict-model-config=false"], {})
-    assert settings.disable_auto_complete_config
-    assert [text.partition(" is ")[2] for text in settings.warnings][1:] == [
-        "overridden by '--disable-auto-complete-config'."
-    ]
-    assert deprecations({"disable_auto_complete_config": True}) == ()
-
-
-@pytest.mark.parametrize("service", ["sagemaker", "vertex-ai"])
-def test_a_named_port_that_is_closed_is_refused(service: str) -> None:
-    with pytest.raises(
-        BadOption, match=f'^Bad option: "--{service}-port".\nthis port is closed: add --allow-{service}'
-    ):
-        read_settings(["--model-repository=/models", f"--{service}-port=9000"], {})
-    read_settings(["--model-repository=/models", f"--{service}-port=9000", f"--allow-{service}=false"], {})
-
-
-def test_a_port_that_the_platform_closes_may_be_named() -> None:
-    read_settings(["--model-repository=/models", "--http-port=9000"], {"AIP_MODE": "PREDICTION"})
-
-
-def test_a_unix_socket_has_no_port() -> None:
-    settings = read_settings([REPOSITORY, "--grpc-address=unix:/run/grpc", "--http-port=8001"], {})
-    assert settings.services()["GRPC"][:3] == ("unix:/run/grpc", 0, "--grpc-address")
-
-
-@pytest.mark.parametrize(("port", "word"), [("grpc", "gRPC"), ("http", "HTTP")])
-def test_files_of_tls_without_tls_are_warned_of(port: str, word: str) -> None:
-    settings = read_settings([REPOSITORY, f"--{port}-server-cert=/a", f"--{port}-server-key=/b"], {})
-    assert settings.warnings == (
-        f"without --{port}-use-ssl=true the {word} port has no TLS, and --{port}-server-cert, --{port}-server-key has "
-        "no effect",
-    )
-    assert tls_files(settings, port) is None
-
-
-@pytest.mark.parametrize("port", ["grpc", "http"])
-def test_a_closed_port_needs_no_files(port: str) -> None:
-    assert read_settings([REPOSITORY, f"--allow-{port}=false", f"--{port}-use-ssl=true"], {})
+    assert read_settings(arguments, {}, needs_repository=False).http_port == 8000
 
 
 @pytest.mark.parametrize(
-    ("content", "arguments", "text"),
+    ("content", "line", "text"),
     [
-        ("", [], "cannot be used: it has no token (one token a line"),
-        ("a-token-of-some-length", ["--allow-http=false", "--allow-grpc=false"], "both are closed"),
-        (None, [], "No such file or directory"),
+        ("", "", "cannot be used: it has no token (one token a line"),
+        ("a-token-of-some-length", "--allow-http=false --allow-grpc=false", "both are closed"),
     ],
 )
-def test_tokens_that_nobody_could_show_end_the_start(
-    content: str | None, arguments: list[str], text: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "tokens"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(BadOption, match=re.escape(text)) as refused:
-        read_settings([REPOSITORY, f"--auth-token-file={path}", *arguments], {})
-    assert str(refused.value).startswith('Bad option: "--auth-token-file".\n')
+def test_tokens_that_nobody_could_show_end_the_start(content: str, line: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(content)
+    assert text in refusal(f"--auth-token-file={tmp_path / 'tokens'} {line}")
 
 
-def test_a_scope_without_tokens_ends_the_start() -> None:
-    with pytest.raises(BadOption, match="without --auth-token-file no token is asked for"):
-        read_settings([REPOSITORY, "--auth-token-scope=all"], {})
+DEPRECATED = "'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
+FILES = "--{0}-server-cert=/a --{0}-server-key=/b"
+
+
+@pytest.mark.parametrize(
+    ("line", "texts"),
+    [
+        ("--strict-model-config=true", [DEPRECATED]),
+        ("--strict-model-config=false", [DEPRECATED]),
+        ("--disable-auto-complete-config", []),
+        ("--disable-auto-complete-config --strict-model-config=false", [DEPRECATED, "is overridden by"]),
+        (
+            FILES.format("grpc"),
+            ["without --grpc-use-ssl=true the gRPC port has no TLS, and --grpc-server-cert, --grpc"],
+        ),
+        (
+            FILES.format("http"),
+            ["without --http-use-ssl=true the HTTP port has no TLS, and --http-server-cert, --http"],
+        ),
+        ("--trace-rate=2 --trace-count=3 --trace-config=rate=9", ["'--trace-rate' is overridden by '--trace-config'"]),
+    ],
+)
+def test_settings_that_are_warned_of(line: str, texts: list[str]) -> None:
+    settings = read(line)
+    assert [text in warning for text, warning in zip(texts, settings.warnings, strict=True)] == [True] * len(texts)
+    assert settings.disable_auto_complete_config == (line.endswith("=true") or "auto-complete" in line)
+    assert tls_files(settings, "grpc") is None
 
 
 def test_ports_of_platforms_that_ask_for_no_token_are_warned_of(tmp_path: Path) -> None:
-    path = tmp_path / "tokens"
-    path.write_text("a-token-of-some-length")
-    settings = read_settings([REPOSITORY, f"--auth-token-file={path}", "--allow-sagemaker=true"], {})
-    assert settings.warnings == (
-        "--auth-token-file is for the HTTP and gRPC ports: on the port of SageMaker the platform says who may call",
-    )
+    (tmp_path / "tokens").write_text("a-token-of-some-length")
+    (warning,) = read(f"--auth-token-file={tmp_path / 'tokens'} --allow-sagemaker=true").warnings
+    assert "on the port of SageMaker the platform says who may call" in warning
+
+
+# --- tracing
+
+
+def config(*texts: str, **fields: Any) -> TraceOptions:
+    return ServerSettings(trace_config=texts, **fields).trace_options
+
+
+def test_nothing_is_traced_unless_asked_for() -> None:
+    assert read("").trace_options == TraceOptions()
+    assert TraceOptions().start == TraceSettings(levels=(), rate=1000, count=-1, frequency=0)
+    assert read("--trace-level=OFF --trace-config=level=TIMESTAMPS").trace_options.start.levels == ()
+    assert config("level=OFF", "level=TIMESTAMPS", "triton,file=/t").start.levels == ("TIMESTAMPS",)
+
+
+def test_the_settings_of_the_triton_mode_and_the_older_options() -> None:
+    levels = ("level=TENSORS", "level=timestamps")
+    found = config("mode=Triton", *levels, "rate=5", "count=7", "triton,file=/t", "triton,log-frequency=3")
+    assert found.start == TraceSettings(levels=("TIMESTAMPS", "TENSORS"), rate=5, count=7, frequency=3)
+    assert (found.mode, found.file) == (TraceMode.TRITON, "/t")
+    older = "--trace-file=/t --trace-level=MAX --trace-rate=2 --trace-count=3 --trace-log-frequency=4"
+    assert read(older).trace_options.start == TraceSettings(levels=("TIMESTAMPS",), rate=2, count=3, frequency=4)
+    found = read(f"{older} --trace-config=rate=9 --trace-config=triton,file=/new").trace_options
+    assert (found.start.rate, found.file, found.start.count) == (9, "/new", 3)
+
+
+def test_opentelemetry_has_its_own_settings() -> None:
+    own = ("url=http://c:1/v1/traces", "resource=a=b=c", "resource=service.name=mine", "bsp_max_queue_size=9")
+    given = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=0", *(f"opentelemetry,{each}" for each in own))
+    found = config(*given, otel_queue_size="100", otel_schedule_delay="200")
+    assert found.export.url == "http://c:1/v1/traces"
+    assert found.export.resource == {"service.name": "mine", "a": "b=c"}
+    assert (found.export.queue_size, found.export.delay_ms, found.export.batch_size) == (9, 200, 512)
+    batching = ["bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size"]
+    assert list(found.shown) == ["url", "resource", *batching]
+    assert found.shown["bsp_schedule_delay"] == "200"
 
 
 @pytest.mark.parametrize(
-    ("argument", "text"),
+    ("texts", "source", "reason"),
     [
-        ("--metrics-log=json", "'json' is not one of none, emf, gcp"),
-        ("--metrics-log-interval-secs=0", "Provided option value is out of bound. Got 0"),
-        ("--metrics-log-namespace=", "it takes 1 to 255 printable ASCII characters"),
-        ("--metrics-log-namespace=:a", "that do not begin with a colon or AWS/"),
-        ("--metrics-log-namespace=AWS/SageMaker", "that do not begin with a colon or AWS/"),
-        (
-            "--metrics-log-dimension=endpoint",
-            "--metrics-log-dimension option format is <setting>=<value>. Got endpoint",
-        ),
-        ("--metrics-log-dimension=end point=e", "'end point' cannot be a name"),
-        ("--metrics-log-dimension=model=e", "'model' is the name of a metric or of another dimension"),
-        ("--metrics-log-dimension=request_success=e", "'request_success' is the name of a metric"),
-        ("--metrics-log-dimension=endpoint=é", "the value of 'endpoint' takes 1 to 255 printable ASCII characters"),
+        ("rate", "", "option format is"),
+        (",rate=1", "", "option format is"),
+        ("speed=1", "", "there is no setting 'speed'"),
+        ("triton,rate=1", "", "there is no setting 'triton,rate'"),
+        ("rate=x", " rate", "Invalid option value. Got x"),
+        ("count=-2", " count", "out of bound"),
+        ("level=HIGH", " level", "invalid value for trace level option: HIGH"),
+        ("mode=x", " mode", 'trace mode option: x. Available options are "triton" and "opentelemetry"'),
+        ("level=TIMESTAMPS", "", "trace file name is not given"),
+        ("opentelemetry,resource=x", " opentelemetry,resource", "it takes <key>=<value>"),
+        ("opentelemetry,bsp_schedule_delay=0", " opentelemetry,bsp_schedule_delay", "out of bound"),
+        ("level=TIMESTAMPS rate=0 triton,file=/t", " rate", "sample rate must be non-zero"),
+        ("mode=opentelemetry level=TENSORS", " level", "it cannot send tensors"),
     ],
 )
-def test_what_cloudwatch_would_drop_is_refused(argument: str, text: str) -> None:
-    assert text in refusal(argument)
-
-
-def test_cloudwatch_takes_at_most_thirty_dimensions() -> None:
-    dimensions = [f"--metrics-log-dimension=d{number}=x" for number in range(29)]
-    assert "at most 28 dimensions are possible" in refusal(*dimensions)
-    found = read_settings([REPOSITORY, *dimensions[1:], "--metrics-log-dimension=d1=a=b"], {})
-    assert found.metrics_log_dimensions["d1"] == "a=b"
+def test_trace_settings_that_are_refused(texts: str, source: str, reason: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        config(*texts.split())
+    assert str(refused.value).startswith(f'Bad option: "--trace-config{source}".\n')
+    assert reason in str(refused.value)
+    with pytest.raises(BadOption, match="OTEL_BSP_SCHEDULE_DELAY"):
+        config("mode=opentelemetry", otel_schedule_delay="soon")

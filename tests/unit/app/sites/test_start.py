@@ -9,7 +9,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, living, write
 from tests.waiting import until
 from trident.app.settings.reading import read_settings
 from trident.app.sites.start import StartWatch, default_model_problem, start_failure
-from trident.app.terminal.report import ModelRow
+from trident.app.terminal import ModelRow
 from trident.core.lifecycle.state import Phase, ServingPhase
 
 ROWS = [ModelRow("cat", "1", "READY"), ModelRow("cow", "", "UNAVAILABLE"), ModelRow("dog", "2", "READY")]

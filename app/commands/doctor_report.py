@@ -9,25 +9,12 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import groupby
 
+from trident.app.terminal import counted
 from trident.core.observability.log import escaped
-
-_UNITS = ("KiB", "MiB", "GiB", "TiB")
-
-
-def size_text(count: int) -> str:
-    """`count` bytes in the largest binary unit that fits, such as `1.5 GiB`."""
-    if count < 1024:
-        return f"{count} B"
-    value = float(count)
-    for unit in _UNITS:
-        value /= 1024
-        if value < 1024 or unit == _UNITS[-1]:
-            break
-    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
-
 
 _WIDTH = 100
 _SHOWN = 5
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 OF_MACHINE = ("ready to serve", "this machine cannot serve this as it is")
 OF_SERVER = ("the server serves", "the server does not serve as it should")
 
@@ -112,17 +99,19 @@ def _wrapped(text: str, first: str, margin: str) -> list[str]:
 
 
 def _counts(lines: Sequence[Line]) -> str:
-    failed, warnings = _count(lines, Level.FAILED), _count(lines, Level.WARNING)
-    return f"{failed} failed, {warnings} {'warning' if warnings == 1 else 'warnings'}"
+    return f"{_count(lines, Level.FAILED)} failed, {counted(_count(lines, Level.WARNING), 'warning')}"
 
 
 def _count(lines: Sequence[Line], level: Level) -> int:
     return sum(line.level is level for line in lines)
 
 
+def size_text(count: int) -> str:
+    """`count` bytes in the largest binary unit that fits, such as `1.5 GiB`."""
+    power = min(max(0, count.bit_length() - 1) // 10, 4)
+    value = count / 1024**power
+    return f"{value:.3g} {_UNITS[power]}" if value < 999.5 else f"{value:.0f} {_UNITS[power]}"
+
+
 def first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from trident.app.settings.reading import read_settings
-from trident.app.terminal.progress import ProgressBar, bar
-from trident.app.terminal.report import (
+from trident.app.terminal import (
     ModelRow,
-    addresses_table,
+    ProgressBar,
+    bar,
     log_first_request,
     log_services,
     log_settings,
     models_table,
-    options_table,
     table,
 )
 from trident.core.config.spec import InputSpec, ModelSpec
@@ -38,7 +37,7 @@ def test_a_table_has_the_borders_of_tritonservers_tables() -> None:
 
 
 def test_a_table_without_rows_has_only_its_head() -> None:
-    assert addresses_table([]).split("\n") == [
+    assert table(("Service", "Address"), []).split("\n") == [
         "+---------+---------+",
         "| Service | Address |",
         "+---------+---------+",
@@ -47,11 +46,11 @@ def test_a_table_without_rows_has_only_its_head() -> None:
 
 
 def test_a_cell_keeps_the_table_whole() -> None:
-    lines = options_table([("log-file", "first\nE0101 second\n\nthird\n", "flag")]).split("\n")
+    lines = table(("Option", "Value", "From"), [("log-file", "first\nE0101 second\n\nthird\n", "flag")]).split("\n")
     assert len({len(line) for line in lines}) == 1
     assert [line.split("|")[2].strip() for line in lines[3:-1]] == ["first", "E0101 second", "", "third"]
     assert [line.split("|")[1].strip() for line in lines[3:-1]] == ["log-file", "", "", ""]
-    text = options_table([("log-file", "a\rb\x1b[2Kc\u2028d", "flag")])
+    text = table(("Option", "Value", "From"), [("log-file", "a\rb\x1b[2Kc\u2028d", "flag")])
     assert "a\\rb\\u001b[2Kc\\u2028d" in text
     assert text.isprintable() or set(text) - {"\n"} == {c for c in text if c.isprintable()}
 

@@ -1,0 +1,319 @@
+"""Options: their rows, the kinds of their values, and how a command line, variables and a platform give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trident.adapters.common.options import (
+    ADDRESS,
+    BOOLEAN,
+    INTEGER,
+    INTEGER64,
+    LEVEL,
+    NOT_ZERO,
+    PORT,
+    SWITCH,
+    TEXT,
+    BadOption,
+    BadValue,
+    Kind,
+    Option,
+    OptionValues,
+    at_least,
+    choice,
+    group,
+    integer,
+    number,
+    option,
+    options_by_field,
+    pair,
+    repeated,
+    setting,
+)
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.app.settings.sources import (
+    ENVIRONMENT,
+    FLAG,
+    CommandLine,
+    PlatformText,
+    collect,
+    given_variables,
+    parse_arguments,
+)
+
+# --- rows
+
+
+@group("Look")
+class Sample:
+    main_colour: str = option("red", TEXT, "A colour.", own=True)
+    keys: tuple[str, ...] = repeated(TEXT, "Keys.", aliases=("pass-key",), secret=True)
+    silent: bool = option(False, SWITCH, "Say nothing.", flag="quiet")
+    terminal: str = option("", TEXT, "The kind of terminal.", variable="TERM")
+    origin: str = "not an option"
+
+
+def test_the_fields_of_a_group_are_options_in_order() -> None:
+    options = options_by_field(Sample)
+    assert {name: (each.flag, each.variable) for name, each in options.items()} == {
+        "main_colour": ("main-colour", "TRIDENT_MAIN_COLOUR"),
+        "keys": ("keys", "TRIDENT_KEYS"),
+        "silent": ("quiet", "TRIDENT_QUIET"),
+        "terminal": ("", "TERM"),
+    }
+    assert {each.section for each in options.values()} == {"Look"}
+    assert (options["keys"].names, options["keys"].variables[1]) == (("keys", "pass-key"), "TRIDENT_PASS_KEY")
+    assert not options["silent"].takes_value
+    assert Sample() == Sample(main_colour="red", keys=(), silent=False, terminal="")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(True, "true"), (2.0, "2"), (0.25, "0.25"), (None, ""), (("a", "b"), "a, b"), (8000, "8000")],
+)
+def test_a_value_is_shown_as_a_person_writes_it(value: object, shown: str) -> None:
+    assert Option(flag="x", kind=BOOLEAN).show(value) == shown
+
+
+def test_a_secret_is_masked_after_its_name() -> None:
+    secret = options_by_field(Sample)["keys"]
+    assert secret.show(("health:X-Key=s3cret=s3cret", "s3cret")) == "health:X-Key=***, ***"
+
+
+@pytest.mark.parametrize(
+    ("name", "spelling", "default"),
+    [
+        ("http_port", "--http-port=<integer>", "8000"),
+        ("log_info", "--log-info=true|false", "true"),
+        ("model_repository", "--model-repository=<string>, --model-store=<string>", ""),
+        ("disable_auto_complete_config", "--disable-auto-complete-config", "false"),
+        ("delay_scheduler", "TRITONSERVER_DELAY_SCHEDULER=<integer>", "0"),
+        ("metrics_address", "--metrics-address=<string>", "that of --http-address"),
+    ],
+)
+def test_an_option_is_spelled_and_its_default_described(name: str, spelling: str, default: str) -> None:
+    assert SERVER_OPTIONS[name].spelling == spelling
+    assert SERVER_OPTIONS[name].default_text == default
+
+
+# --- kinds of values
+
+WORDS = choice("log-format", "default", "ISO8601")
+POLICY, METRIC = setting("host-policy", "policy name"), setting("metrics-config", "")
+COUNT = pair("rate-limit-resource", "name", "count")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        *((BOOLEAN, text, True) for text in ("true", "ON", "1")),
+        *((BOOLEAN, text, False) for text in ("False", "off", "0")),
+        *((NOT_ZERO, text, text != "0") for text in ("0", "1", "no", "00")),
+        (INTEGER, "-3", -3),
+        (INTEGER, "+3", 3),
+        (INTEGER, "2147483647", 2147483647),
+        (INTEGER64, "9223372036854775807", 9223372036854775807),
+        (at_least(1), "-3", 1),
+        (LEVEL, "True", 1),
+        (LEVEL, "4", 4),
+        (number(), "2e3", 2000.0),
+        (number(), ".5", 0.5),
+        (ADDRESS, "ipv6:[::1]", "[::1]"),
+        (WORDS, "iso8601", "ISO8601"),
+        (POLICY, "cpu,cpu-cores=0-3", "cpu,cpu-cores=0-3"),
+        (METRIC, "counter_latencies=true", "counter_latencies=true"),
+        (COUNT, "R:2:0", "R:2:0"),
+    ],
+)
+def test_a_text_becomes_a_value(kind: Kind[Any], text: str, value: Any) -> None:
+    parsed = kind.parse(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        (BOOLEAN, "yes", "invalid value for bool option: yes"),
+        *((INTEGER, text, f"Invalid option value. Got {text}") for text in ("1.4", "", " 1", "1_000", "\u0661")),
+        *((INTEGER, text, f"value is out of bound. Got {text}") for text in ("2147483648", "9" * 5000)),
+        (PORT, "65536", "Provided option value is out of bound. Got 65536"),
+        (at_least(1), "-2147483649", "Provided option value is out of bound. Got -2147483649"),
+        (integer(1), "0", "Provided option value is out of bound. Got 0"),
+        (LEVEL, "on", "Invalid option value. Got on"),
+        (LEVEL, "-1", "Provided option value is out of bound. Got -1"),
+        *((number(), text, f"Invalid option value. Got {text}") for text in ("nan", "inf")),
+        (number(), "1e999", "Provided option value is out of bound. Got 1e999"),
+        (number(0), "-1", "Provided option value is out of bound. Got -1"),
+        (WORDS, "c", "invalid argument for --log-format: 'c' is not one of default, ISO8601"),
+        (POLICY, "cpu=1", "--host-policy option format is '<policy name>,<setting>=<value>'. Got cpu=1"),
+        (METRIC, "latencies", "--metrics-config option format is <setting>=<value>. Got latencies"),
+        (COUNT, "R", "--rate-limit-resource argument requires format <name>:<count>. Found: R"),
+    ],
+)
+def test_an_invalid_text_is_refused_with_the_reason(kind: Kind[Any], text: str, reason: str) -> None:
+    with pytest.raises(BadValue) as refusal:
+        kind.parse(text)
+    assert str(refusal.value).endswith(reason)
+
+
+# --- variables
+
+OPTIONS = [
+    Option(flag="http-port", kind=INTEGER, variable="TRIDENT_HTTP_PORT"),
+    Option(flag="repo", kind=TEXT, variable="TRIDENT_REPO", repeatable=True, aliases=("store",)),
+    Option(flag="", kind=TEXT, variable="CUDA_VISIBLE_DEVICES", empty_counts=True),
+]
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({"PATH": "/bin", "TRIDENT_HTTP_PORT": "1", "TRIDENTINE": "x"}, {"TRIDENT_HTTP_PORT": ["1"]}),
+        ({"CUDA_VISIBLE_DEVICES": "0;1"}, {"CUDA_VISIBLE_DEVICES": ["0;1"]}),
+        ({"TRIDENT_STORE": "/a"}, {"TRIDENT_STORE": ["/a"]}),
+        ({"TRIDENT_HTTP_PORT": "", "CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES": [""]}),
+        *(({"TRIDENT_REPO": text}, {"TRIDENT_REPO": ["/a", "/b c"]}) for text in ("/a\n/b c\n", ";/a;;\r\n/b c;")),
+        # What Kubernetes sets for a service `trident` or `trident-…`, which may be the name of an option.
+        ({"TRIDENT_SERVICE_HOST": "10.0.0.1", "TRIDENT_SERVICE_PORT_HTTP": "8000"}, {}),
+        ({"TRIDENT_PORT": "tcp://10.0.0.1:8000", "TRIDENT_PORT_8000_TCP_ADDR": "10.0.0.1"}, {}),
+        ({"TRIDENT_METRICS_SERVICE_HOST": "10.0.0.1", "TRIDENT_HTTP_PORT": "tcp://10.0.0.1:80"}, {}),
+    ],
+)
+def test_variables_are_read(environ: dict[str, str], found: dict[str, list[str]]) -> None:
+    assert {name: texts for _, name, texts in given_variables(OPTIONS, environ)} == found
+
+
+def test_an_unknown_variable_with_our_prefix_names_the_closest_one() -> None:
+    with pytest.raises(
+        BadOption, match=r'^Bad variable: "TRIDENT_HTP_PORT"\.\nunknown variable; did you mean TRIDENT_HTTP_PORT\?$'
+    ):
+        given_variables(OPTIONS, {"TRIDENT_HTP_PORT": "1"})
+
+
+# --- the command line
+
+LINE = CommandLine(
+    [
+        Option(flag="http-port", kind=INTEGER),
+        Option(flag="http-address", kind=TEXT),
+        Option(flag="http-request-timeout", kind=TEXT, own=True),
+        Option(flag="http-restricted-api", kind=TEXT),
+        Option(flag="log-access", kind=TEXT, own=True),
+        Option(flag="model-repository", kind=TEXT, aliases=("model-store",)),
+        Option(flag="strict", kind=SWITCH),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("--http-port=1 --http-port 2", ["http-port 1", "http-port 2"]),
+        (
+            "--http-address= --http-address=a=b --http-address --strict",
+            [f"http-address {x}" for x in ("", "a=b", "--strict")],
+        ),
+        ("--strict --http-p=1", ["strict true", "http-port 1"]),
+        ("--s --model-r=x --model-store=x", ["strict true", *["model-repository x"] * 2]),
+        # Both names are of one option, so nothing is ambiguous.
+        ("--model=x --log=x", ["model-repository x", "log-access x"]),
+        # tritonserver's names come first, so that our own make no prefix ambiguous.
+        ("--http-re=x --http-req=x", ["http-restricted-api x", "http-request-timeout x"]),
+    ],
+)
+def test_options_are_found_by_name_and_unique_prefix(line: str, found: list[str]) -> None:
+    assert [f"{option.flag} {text}" for option, text in LINE.given(line.split())] == found
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--strict=true", 'Bad option: "--strict".\nit takes no value'),
+        ("--strict --http-port", 'Bad option: "--http-port".\na value is missing; it takes integer'),
+        ("--http-=1", "ambiguous: it may be --http-address, --http-port, --http-restricted-api"),
+        ("--htp-port=1", 'Bad option: "--htp-port".\nunknown option; did you mean --http-port?'),
+        ("--http_port=1", 'Bad option: "--http_port".\nunknown option; did you mean --http-port?'),
+        ("--zzz", 'Bad option: "--zzz".\nunknown option'),
+        ("--=x", 'Bad option: "--".\nunknown option'),
+        ("models", "Unexpected argument: models"),
+        ("-p 1", "Unexpected argument: -p"),
+        ("-- --strict", "Unexpected argument: --strict"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(line: str, text: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        LINE.given(line.split())
+    assert text in str(refused.value)
+
+
+def test_split_returns_the_positional_arguments() -> None:
+    options, others = LINE.split(["a", "--strict", "b", "--http-port", "1", "--", "--c"])
+    assert [option.flag for option, _ in options] == ["strict", "http-port"]
+    assert others == ["a", "b", "--c"]
+
+
+# --- all sources together
+
+
+def given(*arguments: str, **environ: str) -> OptionValues:
+    return collect(SERVER_OPTIONS, arguments, environ)
+
+
+def test_the_last_value_of_the_strongest_source_counts() -> None:
+    found = given("--http-port=1", TRIDENT_HTTP_PORT="2", TRIDENT_METRICS_PORT="3")
+    assert found.values == {"http_port": 1, "metrics_port": 3}
+    assert found.sources == {"http_port": FLAG, "metrics_port": ENVIRONMENT}
+    assert given("--http-port=1", "--http-port=2").values == {"http_port": 2}
+    assert given("--model-repository=/a", "--model-store=/b").values == {"model_repository": ("/a", "/b")}
+    both = {"TRIDENT_MODEL_REPOSITORY": "/a;/b", "TRIDENT_MODEL_STORE": "/c"}
+    assert given(**both).values == {"model_repository": ("/a", "/b", "/c")}
+    assert given("--model-store=/x", **both).values == {"model_repository": ("/x",)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "name"),
+    [
+        (["--http-port=x"], {}, 'option: "--http-port"'),
+        (["--buffer-manager-thread-count=x"], {}, 'option: "--buffer-manager-thread-count"'),
+        # Even if the command line overrides it.
+        (["--http-port=1"], {"TRIDENT_HTTP_PORT": "x"}, 'variable: "TRIDENT_HTTP_PORT"'),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_source(arguments: list[str], environ: dict[str, str], name: str) -> None:
+    with pytest.raises(BadOption, match=f"^Bad {name}.\nInvalid option value. Got x$"):
+        given(*arguments, **environ)
+
+
+def test_a_platform_gives_texts_and_command_lines_in_its_variables() -> None:
+    texts = [PlatformText(SERVER_OPTIONS["http_port"], "x", "PORT")]
+    with pytest.raises(BadOption, match=r'^Bad variable: "PORT"\.\nInvalid .* Got x; --http-port takes integer$'):
+        collect(SERVER_OPTIONS, [], {}, platform=texts)
+    options = SERVER_OPTIONS.values()
+    found = parse_arguments(options, ["--http-port=1", "--disable-auto-complete-config"], "ARGS")
+    assert [(each.option.flag, each.text, each.source) for each in found] == [
+        ("http-port", "1", "ARGS"),
+        ("disable-auto-complete-config", "true", "ARGS"),
+    ]
+    with pytest.raises(BadOption, match=r'(?s)^Bad variable: "ARGS".*did you mean --http-port\?'):
+        parse_arguments(options, ["--htp-port=1"], "ARGS")
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("--grpc-infer-allocation-pool-size=x", "Invalid option value. Got x"),
+        ("--grpc-max-response-pool-size=0", "Error: --grpc-max-response-pool-size must be greater than 0."),
+        ("--enable-peer-access=perhaps", "invalid value for bool option: perhaps"),
+        ("--host-policy=cpu=1", "option format is '<policy name>,<setting>=<value>'"),
+    ],
+)
+def test_an_option_without_effect_is_checked_all_the_same(argument: str, reason: str) -> None:
+    with pytest.raises(BadOption, match=reason):
+        given(argument)
+    found = given("--grpc-max-response-pool-size=1", "--cuda-memory-pool-byte-size=0:67108864")
+    assert len(found.without_effect) == 2
+    assert {each.flag for each in UNUSED_OPTIONS} >= {name.removeprefix("--") for name in found.without_effect}
