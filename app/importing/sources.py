@@ -505,7 +505,8 @@ def _around(path: Path, options: Options) -> Plan:
     assert inner is not None
     plan = plans_of(inner, options)[0]
     around = next((text for name, text in _AROUND.items() if (path / name).is_file()), "a folder")
-    return replace(plan, what=f"{plan.what}, from {around}", name=path.name)
+    what = f"{plan.what.removesuffix(', from a folder')}, from {around}"
+    return replace(plan, what=what, name=path.name)
 
 
 # --- Hugging Face
