@@ -30,13 +30,16 @@ from trident.app.bench.requests import Inputs, Way, make_target
 from trident.app.bench.server import Server, started
 from trident.app.bench.ways import (
     AROUND_S,
+    MOST_DIFFERENCE,
     SIZES,
     THREADS,
     Candidate,
+    Executions,
     Promise,
     engines,
-    execution_times,
+    execute,
     may_batch,
+    paddings,
     promises,
 )
 from trident.core.backends.cpu_budget import plan_threads
@@ -50,8 +53,8 @@ _GAIN = 1.03
 _REQUESTS = 30
 _MOST_LIVE = 6
 _SHORTEST_S, _LONGEST_S = 0.1, 1.5
-# Shares of the time until which ways are executed, swept, and raced. The last comparison has the rest.
-_EXECUTED, _SWEPT, _RACED = 0.3, 0.5, 0.6
+# Shares of the time until which ways are executed, swept, refined and raced. The last comparison has the rest.
+_EXECUTED, _SWEPT, _REFINED, _RACED = 0.3, 0.45, 0.55, 0.65
 _SWEPT_WAYS, _RACED_WAYS, _LAST_WAYS = 8, 4, 2
 # Less leaves no time for enough rounds with two.
 _SHORT_S = 30.0
@@ -133,10 +136,18 @@ class Bench:
         inputs: Callable[[ModelSpec], Sequence[Inputs]],
         way: Way,
         tell: Callable[[str], None],
+        *,
+        lower: bool = False,
+        longest: int = 0,
     ) -> None:
         self.model, self.folder, self.config = model, folder, config
         self.objective, self._inputs, self._way, self._tell = objective, inputs, way, tell
+        self._lower, self._longest = lower, longest
         self.trials: dict[Candidate, Trial] = {}
+        # How far the answers of other engines and precisions are from the model's own.
+        self.differences: dict[tuple[object, ...], float] = {}
+        self._own: Executions | None = None
+        self._complete, self._requests = config, list[Inputs]()
         self._live: dict[Candidate, tuple[ExitStack, Server, LoadClient]] = {}
         self.turns: dict[tuple[Candidate, int], list[Level]] = {}
         self._ending = ThreadPoolExecutor(_MOST_LIVE)
@@ -178,32 +189,28 @@ class Bench:
         uses less."""
         server, _ = self.server(AS_IT_IS)
         config, spec = server.config(self.model, ""), server.spec(self.model, "")
+        self._complete, self._requests = config, list(self._inputs(spec))
         if not self.config.input:
             # What the server has completed is written down: with other batches it would complete something else.
             self.config = config
-        version = max(int(each.name) for each in self.folder.iterdir() if each.name.isdecimal())
-        inputs = self._inputs(spec)
-        items = inputs[0][0].array.shape[0] if may_batch(config) else 1
-        largest = SIZES[-1] * items if may_batch(config) else 0
-        target_s = self.objective.target_ms / 1e3
+        largest = SIZES[-1] * self._items if may_batch(config) else 0
         known = self.trials[AS_IT_IS].fastest
         http_s = _beside_execution(known, config, cores)
         found: list[tuple[int, Promise]] = []
-        refused: set[str] = set()
-        for engine in engines(config, self.folder, cores):
+        refused: set[tuple[object, ...]] = set()
+        full: dict[Candidate, Executions] = {}
+        for engine in engines(config, self.folder, cores, lower=self._lower):
             if engine.backend not in THREADS:
                 found.append((0, Promise(replace(engine, batch=largest), known.rate, known.concurrency, 0.0)))
-            elif engine.backend not in refused and (not found or time.monotonic() < until):
-                self._tell(f"executing {engine.text}")
-                tried = replace(engine, batch=largest).apply(config)
-                try:
-                    times = execution_times(self.folder, tried, version, inputs, target_s)
-                except ServerError as error:
-                    self.trials[engine] = Trial(engine, error=error.message.splitlines()[0][:200])
-                    refused.add(engine.backend)
-                else:
-                    given = promises(engine, times, items=items, cores=cores, http_s=http_s, target_s=target_s)
-                    found += enumerate(given)
+            elif engine.answers not in refused and (not found or time.monotonic() < until):
+                seen = self._executed(engine, batch=largest, beside=full.get(replace(engine, precision="")))
+                if seen is None:
+                    refused.add(engine.answers)
+                    continue
+                full[engine] = seen
+                target_s = self.objective.target_ms / 1e3
+                given = promises(engine, seen.times, items=self._items, cores=cores, http_s=http_s, target_s=target_s)
+                found += enumerate(given)
 
         def order(given: tuple[int, Promise]) -> tuple[int, float, float]:
             place, way = given
@@ -211,6 +218,43 @@ class Bench:
             return -round(math.log(max(way.rate, 1e-3), _NEAR)), place, used
 
         return [way for _, way in sorted(found, key=order)]
+
+    @property
+    def _items(self) -> int:
+        """Of a request."""
+        return int(self._requests[0][0].array.shape[0]) if may_batch(self._complete) else 1
+
+    def _executed(
+        self, way: Candidate, *, batch: int = 0, most: int = 0, beside: Executions | None = None
+    ) -> Executions | None:
+        """Its executions; None if it cannot run so, answers otherwise than the model as it is, or takes no less time
+        than what it has to be better than. Then its trial says which."""
+        self._tell(f"executing {way.text}")
+        config = replace(way, batch=batch or way.batch).apply(self._complete)
+        version = max(int(each.name) for each in self.folder.iterdir() if each.name.isdecimal())
+        try:
+            seen = execute(self.folder, config, version, self._requests, self.objective.target_ms / 1e3, most)
+        except ServerError as error:
+            reason = error.message.splitlines()[0][:200]
+        else:
+            self._own = self._own or seen
+            difference = self.differences[way.answers] = seen.difference(self._own)
+            if difference <= MOST_DIFFERENCE and (beside is None or seen.is_faster(beside, _NEAR)):
+                return seen
+            reason = "executions take as long" if difference <= MOST_DIFFERENCE else differs(difference)
+        self.trials[way] = Trial(way, error=reason)
+        return None
+
+    def refined(self, best: Candidate, until: float) -> Iterator[Candidate]:
+        """The way with a delay, and padded where executions of mixed sizes take less time then."""
+        if best.batch > 1:
+            yield replace(best, delay_us=round(100 * self.objective.target_ms))
+        padded = paddings(best, self._complete, self._requests, self._longest)
+        most = max(1, best.batch // self._items)
+        plain = self._executed(best, most=most) if padded and time.monotonic() < until else None
+        for way in padded:
+            if plain and time.monotonic() < until and self._executed(way, most=most, beside=plain):
+                yield way
 
     def sweep(self, candidate: Candidate, seconds: float, start: int = 0) -> Trial:
         """Double the requests under way while that gains and leaves room. KeyboardInterrupt after Ctrl-C.
@@ -297,6 +341,10 @@ class Bench:
                 self.trials[candidate].raced = [pooled(each) for each in enough]
             loads.reverse()
             took = time.monotonic() - began
+        for candidate in candidates:
+            self.trials[candidate].memory_mb = max(
+                self.trials[candidate].memory_mb, self.server(candidate)[0].memory_mb()
+            )
 
     def _close_loads(self, trial: Trial) -> list[tuple[int, Level]]:
         """The loads among which a candidate's best may be, as noise may hide it, each with a level near it."""
@@ -327,14 +375,17 @@ class Bench:
         return differences(first, second, paired=True)
 
     def chosen(self) -> Trial:
-        """The best way that is shown to be better than the model as it is, otherwise that. Where a rate is enough,
-        fewer resources are the aim, and no more is to be shown."""
+        """The best way that is shown to be better than the model as it is, otherwise that.
+
+        Where a rate is enough, fewer resources are the aim, and where the model as it is takes too much memory, less of
+        it: no more is to be shown.
+        """
         objective, before = self.objective, self.trials[AS_IT_IS]
         kept = before.best(objective.target_ms)
         for trial in self.ranked():
             if trial is before or objective.value(trial) <= objective.value(before):
                 break
-            if objective.rate and trial.raced:
+            if trial.raced and (objective.rate or before.memory_mb > objective.memory_mb):
                 return trial
             found = {each.what: each for each in self.gained(AS_IT_IS, trial.candidate)}
             if found and found["requests/s" if kept else "p99"].verdict == "better":
@@ -375,10 +426,11 @@ def search(bench: Bench, cores: int, seconds: float) -> None:
         if time.monotonic() > began + _SWEPT * seconds:
             break
         bench.sweep(way.candidate, unit, way.load)
-    best = bench.ranked()[0]
-    if best.candidate.batch > 1 and time.monotonic() < began + _SWEPT * seconds:
-        delayed = replace(best.candidate, delay_us=round(100 * bench.objective.target_ms))
-        bench.sweep(delayed, unit, best.fastest.concurrency)
+    best = next((trial for trial in bench.ranked() if trial is not before and not trial.error), None)
+    if best:
+        for candidate in bench.refined(best.candidate, began + _REFINED * seconds):
+            if time.monotonic() < began + _REFINED * seconds:
+                bench.sweep(candidate, unit, best.fastest.concurrency)
     others = [trial.candidate for trial in bench.ranked() if trial is not before and not trial.error][:_RACED_WAYS]
     if others:
         bench.race([AS_IT_IS, *others], began + _RACED * seconds, _RACE_ROUNDS, closely=True)
@@ -412,22 +464,31 @@ def reasons(bench: Bench, chosen: Trial) -> Iterator[str]:
     objective = bench.objective
     for name, title in (
         ("backend", "backend"),
+        ("precision", "precision"),
         ("instances", "instance_group count"),
         ("threads", "threads of an execution"),
         ("batch", "largest batch"),
         ("delay_us", "max_queue_delay_microseconds"),
+        ("padding", "padding"),
     ):
         own = getattr(chosen.candidate, name)
         others: dict[object, Trial] = {}
         for trial in bench.ranked():
             value = getattr(trial.candidate, name)
-            if value != own and value not in ("", 0) and not trial.error:
+            if value != own and value not in ("", 0):
                 others.setdefault(value, trial)
         if own in ("", 0) and not others:
             continue
         shown = "; ".join(f"{value}: {outcome(trial, objective)}" for value, trial in others.items())
         given = "as it was" if own in ("", 0) else own
         yield f"{title} {given}: {outcome(chosen, objective)}" + (f"; the best with {shown}" if shown else "")
+
+
+def differs(share: float) -> str:
+    """How the answers of a way are beside those of the model as it is."""
+    if share == math.inf:
+        return "answers another class, number or text than the model as it is"
+    return f"its answers differ by at most {100 * share:.2g} % of the largest number of the output"
 
 
 def outcome(trial: Trial, objective: Objective) -> str:

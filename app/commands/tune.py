@@ -32,7 +32,7 @@ from trident.app.bench.page import differences_table, grid, html_table, page
 from trident.app.bench.plots import Point, lines
 from trident.app.bench.requests import Way, make_inputs
 from trident.app.bench.server import started
-from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, outcome, reasons, search
+from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, differs, outcome, reasons, search
 from trident.app.settings.sources import read_values
 from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
@@ -65,6 +65,8 @@ ACCEPTED = (
     _own("throughput", number(0), 0.0, "Requests/s that are enough; default as many as possible."),
     _own("budget", _DURATION, 600.0, "How long it may take; default 10m."),
     _own("memory", number(0), 0.0, "MB that a server may have; default no limit."),
+    _own("precision", choice("precision", "same", "lower"), "same", "lower: bfloat16 or FP16 where answers stay near."),
+    _own("longest", integer(1), 0, "The most that clients send of a variable dimension; then lengths may be padded."),
     _own("protocol", choice("protocol", "http", "grpc"), "http", "Default http."),
     _own("input-data", Kind("random|zero|PATH", str, ("random", "zero"), FILE.paths), "random", "What is sent."),
     _own("batch-size", integer(1), 1, "Items in a request; default 1."),
@@ -105,6 +107,8 @@ def tune(arguments: Sequence[str]) -> int:
         lambda spec: make_inputs(spec, values["input-data"], values["batch-size"], shapes),
         Way(protocol=values["protocol"]),
         tell,
+        lower=values["precision"] == "lower",
+        longest=values["longest"],
     ) as bench:
         note = ""
         try:
@@ -165,6 +169,10 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
         f"As it was: {outcome(before, objective)}.",
         f"Chosen: {chosen.candidate.text}: {outcome(chosen, objective)}, {figure(chosen.memory_mb)} MB.",
     ]
+    if difference := bench.differences.get(chosen.candidate.answers):
+        said.append(f"Beside the model as it is, {differs(difference)}.")
+    if chosen.memory_mb > objective.memory_mb:
+        said.append(f"No way that was measured takes at most {figure(objective.memory_mb)} MB.")
     for each in found:
         said.append(f"{each.what} of the best way over as it was, in turns: {each.text}: {each.verdict}.")
     for each in beside:

@@ -191,14 +191,16 @@ value is sent as a bearer token.
 TUNE_USAGE = """\
 Usage: trident tune MODEL --repository=REPO --p99=20ms [options]
 
-Finds the backend, instances, threads, batch size and queue delay with which a model answers most requests while 99 of
-100 keep the latency. Each way is measured in a server of its own with a copy of the model; the model and servers that
-run are not touched. Writes MODEL-tuned/config.pbtxt, with the reasons as comments, tune.html and tune.json. Ctrl-C
-keeps what was measured.
+Finds the backend, instances, threads, batch size, queue delay and padding with which a model answers most requests
+while 99 of 100 keep the latency. Each way is measured in a server of its own with a copy of the model; the model and
+servers that run are not touched. Writes MODEL-tuned/config.pbtxt, with the reasons as comments, tune.html and
+tune.json. Ctrl-C keeps what was measured.
 
   --throughput=requests/s           that are enough: then the way that takes the fewest threads
   --budget=duration                 how long it may take; default 10m
   --memory=MB                       that a server may have
+  --precision=same|lower            lower: also bfloat16 or FP16 where the answers stay near; default same
+  --longest=integer                 that clients send of a variable dimension: lengths up to it may be padded
   --protocol=http|grpc              default http
   --input-data, --batch-size, --shape   as for `trident bench`
   --output=FOLDER                   default MODEL-tuned

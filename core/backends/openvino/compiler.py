@@ -212,6 +212,11 @@ def _shape(port: Any) -> Shape:
     return tuple(-1 if dim.is_dynamic else dim.get_length() for dim in port.partial_shape)
 
 
+def computes_bf16() -> bool:
+    """Whether the processor does, so that the parameter HINT_BF16 has an effect."""
+    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
 # Some operators repeat a part of the graph, or choose one, or make a tensor whose size is a value. Source: OpenVINO's
 # operation sets.
 

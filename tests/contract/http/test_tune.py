@@ -6,19 +6,23 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
 from tests.project import ROOT
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import add_sub_config
+from tests.unit.onnx_serving import add_sub_config, identity_config
 from trident.app.bench.requests import make_inputs
-from trident.app.bench.ways import execution_times
+from trident.app.bench.ways import MOST_DIFFERENCE, Candidate, Executions, execute, paddings
 from trident.app.cli import main
 from trident.core.config.parse import parse_model_config
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.errors import ServerError
 
 pytestmark = pytest.mark.slow
+
+PLACED = 'name: "model" backend: "onnxruntime" instance_group { count: 1 kind: KIND_CPU }'
 
 
 def test_a_configuration_is_written_with_reasons_and_the_model_is_untouched(
@@ -49,12 +53,39 @@ def test_executions_are_measured_without_a_server(tmp_path: Path) -> None:
     config.instance_group.add(count=2, kind=config.instance_group.add().KIND_CPU)
     inputs = make_inputs(resolve_model_spec(config, 1, {}), "random", 1, {})
 
-    times = execution_times(tmp_path / "model", config, 1, inputs, target_s=1)
+    found = execute(tmp_path / "model", config, 1, inputs, target_s=1)
 
-    assert list(times) == [1, 4]  # max_batch_size is 8
-    assert all(0 < each < 1 for each in times.values())
+    assert list(found.times) == [1, 4]  # max_batch_size is 8
+    assert all(0 < each < 1 for each in found.times.values())
+    given = {each.name: each.array for each in inputs[15]}
+    np.testing.assert_array_equal(found.answers[15]["OUTPUT0"], given["INPUT0"] + given["INPUT1"])
     with pytest.raises(ServerError, match=r"unable to find .*/2/model.onnx"):
-        execution_times(tmp_path / "model", config, 2, inputs, target_s=1)
+        execute(tmp_path / "model", config, 2, inputs, target_s=1)
+
+
+@pytest.mark.parametrize("operator", ["Identity", "Softmax"])
+def test_padding_is_measured_with_mixed_batches_and_its_answers_are_compared(tmp_path: Path, operator: str) -> None:
+    ends = [[onnx_models.tensor(name, "FP32", ("batch", "n"))] for name in ("INPUT0", "OUTPUT0")]
+    graph = onnx_models.build([helper.make_node(operator, ["INPUT0"], ["OUTPUT0"])], *ends)
+    onnx_models.write_version(graph, tmp_path, "model")
+    config = parse_model_config(identity_config("FP32", (-1,)) + PLACED, "config.pbtxt")
+    spec = resolve_model_spec(config, 1, {})
+    inputs = [make_inputs(spec, "random", 1, {"INPUT0": (length,)})[0] for length in (3, 5, 7)]
+
+    def executed(way: Candidate) -> Executions:
+        return execute(tmp_path / "model", way.apply(config), 1, inputs, target_s=1, most=4)
+
+    plain = executed(Candidate(batch=8))
+    padded = {each.padding: executed(each) for each in paddings(Candidate(batch=8), config, inputs, 8)}
+
+    assert list(padded) == [
+        "batches to powers of two",
+        "lengths to 4, 8",
+        "batches to powers of two and lengths to 4, 8",
+    ]
+    assert all(each.mixed_s > 0 for each in (plain, *padded.values()))
+    found = [each.difference(plain) for each in padded.values()]
+    assert found == [0, 0, 0] if operator == "Identity" else found[0] == 0 and min(found[1:]) > MOST_DIFFERENCE
 
 
 def test_a_budget_for_one_measurement_leaves_the_model_as_it_is(tmp_path: Path) -> None:

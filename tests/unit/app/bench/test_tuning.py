@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.unit.app.bench.test_measure import level
+from trident.app.bench import ways
 from trident.app.bench.measure import Level, pooled
 from trident.app.bench.requests import Way
 from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, copy_model
-from trident.app.bench.ways import Candidate, engines, promises
+from trident.app.bench.ways import Candidate, Executions, engines, promises
+from trident.core.backends.openvino import compiler
+from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.config.parse import parse_model_config
 from trident.core.config.schema import ModelConfig
 
@@ -47,12 +52,59 @@ def test_a_batch_limits_what_the_batcher_makes_and_not_what_a_request_may_have()
     assert limited.dynamic_batching.preserve_ordering
 
 
+def test_padded_batches_end_with_the_largest() -> None:
+    made = Candidate(batch=12, pads_batches=True, lengths=(4, 8)).apply(config())
+    assert made.parameters["BATCH_BUCKETS"].string_value == "1,2,4,8,12"
+    assert made.parameters["LENGTH_BUCKETS"].string_value == "4,8"
+    own = config(CONFIG + 'parameters { key: "BATCH_BUCKETS" value { string_value: "2,8" } }')
+    assert Candidate(batch=16).apply(own).parameters["BATCH_BUCKETS"].string_value == "2,8,16"
+
+
 def test_engines_keep_at_most_all_cores_busy(tmp_path: Path) -> None:
     def shapes(text: str) -> list[tuple[int, int]]:
         return [(each.instances, each.threads) for each in engines(config(text), tmp_path, 4)]
 
     assert shapes(CONFIG) == [(4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)]
     assert shapes('backend: "python"') == [(4, 0), (2, 0), (1, 0)]
+
+
+def test_lower_precisions_are_those_that_a_configuration_can_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kinds(text: str, *, lower: bool = True) -> set[tuple[str, str]]:
+        return {(each.backend, each.precision) for each in engines(config(text), tmp_path, 2, lower=lower)}
+
+    monkeypatch.setattr(compiler, "computes_bf16", lambda: True)
+    support = DeviceSupport("", [ProviderState("TensorrtExecutionProvider", True)])
+    monkeypatch.setattr(ways, "device_support", lambda: {"onnxruntime": support})
+    on_gpu = 'backend: "onnxruntime" instance_group { kind: KIND_GPU }'
+    assert kinds(CONFIG) == {("onnxruntime", "")}
+    assert kinds('backend: "openvino"') == {("openvino", ""), ("openvino", "bf16")}
+    assert kinds(on_gpu) == {("onnxruntime", ""), ("onnxruntime", "bf16"), ("onnxruntime", "fp16")}
+    assert kinds(on_gpu, lower=False) == {("onnxruntime", "")}
+
+    (accelerator,) = (
+        Candidate("onnxruntime", precision="fp16")
+        .apply(config(on_gpu))
+        .optimization.execution_accelerators.gpu_execution_accelerator
+    )
+    assert (accelerator.name, dict(accelerator.parameters)) == ("tensorrt", {"precision_mode": "FP16"})
+    assert Candidate("openvino", precision="bf16").apply(config()).parameters["HINT_BF16"].string_value == "YES"
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "difference"),
+    [
+        ([[1.0, 4.0]], [[1.1, 4.0]], 0.025),
+        ([[1.0, 1.001]], [[1.001, 1.0]], math.inf),  # another class
+        ([[[1.0, 1.001]]], [[[1.001, 1.0]]], 0.001 / 1.001),
+        ([0.0], [0.0], 0.0),
+        ([3, 4], [3, 5], math.inf),
+    ],
+)
+def test_answers_are_compared(own: list[float], other: list[float], difference: float) -> None:
+    first, second = (Executions({}, 0, [{"OUTPUT": np.array(each)}]) for each in (own, other))
+    assert second.difference(first) == pytest.approx(difference)
 
 
 def test_executions_promise_what_cores_and_target_leave() -> None:
@@ -81,6 +133,14 @@ def test_a_way_that_is_not_shown_to_be_better_leaves_the_model_as_it_is(
 
     assert bench.chosen().candidate == (other if is_chosen else AS_IT_IS)
     assert any(each.verdict == "better" for each in bench.gained(AS_IT_IS, other)) is is_chosen
+
+
+def test_less_memory_need_not_be_faster(tmp_path: Path) -> None:
+    objective = Objective(target_ms=10, memory_mb=500)
+    bench = Bench("m", tmp_path, config(), objective, lambda _: [], Way(), lambda _: None)
+    for candidate, rate, memory_mb in ((AS_IT_IS, 100, 900), (Candidate(instances=1), 50, 400)):
+        bench.trials[candidate] = Trial(candidate, raced=[level(1, rate, 5)], memory_mb=memory_mb)
+    assert bench.chosen().candidate == Candidate(instances=1)
 
 
 def trial(*levels: Level, instances: int = 1, memory_mb: float = 100) -> Trial:
