@@ -20,7 +20,7 @@ COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py \
   observability/test_statistics.py \
   $(addprefix remote/test_,connection.py engine_client.py engine_server.py front_end.py wire.py) \
   test_memo.py waiting) \
-  $(filter-out %/test_batch_simulation.py,$(wildcard tests/unit/core/scheduling/test_*.py)) \
+  $(wildcard tests/unit/core/scheduling/test_*.py) \
   tests/contract/http/test_golden.py tests/contract/grpc/test_golden.py
 GUARD_ARGS ?=
 

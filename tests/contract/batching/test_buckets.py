@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-import tritonclient.http as triton_http
 
 from tests.contract.grpc.grpc_requests import Responses, client_of, tensor
 from tests.contract.servers.server import ServerProcess
@@ -127,22 +125,6 @@ def test_a_batch_of_three_is_padded_to_four_over_grpc_and_counted(server: Server
         assert f"trident_bucket_{name}_total{labels} {value}" in lines
 
 
-def test_a_batch_of_three_is_padded_to_four_over_http(server: ServerProcess) -> None:
-    def infer(length: int) -> Any:
-        with triton_http.InferenceServerClient(server.address) as client:
-            given = triton_http.InferInput("INPUT0", [1, length], "FP32")
-            given.set_data_from_numpy(of_length(length))
-            return client.infer("posted", [given])
-
-    lengths = (5, 6, 7)
-    with ThreadPoolExecutor(HELD) as pool:
-        for result, length in zip(pool.map(infer, lengths), lengths, strict=True):
-            assert_own_answer(result, length)
-    assert bucket_stats(server, "posted") == [FULL]
-    assert infer(3).as_numpy("SEEN").tolist() == [[1, 4]]
-    assert [(row["batch_size"], row["length"]) for row in bucket_stats(server, "posted")] == [(1, 4), (4, 8)]
-
-
 def test_a_request_longer_than_every_bucket_is_refused(server: ServerProcess) -> None:
     text = "input 'INPUT0' has the length 9, but model 'posted' pads to 8 at most"
     body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 9], "data": [1] * 9}]}
@@ -161,17 +143,3 @@ def test_a_bucket_that_cannot_run_keeps_the_model_from_being_ready(server: Serve
     assert (answer["outputs"][0]["shape"], answer["outputs"][0]["data"]) == ([1, 1], [4.0])
     (bucket,) = bucket_stats(server, "warm_numbers")
     assert (bucket["batch_size"], bucket["element_count"], bucket["padding_count"]) == (2, 1, 1)
-
-
-def test_sizes_that_make_no_sense_are_refused_with_the_cure(server: ServerProcess) -> None:
-    config = {
-        "backend": "onnxruntime",
-        "max_batch_size": 2,
-        "input": [{"name": "INPUT0", "data_type": "TYPE_STRING", "dims": [1]}],
-        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [1]}],
-        "parameters": {"BATCH_BUCKETS": {"string_value": "3"}},
-    }
-    load = {"parameters": {"config": json.dumps(config)}}
-    status, headers, answer = server.request("POST", "/v2/repository/models/numbers/load", json.dumps(load).encode())
-    assert (status, b"the largest size of BATCH_BUCKETS is 3, but max_batch_size is 2" in answer) == (400, True)
-    assert "set max_batch_size to 3" in str(headers)

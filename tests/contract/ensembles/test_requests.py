@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from tests.contract.ensembles.ensemble_models import step, write_ensemble
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.simple_model import good_document, link_models
+from tests.contract.servers.simple_model import link_models
 from tests.unit.onnx_models import add_sub, identity, string_to_number, strings, write_version
 
 pytestmark = pytest.mark.slow
@@ -138,13 +138,6 @@ def test_branches_meet_again(client: Any) -> None:
     assert result.as_numpy("OUTPUT0") is None
 
 
-def test_an_ensemble_may_be_a_step(client: Any) -> None:
-    given = pair(4)
-    result = infer(client, "nested", **given)
-    assert (result.as_numpy("OUTPUT0") == 2 * (given["INPUT0"] + given["INPUT1"])).all()
-    assert (result.as_numpy("OUTPUT1") == 2 * (given["INPUT0"] - given["INPUT1"])).all()
-
-
 def test_a_model_without_batches_gets_single_items(client: Any) -> None:
     given = pair(1)
     result = infer(client, "unbatched", **given)
@@ -171,15 +164,6 @@ def test_a_failing_step_fails_the_request(client: Any) -> None:
     assert after["fail"] == before["fail"] + 1
     assert after["success"] == before["success"]
     assert infer(client, "parsed", TEXT=np.array([[b"1"]], dtype=object)).as_numpy("NUMBER").tolist() == [[1.0]]
-
-
-def test_a_request_that_cannot_be_right_does_not_reach_the_steps(client: Any) -> None:
-    before = statistics(client, "first")
-    with pytest.raises(InferenceServerException, match="inference request batch-size must be <= 8 for 'chain'"):
-        infer(client, "chain", **pair(9))
-    with pytest.raises(InferenceServerException, match="unexpected inference input 'OTHER' for model 'chain'"):
-        infer(client, "chain", INPUT0=pair()["INPUT0"], OTHER=pair()["INPUT1"])
-    assert statistics(client, "first") == before
 
 
 def test_the_ensemble_and_its_steps_are_counted(client: Any) -> None:
@@ -220,12 +204,6 @@ def test_metadata_and_configuration_are_those_of_the_ensemble(server: ServerProc
     assert config["ensemble_scheduling"]["step"][0]["output_map"] == {"OUTPUT0": "sum", "OUTPUT1": "difference"}
     assert config["model_transaction_policy"] == {"decoupled": False}
     assert config["instance_group"] == []
-
-
-def test_the_metrics_have_the_ensemble(server: ServerProcess) -> None:
-    server.json("POST", "/v2/models/chain/infer", good_document())
-    _, _, page = server.request("GET", "/metrics", port=server.metrics_port)
-    assert b'nv_inference_request_success{model="chain",version="1"}' in page
 
 
 def test_many_clients_get_their_own_answers(server: ServerProcess) -> None:

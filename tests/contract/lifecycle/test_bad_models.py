@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +20,11 @@ from tests.contract.lifecycle.changing_models import (
     JSON,
     add_scaled,
     factor_in,
-    factor_of,
     index,
     load,
     ones_body,
     scaled,
     state,
-    unload_and_wait,
 )
 from tests.contract.servers.probe_site import Client
 from tests.contract.servers.processes import memory_bound
@@ -266,56 +262,6 @@ def test_name_that_is_not_text_is_left_out(explicit: ServerProcess) -> None:
     until(lambda: "its name is not UTF-8" in explicit.log_text())
 
 
-def test_mended_model_loads(explicit: ServerProcess) -> None:
-    model = explicit.repository / "mended"
-    graph(b"garbage")(model)
-    assert load(explicit, model.name)[0] == 400
-    assert reason(explicit, model.name)
-    (model / "1" / "model.onnx").write_bytes(GOOD)
-    assert load(explicit, model.name) == (200, "")
-    assert index(explicit, model.name) == [{"version": "1", "state": "READY"}]
-    assert factor_of(explicit, model.name) == 2.0
-
-
-def test_model_serves_after_its_files_were_removed(explicit: ServerProcess) -> None:
-    model = add_scaled(explicit.repository, "going", 4.0)
-    assert load(explicit, model.name) == (200, "")
-    shutil.rmtree(model)
-    assert factor_of(explicit, model.name) == 4.0
-    status, text = load(explicit, model.name)
-    assert (status, text) == (500, "failed to load 'going', failed to poll from model repository")
-    assert factor_of(explicit, model.name) == 4.0
-    unload_and_wait(explicit, model.name)
-
-
-def test_load_of_a_changing_folder_is_answered(explicit: ServerProcess) -> None:
-    """A load request may see any part of the folder. It succeeds or fails with a known error."""
-    model = explicit.repository / "restless"
-    ending = threading.Event()
-    texts = ("", "failed to load 'restless', ", "load failed for model 'restless': version 1 is at UNAVAILABLE state: ")
-
-    def come_and_go() -> None:
-        while not ending.is_set():
-            add_scaled(explicit.repository, model.name, 2.0)
-            shutil.rmtree(model)
-
-    thread = threading.Thread(target=come_and_go)
-    thread.start()
-    try:
-        for _ in range(60):
-            status, text = load(explicit, model.name)
-            assert (status, next(t for t in reversed(texts) if text.startswith(t)) == "") in (
-                (200, True),
-                (500, False),
-                (400, False),
-            ), text
-            index(explicit, model.name)
-        assert_still_serves(explicit)
-    finally:
-        ending.set()
-        thread.join()
-
-
 # --- at the start and by polling
 
 
@@ -337,17 +283,3 @@ def test_name_cannot_forge_a_line_of_the_log(polling: ServerProcess) -> None:
     log = polling.log_text()
     assert "forged.py" in log
     assert not [line for line in log.splitlines() if line.startswith("E0101")]
-
-
-def test_polled_models_come_and_go_with_their_folders(polling: ServerProcess) -> None:
-    model = add_scaled(polling.repository, "polled", 4.0)
-    until(lambda: index(polling, model.name) == [{"version": "1", "state": "READY"}], "not loaded")
-    assert factor_of(polling, model.name) == 4.0
-    shutil.rmtree(model)
-    until(lambda: state(polling, model.name) == "UNAVAILABLE", "not unloaded")
-    bad = polling.repository / "late"
-    graph(b"garbage")(bad)
-    until(lambda: "Protobuf parsing failed" in reason(polling, bad.name), "a bad model that came has no reason")
-    shutil.rmtree(bad)
-    until(lambda: not index(polling, bad.name), "a removed model stays in the index")
-    assert_still_serves(polling)

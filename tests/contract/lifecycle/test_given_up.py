@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
 
 from tests.contract.python.python_models import write_model
 from tests.contract.servers.ports import HOST
@@ -150,25 +149,6 @@ def test_a_request_in_a_queue_is_not_run(way: str, model: str, bench: Bench) -> 
     for name, before in counts.items():
         until(lambda name=name, before=before: bench.count(name, cause) == before + 1)
     assert bench.failures("work", reason) == failures + 1
-    assert bench.runs.exists()
-    bench.end.touch()
-    until(lambda: not bench.runs.exists())
-
-
-def test_a_queue_timeout_is_answered_while_the_instance_executes(bench: Bench) -> None:
-    bench.end.unlink(missing_ok=True)
-    bench.begin("work")
-    until(bench.runs.exists)
-    body = json.dumps({**BODY, "parameters": {"timeout": 1000}}).encode()
-    status, _, content = bench.server.request("POST", "/v2/models/work/infer", body)
-    assert (status, json.loads(content)) == (503, {"error": "Request timeout expired"})
-    status, _, content = bench.server.request("POST", "/v2/models/pipe/infer", body)
-    assert (status, json.loads(content)) == (503, {"error": "in ensemble 'pipe', Request timeout expired"})
-    tensor = triton.InferInput("IN", [1, 1], "INT32")
-    tensor.set_data_from_numpy(np.ones((1, 1), np.int32))
-    with pytest.raises(InferenceServerException, match="Request timeout expired") as refused:
-        bench.client.infer("work", [tensor], timeout=1000)
-    assert refused.value.status() == "StatusCode.UNAVAILABLE"
     assert bench.runs.exists()
     bench.end.touch()
     until(lambda: not bench.runs.exists())

@@ -116,15 +116,6 @@ def test_what_is_switched_on_reaches_every_process(
     assert PATH not in server.log_text()[begun:]
 
 
-def test_a_change_over_grpc(
-    server: ServerProcess, http: triton.InferenceServerClient, grpc: triton_grpc.InferenceServerClient
-) -> None:
-    answer = grpc.update_log_settings({"log_info": False, "log_verbose_level": 2}, as_json=True)
-    assert answer["settings"]["log_verbose_level"] == {"uint32_param": 2}
-    changed = {**START, "log_info": False, "log_verbose_level": 2}
-    until(lambda: http.get_log_settings() == changed, "the front ends do not agree")
-
-
 @pytest.mark.parametrize(
     ("settings", "status", "text"),
     [

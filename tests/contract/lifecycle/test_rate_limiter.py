@@ -142,23 +142,6 @@ def test_executions_that_share_a_resource_take_turns_and_nobody_starves(running:
     assert spans["behind"]
 
 
-def test_what_the_options_allow_runs_at_the_same_time(running: ServerProcess) -> None:
-    """Of three instances two, because there are two copies."""
-    with ThreadPoolExecutor(6) as clients:
-        spans = sorted(clients.map(lambda _: span(running, "pair", 30), range(12)))
-    together = [sum(other.began <= each.began < other.ended for other in spans) for each in spans]
-    assert max(together) == 2
-
-
-def test_a_model_that_needs_more_than_the_options_allow_is_not_loaded(running: ServerProcess) -> None:
-    status, _, answer = running.request("POST", "/v2/repository/models/greedy/load", b"{}")
-    text = (
-        'Resource count for "R2" is limited to 2 which will prevent scheduling of one or more model instances, '
-        "the minimum required count is 3"
-    )
-    assert (status, text in json.loads(answer)["error"]) == (400, True), answer
-
-
 def test_an_instance_group_that_asks_for_too_much_leaves_the_old_instances(running: ServerProcess) -> None:
     needs = '{"resources": [{"name": "R3", "global": true, "count": %d}]}'
     body = {"parameters": {"config": config_of(needs % 3, 1)}}
@@ -196,19 +179,6 @@ def test_a_model_that_would_wait_for_what_it_holds_itself_is_told(running: Serve
     for asker, asks in (("asks", "pair"), ("asks_free", asked)):  # another resource; none
         status, answer = infer(running, asker, asked=asks if asks != "asks" else "often")
         assert status == 200, answer
-
-
-def test_a_model_is_unloaded_while_it_waits_for_its_turn(running: ServerProcess) -> None:
-    with ThreadPoolExecutor(3) as clients:
-        holding = clients.submit(span, running, "often", 1500)
-        until(lambda: held(running, "r1", "0") == 1)
-        waiting = clients.submit(infer, running, "seldom")
-        until(lambda: gauge(running, "waiting_instances", "r1", "0") == 1)
-        running.json("POST", "/v2/repository/models/seldom/unload", {})
-        holding.result()
-        assert waiting.result()[0] == 200
-    running.json("POST", "/v2/repository/models/seldom/load", {})
-    span(running, "seldom")
 
 
 def held(server: ServerProcess, resource: str, device: str) -> int:

@@ -6,7 +6,6 @@ Source: docs/spec/schedulers.md section 3.7, "Redis".
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -96,20 +95,6 @@ def test_other_weights_never_answer_with_the_old_ones(servers: list[ServerProces
         assert factor_of(second, model) == 5.0
         until(lambda model=model: is_hit(second, model))  # type: ignore[misc]
         assert [factor_of(server, model) for server in servers] == [2.0, 5.0]
-
-
-def test_a_halted_redis_stops_no_request(servers: list[ServerProcess], redis: RedisServer) -> None:
-    server = servers[1]
-    with redis.halted():
-        while metric(server, "trident_response_cache_up"):
-            began_s = time.monotonic()
-            assert factor_of(server, "halted") == 2.0
-            assert time.monotonic() - began_s < 30
-        hits, misses, executions = counts(server, "halted")
-        assert hits == 0
-        assert misses == executions >= 1
-        assert metric(server, 'trident_response_cache_faults_total{kind="late"}') >= 1
-    until(lambda: metric(server, "trident_response_cache_up"))
 
 
 def test_the_password_is_nowhere(servers: list[ServerProcess]) -> None:

@@ -33,7 +33,6 @@ from tests.contract.lifecycle.changing_models import (
     factor_of,
     index,
     load,
-    replace_weights,
     scaled,
     state,
     unload,
@@ -186,15 +185,6 @@ def test_failed_load_and_calls_after_it_hint_at_the_cure(server: ServerProcess) 
         )
 
 
-def test_refused_override_leaves_nothing_behind(server: ServerProcess, model: Path, temporary: Path) -> None:
-    assert load(server, model.name) == (200, "")
-    status, text = load(server, model.name, config=OVERRIDE, **{"file:1/model.onnx": base64_of(b"no graph")})
-    assert status == 400
-    assert text.startswith(f"load failed for model '{model.name}': version 1 is at UNAVAILABLE state: ")
-    assert factor_of(server, model.name) == 2.0
-    assert not found_below(temporary, "trident-override-*")
-
-
 # --- the index
 
 
@@ -209,12 +199,6 @@ def test_index_selects_ready_models(server: ServerProcess, model: Path) -> None:
     assert load(server, model.name) == (200, "")
     assert model.name in names({"ready": True})
     assert server.json("POST", "/v2/repository/whatever/index", {"ready": True})
-
-
-def test_removed_model_leaves_the_index(server: ServerProcess, model: Path) -> None:
-    assert index(server, model.name) == [{}]
-    model.rename(server.repository.parent / model.name)
-    assert index(server, model.name) == []
 
 
 # --- refusals
@@ -323,25 +307,3 @@ def test_unload_waits_for_accepted_requests(server: ServerProcess) -> None:
             assert status == 200, answer
             assert json.loads(answer)["outputs"][0]["data"] == [100_000]
     until(lambda: index(server, name) == [GONE], "not unloaded")
-
-
-def test_contending_clients_leave_the_model_whole(server: ServerProcess, model: Path) -> None:
-    def contend(number: int) -> list[tuple[int, str]]:
-        answers = []
-        for turn in range(6):
-            if (number + turn) % 3:
-                answers.append(load(server, model.name))
-            elif number % 2:
-                answers.append(unload(server, model.name))
-            else:
-                answers.append(load(server, model.name, config=OVERRIDE))
-        return answers
-
-    with ThreadPoolExecutor(6) as pool:
-        for answers in pool.map(contend, range(6)):
-            assert set(answers) == {(200, "")}
-    unload_and_wait(server, model.name)
-    replace_weights(model, 1, 4.0)
-    assert load(server, model.name) == (200, "")
-    assert factor_of(server, model.name) == 4.0
-    assert index(server, model.name) == [READY]

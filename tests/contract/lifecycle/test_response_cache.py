@@ -6,7 +6,6 @@ Source: docs/spec/schedulers.md section 3.7.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +70,6 @@ def test_the_answer_to_one_protocol_serves_the_other(server: ServerProcess) -> N
         name = f"nv_cache_{kind}_summary_per_model"
         assert f'{name}_count{{model="first",version="1"}} {count}' in page
         assert f'{name}{{model="first",version="1",quantile="0.5"}} Nan' not in page
-
-
-def test_more_answers_than_there_is_room_for_stay_right(server: ServerProcess) -> None:
-    values = [float(value % 300) for value in range(1200)]
-    with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda value: infer(triton, server.address, "second", value), values))
-    assert answers == [2 * value for value in values]
-    page = requests.get(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=30).text
-    figures = dict(line.split(" ") for line in page.splitlines() if line.startswith("trident_response_cache_"))
-    assert int(figures["trident_response_cache_used_bytes"]) <= 100_000
-    assert int(figures["trident_response_cache_entries"]) > 10
 
 
 def test_a_reload_forgets_the_answers_of_the_version_before(server: ServerProcess, repository: Path) -> None:

@@ -18,7 +18,6 @@ from tests.contract.lifecycle.changing_models import (
     BATCHED,
     INDEX,
     JSON,
-    Gate,
     add_scaled,
     factor_in,
     factor_of,
@@ -29,7 +28,6 @@ from tests.contract.lifecycle.changing_models import (
     scaled,
     state,
     unload,
-    unload_and_wait,
 )
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
@@ -174,35 +172,6 @@ def test_weights_are_replaced_under_load(explicit: ServerProcess) -> None:
     until(lambda: state(explicit, SERVED) == "READY", "not ready")
 
 
-@pytest.mark.shapes("front-ends")
-def test_old_weights_serve_while_the_new_ones_load(explicit: ServerProcess) -> None:
-    """The gate keeps the load of the new weights from finishing."""
-    gate = Gate(explicit.repository, "aside", 20.0)
-    served = served_dir(explicit)
-    old = factor_of(explicit, SERVED)
-    with under_load(explicit, old) as clients:
-        opener = threading.Thread(target=gate.open)
-        opener.start()
-        assert load(explicit, gate.model.name) == (200, "")
-        opener.join()
-        replace_weights(gate.model, 1, 21.0)
-        replace_weights(served, 1, old + 1)
-        status: list[tuple[int, str]] = []
-        loading = threading.Thread(target=lambda: status.append(load(explicit, gate.model.name)))
-        loading.start()
-        clients.go_on()
-        assert factor_of(explicit, gate.model.name) == 20.0
-        assert index(explicit, gate.model.name) == [{"version": "1", "state": "READY"}]
-        gate.open()
-        loading.join()
-        assert status == [(200, "")]
-        assert factor_of(explicit, gate.model.name) == 21.0
-        clients.allow(old + 1)
-        assert load(explicit, SERVED) == (200, "")
-        clients.settle(old + 1)
-    unload_and_wait(explicit, gate.model.name)
-
-
 @pytest.mark.shapes("one-process", "front-ends")
 def test_failed_reload_changes_nothing_for_clients(explicit: ServerProcess) -> None:
     old = factor_of(explicit, SERVED)
@@ -242,51 +211,6 @@ def _breakages(file: Path, config: Path) -> list[tuple[Callable[[], object], int
     ]
 
 
-@pytest.mark.shapes("front-ends")
-def test_versions_are_added_and_removed_under_load(explicit: ServerProcess) -> None:
-    name = served_dir(explicit)
-    old = factor_of(explicit, SERVED)
-    with under_load(explicit, old) as clients:
-        for version in range(2, 6):
-            clients.allow(old + version)
-            replace_weights(name, version, old + version)
-            assert load(explicit, SERVED) == (200, "")
-            clients.settle(old + version)
-        states = {entry["version"]: entry["state"] for entry in index(explicit, SERVED)}
-        assert states["5"] == "READY"
-        (name / "5" / "model.onnx").unlink()
-        (name / "5").rmdir()
-        clients.allow(old + 4)
-        assert load(explicit, SERVED) == (200, "")
-        clients.settle(old + 4)
-    until(
-        lambda: (
-            [e["version"] for e in index(explicit, SERVED) if e["state"] == "READY"] == ["4"]
-            and not [e for e in index(explicit, SERVED) if e["state"] == "UNLOADING"]
-        ),
-        "other versions are still there",
-    )
-
-
-@pytest.mark.shapes("front-ends")
-def test_other_models_are_loaded_and_unloaded_under_load(explicit: ServerProcess) -> None:
-    others = [add_scaled(explicit.repository, f"other_{number}", float(number)).name for number in range(4)]
-    (explicit.repository / "other_bad" / "1").mkdir(parents=True)
-    (explicit.repository / "other_bad" / "1" / "model.onnx").write_bytes(b"garbage")
-    factor = factor_of(explicit, SERVED)
-    with under_load(explicit, factor) as clients:
-        for _ in range(5):
-            for number, name in enumerate(others):
-                assert load(explicit, name) == (200, "")
-                assert factor_of(explicit, name) == float(number)
-            assert load(explicit, "other_bad")[0] == 400
-            for name in others:
-                assert unload(explicit, name) == (200, "")
-            clients.settle(factor)
-    for name in others:
-        unload_and_wait(explicit, name)
-
-
 # --- poll mode: the repository decides what serves
 
 
@@ -321,22 +245,6 @@ def test_models_are_added_and_removed_by_polling_under_load(polling: ServerProce
 
 def _ready(server: ServerProcess, name: str) -> bool:
     return name in [entry["name"] for entry in server.json("POST", INDEX, {"ready": True})]
-
-
-def test_failed_polled_reload_has_a_reason_until_it_is_mended(polling: ServerProcess) -> None:
-    old = factor_of(polling, SERVED)
-    file = served_dir(polling) / "1" / "model.onnx"
-    whole = file.read_bytes()
-    kept = file.with_name("kept")
-    file.rename(kept)
-    with under_load(polling, old) as clients:
-        file.write_bytes(whole[: len(whole) // 2])
-        until(lambda: index(polling, SERVED)[0].get("reason"), "no reason in the index")
-        assert index(polling, SERVED)[0]["state"] == "READY"
-        clients.settle(old)
-        kept.replace(file)  # the file that serves: there is nothing to load, and no error
-        until(lambda: index(polling, SERVED) == [{"version": "1", "state": "READY"}], "the reason stays")
-        clients.settle(old)
 
 
 @pytest.mark.parametrize("whole_repository", [False, True], ids=["model", "repository"])

@@ -31,19 +31,18 @@ class Reply:
     body: bytes = b""
 
 
-class FakeStorage:
-    """A context manager: listens on entry. On exit it leaves no thread and no socket.
+class LocalServer:
+    """A context manager: listens on entry, and on exit leaves no thread and no socket.
 
-    Every request gets what `answer` makes of it, which may be exchanged at any time; `requests` are those that came,
-    `thread` is the one that accepts connections.
+    `handler` makes the handler of a connection from this server and what http.server gives it. `thread` is the one that
+    accepts connections.
     """
 
-    def __init__(self, answer: Callable[[Request], Reply]) -> None:
-        self.answer = answer
-        self.requests: list[Request] = []
+    def __init__(self, handler: Callable[..., BaseHTTPRequestHandler]) -> None:
+        self._handler = handler
 
     def __enter__(self) -> Self:
-        self._server = ThreadingHTTPServer((HOST, 0), partial(_Connection, self))
+        self._server = ThreadingHTTPServer((HOST, 0), partial(self._handler, self))
         self._server.daemon_threads = False  # closing waits for its threads
         self.thread = threading.Thread(target=self._server.serve_forever, args=[0.01])
         self.thread.start()
@@ -59,6 +58,15 @@ class FakeStorage:
     @property
     def endpoint(self) -> str:
         return f"http://{HOST}:{self._server.server_address[1]}"
+
+
+class FakeStorage(LocalServer):
+    """Every request gets what `answer` makes of it, which a test may exchange; `requests` are those that came."""
+
+    def __init__(self, answer: Callable[[Request], Reply]) -> None:
+        super().__init__(_Connection)
+        self.answer = answer
+        self.requests: list[Request] = []
 
 
 class _Connection(BaseHTTPRequestHandler):

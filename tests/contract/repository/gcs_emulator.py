@@ -1,4 +1,4 @@
-"""`gcp-storage-emulator` in its own process.
+"""`gcp-storage-emulator`.
 
 What it does not do, and a test must get elsewhere: pages (a listing is always whole), `fields`, generations and
 preconditions (an object's content is always the newest), objects without an MD5, `Content-Encoding` in responses,
@@ -11,56 +11,29 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import subprocess
 import sys
-import tempfile
-from types import TracebackType
 from urllib.parse import quote
 
-from tests.contract.servers.ports import HOST, free_ports
-from tests.waiting import LIMIT_S, until
+from tests.contract.repository.emulator_process import EmulatorProcess
+from tests.contract.servers.ports import HOST
+from tests.waiting import LIMIT_S
 from trident.core.repository.location import parse_location
 from trident.core.repository.stores.gcs import GcsStore
 from trident.core.repository.stores.object_store import GcsCredential, StoredObject
 
-_STOP_LIMIT_S = 45.0
 _BOUNDARY = "two-parts"
 
 
-class GcsEmulator:
-    """A context manager: empty and ready on entry, ended on exit. It keeps objects in memory.
+class GcsEmulator(EmulatorProcess):
+    """Let a client find it with STORAGE_EMULATOR_HOST=`endpoint`."""
 
-    Let a client find it with STORAGE_EMULATOR_HOST=`endpoint`.
-    """
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "gcp_storage_emulator", "start", f"--host={HOST}", f"--port={self.port}", "-qM"]
 
-    def __init__(self) -> None:
-        self._port = free_ports(1)[0]
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://{HOST}:{self._port}"
-
-    def __enter__(self) -> GcsEmulator:
-        # It reads an earlier state from its working directory.
-        self._folder = tempfile.TemporaryDirectory()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gcp_storage_emulator", "start", f"--host={HOST}", f"--port={self._port}", "-qM"],
-            cwd=self._folder.name,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            self._wait_until_it_answers()
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+    def answers(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self._request("GET", "/")[0] == 200
+        return False
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
         """An object, in the place of one of that name if there is one; the bucket is made where it is missing."""
@@ -82,31 +55,13 @@ class GcsEmulator:
         assert status == 200, f"{method} {path}: {status} {answer!r}"
 
     def _request(self, method: str, path: str, body: bytes = b"", kind: str = "application/json") -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=LIMIT_S)
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=LIMIT_S)
         try:
             connection.request(method, path, body, {"Content-Type": kind} if body else {})
             response = connection.getresponse()
             return response.status, response.read()
         finally:
             connection.close()
-
-    def _wait_until_it_answers(self) -> None:
-        until(lambda: self._answers() or self._process.poll() is not None, "the GCS emulator does not answer")
-        assert self._process.poll() is None, f"the emulator ended with status {self._process.returncode}"
-
-    def _answers(self) -> bool:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            return self._request("GET", "/")[0] == 200
-        return False
-
-    def _stop(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()
 
 
 def store_at(uri: str = "gs://models/repo", credential: GcsCredential | None = None) -> GcsStore:

@@ -7,21 +7,19 @@ that changes an etag, and the whole object's etag in the answer for one part of 
 from __future__ import annotations
 
 import http.client
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
 
-from tests.contract.servers.ports import HOST, free_ports
-from tests.waiting import LIMIT_S, until
+from tests.contract.repository.emulator_process import EmulatorProcess
+from tests.contract.servers.ports import HOST
+from tests.waiting import LIMIT_S
 
-STOP_LIMIT_S = 45.0
 REGION = "us-east-1"
 AWS_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
@@ -51,47 +49,34 @@ def leave_aws(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
 
 
-class S3Emulator:
-    """A context manager: empty and ready on entry, ended on exit. It keeps objects in memory.
-
-    `s3://{address}/bucket/prefix` leads to it, and so does AWS_ENDPOINT_URL_S3=`endpoint`.
-    """
+class S3Emulator(EmulatorProcess):
+    """`s3://{address}/bucket/prefix` leads to it, and so does AWS_ENDPOINT_URL_S3=`endpoint`."""
 
     def __init__(self) -> None:
-        self._port = free_ports(1)[0]
+        super().__init__()
         self._buckets: set[str] = set()
+        session = boto3.session.Session("emulator", "emulator-secret", region_name=REGION)
+        # Ignores this machine's configuration even before `leave_aws`.
+        config = Config(ignore_configured_endpoint_urls=True)
+        self.client: Any = session.client("s3", endpoint_url=self.endpoint, config=config)
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self._port}"
+        return f"{HOST}:{self.port}"
 
-    @property
-    def endpoint(self) -> str:
-        return f"http://{self.address}"
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self.port)]
 
-    def __enter__(self) -> S3Emulator:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self._port)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+    def answers(self) -> bool:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=LIMIT_S)
         try:
-            self._wait_until_it_answers()
-            session = boto3.session.Session("emulator", "emulator-secret", region_name=REGION)
-            # Ignores this machine's configuration even before `leave_aws`.
-            config = Config(ignore_configured_endpoint_urls=True)
-            self.client: Any = session.client("s3", endpoint_url=self.endpoint, config=config)
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.client.close()
-        self._stop()
+            connection.request("GET", "/moto-api/")
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+        return True
 
     def make_bucket(self, bucket: str) -> None:
         """An empty one, unless it is there."""
@@ -118,25 +103,6 @@ class S3Emulator:
     def delete(self, bucket: str, key: str) -> None:
         self.client.delete_object(Bucket=bucket, Key=key)
 
-    def _wait_until_it_answers(self) -> None:
-        until(lambda: self._answers() or self._process.poll() is not None, "the S3 emulator does not answer")
-        assert self._process.poll() is None, f"the emulator ended with status {self._process.returncode}"
-
-    def _answers(self) -> bool:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=LIMIT_S)
-        try:
-            connection.request("GET", "/moto-api/")
-            connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
-        return True
-
     def _stop(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self.client.close()
+        super()._stop()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import UNLOADED, factor_of, index, load, scaled, unload_and_wait
+from tests.contract.lifecycle.changing_models import UNLOADED, factor_of, index, load, unload_and_wait
 from tests.contract.repository.cloud_models import (
     CloudRepository,
     assert_serves,
@@ -21,7 +21,7 @@ from tests.contract.repository.cloud_models import (
     listings,
     reasons,
 )
-from tests.contract.repository.fault_proxy import FaultProxy, Reset
+from tests.contract.repository.fault_proxy import FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.servers.processes import engines_of
@@ -36,8 +36,6 @@ FULL = (
     'input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ] '
     'output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]'
 )
-# More failures than one poll has attempts, so that one poll fails and a later one succeeds.
-UNREACHABLE = 14
 
 
 @pytest.fixture(scope="module")
@@ -168,65 +166,6 @@ def test_polling_loads_new_models_and_unloads_removed_ones(polling: Polling, sto
         repository.delete(f"{name}/{path}")
     until(lambda: server.request("GET", f"/v2/models/{name}/ready")[0] != 200, "the model stays")
     assert serves(server, f"first-{storage}", 1.0)
-
-
-def test_half_uploaded_model_leaves_the_old_one_serving(polling: Polling) -> None:
-    server, repository, name = polling.server, polling.repositories["s3"], "half"
-    repository.put_model(name, 2.0, config=FULL)
-    until(lambda: serves(server, name, 2.0), "the model does not serve")
-
-    def expect_reason(version: str, part: str, factor: float) -> None:
-        """The index must have a reason for `version` while `factor` is served."""
-        until(lambda: part in reason_of(server, name, version), f"the reason is not {part!r}")
-        assert_serves(server, name, factor)
-
-    def expect_none(factor: float) -> None:
-        until(lambda: not reasons(server, name).replace("unloaded", "").strip(), "the reason stays")
-        until(lambda: serves(server, name, factor), "what was repaired does not serve")
-        assert_serves(server, name, factor)
-
-    repository.put(f"{name}/2/model.onnx", scaled(3.0).SerializeToString()[:-20])
-    expect_reason("2", "model.onnx", 2.0)
-    repository.put_version(name, 3.0, version=2)
-    expect_none(3.0)
-
-    repository.put(f"{name}/3/readme.txt", b"the weights are still to come")
-    expect_reason("3", "model.onnx", 3.0)
-    repository.put_version(name, 4.0, version=3)
-    expect_none(4.0)
-
-    repository.put(f"{name}/3/model.onnx", b"")
-    expect_reason("3", "model.onnx", 4.0)
-    repository.put_version(name, 5.0, version=3)
-    expect_none(5.0)
-
-    config = f'name: "{name}" {FULL}'.encode()
-    repository.delete(f"{name}/config.pbtxt")
-    expect_reason("3", "model configuration is not provided", 5.0)
-    repository.put(f"{name}/config.pbtxt", config[:-30])
-    expect_reason("3", "failed to read text proto", 5.0)
-    repository.put(f"{name}/config.pbtxt", config)
-    expect_none(5.0)
-
-
-def reason_of(server: ServerProcess, name: str, version: str) -> str:
-    return "".join(entry.get("reason", "") for entry in index(server, name) if entry.get("version") == version)
-
-
-def test_unreachable_storage_leaves_models_serving(polling: Polling) -> None:
-    server, repository = polling.server, polling.repositories["s3"]
-    before = server.log_text().count("failed to poll model repository s3://")
-    polling.proxy.inject(Reset(), times=UNREACHABLE, where="list-type=2")
-    until(
-        lambda: server.log_text().count("failed to poll model repository s3://") > before,
-        "the unreachable storage is not logged",
-    )
-    until(lambda: "; its models stay as they are" in server.log_text())
-    assert serves(server, "first-s3", 1.0)
-    assert serves(server, "first-gs", 1.0)
-    repository.put_version("first-s3", 2.0, version=2)
-    until(lambda: serves(server, "first-s3", 2.0), "the storage is not polled again")
-    assert polling.proxy.waiting == 0
 
 
 @pytest.mark.parametrize(("storage", "mode"), [("s3", "poll"), ("gcs", "explicit")])

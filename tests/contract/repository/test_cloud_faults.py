@@ -6,7 +6,6 @@ Source: docs/spec/repository.md sections 1.6 and 1.10.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -22,12 +21,11 @@ from tests.contract.repository.cloud_models import (
     reasons,
     repository_metric,
 )
-from tests.contract.repository.fault_proxy import Answer, Corrupt, Drip, Fault, FaultProxy, Reset, Truncate
+from tests.contract.repository.fault_proxy import Answer, Corrupt, Fault, FaultProxy, Reset, Truncate
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
-from trident.core.repository.download import Backoff
 
 pytestmark = pytest.mark.slow
 
@@ -122,13 +120,6 @@ def test_broken_download_is_complete_in_the_end(
     assert (f"'{name}/1/model.onnx' arrived damaged" in server.log_text()) == (kind == "damaged")
 
 
-def test_listing_survives_a_burst(broken: Broken) -> None:
-    broken.put(broken.name("listed"))
-    broken.proxy.inject(Answer(503), times=3, where="prefix=models%2Flisted")
-    assert load(broken.server, broken.name("listed")) == (200, "")
-    assert_serves(broken.server, broken.name("listed"), 2.0)
-
-
 def test_weights_damaged_twice_are_not_loaded(broken: Broken) -> None:
     server, name = broken.server, broken.name("twice")
     where = broken.put(name)
@@ -146,40 +137,3 @@ def test_weights_damaged_twice_are_not_loaded(broken: Broken) -> None:
     assert load(server, name) == (200, "")  # the damaged bytes were not kept
     assert_serves(server, name, 2.0)
     assert index(server, name) == [READY]
-
-
-def test_failed_reload_leaves_the_old_weights_and_the_fetched_parts(broken: Broken) -> None:
-    server, proxy, name = broken.server, broken.proxy, broken.name("kept")
-    where = broken.put(name, 2.0)
-    assert load(server, name) == (200, "")
-    assert broken.put(name, 3.0) == where
-    proxy.inject(Truncate(), times=Backoff().attempts, where=where)
-    status, said = load(server, name)
-    assert status == 400
-    assert f"failed to download '{name}/1/model.onnx' from " in said
-    assert f" 0 of {SIZE} bytes arrived, then {Backoff().attempts} attempts failed without progress" in said
-    assert "attempts failed without progress" in reasons(server, name)
-    assert [entry["state"] for entry in index(server, name)] == ["READY"]
-    assert_serves(server, name, 2.0)
-    assert load(server, name) == (200, "")
-    assert_serves(server, name, 3.0)
-    assert index(server, name) == [READY]
-
-
-def test_slow_storage_delays_no_other_load(broken: Broken) -> None:
-    server, name = broken.server, broken.name("slow")
-    where = broken.put(name)
-    drip = Drip(after=MIB)
-    broken.proxy.inject(drip, where=where)
-    with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(load, server, name)
-        until(drip.paused.is_set, "the object is not asked for")
-        until(lambda: repository_metric(server, "download_pending_bytes") < SIZE, "nothing has come of it")
-        other = broken.name("whole")
-        assert load(server, other) == (200, "")
-        assert_serves(server, other, 4.0)
-        assert index(server, name) == [{"version": "1", "state": "LOADING"}]
-        assert not loading.done()
-        drip.release()
-        assert loading.result() == (200, "")
-    assert_serves(server, name, 2.0)

@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, load, scaled, unload_and_wait
-from tests.contract.repository.cloud_models import assert_serves, cloud_server, readiness, reasons
+from tests.contract.repository.cloud_models import assert_serves, cloud_server, reasons
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request
-from tests.contract.servers.processes import connected_front_ends
 from tests.contract.servers.server import ServerProcess
-from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers"), pytest.mark.shapes("front-ends")]
 
@@ -151,22 +149,4 @@ def test_refused_object_and_expired_credentials_are_reported(
         assert load(server, "m") == (200, "")
         assert_serves(server, "m", 2.0)
         assert rules.asked_by == {KEY_ID, "AKIAIOSFODNN7RENEWED"}
-    assert_no_secret(server.log_text())
-
-
-def test_start_without_access_is_reported_and_stays_up(
-    rules: StrictS3, storage: FakeStorage, tmp_path: Path, http_workers: str
-) -> None:
-    rules.refused = {"s3:ListBucket": "AccessDenied"}
-    with start(tmp_path, storage, "--exit-on-error=false", ready=False) as server:
-        # No backend is loaded, by which the engine would be told from a front end: it may be counted, too.
-        until(lambda: connected_front_ends(server) >= int(http_workers), "a front end does not find the engine")
-        # Every front end must be asked: the engine informs them one after the other.
-        until(lambda: all(readiness(server).get("phase") == "failed" for _ in range(20)), "the start does not end")
-        (reason,) = readiness(server)["failures"].values()
-        assert "Unable to create S3 filesystem client. Check account credentials." in reason
-        for text in (reason, server.log_text()):
-            assert_refusal(text, storage, "AccessDenied", "s3:ListBucket")
-        assert server.request("GET", "/v2/health/live")[0] == 400  # as for a local repository that is not a directory
-        assert server.json("GET", "/v2")["name"] == "triton"
     assert_no_secret(server.log_text())

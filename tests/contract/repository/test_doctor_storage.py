@@ -89,22 +89,6 @@ def test_a_bucket_of_s3_that_can_be_served(capsys: pytest.CaptureFixture[str], t
     assert f"for {tmp_path / 'cache'}" in texts["Room disk"]
 
 
-def test_a_bucket_of_s3_that_does_not_exist(tmp_path: Path) -> None:
-    with S3Emulator() as emulator:
-        found = lines_of(f"s3://{emulator.address}/missing")["ListObjectsV2"]
-    assert found.level is Level.FAILED
-    assert "NoSuchBucket" in found.text
-    assert "name of the bucket" in found.cure
-
-
-def test_a_misspelled_prefix_of_s3_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with S3Emulator() as emulator:
-        emulator.put("bucket", "models/m/1/model.onnx", b"graph")
-        status, texts = report_of(capsys, f"s3://{emulator.address}/bucket/model", tmp_path / "cache")
-    assert status == 1
-    assert texts["Repository models"].startswith("there is nothing in s3://")
-
-
 def test_a_bucket_of_cloud_storage_that_can_be_served(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

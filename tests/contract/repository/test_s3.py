@@ -200,13 +200,6 @@ def test_missing_bucket_is_named(emulator: S3Emulator) -> None:
     )
 
 
-def test_bucket_without_models_is_an_empty_repository(emulator: S3Emulator) -> None:
-    emulator.make_bucket("empty")
-    store = open_store(emulator, "empty/models")
-    assert list(store.list()) == []
-    assert list(store.folders()) == []
-
-
 def test_boto3_is_imported_by_the_first_use(emulator: S3Emulator, tmp_path: Path) -> None:
     emulator.make_bucket("lazy")
     program = f"""

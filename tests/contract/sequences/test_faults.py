@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -76,22 +75,9 @@ def test_a_request_that_fits_no_sequence_is_refused(server: ServerProcess) -> No
     assert ask(server, "texts", 1, "s") == (400, other.format("UINT64", "texts", "BYTES"))
 
 
-def test_a_sequence_that_ended_has_ended(server: ServerProcess) -> None:
-    assert [ask(server, "numbers", 2, place)[1] for place in ("s", "e")] == ["s", "e"]
-    assert ask(server, "numbers", 2, "e") == start_missing(2, "numbers")
-
-
 def test_a_sequence_that_starts_twice_begins_anew_in_its_slot(server: ServerProcess) -> None:
     assert [ask(server, "single", 3, place)[1] for place in ("s", "s", "e")] == ["s", "s", "e"]
     until(lambda: "sequence 3 for model 'single' has a conflict" in server.log_text())
-
-
-def test_one_sequence_on_many_connections_is_one_sequence(server: ServerProcess) -> None:
-    assert ask(server, "single", 4, "s") == (200, "s")
-    with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: ask(server, "single", 4), range(64)))
-    assert found == [(200, "")] * 64
-    assert ask(server, "single", 4, "e") == (200, "e")
 
 
 def test_the_slot_of_a_client_that_is_gone_is_free_again(server: ServerProcess) -> None:
@@ -137,15 +123,3 @@ def test_a_reload_ends_the_sequences_of_the_model(server: ServerProcess) -> None
     assert server.request("POST", "/v2/repository/models/numbers/load")[0] == 200
     assert ask(server, "numbers", 11) == start_missing(11, "numbers")
     assert [ask(server, "numbers", 11, place)[1] for place in ("s", "e")] == ["s", "e"]
-
-
-def test_a_reload_answers_the_sequences_that_wait(server: ServerProcess) -> None:
-    assert ask(server, "single", 12, "s") == (200, "s")
-    with ThreadPoolExecutor(1) as threads:
-        behind = threads.submit(ask, server, "single", 13, "se")
-        until(lambda: waiting(server, "single") == 1)
-        file = server.repository / "single" / "config.pbtxt"
-        file.write_text(file.read_text().replace("max_candidate_sequences: 1", "max_candidate_sequences: 2"))
-        assert server.request("POST", "/v2/repository/models/single/load")[0] == 200
-        assert behind.result() == (200, "se")
-    assert ask(server, "single", 12) == start_missing(12, "single")

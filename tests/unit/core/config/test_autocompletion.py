@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from google.protobuf import text_format
 
@@ -13,22 +11,17 @@ from trident.core.config.autocomplete import (
     auto_complete,
     fill_identity,
     instance_group_problems,
-    needs_signature,
     normalize,
     normalize_instance_groups,
 )
 from trident.core.config.placement import (
     DeviceKind,
-    InstanceLimit,
     Placement,
-    ResourceNeed,
-    instance_limit,
-    placement_changes,
     placements,
 )
 from trident.core.config.platforms import fill_platform, pads_batches, platform_problems
 from trident.core.config.problem import ModelSignature, TensorSignature
-from trident.core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid
 
 
@@ -42,22 +35,6 @@ def normalized(text: str, gpu_ids: tuple[int, ...] = ()) -> ModelConfig:
 @pytest.mark.parametrize("text", ["", "version_policy { latest {} }"])
 def test_latest_version_is_the_default_policy(text: str) -> None:
     assert normalized(text).version_policy.latest.num_versions == 1
-
-
-def test_given_values_stay() -> None:
-    assert normalized("version_policy { latest { num_versions: 3 } }").version_policy.latest.num_versions == 3
-    assert normalized("version_policy { all {} }").version_policy.WhichOneof("policy_choice") == "all"
-    assert list(normalized("max_batch_size: 8 dynamic_batching {}").dynamic_batching.preferred_batch_size) == [8]
-    assert list(normalized("dynamic_batching {}").dynamic_batching.preferred_batch_size) == []
-    given = normalized("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 2, 4 ] }")
-    assert list(given.dynamic_batching.preferred_batch_size) == [2, 4]
-
-
-def test_second_normalisation_changes_nothing() -> None:
-    config = normalized("max_batch_size: 2 dynamic_batching {}", gpu_ids=(0,))
-    once = config.SerializeToString(deterministic=True)
-    normalize(config, (0,))
-    assert config.SerializeToString(deterministic=True) == once
 
 
 @pytest.mark.parametrize(
@@ -181,11 +158,6 @@ def test_a_missing_gpu_is_refused_or_replaced_by_the_cpu() -> None:
     assert problems("instance_group { kind: KIND_CPU }", None) == []
 
 
-def test_ensemble_has_no_groups() -> None:
-    assert with_groups('platform: "ensemble"', [0]) == []
-    assert problems('platform: "ensemble"', []) == []
-
-
 def test_invalid_groups_are_problems() -> None:
     prefix = "instance group m_0 of model m "
     assert problems("instance_group { kind: KIND_GPU }", []) == [f"{prefix}has kind KIND_GPU but no GPUs are available"]
@@ -202,44 +174,6 @@ def test_invalid_groups_are_problems() -> None:
     assert problems("instance_group { passive: true }", []) == [
         "every instance group of model m is passive, so no instance would execute requests"
     ]
-
-
-def test_missing_groups_are_a_problem_before_normalisation() -> None:
-    assert [problem.message for problem in instance_group_problems(ModelConfig(name="m"), "m", [])] == [
-        "must specify one or more 'instance group's for m"
-    ]
-    unfilled = config_of('instance_group { name: "g" kind: KIND_GPU }')
-    assert [problem.message for problem in instance_group_problems(unfilled, "m", [0])] == [
-        "instance group g of model m has kind KIND_GPU but specifies no GPUs"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", InstanceLimit()),
-        ("rate_limiter {}", InstanceLimit()),
-        ("rate_limiter { priority: 3 }", InstanceLimit(priority=3)),
-        (
-            'rate_limiter { resources [ { name: "R" count: 2 }, { name: "S" global: true count: 1 }, { name: "T" } ] }',
-            InstanceLimit((ResourceNeed("R", 2, False), ResourceNeed("S", 1, True))),
-        ),
-    ],
-)
-def test_the_limit_of_a_group(text: str, expected: InstanceLimit) -> None:
-    assert instance_limit(text_format.Parse(text, ModelInstanceGroup())) == expected
-
-
-def test_another_limit_or_other_profiles_make_another_instance() -> None:
-    text = (
-        'instance_group {{ name: "m" kind: KIND_CPU count: 2 rate_limiter {{ resources {{ name: "R" count: {} }} }} }}'
-    )
-    before, after = (placements(text_format.Parse(text.format(count), ModelConfig())) for count in (1, 2))
-    assert placement_changes(before, before) == ([], [])
-    assert placement_changes(before, after) == ([1, 0], list(after))
-    before = placed("00")
-    after = [replace(before[0], profiles=("1",)), before[1]]
-    assert placement_changes(before, after) == ([1], [after[0]])
 
 
 def test_each_count_and_gpu_gives_an_instance() -> None:
@@ -259,16 +193,6 @@ def test_each_count_and_gpu_gives_an_instance() -> None:
     )
 
 
-def placed(text: str, name: str = "m") -> list[Placement]:
-    """Placements from a text: `c` is an instance on the CPU, a digit an instance on that GPU."""
-    return [
-        Placement(f"{name}_{number}", DeviceKind.CPU)
-        if device == "c"
-        else Placement(f"{name}_{number}", DeviceKind.GPU, int(device))
-        for number, device in enumerate(text)
-    ]
-
-
 def signature(in_shape: tuple[int, ...] = (-1, 16), out_shape: tuple[int, ...] = (-1, 16)) -> ModelSignature:
     return ModelSignature((TensorSignature("IN", "INT32", in_shape),), (TensorSignature("OUT", "INT8", out_shape),))
 
@@ -277,23 +201,6 @@ def completed(text: str, graph: ModelSignature, default: int = 4) -> ModelConfig
     config = text_format.Parse(text, ModelConfig(name="m"))
     auto_complete(config, graph, default)
     return config
-
-
-@pytest.mark.parametrize(
-    ("text", "needed"),
-    [
-        ("", True),
-        ('input { name: "a" }', True),
-        ('output { name: "a" }', True),
-        ('input { name: "a" } output { name: "b" }', False),
-        ('batch_input { target_name: "a" } output { name: "b" }', False),
-    ],
-)
-def test_missing_side_needs_the_graph(text: str, needed: bool, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "trident.config")
-    assert needs_signature(text_format.Parse(text, ModelConfig(name="m"))) is needed
-    skipped = "skipping model configuration auto-complete for 'm': inputs and outputs already specified"
-    assert (skipped in caplog.messages) is not needed
 
 
 def test_batchable_graph_gets_the_default_batch_size_and_a_batcher(caplog: pytest.LogCaptureFixture) -> None:

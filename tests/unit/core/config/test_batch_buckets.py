@@ -27,13 +27,6 @@ def test_sizes_axes_and_values_are_read() -> None:
     )
 
 
-def test_a_size_is_the_smallest_that_holds_the_batch() -> None:
-    spec = BucketSpec(batch_sizes=(1, 4, 8), lengths=(16, 32))
-    assert [spec.rows(items) for items in (1, 2, 4, 5, 8)] == [1, 4, 4, 8, 8]
-    assert [spec.length(longest) for longest in (0, 16, 17)] == [16, 16, 32]
-    assert (BucketSpec().rows(3), BucketSpec().length(3)) == (3, 0)
-
-
 @pytest.mark.parametrize(
     ("datatype", "text", "expected"),
     [

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 
 from trident.core.config.ensemble import EnsembleStep, ensemble_steps, needed_steps
-from trident.core.config.ensemble_check import KnownModels, compose, may_match
+from trident.core.config.ensemble_check import KnownModels, compose
 from trident.core.config.problem import Problem
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
@@ -110,12 +110,6 @@ def test_all_wrong_names_are_reported_at_once() -> None:
     ]
 
 
-def test_an_optional_input_need_not_be_mapped() -> None:
-    optional = InputSpec(name="Z", datatype=BY_NAME["FP32"], dims=(1,), optional=True)
-    more = replace(A, inputs={**A.inputs, "Z": optional})
-    assert problems(E, (FIRST, more), (SECOND, B)) == []
-
-
 def test_datatype_and_shape_must_be_those_of_the_first_model() -> None:
     other = model("b", [("X", "INT32", (4,))], [("Y", "FP32", (2, 2))])
     assert problems(E, (FIRST, A), (SECOND, other)) == [
@@ -124,24 +118,6 @@ def test_datatype_and_shape_must_be_those_of_the_first_model() -> None:
         "in ensemble e, ensemble tensor OUT: inconsistent shape: [4] is inferred from model e while [2,2] is inferred "
         "from model b",
     ]
-
-
-def test_shapes_are_shown_with_the_batch_dimension() -> None:
-    batching = replace(E, max_batch_size=8)
-    wide = model("a", [("X", "FP32", (5,))], [("Y", "FP32", (4,))], batch=8)
-    assert problems(batching, (FIRST, wide), (SECOND, replace(B, max_batch_size=8))) == [
-        "in ensemble e, ensemble tensor IN: inconsistent shape: [-1,4] is inferred from model e while [-1,5] is "
-        "inferred from model a"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("dims", "others", "expected"),
-    [((4,), (4,), True), ((4,), (-1,), True), ((-1, 2), (3, -1), True), ((4,), (5,), False), ((4,), (4, 4), False)],
-)
-def test_dimensions_match_with_any_size_for_minus_one(dims: Shape, others: Shape, expected: bool) -> None:
-    assert may_match(dims, others) is expected
-    assert may_match(others, dims) is expected
 
 
 def test_an_ensemble_with_a_decoupled_step_is_decoupled() -> None:

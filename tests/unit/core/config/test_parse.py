@@ -81,13 +81,6 @@ def test_line_of_quotation_marks_is_scanned_in_linear_time() -> None:
         decode_config(b"\xff" + b"\x27\x5c\x22" * 1_000_000, "config.pbtxt")
 
 
-def test_override_accepts_numbers_as_strings() -> None:
-    config = parse_config_override('{"backend": "onnxruntime", "max_batch_size": "2", "input": [{"dims": ["4"]}]}')
-    assert config.backend == "onnxruntime"
-    assert config.max_batch_size == 2
-    assert list(config.input[0].dims) == [4]
-
-
 @pytest.mark.parametrize("text", ["{bad", "[]", "3", "null", '"x"', '{"max_batch_size": 99999999999}', "[" * 5000])
 def test_invalid_override_is_refused(text: str) -> None:
     with pytest.raises(ConfigInvalid, match=r"^Invalid config override: "):

@@ -73,13 +73,6 @@ def test_aligned_bytes_become_arrays_without_a_copy() -> None:
     assert np.shares_memory(array, np.frombuffer(content, np.uint8))
 
 
-def test_unaligned_bytes_are_copied() -> None:
-    content = memoryview(bytes(3) + np.arange(16, dtype=np.int32).tobytes())[3:]
-    request = check(SIMPLE, InputTensor("INPUT0", "INT32", (1, 16), content), raw("INPUT1", 1, 16))
-    assert request.inputs[0].array.flags.aligned
-    assert request.inputs[0].array[0, 5] == 5
-
-
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
@@ -137,14 +130,6 @@ def test_unaligned_bytes_are_copied() -> None:
 )
 def test_refusal_has_the_text_of_triton(tensors: list[InputTensor], message: str) -> None:
     assert refusal(SIMPLE, *tensors) == message
-
-
-@pytest.mark.parametrize("given", [("INPUX",), ("INPUX", "INPUT1"), ("INPUT0", "INPUX", "MASK", "MORE"), ()])
-def test_wrong_names_are_answered_with_the_inputs(given: tuple[str, ...]) -> None:
-    model = spec(INPUT0=("INT32", (16,)), INPUT1=("INT32", (16,)), MASK=("INT32", (16,), {"optional": True}))
-    with pytest.raises(InvalidRequest) as caught:
-        check(model, *(raw(name, 1, 16) for name in given))
-    assert caught.value.hint == "the inputs are: INPUT0, INPUT1, MASK (optional)"
 
 
 def test_unknown_output_is_refused_first() -> None:

@@ -42,12 +42,6 @@ def test_input_may_be_stricter_than_the_graph_but_an_output_may_not() -> None:
     assert problem.startswith("model 'm', tensor 'OUT': the model expects 2 dimensions (shape [-1,-1]) but ")
 
 
-def test_output_may_be_more_variable_than_the_graph() -> None:
-    """The graph's file may say less than the optimized graph, and people write what the file says."""
-    assert messages(config_text("16", "-1"), graph()) == []
-    assert len(messages(config_text("16", "-1, 16"), graph())) == 1
-
-
 @pytest.mark.parametrize(("dims", "count"), [("5", 2), ("-1", 2), ("16, 1", 3)])
 def test_wrong_dims_with_batching_are_a_problem(dims: str, count: int) -> None:
     shape = f"[-1,{dims.replace(' ', '')}]"
@@ -55,13 +49,6 @@ def test_wrong_dims_with_batching_are_a_problem(dims: str, count: int) -> None:
         f"model 'm', tensor 'IN': the model expects 2 dimensions (shape [-1,16]) but the model configuration specifies "
         f"{count} dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor "
         f"shape, making complete shape {shape})"
-    ]
-
-
-def test_wrong_dims_without_batching_are_a_problem() -> None:
-    assert messages(config_text("3", "2, 4", batch=0), graph((2, 4), (2, 4))) == [
-        "model 'm', tensor 'IN': the model expects 2 dimensions (shape [2,4]) but the model configuration specifies "
-        "1 dimensions (shape [3])"
     ]
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from google.protobuf import text_format
 
-from tests.project import ROOT
 from tests.unit.core.config.sequence_configs import normalized
 from trident.core.config.resolve import (
     backend_spec,
@@ -72,19 +68,6 @@ def test_batching_spec_has_sorted_sizes_and_nanoseconds() -> None:
     assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
 
 
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [
-        ("", False),
-        ("dynamic_batching {}", False),
-        ("dynamic_batching { max_queue_delay_microseconds: 1 }", True),
-        (f"dynamic_batching {{}} {TARGET}", True),
-    ],
-)
-def test_the_arrival_of_requests_counts_where_batches_wait(text: str, counts: bool) -> None:
-    assert resolved(f"max_batch_size: 8 {text}").counts_arrival is counts
-
-
 def test_priority_levels_without_a_policy_have_the_default() -> None:
     spec = batching(
         "dynamic_batching { preferred_batch_size: [ 1 ] priority_levels: 3 default_priority_level: 2 "
@@ -100,14 +83,6 @@ def test_priority_levels_without_a_policy_have_the_default() -> None:
         default_policy=default,
         level_policies={2: delayed},
     )
-
-
-def run_python(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
-
-
-def test_schema_does_not_import_grpc() -> None:
-    run_python("import sys, trident.core.config.schema; assert 'grpc' not in sys.modules, 'gRPC was imported'")
 
 
 CONTROLS = """

@@ -33,14 +33,6 @@ def write(directory: Path, content: bytes) -> None:
     (directory / "warmup" / "raw").write_bytes(content)
 
 
-def test_random_tensors_are_reproducible(tmp_path: Path) -> None:
-    value = "data_type: TYPE_INT64 dims: [ 4 ] random_data: true"
-    first = array(tmp_path, value)
-    assert first.dtype == np.int64
-    assert first.any()
-    np.testing.assert_array_equal(first, array(tmp_path, value))
-
-
 def test_random_bools_are_valid(tmp_path: Path) -> None:
     bools = array(tmp_path, "data_type: TYPE_BOOL dims: [ 64 ] random_data: true")
     assert set(bools.view(np.uint8).tolist()) == {0, 1}

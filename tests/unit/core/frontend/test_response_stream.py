@@ -9,7 +9,7 @@ from functools import partial
 import gevent
 import pytest
 
-from tests.unit.core.scheduling.later_bench import LaterBench, described, later_benches, text
+from tests.unit.core.scheduling.scheduler_bench import LaterBench, described, later_benches, text
 from tests.unit.core.waiting.hub_thread import run_on_hub
 from tests.unit.fake_engine import FakeEngine, FakeModel
 from tests.waiting import until

@@ -72,14 +72,6 @@ def test_an_ensemble_brings_its_steps(chain: Path) -> None:
         assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY", "outer"]
 
 
-def test_loading_an_ensemble_takes_up_changed_steps(chain: Path) -> None:
-    with explicit(chain, load_models=("e",)) as bench:
-        put(chain / "b" / "1" / "model.fake", "20")
-        bench.load("e")
-        assert bench.ask("e") == 20
-        assert bench.backend.loads.count("a:1=1") == 1
-
-
 @pytest.mark.parametrize(
     ("weights", "config", "reason"),
     [
@@ -132,16 +124,6 @@ def test_every_problem_of_the_steps_is_reported_at_once(chain: Path) -> None:
         )
 
 
-def test_tensors_that_do_not_fit_are_reported_at_once(chain: Path) -> None:
-    put(chain / "b" / "config.pbtxt", CONFIG.replace("TYPE_INT32 dims: [ 1 ]", "TYPE_FP32 dims: [ 2 ]"))
-    with explicit(chain) as bench:
-        assert failure(bench, "e").endswith(
-            "Invalid argument: in ensemble e, ensemble tensor T: inconsistent data type: TYPE_INT32 is inferred from "
-            "model a while TYPE_FP32 is inferred from model b; in ensemble e, ensemble tensor OUTPUT0: inconsistent "
-            "data type: TYPE_INT32 is inferred from model e while TYPE_FP32 is inferred from model b;\n"
-        )
-
-
 @pytest.mark.parametrize("mode", ["none", "explicit"])
 def test_ensembles_cannot_run_in_a_circle(tmp_path: Path, mode: str) -> None:
     ensemble(tmp_path, "e", step("f", "INPUT0", "OUTPUT0"))
@@ -163,12 +145,6 @@ def test_golden_requests_are_asked_before_the_ensemble_serves(chain: Path) -> No
         put(chain / "e" / "golden" / "g.json", golden.replace("WEIGHT", "3"))
         assert "output 'OUTPUT0' at [0] is 2, expected 3" in failure(bench, "e")
         assert bench.ask("e") == 2
-
-
-def test_the_start_waits_for_slow_steps(chain: Path) -> None:
-    for threads in (1, 4):
-        with living(chain, load_threads=threads) as bench:
-            assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY"]
 
 
 def test_a_step_of_a_fixed_version_stays_with_it(tmp_path: Path) -> None:
@@ -232,20 +208,6 @@ def test_an_ensemble_that_was_unloaded_stays_so(chain: Path) -> None:
         put(chain / "b" / "1" / "model.fake", "20")
         bench.load("b")
         assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 UNAVAILABLE unloaded"]
-
-
-def test_requests_in_flight_are_answered_before_a_step_is_unloaded(chain: Path) -> None:
-    with explicit(chain, load_models=("e",)) as bench:
-        a = next(model for model in bench.backend.models if model.weight == 1)
-        a.gate.clear()
-        responses = bench.submit("e")
-        assert a.begun.acquire(timeout=LIMIT_S)
-        for name in ("b", "e", "a"):
-            bench.engine.unload_model(name, True)
-        assert not bench.backend.models[-1].is_closed
-        a.gate.set()
-        assert weight_of(responses) == 2
-        until(lambda: all(model.is_closed for model in bench.backend.models))
 
 
 def test_unload_dependents_unloads_the_steps_that_nobody_else_wants(chain: Path) -> None:

@@ -16,7 +16,7 @@ from tests.unit.onnx_serving import add_sub_config, identity_config, serving
 from trident.core.backends.backend import Execution
 from trident.core.config.golden import EXACT, FLOATING, ExpectedOutput, GoldenRequest, GoldenTensor, Tolerance
 from trident.core.config.request_check import RequestValidator
-from trident.core.errors import BackendFailed, ErrorCode, ModelLoadFailed
+from trident.core.errors import BackendFailed, ModelLoadFailed
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.streaming import ResponseSender
@@ -207,22 +207,3 @@ class Echo:
 def run(instance: Echo, *requests: GoldenRequest) -> None:
     spec = spec_of(config_of(identity_config("FP32", [-1])))
     check_golden(instance, spec, RequestValidator(spec).check, requests)
-
-
-def test_each_request_runs_alone_and_the_first_difference_ends_the_check() -> None:
-    good = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP32", [[1]])])
-    bad = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP32", [[2]])])
-    instance = Echo()
-    run(instance, good, good)
-    assert instance.batches == [["cat.json"], ["cat.json"]]
-    with pytest.raises(ModelLoadFailed) as caught:
-        run(instance, good, bad, good)
-    assert len(instance.batches) == 4
-    assert caught.value.hint == "golden/cat.json says what is expected, and with what tolerance"
-    assert (caught.value.code, caught.value.model) == (ErrorCode.INTERNAL, "model")
-
-
-def test_an_error_of_the_request_alone_is_a_failure() -> None:
-    request = golden([tensor("INPUT0", "FP32", [[1]])], [tensor("OUTPUT0", "FP32", [[1]])])
-    with pytest.raises(ModelLoadFailed, match="failed: no memory"):
-        run(Echo(BackendFailed("no memory")), request)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.project import pure_python_only
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
+    CONFIG,
     LIMIT_S,
     Bench,
     living,
     put,
     threads,
+    weight_of,
     write,
 )
 from tests.unit.pending_requests import pending_request
@@ -33,10 +33,10 @@ from trident.core.errors import (
     ModelNotReady,
     RepositoryUnavailable,
     ServerError,
+    ServerStopping,
 )
-from trident.core.lifecycle.lifecycle import LoadRequest, LoadThreads, LongExecutions
-from trident.core.lifecycle.models import Models, StartProgress
-from trident.core.lifecycle.options import Readiness
+from trident.core.lifecycle.lifecycle import LongExecutions, seconds_until_poll
+from trident.core.lifecycle.options import EnginePlace, Readiness
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.sources import Fetched, LocalSource, SourceFile
@@ -195,30 +195,6 @@ def test_the_phase_names_the_models_whose_last_load_failed(tmp_path: Path) -> No
         assert bench.engine.phase() == ServingPhase(name=Phase.READY, done=1, total=1)
 
 
-def test_the_phase_names_a_failure_of_the_start_until_it_is_repaired(tmp_path: Path) -> None:
-    write(tmp_path, "bad", BROKEN)
-    with explicit(tmp_path, load_models=("bad", "none")) as bench:
-        assert bench.engine.phase().failures == {
-            "bad": "version 1 is UNAVAILABLE: Internal: the weights are broken",
-            "none": "model not found in any model repository",
-        }
-        put(tmp_path / "bad" / "1" / "model.fake", "2")
-        bench.load("bad")
-        assert list(bench.engine.phase().failures) == ["none"]
-
-
-def test_a_wrong_configuration_override_changes_nothing(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    with explicit(tmp_path) as bench:
-        bench.load("m")
-        for config in ("{", '{"max_batch_sise": 8}', '{"name": "other", "backend": "fake"}', "{}"):
-            assert failure(bench, "m", config) == polled_in_vain("m")
-        assert bench.ask("m") == 1
-        bench.load("m")
-        assert bench.index() == ["m 1 READY"]
-        assert bench.backend.loads == ["m:1=1"]
-
-
 def test_files_of_a_failed_load_request_are_removed(tmp_path: Path, temporary: Path) -> None:
     with explicit(tmp_path) as bench:
         assert failure(bench, "m", JSON, {"1/model.fake": BROKEN.encode()}).startswith("InvalidRequest: load failed")
@@ -292,14 +268,6 @@ def test_without_namespaces_a_name_that_is_not_unique_is_not_loaded(tmp_path: Pa
         assert bench.backend.loads == []
 
 
-def test_directory_names_that_are_not_text_are_no_models(tmp_path: Path) -> None:
-    os.makedirs(os.fsencode(tmp_path) + b"/caf\xe9/1")
-    write(tmp_path, "ü.1 2", 1)
-    with living(tmp_path) as bench:
-        assert bench.index() == ["ü.1 2 1 READY"]
-        assert bench.ask("ü.1 2") == 1
-
-
 class Faulty(LocalSource):
     """A source with a bug that one model triggers."""
 
@@ -316,110 +284,6 @@ def test_a_bug_fails_one_model_and_not_the_start(tmp_path: Path) -> None:
         assert bench.engine.phase().failures == {"bad": "Internal: 'a bug'"}
         assert bench.index() == ["bad UNAVAILABLE Internal: 'a bug'", "good 1 READY"]
         assert bench.ask("good") == 1
-
-
-JSON_CONFIG = '{"backend": "onnxruntime", "max_batch_size": 4}'
-
-
-EMPTY_NAME = "Model name cannot be empty. Please enter a valid name to deploy."
-TRAVERSAL = "invalid model name '{}', model name must not contain path traversal characters"
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [*((name, EMPTY_NAME) for name in ("", " ", "\t\n")), *((name, TRAVERSAL) for name in ("..", "a/b", "../a", "/"))],
-)
-def test_a_name_that_no_folder_can_have_is_refused(name: str, message: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        LoadRequest.read(name, {})
-    assert caught.value.message == message.format(name)
-
-
-def test_files_exist_while_the_request_or_a_user_needs_them(temporary: Path) -> None:
-    with LoadRequest.read("m", {"config": JSON_CONFIG, "file:1/model.onnx": b"graph"}) as request:
-        assert request.located is not None
-        assert request.located.key.name == "m"
-        assert [file.path for file in request.located.files] == ["1/model.onnx"]
-        fetched = request.located.source.fetch("m", request.located.files, 1)
-    assert (fetched.directory.path / "1" / "model.onnx").read_bytes() == b"graph"
-    fetched.release()
-    assert list(temporary.iterdir()) == []
-
-
-def test_files_without_a_configuration_are_refused() -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        LoadRequest.read("m", {"file:1/model.onnx": b"graph"})
-    assert caught.value.message == "Load parameter 'config' must be specified for model file override"
-
-
-def test_a_file_outside_the_model_is_refused() -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        LoadRequest.read("m", {"config": JSON_CONFIG, "file:1/../../x": b""})
-    assert caught.value.message == (
-        "Invalid file parameter 'file:1/../../x' with normalized path '../x' must stay within model directory."
-    )
-
-
-class Work:
-    """Work that does not end before `gate` is set."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.begun = threading.Semaphore(0)
-        self.count = 0
-
-    def __call__(self) -> None:
-        self.begun.release()
-        assert self.gate.wait(LIMIT_S)
-        self.count += 1
-
-
-@pytest.fixture
-def work() -> Iterator[Work]:
-    work = Work()
-    yield work
-    work.gate.set()
-    until(lambda: threads() == [])
-
-
-def test_no_more_than_the_limit_run_at_once(work: Work) -> None:
-    load_threads = LoadThreads(2)
-    done: list[int] = []
-    for _ in range(2):
-        load_threads.submit(work)
-    for number in range(10):
-        load_threads.submit(lambda number=number: done.append(number))  # type: ignore[misc]
-    for _ in range(2):
-        assert work.begun.acquire(timeout=LIMIT_S)
-    assert len(threads()) == 2
-    assert done == []
-    assert not load_threads.wait_idle(0)
-    work.gate.set()
-    assert load_threads.wait_idle(LIMIT_S)
-    assert sorted(done) == list(range(10))
-
-
-def test_a_limit_of_zero_means_one_thread() -> None:
-    load_threads = LoadThreads(0)
-    done: list[int] = []
-    for number in range(100):
-        load_threads.submit(lambda number=number: done.append(number))  # type: ignore[misc]
-    assert load_threads.wait_idle(LIMIT_S)
-    assert done == list(range(100))
-    until(lambda: threads() == [])
-
-
-def test_after_close_nothing_begins_and_what_runs_ends(work: Work) -> None:
-    load_threads = LoadThreads(1)
-    for _ in range(3):
-        load_threads.submit(work)
-    assert work.begun.acquire(timeout=LIMIT_S)
-    load_threads.close()
-    load_threads.submit(work)
-    work.gate.set()
-    assert load_threads.wait_idle(LIMIT_S)
-    assert work.count == 1
-    assert not work.begun.acquire(blocking=False)
 
 
 SECOND = 1_000_000_000
@@ -479,76 +343,191 @@ def test_a_broken_push_leaves_the_server_ready_unless_the_rule_is_strict(
         assert bench.engine.phase().failures == {}
 
 
-def test_broken_files_in_the_place_of_a_serving_version_are_a_failure_of_a_ready_server(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    with polling(tmp_path) as bench:
-        put(tmp_path / "m" / "1" / "model.fake", BROKEN)
-        bench.poll()
-        assert bench.engine.is_ready()
-        assert bench.engine.phase().failures == {"m": "version 1 is READY: Internal: the weights are broken"}
-
-
 def test_without_a_rule_the_models_do_not_matter(tmp_path: Path) -> None:
     write(tmp_path, "m", BROKEN)
     with polling(tmp_path, readiness=Readiness.STARTED) as bench:
         assert bench.engine.is_ready()
 
 
-class KnownModels(Models):
-    """Models that are unready for these reasons."""
+# --- requests while models are loaded, replaced and unloaded: none fails, and one version answers each
 
-    def __init__(self, **unready: str) -> None:
-        make: Any = None
-        super().__init__(make)
-        self._unready = unready
 
-    def unready(self) -> dict[str, str]:
-        return self._unready
+serving_m = partial(living, control_mode="explicit", load_models=("m",))
 
-    def names(self) -> set[str]:
-        return {"a", "b", *self._unready}
+
+def test_a_version_that_was_found_and_then_left_passes_requests_on(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    with serving_m(tmp_path) as bench:
+        found = bench.engine.model("m")
+        put(tmp_path / "m" / "1" / "model.fake", "2")
+        bench.load("m")
+        until(lambda: bench.backend.models[0].is_closed)
+        assert weight_of(bench.submit_to(found, "m")) == 2
+        bench.engine.unload_model("m", False, wait=True)
+        with pytest.raises(ModelNotFound, match="'m' has no available versions"):
+            weight_of(bench.submit_to(found, "m"))
+
+
+def test_a_load_does_not_wait_for_an_unload(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    with serving_m(tmp_path) as bench:
+        with bench.running("m") as responses:
+            bench.engine.unload_model("m", False)
+            bench.load("m")
+            assert bench.index() == ["m 1 READY"]
+            assert bench.ask("m") == 1
+            assert not bench.backend.models[0].is_closed
+        assert weight_of(responses) == 1
+        until(lambda: bench.backend.models[0].is_closed)
+        assert bench.index() == ["m 1 READY"]
+
+
+def test_requests_are_refused_while_the_server_stops(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    with serving_m(tmp_path) as bench:
+        with bench.running("m") as running:
+            bench.engine.begin_exit()
+            assert not bench.engine.finish(0)
+            with pytest.raises(
+                ServerStopping, match="scheduler for model has stopped accepting new inference requests"
+            ):
+                bench.ask("m")
+        assert weight_of(running) == 1
+
+
+@pytest.mark.parametrize("mode", ["none", "poll", "explicit"])
+def test_the_exit_does_not_wait_for_a_load(tmp_path: Path, mode: str) -> None:
+    for name in ("held", "held too", "waiting"):
+        write(tmp_path, name, 1)
+    bench = Bench(
+        [tmp_path],
+        lambda text: LocalSource(Path(text)),
+        control_mode=mode,
+        load_models=("held", "held too", "waiting") if mode == "explicit" else (),
+        load_threads=2,
+        poll_secs=0.01,
+    )
+    with bench.backend.holding("held"), bench.backend.holding("held too"):
+        bench.engine.start()
+        until(lambda: len(bench.backend.loads) == 2)
+        bench.engine.begin_exit()
+        assert bench.engine.finish(LIMIT_S)
+        assert bench.engine.phase().name == Phase.EXITING
+        assert {"trident-lifecycle", "trident-load"} <= set(threads())
+    # The held load ends and leaves nothing behind; a load that waited for a thread does not begin.
+    until(lambda: threads() == [])
+    assert all(model.is_closed for model in bench.backend.models)
+    assert len(bench.backend.loads) == 2
+
+
+# --- poll mode: the server follows changes in the repositories, and keeps the old models when the new ones are broken
+
+
+NOT_UNIQUE = "model appears in two or more repositories"
 
 
 @pytest.fixture
-def progress() -> StartProgress:
-    return StartProgress()
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A server on a repository with model `m` of weight 1."""
+    write(tmp_path, "m", 1)
+    with polling(tmp_path) as bench:
+        yield bench
 
 
-@pure_python_only
-def test_the_phase_counts_the_models_while_they_load(progress: StartProgress) -> None:
-    assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.STARTING)
-    assert not progress.wait_listed(0.0)
-    progress.begin(2)
-    assert progress.wait_listed(0.0)
-    progress.begin_model("a")
-    assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.LOADING, model="a", total=2)
-    progress.end_model("a", "")
-    assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.LOADING, done=1, total=2)
-    assert not progress.has_ended
-    assert not progress.wait(0.0)
+def test_a_failed_model_that_is_removed_leaves_the_index(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    for name, weight, config in (("broken", BROKEN, CONFIG), ("typo", "1", "max_batch_sise: 8")):
+        write(tmp_path, name, weight, config=config)
+    with polling(tmp_path) as bench:
+        assert not bench.engine.is_ready()
+        shutil.rmtree(tmp_path / "broken")
+        bench.poll()
+        assert not bench.engine.is_ready()
+        shutil.rmtree(tmp_path / "typo")
+        bench.poll()
+        assert bench.index() == ["m 1 READY"]
+        assert bench.engine.is_ready()
 
 
-def test_a_start_that_cannot_list_ends(progress: StartProgress) -> None:
-    progress.fail("model repository", "why")
-    progress.end()
-    assert progress.wait_listed(0.0)
+def test_a_repository_that_vanishes_keeps_its_models(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write(first, "m", 1)
+    write(first, "typo", 1, config="max_batch_sise: 8")
+    write(second, "other", 1)
+    with polling(first, second) as bench:
+        before = bench.index()
+        first.rename(tmp_path / "away")
+        put(second / "other" / "1" / "model.fake", "2")
+        bench.poll()
+        assert bench.index() == before
+        assert not bench.engine.is_ready()
+        assert (bench.ask("m"), bench.ask("other")) == (1, 2)
+        (tmp_path / "away").rename(first)
+        put(first / "m" / "1" / "model.fake", "3")
+        bench.poll()
+        assert bench.index() == before
+        assert bench.ask("m") == 3
 
 
-@pure_python_only
-def test_a_model_that_failed_is_not_counted_until_it_serves(progress: StartProgress) -> None:
-    progress.begin(2)
-    for name, failure in (("a", ""), ("b", "why")):
-        progress.begin_model(name)
-        progress.end_model(name, failure)
-    progress.end()
-    failed = ServingPhase(name=Phase.FAILED, done=1, total=2, failures={"b": "why"})
-    assert progress.serving_phase(KnownModels(b="why")) == failed
-    assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.FAILED, done=2, total=2)
+@pytest.mark.parametrize("removed", ["copy", "original"])
+def test_a_model_that_is_copied_into_another_repository_is_unloaded(tmp_path: Path, removed: str) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write(first, "m", 1)
+    second.mkdir()
+    with polling(first, second) as bench:
+        shutil.copytree(first / "m", second / "m")
+        bench.poll()
+        bench.poll()
+        assert bench.index() == [f"m UNAVAILABLE {NOT_UNIQUE}"]
+        assert bench.engine.is_ready()
+        with pytest.raises(ModelNotReady, match=NOT_UNIQUE):
+            bench.ask("m")
+        shutil.rmtree((second if removed == "copy" else first) / "m")
+        bench.poll()
+        assert bench.index() == ["m 1 READY"]
+        assert bench.ask("m") == 1
+        assert bench.backend.loads == ["m:1=1", "m:1=1"]
+        bench.poll()
+        assert len(bench.backend.loads) == 2
 
 
-def test_an_exit_during_the_start_stays_an_exit(progress: StartProgress) -> None:
-    progress.exit()
-    progress.begin(1)
-    progress.end()
-    assert progress.phase is Phase.EXITING
-    assert progress.has_ended
+def test_a_model_waits_for_a_thread_once_however_often_it_changes(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    write(tmp_path, "other", 1)
+    with polling(tmp_path, load_threads=1) as bench:
+        with bench.backend.holding("m"):
+            put(tmp_path / "m" / "1" / "model.fake", "2")
+            bench.lifecycle.poll()
+            until(lambda: bench.backend.loads[-1] == "m:1=2")
+            for weight in ("2", "3", BROKEN):
+                put(tmp_path / "other" / "1" / "model.fake", weight)
+                write(tmp_path, "gone", 1)
+                bench.lifecycle.poll()
+            assert len(bench.lifecycle._threads._waiting) == 2
+            shutil.rmtree(tmp_path / "gone")
+            bench.lifecycle.poll()
+        assert bench.lifecycle._threads.wait_idle(LIMIT_S)
+        assert [load for load in bench.backend.loads if not load.startswith("m:")][1:] == ["other:1=broken"]
+        assert bench.index() == ["m 1 READY", "other 1 READY Internal: the weights are broken"]
+
+
+def test_a_failing_model_is_retried_less_and_less_often_and_at_once_when_it_changes(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path / "m" / "1" / "model.fake", BROKEN)
+    for _ in range(16):
+        bench.poll()
+    failures = sum("failed to load 'm' version 1" in record.getMessage() for record in caplog.records)
+    assert 3 <= failures <= 5
+    assert bench.ask("m") == 1
+    put(tmp_path / "m" / "1" / "model.fake", "2")
+    bench.poll()
+    assert bench.ask("m") == 2
+
+
+def test_several_engines_poll_at_the_same_moments_whenever_they_started() -> None:
+    first, second = EnginePlace(0, 2), EnginePlace(1, 2)
+    for now_s in (120.0, 121.5, 134.9):
+        assert now_s + seconds_until_poll(15, first, now_s) == 135
+    assert 122.0 + seconds_until_poll(15, second, 122.0) == 135
+    assert seconds_until_poll(15, EnginePlace(), 122.0) == 15

@@ -167,18 +167,6 @@ def test_a_load_that_waits_for_another_lends_its_slot() -> None:
         pass
 
 
-def test_a_slot_is_taken_back_after_the_wait_and_only_a_loading_model_lends_one() -> None:
-    slots = LoadSlots(1)
-    with slots.taken("asker"):
-        with slots.lent("asker", "asked"), slots.taken("asked"):
-            pass
-        assert not slots._slots.acquire(blocking=False)
-    assert slots._slots.acquire(blocking=False)
-    slots = LoadSlots(1)
-    with slots.lent("a", "a"), slots.taken("a"):
-        pass
-
-
 def test_a_model_cannot_wait_for_its_own_load() -> None:
     slots = LoadSlots(2)
     with slots.taken("a"), slots.taken("b"), slots.lent("a", "b"):
@@ -227,17 +215,3 @@ def test_loads_of_the_start_and_of_polls_are_counted(tmp_path: Path) -> None:
             ("poll", "failure"): 2,
         }
         assert states(bench) == ["bad 1 READY", "m 1 READY", "m 2 UNAVAILABLE", "typo  UNAVAILABLE"]
-
-
-def test_loads_by_request_are_counted_and_unloaded_versions_have_no_state(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    with living(tmp_path, control_mode="explicit") as bench:
-        bench.load("m")
-        assert states(bench) == ["m 1 READY"]
-        bench.engine.unload_model("m", False, wait=True)
-        assert states(bench) == []
-        put(tmp_path / "m" / "1" / "model.fake", BROKEN)
-        with pytest.raises(ServerError, match="load failed"):
-            bench.load("m")
-        assert states(bench) == ["m 1 UNAVAILABLE"]
-        assert counted(bench.lifecycle.load_counts) == {("request", "success"): 1, ("request", "failure"): 1}

@@ -144,13 +144,6 @@ def test_memory_of_a_load_in_progress_is_waited_for() -> None:
     assert order == ["the first ends", "the second begins"]
 
 
-@pytest.mark.parametrize(
-    ("total", "reserve"), [(GIB, 64 * MIB), (4 * GIB, GIB // 5), (64 * GIB, 512 * MIB), (0, 64 * MIB)]
-)
-def test_the_reserve_is_a_part_of_the_total_within_bounds(total: int, reserve: int) -> None:
-    assert reserve_of(total) == reserve
-
-
 class OnGpus(FakeBackend):
     supports_gpus = True
 

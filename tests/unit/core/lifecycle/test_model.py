@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import NoneType
 
@@ -27,23 +27,25 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     write,
 )
 from tests.waiting import until
+from trident.core.backends.registry import BackendRegistry
 from trident.core.config.parse import parse_model_config
-from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerError, ServerStopping
+from trident.core.errors import (
+    InvalidRequest,
+    ModelLoadFailed,
+    ModelLoading,
+    ModelNotFound,
+    ModelNotReady,
+    ServerError,
+    ServerStopping,
+)
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Content, Model, Plan, Retirement, plan_reload
+from trident.core.lifecycle.models import Models, find_steps
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.state import TRANSITIONS, ModelState, VersionState
+from trident.core.lifecycle.state import UNLOADED, ModelState
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.repositories import Located, ModelKey
 from trident.core.repository.sources import LocalSource, SourceFile
-
-
-def test_every_state_has_a_row_and_other_moves_are_bugs() -> None:
-    assert set(TRANSITIONS) == set(ModelState)
-    state = VersionState("m", 1, "server start")
-    with pytest.raises(RuntimeError, match="model m:1 cannot go from LOADING to UNLOADING"):
-        state.move(ModelState.UNLOADING)
-
 
 PLAN_CONFIG = 'backend: "onnxruntime" max_batch_size: 8 '
 ALL_OF_PLAN = PLAN_CONFIG + "version_policy { all {} }"
@@ -181,17 +183,6 @@ def test_the_old_version_serves_until_the_new_one_does(repository: Repository) -
     assert list(repository.model.serving) == [2]
 
 
-def test_only_the_version_that_changed_is_loaded(repository: Repository) -> None:
-    repository.write(1, 2, config=ALL)
-    repository.load()
-    kept = repository.model.serving[1]
-    repository.put("2/model.fake", "20")
-    repository.load()
-    assert repository.backend.loads[2:] == ["m:2=20"]
-    assert repository.model.serving[1] is kept
-    assert repository.settled() == {1: "READY", 2: "READY"}
-
-
 def test_a_failed_reload_gives_the_reason_and_the_next_success_clears_it(repository: Repository) -> None:
     repository.write(1)
     repository.load()
@@ -261,29 +252,6 @@ def test_a_wrong_configuration_leaves_the_old_version_serving(repository: Reposi
     repository.load()
     assert repository.model.problem == ""
     assert repository.backend.loads == ["m:1=1"]
-
-
-def test_files_that_return_clear_the_reason_without_a_load(repository: Repository) -> None:
-    repository.write(1)
-    repository.load()
-    config = repository.path / "m" / "config.pbtxt"
-    config.rename(repository.path / "kept")
-    repository.put("config.pbtxt", "no configuration")
-    repository.failure()
-    assert repository.model.problem
-    (repository.path / "kept").replace(config)
-    repository.load()
-    assert repository.model.problem == ""
-    assert repository.backend.loads == ["m:1=1"]
-
-
-def test_a_model_without_versions_cannot_be_loaded(repository: Repository) -> None:
-    repository.put("config.pbtxt", CONFIG)
-    error = repository.failure()
-    assert isinstance(error, ModelLoadFailed)
-    assert error.message == "failed to load 'm', no version is available"
-    reason = "Invalid argument: at least one version must be available under the version policy of model 'm'"
-    assert repository.model.problem == reason
 
 
 def test_instances_are_added_in_place(repository: Repository) -> None:
@@ -369,16 +337,125 @@ def test_queued_requests_still_run_until_the_wait_ends(tmp_path: Path) -> None:
         assert weight_of(running) == 1
 
 
-def test_the_log_names_the_versions_with_requests_in_flight(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    retirement = Retirement(report_s=0.001)
-    found = f"Timeout {LIMIT_S:.0f}: Found 1 model versions that have in-flight inferences"
-    with serving(tmp_path) as (bench, version, _), ThreadPoolExecutor(1) as pool:
-        with bench.running("m"):
-            retirement.begin(version, "a test")
-            waiting = pool.submit(retirement.wait, LIMIT_S)
-            until(lambda: caplog.messages.count(found) >= 2)
-            assert "Model 'm' (version 1) has 1 in-flight inferences" in caplog.messages
-        assert waiting.result(LIMIT_S)
-    assert Retirement().wait(3)
-    assert caplog.messages[-1] == "Timeout 3: Found 0 model versions that have in-flight inferences"
+# --- models
+
+
+def empty(*, namespacing: bool = False) -> Models:
+    loader = ModelLoader(EngineOptions(repositories=()), BackendRegistry({}))
+    known = Models(
+        lambda key, models: Model(
+            key, loader, Retirement(), models.publish, models.find, partial(find_steps, models, key.namespace)
+        ),
+        namespacing=namespacing,
+    )
+    known.are_listed = True
+    return known
+
+
+def enter(known: Models, key: ModelKey, number: int, state: ModelState) -> None:
+    model = known.add(key)
+    version = ModelVersion(key.name, number, "a test", known.find)
+    if state is ModelState.LOADING:
+        model.is_awaited = True
+    else:
+        version.state.move(state, "Internal: broken" if state is ModelState.UNAVAILABLE else "")
+    model.versions = {**model.versions, number: version}
+    if state is ModelState.READY:
+        model.serving = {**model.serving, number: version}
+
+
+def models(*versions: tuple[str, int, ModelState]) -> Models:
+    known = empty()
+    for name, number, state in versions:
+        enter(known, ModelKey(name), number, state)
+    known.publish()
+    return known
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "kind", "message"),
+    [
+        ("nope", -1, ModelNotFound, "Request for unknown model: 'nope' is not found"),
+        ("m", 9, ModelNotFound, "Request for unknown model: 'm' version 9 is not found"),
+        ("m", 7, ModelNotReady, "Request for unknown model: 'm' version 7 is not at ready state"),
+        ("m", 8, ModelLoading, "Request for unknown model: 'm' version 8 is not at ready state"),
+        ("gone", -1, ModelNotFound, "Request for unknown model: 'gone' has no available versions"),
+        ("failed", 1, ModelNotReady, "Request for unknown model: 'failed' version 1 is not at ready state"),
+        ("failed", 2, ModelNotFound, "Request for unknown model: 'failed' version 2 is not found"),
+        ("loading", -1, ModelLoading, "model 'loading' is still being loaded"),
+        ("loading", 1, ModelLoading, "Request for unknown model: 'loading' version 1 is not at ready state"),
+        ("loading", 9, ModelNotFound, "Request for unknown model: 'loading' version 9 is not found"),
+        ("awaited", -1, ModelLoading, "model 'awaited' is still being loaded"),
+        ("awaited", 9, ModelLoading, "model 'awaited' is still being loaded"),
+        ("empty", -1, ModelNotFound, "Request for unknown model: 'empty' is not found"),
+        # Triton has the reasons of failed loads only in its log.
+        ("failed", -1, ModelNotReady, "model 'failed' failed to load: version 1 is UNAVAILABLE: Internal: broken"),
+        ("invalid", -1, ModelNotReady, "model 'invalid' failed to load: Invalid argument: nothing in it"),
+        ("invalid", 1, ModelNotReady, "model 'invalid' failed to load: Invalid argument: nothing in it"),
+    ],
+)
+def test_lookup_errors_have_the_texts_of_triton(name: str, version: int, kind: type[ServerError], message: str) -> None:
+    known = models(
+        ("m", 1, ModelState.READY),
+        ("m", 7, ModelState.UNAVAILABLE),
+        ("m", 8, ModelState.LOADING),
+        ("loading", 1, ModelState.LOADING),
+        ("failed", 1, ModelState.UNAVAILABLE),
+        ("gone", 1, ModelState.READY),
+    )
+    gone = known.add(ModelKey("gone"))
+    gone.serving = {}
+    gone.versions[1].state.move(ModelState.UNLOADING)
+    gone.versions[1].state.move(ModelState.UNAVAILABLE, UNLOADED)
+    known.publish()
+    known.add(ModelKey("awaited")).is_awaited = True
+    known.add(ModelKey("empty"))
+    known.add(ModelKey("invalid")).problem = "Invalid argument: nothing in it"
+    with pytest.raises(kind) as caught:
+        known.find(name, version)
+    assert caught.value.message == message
+
+
+def test_a_model_that_failed_to_load_hints_at_the_cure() -> None:
+    known = models()
+    failed = known.add(ModelKey("failed"))
+    version = ModelVersion("failed", 1, "a test", known.find)
+    version.fail(ModelLoadFailed("broken", hint="mend it"))
+    failed.versions = {1: version}
+    known.publish()
+    with pytest.raises(ModelNotReady) as caught:
+        known.find("failed", -1)
+    assert caught.value.hint == "mend it; `trident validate REPO` lists all problems of a repository"
+
+
+def test_any_name_may_exist_until_the_repositories_have_been_read() -> None:
+    known = models(("m", 1, ModelState.READY))
+    known.are_listed = False
+    assert known.find("m", -1).version == 1
+    with pytest.raises(ModelLoading, match=r"^Server not ready$") as caught:
+        known.find("nope", -1)
+    assert caught.value.retry_after_s == 1
+
+
+def test_the_hint_gives_the_reason_why_a_version_is_not_ready() -> None:
+    with pytest.raises(ModelNotReady) as caught:
+        models(("m", 7, ModelState.UNAVAILABLE)).find("m", 7)
+    assert caught.value.hint == "version 7 is UNAVAILABLE: Internal: broken"
+
+
+def test_a_model_is_ready_if_each_version_is_ready_or_unloaded() -> None:
+    (model,) = models(("m", 1, ModelState.READY), ("m", 2, ModelState.READY)).all()
+    assert model.is_ready
+    model.versions[1].state.move(ModelState.UNLOADING)
+    assert model.is_ready
+    model.versions[1].state.move(ModelState.UNAVAILABLE, UNLOADED)
+    assert model.is_ready
+    (failed,) = models(("m", 1, ModelState.UNAVAILABLE)).all()
+    assert not failed.is_ready
+
+
+def test_a_model_without_versions_is_unready_if_it_was_required_at_start() -> None:
+    model = empty().add(ModelKey("m"))
+    assert model.is_ready
+    model.required = True
+    assert not model.is_ready

@@ -189,14 +189,6 @@ def test_what_an_instance_remembered_is_lost_when_it_stops_serving(
     assert scheduler.forgotten == [A, B]
 
 
-def test_the_last_instance_keeps_its_work(scheduler: FakeScheduler, resting: RestingInstances) -> None:
-    resting.change(A, False)
-    resting.change(B, False)
-    assert scheduler.instances == [B]
-    resting.change(B, True)
-    assert scheduler.instances == [B]
-
-
 def test_an_instance_may_be_removed_while_it_rests(scheduler: FakeScheduler, resting: RestingInstances) -> None:
     resting.change(A, False)
     resting.remove(A)
@@ -205,10 +197,3 @@ def test_an_instance_may_be_removed_while_it_rests(scheduler: FakeScheduler, res
     scheduler.add(A)
     resting.remove(B)
     assert scheduler.instances == [A]
-
-
-def test_nothing_comes_back_after_an_unload(scheduler: FakeScheduler, resting: RestingInstances) -> None:
-    resting.change(A, False)
-    scheduler.is_closed = True
-    resting.change(A, True)
-    assert scheduler.instances == [B]

@@ -27,7 +27,7 @@ from tests.unit.core.remote.remote_parts import (
     served,
 )
 from tests.unit.core.remote.thread_link import ThreadLink
-from tests.unit.core.scheduling.later_bench import described, later_benches, text
+from tests.unit.core.scheduling.scheduler_bench import described, later_benches, text
 from tests.unit.fake_engine import identity_spec
 from tests.waiting import until
 from trident.core.errors import InvalidRequest, ModelNotFound, QueueFull, RequestCancelled

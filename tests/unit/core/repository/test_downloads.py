@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.unit.core.repository.memory_store import PIECE, Fault, MemoryStore, downloader, lost, md5
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cache import Snapshot
-from trident.core.repository.download import Backoff, ContentHash, Downloader, GivenUp
+from trident.core.repository.download import Backoff, Downloader
 from trident.core.repository.progress import DownloadProgress, DownloadSnapshot
-from trident.core.repository.stores.object_store import Checksum, StoredObject, TransientError, digest_checksum
+from trident.core.repository.stores.object_store import Checksum, StoredObject, TransientError
 
 LARGE = random.Random(1).randbytes(95 * PIECE + 17)  # ten parts
 SMALL = b"small"
@@ -136,20 +133,6 @@ def test_checksum_of_a_multi_part_upload_is_verified(tmp_path: Path, store: Memo
     assert contents(downloader(tmp_path).fetch(store, "m", 1, large)) == {"1/model.onnx": LARGE}
 
 
-@given(st.binary(max_size=60), st.integers(0, 20), st.integers(1, 25))
-def test_checksum_does_not_depend_on_the_pieces(content: bytes, part_size: int, piece: int) -> None:
-    made = ContentHash(Checksum("md5", "", hashlib.md5, part_size))
-    for at in range(0, len(content), piece):
-        made.update(content[at : at + piece])
-    parts = [content[at : at + part_size] for at in range(0, len(content), part_size)] or [b""] if part_size else []
-    assert made.value() == md5(b"".join(bytes.fromhex(md5(part)) for part in parts) if parts else content)
-
-
-@pytest.mark.parametrize("digest", ["", "md5", "md5:", "crc32c:00000000", "nothing:12"])
-def test_digest_that_identifies_no_content_gives_none(digest: str) -> None:
-    assert digest_checksum(digest) is None
-
-
 def test_wrong_digest_does_not_identify_the_content(tmp_path: Path, store: MemoryStore) -> None:
     """An etag that only looks like an MD5, and a storage without checksums: no other object may use this content."""
     other = MemoryStore({"m/config.pbtxt": b"smelt"}, location="memory://other", checksums=False)
@@ -186,34 +169,6 @@ def test_concurrent_downloads_fetch_shared_objects_once(tmp_path: Path, store: M
     assert leftovers(tmp_path) == []
 
 
-def test_concurrent_reads_are_limited(tmp_path: Path) -> None:
-    stores = [MemoryStore({f"m/{index}": b"x" * PIECE for index in range(40)}, location=f"memory://{n}") for n in "ab"]
-    together = threading.Barrier(4)
-    lock = threading.Lock()
-    now, most = 0, 0
-
-    def counted(read: Callable[[StoredObject, int, int], Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
-        def counting(wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
-            nonlocal now, most
-            with lock:
-                now += 1
-                most = max(most, now)
-            together.wait(30)
-            yield from read(wanted, start, stop)
-            with lock:
-                now -= 1
-
-        return counting
-
-    for store in stores:
-        store.digests = store.checksums = False
-        store.read = counted(store.read)  # type: ignore[method-assign]
-    over = downloader(tmp_path)
-    with ThreadPoolExecutor(2) as pool:
-        assert all(len(contents(snapshot)) == 40 for snapshot in pool.map(lambda store: fetch(over, store), stores))
-    assert most == 4
-
-
 def test_stop_ends_running_downloads(tmp_path: Path, store: MemoryStore) -> None:
     reached, release = threading.Event(), threading.Event()
 
@@ -232,29 +187,6 @@ def test_stop_ends_running_downloads(tmp_path: Path, store: MemoryStore) -> None
             running.result(30)
     with pytest.raises(RepositoryUnavailable, match="was stopped"):
         fetch(over, store)
-
-
-def test_unexpected_exception_is_raised_as_it_is(tmp_path: Path, store: MemoryStore) -> None:
-    store.fail("m/1/model.onnx", Fault(0, LookupError("a bug")))
-    with pytest.raises(LookupError, match="a bug"):
-        fetch(downloader(tmp_path), store)
-    assert contents(fetch(downloader(tmp_path), store)) == WHOLE
-
-
-def test_cache_limit_holds_across_downloads(tmp_path: Path) -> None:
-    over = downloader(tmp_path, max_bytes=250)
-    for index in range(5):
-        store = MemoryStore({"m/x": bytes([index]) * 100})
-        store.location = f"memory://{index}"
-        fetch(over, store).release()
-    assert sum(path.stat().st_size for path in (tmp_path / "blobs").iterdir()) == 200
-
-
-def test_what_is_stopped_gives_up() -> None:
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(GivenUp):
-        Backoff().call(failing(1), "list", stop)
 
 
 def failing(times: int) -> Callable[[], str]:
@@ -334,26 +266,3 @@ def test_download_is_counted_and_logged(
         retries_total=1,
         seconds_total=5.0,
     )
-
-
-def test_overlapping_downloads_are_counted_together(progress: DownloadProgress, clock: Clock) -> None:
-    """A finished download counts until the last one ends. A failed one does not, as its bytes will never arrive."""
-    with progress.download("a", "model 'a'", 0, 1, 10):
-        with progress.download("b", "model 'b'", 0, 1, 20) as second:
-            second.received(20)
-            second.finished()
-        with contextlib.suppress(ValueError), progress.download("c", "model 'c'", 0, 1, 40):
-            assert progress.snapshot().models == ("a", "c")
-            raise ValueError
-        seen = progress.snapshot()
-        assert (seen.models, seen.bytes_done, seen.bytes_total, seen.objects_done) == (("a",), 20, 30, 1)
-    assert not progress.snapshot().active
-
-
-def test_model_in_the_cache_counts_as_hits(progress: DownloadProgress, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "trident.repository")
-    progress.found("model 'm' version 2", 4)
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("DEBUG", "model 'm' version 2 is in the cache: 4 objects")
-    ]
-    assert progress.snapshot().cache_hits_total == 4

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.core.repository.memory_store import MemoryStore
 from trident.core.errors import RepositoryUnavailable
-from trident.core.repository.cache import ModelCache, Snapshot, snapshot_id
+from trident.core.repository.cache import ModelCache, Snapshot
 from trident.core.repository.disk import disk_failure, lock_shared, try_lock_exclusive
 from trident.core.repository.stores.object_store import StoredObject
 
@@ -182,13 +182,6 @@ def test_full_disk_evicts_unused_entries_before_it_fails(tmp_path: Path) -> None
     assert str(tmp_path) in refused.value.message
 
 
-def test_one_download_of_a_model_at_a_time(tmp_path: Path) -> None:
-    lock = ModelCache(tmp_path).try_lock(HERE, "m")
-    assert lock is not None
-    assert ModelCache(tmp_path).try_lock(HERE, "m") is None
-    lock.release()
-
-
 def test_world_writable_folder_is_refused(tmp_path: Path) -> None:
     open_folder = tmp_path / "open"
     open_folder.mkdir()
@@ -229,9 +222,6 @@ def test_eviction_skips_a_locked_snapshot(tmp_path: Path) -> None:
     assert sizes(cache) == []
 
 
-CONTENTS = {"1/model.onnx": StoredObject("m/1/model.onnx", 5, "1"), "2/": StoredObject("m/2/", 0, "1")}
-
-
 def write(folder: Path, content: bytes = b"graph") -> None:
     (folder / "1").mkdir()
     (folder / "2").mkdir()
@@ -242,61 +232,6 @@ def write(folder: Path, content: bytes = b"graph") -> None:
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Snapshot:
     return Snapshot(tmp_path, "abc", "m")
-
-
-def test_snapshot_appears_complete(snapshot: Snapshot, tmp_path: Path) -> None:
-    assert not snapshot.holds(CONTENTS)
-    with snapshot.staged(CONTENTS) as folder:
-        write(folder)
-        assert not snapshot.path.exists()
-    assert snapshot.holds(CONTENTS)
-    assert snapshot.path == tmp_path / "abc" / "m"
-    snapshot.release()
-
-
-def test_failed_block_leaves_no_snapshot(snapshot: Snapshot, tmp_path: Path) -> None:
-    with pytest.raises(LookupError), snapshot.staged(CONTENTS):
-        raise LookupError
-    assert [path.name for path in tmp_path.iterdir()] == ["abc.lock"]
-    snapshot.release()
-
-
-def test_second_publisher_keeps_the_first_snapshot(snapshot: Snapshot, tmp_path: Path) -> None:
-    with snapshot.staged(CONTENTS) as second:
-        with snapshot.staged(CONTENTS) as first:
-            write(first)
-        inode = snapshot.path.stat().st_ino
-        write(second)
-    assert snapshot.path.stat().st_ino == inode
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["abc", "abc.lock"]
-    snapshot.release()
-
-
-@pytest.mark.parametrize("damage", ["1/model.onnx", "2"])
-def test_damaged_snapshot_does_not_hold_its_contents(snapshot: Snapshot, damage: str) -> None:
-    with snapshot.staged(CONTENTS) as folder:
-        write(folder)
-    path = snapshot.path / damage
-    path.rmdir() if path.is_dir() else path.write_bytes(b"grap")
-    assert not snapshot.holds(CONTENTS)
-    snapshot.release()
-
-
-def test_identity_depends_on_location_model_and_tags() -> None:
-    same = snapshot_id("s3://a", "m", CONTENTS)
-    assert same == snapshot_id("s3://a", "m", dict(reversed(CONTENTS.items())))
-    changed = {**CONTENTS, "2/": StoredObject("m/2/", 0, "2")}
-    assert (
-        len(
-            {
-                same,
-                snapshot_id("s3://b", "m", CONTENTS),
-                snapshot_id("s3://a", "n", CONTENTS),
-                snapshot_id("s3://a", "m", changed),
-            }
-        )
-        == 4
-    )
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

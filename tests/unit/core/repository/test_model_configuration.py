@@ -1,20 +1,84 @@
-"""The configuration of a model on the disk: its file, its completion, its problems, its checksums."""
+"""A model directory that a test writes, and a stand-in for the backend that reads its graphs."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.unit.core.repository.written_model import COMPLETE, Graphs, loaded, model_with_versions, write
-from trident.core.config.autocomplete import GpuIds
+from trident.core.config.autocomplete import BackendFacts, GpuIds
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import BackendFailed, ErrorCode, ModelLoadFailed, ModelNotFound, NotInstalled
-from trident.core.repository.config import LARGEST_CONFIG, check_checksums, check_config, check_model, read_config
+from trident.core.repository.config import (
+    check_checksums,
+    check_config,
+    check_model,
+    load_config,
+    read_config,
+)
 from trident.core.repository.repository import ModelDirectory
+
+COMPLETE = (
+    'backend: "onnxruntime" max_batch_size: 8 input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } '
+    'output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] } '
+)
+
+
+class Graphs:
+    """A BackendFacts whose graphs are all the same; it records which versions it inspected."""
+
+    def __init__(self, gpu_ids: GpuIds = ()) -> None:
+        self.inspected: list[str] = []
+        self._gpu_ids = gpu_ids
+
+    def gpu_ids(self, config: ModelConfig) -> GpuIds:
+        return self._gpu_ids
+
+    def default_max_batch_size(self, config: ModelConfig) -> int:
+        return 4
+
+    def check(self, config: ModelConfig) -> None: ...
+
+    def completes(self, config: ModelConfig) -> bool:
+        return False
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+        self.inspected.append(path.name)
+        if not (path / config.default_model_filename).exists():
+            raise BackendFailed(f"no model in {path.name}")
+        return ModelSignature((TensorSignature("IN", "FP32", (-1, 4)),), (TensorSignature("OUT", "FP32", (-1, 4)),))
+
+
+def model_with_versions(path: Path, *versions: int) -> ModelDirectory:
+    """The model `path.name`, with an empty model file in each version and no configuration."""
+    for version in versions:
+        (path / str(version)).mkdir(parents=True)
+        (path / str(version) / "model.onnx").touch()
+    return ModelDirectory(path.name, path)
+
+
+def write(directory: ModelDirectory, text: str | bytes, name: str = "config.pbtxt") -> None:
+    path = directory.path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def loaded(
+    directory: ModelDirectory,
+    backends: BackendFacts,
+    *,
+    config_name: str = "",
+    auto_complete: bool = True,
+    version: int | None = None,
+) -> ModelConfig:
+    """The configuration in the file, completed."""
+    written = read_config(directory, config_name=config_name, required=not auto_complete)
+    return load_config(directory, written, backends, auto_complete=auto_complete, version=version)
+
+
+# --- the configuration of a model on the disk: its file, its completion, its problems, its checksums
 
 
 @pytest.fixture
@@ -36,25 +100,6 @@ def test_a_model_without_its_configuration(directory: ModelDirectory, caplog: py
     assert caught.value.message == "model configuration is not provided for model 'm'"
     missing = directory.path / "config.pbtxt"
     assert caplog.messages == [f"failed to open text file for read {missing}: No such file or directory"]
-
-
-def test_renamed_directory_overrides_the_name(tmp_path: Path) -> None:
-    model = model_with_versions(tmp_path / "m", 1)
-    write(model, 'name: "other"')
-    assert read_config(ModelDirectory("cat", model.path, is_renamed=True)).name == "cat"
-
-
-def test_folder_in_place_of_the_file_is_refused(directory: ModelDirectory) -> None:
-    (directory.path / "config.pbtxt").mkdir()
-    with pytest.raises(InvalidModelConfig, match=r"config.pbtxt: it is not a regular file$"):
-        read_config(directory)
-
-
-def test_file_beyond_the_largest_size_is_refused(directory: ModelDirectory) -> None:
-    write(directory, "")
-    os.truncate(directory.path / "config.pbtxt", LARGEST_CONFIG + 1)
-    with pytest.raises(InvalidModelConfig, match=r"it has 8388609 bytes, a model configuration may have 8388608$"):
-        read_config(directory)
 
 
 @pytest.fixture
@@ -119,12 +164,6 @@ def stored(tmp_path: Path) -> ModelDirectory:
     return model_with_versions(tmp_path / "m", 1, 3)
 
 
-def test_a_check_without_a_configuration(stored: ModelDirectory) -> None:
-    assert check_model(stored, Graphs()).problems == []
-    found = check_model(stored, Graphs(), auto_complete=False).problems
-    assert [problem.path for problem in found] == [str(stored.path)]
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -162,14 +201,6 @@ def test_inputs_are_checked_even_if_the_graph_cannot_be_inspected(stored: ModelD
     (stored.path / "3" / "model.onnx").unlink()
     found = check_model(stored, Graphs()).problems
     assert [problem.path for problem in found] == ["input[0].data_type", str(stored.path / "3")]
-
-
-def test_an_error_of_the_check_without_a_field_is_that_of_the_version(stored: ModelDirectory) -> None:
-    class Refuses(Graphs):
-        def check(self, config: ModelConfig) -> None:
-            raise ModelLoadFailed("not here")
-
-    assert check_model(stored, Refuses()).problems == [Problem(str(stored.path / "3"), "not here")]
 
 
 def test_problems_of_files_and_graphs_are_found(stored: ModelDirectory) -> None:

@@ -22,37 +22,11 @@ from trident.core.repository.repository import (
     ContentDigest,
     ModelDirectory,
     available_versions,
-    config_path,
-    detection_files,
     read_labels,
     select_versions,
     version_directories,
     version_path,
 )
-
-
-def test_named_configuration_takes_precedence_over_the_plain_one(tmp_path: Path) -> None:
-    directory = ModelDirectory("m", tmp_path)
-    assert config_path(directory, "fast") is None
-    plain = tmp_path / "config.pbtxt"
-    plain.touch()
-    assert config_path(directory) == plain
-    assert config_path(directory, "fast") == plain
-    named = tmp_path / "configs" / "fast.pbtxt"
-    named.parent.mkdir()
-    named.touch()
-    assert config_path(directory, "fast") == named
-    assert config_path(directory) == plain
-
-
-def test_detection_files_are_those_of_the_first_sub_directory(tmp_path: Path) -> None:
-    directory = ModelDirectory("m", tmp_path)
-    assert detection_files(directory) == frozenset()
-    for version, name in (("1", "model.onnx"), ("2", "model.py")):
-        (tmp_path / version).mkdir()
-        (tmp_path / version / name).touch()
-    assert detection_files(directory) == {"model.onnx"}
-    assert detection_files(ModelDirectory("gone", tmp_path / "gone")) == frozenset()
 
 
 def test_numbered_directories_are_versions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -67,10 +41,6 @@ def test_numbered_directories_are_versions(tmp_path: Path, caplog: pytest.LogCap
     skipped = [message for message in caplog.messages if message.endswith("which fails to convert to integral number")]
     assert len(skipped) == 5
     assert "ignore version directory 'abc' which fails to convert to integral number" in skipped
-
-
-def test_missing_directory_has_no_versions(tmp_path: Path) -> None:
-    assert version_directories(ModelDirectory("m", tmp_path / "gone")) == []
 
 
 @pytest.mark.parametrize(
@@ -292,12 +262,6 @@ def test_each_file_counts(model: Path, path: str) -> None:
     assert digest(model) != before
 
 
-def test_a_name_counts(model: Path) -> None:
-    before = digest(model)
-    (model / "labels.txt").rename(model / "names.txt")
-    assert digest(model) != before
-
-
 @pytest.mark.parametrize("path", ["2/model.onnx", "config.pbtxt", "1/__pycache__/model.pyc", "golden/a.json"])
 def test_what_does_not_decide_an_answer_does_not_count(model: Path, path: str) -> None:
     before = digest(model)
@@ -311,13 +275,6 @@ def test_a_file_that_changed_after_the_load_began_leaves_it_unknown(model: Path)
     content = ContentDigest(ModelDirectory("m", model), 1)
     (model / "1" / "model.onnx").write_text("weights 9")
     assert content.digest() is None
-
-
-def test_a_file_that_changes_after_it_was_read_does_not_matter(model: Path) -> None:
-    content = ContentDigest(ModelDirectory("m", model), 1)
-    before = content.digest()
-    (model / "1" / "model.onnx").unlink()
-    assert content.digest() == before
 
 
 def test_links_count_as_what_they_name_and_may_go_round(model: Path, tmp_path: Path) -> None:

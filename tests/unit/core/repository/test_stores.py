@@ -144,25 +144,6 @@ def pieces(pool: urllib3.HTTPConnectionPool, path: str, length: int) -> Iterator
         yield from body_pieces(response, length, "the object")
 
 
-def test_body_that_ends_early_is_transient(pool: urllib3.HTTPConnectionPool) -> None:
-    came: list[bytes] = []
-    with pytest.raises(TransientError, match=r"^the object broke off 548576 bytes before its end: ProtocolError$"):
-        came.extend(pieces(pool, "/500000", len(CONTENT)))
-    assert b"".join(came) == CONTENT[:500_000]
-
-
-@pytest.mark.parametrize("path", [f"/{len(CONTENT)}", "/chunked"])
-def test_body_that_goes_on_is_refused_and_its_connection_is_not_used_again(
-    pool: urllib3.HTTPConnectionPool, server: BodyServer, path: str
-) -> None:
-    came: list[bytes] = []
-    with pytest.raises(TransientError, match=r"^the object has more than the 1000 bytes that were asked for$"):
-        came.extend(pieces(pool, path, 1000))
-    assert b"".join(came) == CONTENT[:1000]
-    assert b"".join(pieces(pool, path, len(CONTENT))) == CONTENT
-    assert server.connections == 2
-
-
 OBJECT = StoredObject("a", 1, "t")
 
 
@@ -243,21 +224,6 @@ def test_failure_is_final_if_the_credential_has_not_changed(then: str) -> None:
         with pytest.raises(RepositoryUnavailable, match="refused old"):
             list(store.folders())
     assert file.made == ["old"]
-
-
-def test_only_the_first_of_several_failures_renews_the_store() -> None:
-    """The second failure comes from the replaced store, so its caller must retry with the new store."""
-    file = File("old")
-    store = RenewedStore("memory", file.read, file.make)
-    first, second = store.list(), store.list()
-    next(first)
-    next(second)
-    file.key = "good"
-    for listing in (first, second):
-        with pytest.raises(TransientError):
-            next(listing)
-    assert list(store.folders()) == ["a"]
-    assert file.made == ["old", "good"]
 
 
 SECRET = "wJalrXUtnFEMI-example-secret"
@@ -366,11 +332,6 @@ def parts_of(part_size: int) -> list[bytes]:
     return [HASHED[at : at + part_size] for at in range(0, SIZE, part_size)]
 
 
-def parts_etag(part_size: int) -> str:
-    digests = [hashlib.md5(part).digest() for part in parts_of(part_size)]
-    return f"{hashlib.md5(b''.join(digests)).hexdigest()}-{len(digests)}"
-
-
 def ask(
     etag: str, head: Mapping[str, object] | None = None, bucket: str = "b", lengths: tuple[int, ...] = ()
 ) -> Checksum | None:
@@ -393,31 +354,6 @@ def fits(checksum: Checksum) -> bool:
         return run([HASHED[:7], HASHED[7:]]).hexdigest() == checksum.value
     digests = [bytes.fromhex(run([part]).hexdigest()) for part in parts_of(checksum.part_size)]
     return run(digests).hexdigest() == checksum.value
-
-
-@pytest.mark.parametrize("head", [{}, {"ServerSideEncryption": "AES256"}])
-def test_plain_etag_is_the_md5(head: dict[str, object]) -> None:
-    checksum = ask(PLAIN, head)
-    assert checksum is not None
-    assert checksum.part_size == 0
-    assert fits(checksum)
-
-
-@pytest.mark.parametrize("part_size", [25, 30, SIZE - 1])
-def test_multi_part_etag_is_a_checksum_of_parts(part_size: int) -> None:
-    checksum = ask(parts_etag(part_size), lengths=tuple(len(part) for part in parts_of(part_size)))
-    assert checksum is not None
-    assert checksum.part_size == part_size
-    assert fits(checksum)
-
-
-@pytest.mark.parametrize(
-    "lengths",
-    [(), (0, 0, 0), (SIZE, SIZE, SIZE), (10, 20, 30), (25, 25), (25, 20, 15), (30, 15, 15)],
-)
-def test_unknown_or_uneven_parts_give_no_checksum(lengths: tuple[int, ...]) -> None:
-    """The storage does not tell, or the parts differ in size."""
-    assert ask(f"{PLAIN}-3", lengths=lengths) is None
 
 
 def test_etags_that_are_no_md5_give_no_digest() -> None:

@@ -25,10 +25,8 @@ from trident.core.response_cache.redis_cache import (
     FIRST_PAUSE_S,
     LARGEST,
     LONGEST_PAUSE_S,
-    MOST_LATE,
     BadFrame,
     CircuitBreaker,
-    LookUps,
     decode,
     encode,
 )
@@ -95,16 +93,6 @@ def test_a_version_of_unknown_files_has_answers_of_its_own(redis: RedisServer) -
         cache.put(one, response())
         kept(cache, one)
         assert look_up(cache, other) is None
-
-
-def test_the_names_tell_the_model_and_nothing_of_the_request(redis: RedisServer) -> None:
-    with cache_at(redis) as cache:
-        key = key_of(cache, "named", version=3)
-        cache.put(key, response())
-        kept(cache, key)
-        (name,) = client(redis).keys("trident:1:named:*")
-        assert name.startswith(b"trident:1:named:3:")
-        assert b"request" not in name
 
 
 @pytest.mark.parametrize("kind", ["text", "hash", "cut"])
@@ -181,17 +169,6 @@ def test_a_redis_that_is_gone_is_found_again(tmp_path: Path, caplog: pytest.LogC
         kept(cache, key)
 
 
-def test_without_redis_there_is_a_cache_that_finds_nothing(tmp_path: Path) -> None:
-    with RedisServer(tmp_path) as redis:
-        redis.stop()
-        with cache_at(redis, connected=False) as cache:
-            key = key_of(cache, "never")
-            assert cache.look_up(key, lambda found: None) is None
-            assert not cache.holds(1)
-            redis.start()
-            until(lambda: cache.metrics().is_up)
-
-
 def test_a_connection_that_redis_has_closed_is_made_again(redis: RedisServer) -> None:
     with cache_at(redis) as cache:
         key = key_of(cache, "closed")
@@ -227,84 +204,6 @@ def test_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             until(lambda: "certificate verify failed" in caplog.text)
 
 
-Ends = list[tuple[str, CachedResponse | None]]
-
-
-class Bench:
-    def __init__(self, budget_s: float) -> None:
-        self.ends: Ends = []
-        self.late: list[int] = []
-        self.look_ups = LookUps(budget_s, self.late.append)
-
-    def add(self, name: str) -> None:
-        self.look_ups.add(name.encode(), lambda found: self.ends.append((name, found)))
-
-
-@pytest.fixture
-def patient() -> Iterator[Bench]:
-    bench = Bench(60)
-    yield bench
-    bench.look_ups.close()
-
-
-@pytest.fixture
-def hasty() -> Iterator[Bench]:
-    bench = Bench(0.02)
-    yield bench
-    bench.look_ups.close()
-
-
-def test_each_ends_once(patient: Bench) -> None:
-    patient.add("a")
-    (look_up,) = patient.look_ups.take(1)
-    found = CachedResponse.__new__(CachedResponse)
-    assert look_up.end(found)
-    assert not look_up.end(None)
-    look_up.give_up()
-    assert patient.ends == [("a", found)]
-
-
-def test_what_was_given_up_is_not_taken(patient: Bench) -> None:
-    patient.look_ups.add(b"a", lambda found: patient.ends.append(("a", found))).give_up()
-    assert patient.look_ups.take(1) == []
-    assert patient.ends == [("a", None)]
-
-
-def test_a_spent_budget_ends_it_taken_or_not(hasty: Bench) -> None:
-    began_s = time.monotonic()
-    hasty.add("a")
-    taken = hasty.look_ups.take(1)
-    hasty.add("b")
-    until(lambda: len(hasty.ends) == 2)
-    assert time.monotonic() - began_s >= 0.02
-    assert hasty.ends == [("a", None), ("b", None)]
-    assert sum(hasty.late) == 2
-    assert hasty.look_ups.take(1) == []
-    assert not taken[0].end(None)
-
-
-def test_those_after_an_idle_time_have_their_budget_too(hasty: Bench) -> None:
-    for count in (1, 2):
-        hasty.add("a")
-        until(lambda count=count: len(hasty.ends) == count)  # type: ignore[misc]
-
-
-def test_an_exception_of_one_does_not_hurt_the_others(hasty: Bench) -> None:
-    def fail(found: CachedResponse | None) -> None:
-        raise RuntimeError("no reader")
-
-    hasty.look_ups.add(b"a", fail)
-    hasty.add("b")
-    until(lambda: hasty.ends == [("b", None)])
-
-
-def test_the_end_of_the_cache_ends_all(patient: Bench) -> None:
-    patient.add("a")
-    patient.look_ups.close()
-    assert patient.ends == [("a", None)]
-    assert patient.late == []
-
-
 class Clock:
     now_s = 100.0
 
@@ -322,22 +221,6 @@ def breaker(clock: Clock) -> CircuitBreaker:
     made = CircuitBreaker("cache:6379", clock)
     made.close()
     return made
-
-
-def test_it_is_open_until_there_is_a_connection() -> None:
-    breaker = CircuitBreaker("cache:6379")
-    assert breaker.is_open
-    breaker.close()
-    assert not breaker.is_open
-
-
-def test_late_answers_in_a_row_open_it(breaker: CircuitBreaker) -> None:
-    breaker.note_late(MOST_LATE - 1)
-    breaker.note_answer()
-    breaker.note_late(MOST_LATE - 1)
-    assert not breaker.is_open
-    breaker.note_late(1)
-    assert breaker.is_open
 
 
 def test_each_change_is_logged_once(breaker: CircuitBreaker, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from tests.unit.packed_tensors import packed_responses
 from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, PackedInputs
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import layout_of, pack_bytes
+from trident.core.response_cache.local_cache import LocalCache
 from trident.core.response_cache.response_cache import LONGEST_PLAIN, CachedResponse, request_key
 
 SCOPE = b"12345678"
@@ -106,3 +109,67 @@ def test_an_answer_keeps_packed_outputs_and_no_times() -> None:
     assert first.parameters is not None
     first.parameters["score"] = 3
     assert cached.answer(InferenceRequest("m", []), "m", 1).parameters == {"score": 2}
+
+
+# --- the response cache in memory
+
+
+def response(size: int = 64, value: int = 0) -> CachedResponse:
+    array = np.full((1, size), value, np.uint8)
+    return CachedResponse.of(InferenceResponse("m", 1, [OutputTensor("OUT", "UINT8", array.shape, array)]))
+
+
+def key(number: int) -> bytes:
+    return b"scope000" + str(number).zfill(8).encode()
+
+
+def room_for(count: int) -> LocalCache:
+    probe = LocalCache(1 << 20)
+    for number in range(count):
+        probe.put(key(number), response())
+    return LocalCache(probe.metrics().used)
+
+
+def test_the_first_response_of_a_key_is_found_by_it_only() -> None:
+    cache, kept = LocalCache(1 << 20), response()
+    cache.put(key(1), kept)
+    assert cache.get(key(1)) is kept
+    assert cache.get(key(2)) is None
+    cache, first = LocalCache(1 << 20), response(value=1)
+    cache.put(key(1), first)
+    used = cache.metrics().used
+    cache.put(key(1), response(value=2))
+    assert cache.get(key(1)) is first
+    assert cache.metrics().used == used
+
+
+def test_the_least_recently_used_response_makes_room() -> None:
+    cache = room_for(3)
+    for number in range(3):
+        cache.put(key(number), response())
+    cache.get(key(0))
+    cache.put(key(3), response())
+    assert [number for number in range(4) if cache.get(key(number))] == [0, 2, 3]
+    assert (cache.metrics().entries, cache.metrics().evictions) == (3, 1)
+
+
+def test_a_response_larger_than_the_cache_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    cache = LocalCache(10_000)
+    cache.put(key(1), response())
+    with caplog.at_level(logging.WARNING, "trident.cache"):
+        cache.put(key(2), response(20_000))
+    assert "is greater than total cache size: 10000" in caplog.text
+    assert cache.get(key(1)) is not None
+    assert cache.get(key(2)) is None
+
+
+def test_a_scope_is_forgotten_alone() -> None:
+    cache = LocalCache(1 << 20)
+    for _ in range(2):
+        for number in range(2500):
+            cache.put(key(number), response(8))
+        cache.put(b"another0x", response())
+        cache.close_scope(b"scope000")
+        assert cache.metrics().entries == 1
+        assert cache.metrics().used < 30 * sys.getsizeof({1: 1})
+    assert cache.get(b"another0x") is not None

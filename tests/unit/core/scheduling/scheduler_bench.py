@@ -1,4 +1,4 @@
-"""A dynamic batcher on stub instances, for tests: records batches and responses."""
+"""Stub instances, and dynamic batchers on them, for tests: they record batches and responses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from tests.waiting import until
 from trident.core.backends.backend import Execution
 from trident.core.config.placement import NO_LIMIT, DeviceKind, InstanceLimit, Placement, ResourceNeed
 from trident.core.config.spec import BatchingSpec, ModelSpec, QueuePolicy
+from trident.core.errors import InvalidRequest
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import ResponseSender
+from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
+from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender, StreamedRequest
+from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
@@ -28,8 +31,11 @@ LONG_NS = 3_600_000_000_000
 """A queue delay that is longer than any test."""
 
 
-class Stub:
-    """A backend instance that records its batches. While `gate` is clear, executions begin but do not end."""
+Outcomes = list[Outputs | Exception | DeferredOutcome]
+
+
+class StubInstance:
+    """A backend instance without a framework. An execution has the `outcomes` of its requests."""
 
     poisoned = False
     may_run_inline = True
@@ -37,10 +43,6 @@ class Stub:
 
     def __init__(self, number: int = 0, limit: InstanceLimit = NO_LIMIT) -> None:
         self.placement = Placement(f"m_0_{number}", DeviceKind.CPU, limit=limit)
-        self.gate = threading.Event()
-        self.gate.set()
-        self.begun = threading.Semaphore(0)
-        self.batches: list[list[str]] = []
 
     def execute(
         self,
@@ -48,15 +50,92 @@ class Stub:
         batch_sizes: Sequence[int],
         senders: Sequence[ResponseSender] = (),
     ) -> Execution:
+        outcomes = self.outcomes(requests, senders)
+        now_ns = time.monotonic_ns()
+        return Execution(outcomes, now_ns, now_ns)
+
+    def outcomes(self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender]) -> Outcomes:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class Stub(StubInstance):
+    """Records its batches. While `gate` is clear, executions begin but do not end. Id `x…` makes its batch raise."""
+
+    def __init__(self, number: int = 0, limit: InstanceLimit = NO_LIMIT) -> None:
+        super().__init__(number, limit)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Semaphore(0)
+        self.batches: list[list[str]] = []
+
+    def outcomes(self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender]) -> Outcomes:
         self.batches.append([request.id for request in requests])
         self.begun.release()
         assert self.gate.wait(LIMIT_S)
         if any(request.id.startswith("x") for request in requests):
             raise RuntimeError("bad input")
-        now_ns = time.monotonic_ns()
-        return Execution([[] for _ in requests], now_ns, now_ns)
+        return [self.outputs(request) for request in requests]
 
-    def close(self) -> None: ...
+    def outputs(self, request: InferenceRequest) -> Outputs:
+        return []
+
+
+class EchoInstance(StubInstance):
+    """Returns each request's id. Id `x…` makes the whole batch raise, `e…` is an error of that request alone."""
+
+    def __init__(self, error: type[Exception] = RuntimeError, *, poison: bool = False) -> None:
+        super().__init__()
+        self.error = error
+        self.poison = poison
+        self.batches: list[str] = []
+
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
+        return Execution(self.outcomes(requests, senders), 20, 30)
+
+    def outcomes(self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender]) -> Outcomes:
+        self.batches.append("".join(request.id for request in requests))
+        if any(request.id == "x" for request in requests):
+            self.poisoned = self.poison
+            raise self.error("no such gather")
+        return [InvalidRequest("its own fault") if request.id == "e" else text(request.id) for request in requests]
+
+
+def text(value: str) -> list[OutputTensor]:
+    """Outputs that say `value`."""
+    return [OutputTensor("OUT", "BYTES", (1,), np.array([value.encode()], dtype=object))]
+
+
+class Answers:
+    """The responses to the requests of a bench, as they arrive."""
+
+    def __init__(self) -> None:
+        self.answers: list[InferenceResponse] = []
+        self._answered = threading.Condition()
+
+    def on_response(self, response: InferenceResponse) -> None:
+        with self._answered:
+            self.answers.append(response)
+            self._answered.notify_all()
+
+    def wait(self, count: int) -> list[str]:
+        """Wait for `count` responses; returns their ids in order."""
+        with self._answered:
+            assert self._answered.wait_for(lambda: len(self.answers) >= count, LIMIT_S), self.answers
+            return [answer.id for answer in self.answers]
+
+    def answer(self, id: str) -> InferenceResponse:
+        (answer,) = [answer for answer in self.answers if answer.id == id]
+        return answer
+
+    def error(self, id: str) -> Exception | None:
+        return self.answer(id).error
 
 
 def model_spec(max_batch_size: int = 8, batching: BatchingSpec | None = None) -> ModelSpec:
@@ -72,7 +151,7 @@ def model_spec(max_batch_size: int = 8, batching: BatchingSpec | None = None) ->
     )
 
 
-class Bench:
+class Bench(Answers):
     """A scheduler with stub instances, and the responses to its requests."""
 
     def __init__(
@@ -87,6 +166,7 @@ class Bench:
         limits: Sequence[InstanceLimit] = (),
     ) -> None:
         """`limits` are those of the first instances, for the `limiter`."""
+        super().__init__()
         spec = model_spec(max_batch_size, batching)
         given = [*limits, *[NO_LIMIT] * instances]
         self.backends = [Stub(number, given[number]) for number in range(instances)]
@@ -98,12 +178,10 @@ class Bench:
         self.scheduler = DynamicBatcher(
             spec, self.backends, self.statistics, clock=clock, delay_until=delay_until, claims=self.claims
         )
-        self.answers: list[InferenceResponse] = []
-        self._answered = threading.Condition()
 
     def request(self, id: str, *, batch_size: int = 1, start_ns: int = 0, **fields: int) -> PendingRequest:
         tensor = InputTensor("IN", "UINT8", (batch_size,), np.zeros(batch_size, np.uint8))
-        pending = PendingRequest(InferenceRequest("m", [tensor], id=id, **fields), self._on_response)
+        pending = PendingRequest(InferenceRequest("m", [tensor], id=id, **fields), self.on_response)
         pending.batch_size = batch_size
         pending.start_ns = start_ns
         return pending
@@ -114,24 +192,9 @@ class Bench:
             self.scheduler.submit(request)
         return requests
 
-    def _on_response(self, response: InferenceResponse) -> None:
-        with self._answered:
-            self.answers.append(response)
-            self._answered.notify_all()
-
-    def wait(self, count: int) -> list[str]:
-        """Wait for `count` responses; returns their ids in order."""
-        with self._answered:
-            assert self._answered.wait_for(lambda: len(self.answers) >= count, LIMIT_S)
-            return [answer.id for answer in self.answers]
-
     def begun(self, number: int = 0) -> None:
         """Wait until instance `number` has begun one more execution."""
         assert self.backends[number].begun.acquire(timeout=LIMIT_S)
-
-    def error(self, id: str) -> Exception | None:
-        (answer,) = [answer for answer in self.answers if answer.id == id]
-        return answer.error
 
 
 MakeBench = Callable[..., Bench]
@@ -210,3 +273,101 @@ def limit(priority: int = 1, *, everywhere: bool = False, **needs: int) -> Insta
 def placed(name: str, of: InstanceLimit, gpu: int | None = None) -> Placement:
     """On a GPU with a number, on the CPU without."""
     return Placement(name, DeviceKind.CPU if gpu is None else DeviceKind.GPU, gpu or 0, of)
+
+
+# --- an instance that answers through senders
+
+
+Answer = Callable[[InferenceRequest, ResponseSender], Outputs | Exception | DeferredOutcome]
+
+
+class LaterStub(StubInstance):
+    """Answers each request as `answer` says, by default later. `senders` keeps those of requests answered later."""
+
+    may_run_inline = False
+    answers_later = True
+
+    def __init__(self, number: int = 0, answer: Answer | None = None) -> None:
+        super().__init__(number)
+        self.answer = answer
+        self.senders: dict[str, ResponseSender] = {}
+        self._kept = threading.Condition()
+
+    def outcomes(self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender]) -> Outcomes:
+        return [self._outcome(*pair) for pair in zip(requests, senders, strict=True)]
+
+    def _outcome(self, request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
+        if self.answer is not None:
+            return self.answer(request, sender)
+        with self._kept:
+            self.senders[request.id] = sender
+            self._kept.notify_all()
+        return LATER
+
+    def sender(self, id: str) -> ResponseSender:
+        """Wait until request `id` is executed; the instance keeps its sender no longer."""
+        with self._kept:
+            assert self._kept.wait_for(lambda: id in self.senders, LIMIT_S)
+            return self.senders.pop(id)
+
+
+class LaterBench(Answers):
+    """A scheduler that runs on LaterStubs, and what its requests were answered."""
+
+    def __init__(
+        self,
+        batching: BatchingSpec | None = None,
+        *,
+        instances: int = 1,
+        answer: Answer | None = None,
+        window: WindowLimits = DEFAULT_WINDOW,
+    ) -> None:
+        super().__init__()
+        spec = replace(model_spec(8, batching), decoupled=True)
+        self.backends = [LaterStub(number, answer) for number in range(instances)]
+        self.backend = self.backends[0]
+        self.statistics = ModelStatistics()
+        self.scheduler = DynamicBatcher(spec, self.backends, self.statistics, window=window)
+        self.scheduler.start()
+
+    def submit(self, id: str) -> StreamedRequest:
+        """A request whose caller takes responses."""
+        pending = StreamedRequest(InferenceRequest("m", [], id=id), self.on_response)
+        self.scheduler.submit(pending)
+        return pending
+
+    def submit_plain(self, id: str) -> PendingRequest:
+        pending = PendingRequest(InferenceRequest("m", [], id=id), self.on_response)
+        self.scheduler.submit(pending)
+        return pending
+
+    def wait(self, count: int) -> list[str]:
+        """Wait for `count` responses; each as ID:TEXT, `-` for an empty one, `!` for an error, `.` after the final."""
+        super().wait(count)
+        return [described(response) for response in self.answers]
+
+
+def described(response: InferenceResponse) -> str:
+    said = response.outputs[0].array[0].decode() if response.outputs else "-"
+    return f"{response.id}:{said if response.error is None else '!'}{'.' if response.final else ''}"
+
+
+MakeLaterBench = Callable[..., LaterBench]
+
+
+@contextmanager
+def later_benches() -> Iterator[MakeLaterBench]:
+    """Makes schedulers. At the end they are closed, with every request answered, and no thread is left."""
+    made: list[LaterBench] = []
+
+    def make(*args: object, **options: object) -> LaterBench:
+        made.append(LaterBench(*args, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for bench in made:
+        for backend in bench.backends:
+            backend.senders.clear()
+        assert bench.scheduler.close(LIMIT_S)
+        assert bench.scheduler.in_flight == 0
+    assert instance_threads() == []

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
 from tests.project import ROOT
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, instance_threads
-from trident.core.backends.backend import BackendInstance, Execution
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Answers, Stub, instance_threads
+from trident.core.backends.backend import BackendInstance
 from trident.core.config.autocomplete import normalize
 from trident.core.config.parse import parse_model_config
-from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.spec import ModelSpec
 from trident.core.config.warmup import initial_states
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import InferenceResponse, OutputTensor
-from trident.core.inference.streaming import ResponseSender
+from trident.core.inference.response import OutputTensor
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.scheduler import make_scheduler
 from trident.core.scheduling.sequence_batcher import SequenceScheduler
@@ -50,50 +46,22 @@ def spec_of(sequence_batching: str, max_batch_size: int = 4) -> ModelSpec:
     return resolve_model_spec(config, 1, {})
 
 
-class Summing:
-    """A backend instance: OUT and SUM are X plus SUM_IN, where the model has that. Records its batches.
-
-    While `gate` is clear, executions begin but do not end. A request with id `x…` makes its batch raise.
-    """
-
-    poisoned = False
-    may_run_inline = True
-    answers_later = False
+class Summing(Stub):
+    """OUT and SUM are X plus SUM_IN, where the model has that. `given` has the arrays of each request, by input."""
 
     def __init__(self, number: int = 0) -> None:
-        self.placement = Placement(f"m_0_{number}", DeviceKind.CPU)
-        self.gate = threading.Event()
-        self.gate.set()
-        self.begun = threading.Semaphore(0)
-        self.batches: list[list[str]] = []
+        super().__init__(number)
         self.given: list[Given] = []
-        """The arrays of each request that was executed, by input."""
 
-    def execute(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        senders: Sequence[ResponseSender] = (),
-    ) -> Execution:
-        self.batches.append([request.id for request in requests])
-        self.begun.release()
-        assert self.gate.wait(LIMIT_S)
-        if any(request.id.startswith("x") for request in requests):
-            raise RuntimeError("bad input")
-        now_ns = time.monotonic_ns()
-        return Execution([self._outputs(request) for request in requests], now_ns, now_ns)
-
-    def _outputs(self, request: InferenceRequest) -> list[OutputTensor]:
+    def outputs(self, request: InferenceRequest) -> list[OutputTensor]:
         given = {tensor.name: tensor.array for tensor in request.inputs}
         self.given.append(given)
         total = given["X"] + given.get("SUM_IN", 0)
         names = request.outputs or ("OUT", "SUM")
         return [OutputTensor(name, "INT32", total.shape, total) for name in ("OUT", "SUM") if name in names]
 
-    def close(self) -> None: ...
 
-
-class Bench:
+class Bench(Answers):
     """The scheduler that the factory makes for `sequence_batching`, and the responses to its requests."""
 
     def __init__(
@@ -106,6 +74,7 @@ class Bench:
         delay_until: int = 0,
         backlog_delay_until: int = 0,
     ) -> None:
+        super().__init__()
         self.spec = spec_of(sequence_batching, max_batch_size)
         self.backends = [Summing(number) for number in range(count)]
         self.backend = self.backends[0]
@@ -122,8 +91,6 @@ class Bench:
         )
         assert isinstance(scheduler, SequenceScheduler)
         self.scheduler = scheduler
-        self.answers: list[InferenceResponse] = []
-        self._answered = threading.Condition()
 
     def request(self, id: str, sequence: int | str, flags: str = "", value: int = 1, **fields: int) -> PendingRequest:
         """`flags` has an "s" for START and an "e" for END."""
@@ -138,31 +105,16 @@ class Bench:
             sequence_end="e" in flags,
             **fields,
         )
-        return PendingRequest(request, self._on_response)
+        return PendingRequest(request, self.on_response)
 
     def submit(self, id: str, sequence: int | str, flags: str = "", value: int = 1, **fields: int) -> PendingRequest:
         pending = self.request(id, sequence, flags, value, **fields)
         self.scheduler.submit(pending)
         return pending
 
-    def _on_response(self, response: InferenceResponse) -> None:
-        with self._answered:
-            self.answers.append(response)
-            self._answered.notify_all()
-
-    def wait(self, count: int) -> list[str]:
-        """Wait for `count` responses; returns their ids in order."""
-        with self._answered:
-            assert self._answered.wait_for(lambda: len(self.answers) >= count, LIMIT_S)
-            return [answer.id for answer in self.answers]
-
     def begun(self, number: int = 0) -> None:
         """Wait until instance `number` has begun one more execution."""
         assert self.backends[number].begun.acquire(timeout=LIMIT_S)
-
-    def answer(self, id: str) -> InferenceResponse:
-        (answer,) = [answer for answer in self.answers if answer.id == id]
-        return answer
 
     def values(self) -> dict[str, int]:
         """OUT of each response."""

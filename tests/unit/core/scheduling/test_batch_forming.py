@@ -8,8 +8,9 @@ import pytest
 
 from tests.unit.core.scheduling.scheduler_bench import model_spec
 from tests.unit.pending_requests import pending_request
-from trident.core.config.spec import BatchingSpec
-from trident.core.errors import RequestCancelled
+from tests.unit.pending_requests import pending_request as request
+from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.errors import DeadlineExceeded, QueueFull
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, Caller, CloseReason
 from trident.core.inference.request import IDLE as NO_WAIT
@@ -23,7 +24,6 @@ from trident.core.scheduling.batch_forming import (
     Wait,
     Work,
     form_batch,
-    limits_of,
     may_end,
     take_work,
 )
@@ -156,21 +156,6 @@ def test_with_a_margin_a_batch_is_closed_before_one_of_its_requests_expires() ->
     assert may_end(Wait(4 * S, 6, None, S, S), pending, 4)
 
 
-@pytest.mark.parametrize(
-    ("max_batch_size", "batching", "limits"),
-    [
-        (8, None, UNBATCHED),
-        (8, BatchingSpec(preferred_batch_sizes=()), BatchLimits(8, frozenset((8,)), 8, 0)),
-        (0, BatchingSpec(preferred_batch_sizes=()), BatchLimits(1, frozenset((1,)), 1, 0)),
-        (8, BatchingSpec(preferred_batch_sizes=(2, 6), max_queue_delay_ns=10 * S), DELAYED),
-    ],
-)
-def test_limits_follow_the_configuration(
-    max_batch_size: int, batching: BatchingSpec | None, limits: BatchLimits
-) -> None:
-    assert limits_of(model_spec(max_batch_size, batching)) == limits
-
-
 BATCHES = BatchLimits(4, frozenset((4,)), 4, 0)
 DELAYED_FOUR = BATCHES._replace(delay_ns=100)
 SPEC = model_spec(4)
@@ -185,11 +170,6 @@ def queue_with(*ids: str, delay_until: int = 0) -> RequestQueue:
 
 def ids_of(batch: list[PendingRequest]) -> list[str]:
     return [pending.request.id for pending in batch]
-
-
-def test_a_queue_that_is_empty_or_below_delay_until_gives_no_work() -> None:
-    assert take_work(queue_with(), BATCHES, 1) is None
-    assert take_work(queue_with("a", delay_until=2), BATCHES, 1) is None
 
 
 def test_a_batch_leaves_the_queue_unless_it_may_grow_or_be_long() -> None:
@@ -218,20 +198,6 @@ def test_a_full_batch_that_left_an_older_request_of_a_lower_level_is_closed_by_p
     assert (ids_of(work.batch), work.reason) == (list("1234"), CloseReason.PRIORITY)
 
 
-def test_rejections_are_work_while_a_batch_waits() -> None:
-    queue = queue_with()
-    cancelled = pending_request("a")
-    cancelled.cancelled = CancelCause.CLIENT
-    queue.push(cancelled)
-    queue.push(pending_request("b"))
-    work = take_work(queue, DELAYED_FOUR, 1)
-    assert isinstance(work, Work)
-    assert work.batch == []
-    assert [(rejection.pending, type(rejection.error)) for rejection in work.rejections] == [
-        (cancelled, RequestCancelled)
-    ]
-
-
 DELAY_NS = 1000
 LATER_NS = SETTLED_NS + 1
 
@@ -246,8 +212,8 @@ def noted(*callers: Caller | None, delay_ns: int = DELAY_NS) -> tuple[Callers, l
     """Callers that have sent a request at 1, and these requests."""
     found = Callers(delay_ns)
     requests = [request_of(caller) for caller in callers]
-    for request in requests:
-        found.note(request, 1)
+    for each in requests:
+        found.note(each, 1)
     return found, requests
 
 
@@ -288,11 +254,138 @@ def test_callers_that_are_unknown_or_gone_are_not_waited_for() -> None:
     assert all_wait(callers, requests[:1], LATER_NS + SETTLED_NS)
 
 
-def test_callers_that_ask_once_and_go_are_not_kept() -> None:
-    callers, requests = noted(Caller())
-    first = Caller()
-    for caller in (first, *(Caller() for _ in range(1000))):
-        callers.note(request_of(caller), LATER_NS)
-        caller.is_open = False
-    assert sys.getrefcount(first) == 2  # the name and the argument
-    assert all_wait(callers, requests, LATER_NS + SETTLED_NS)
+# --- the request queue: the order of its levels, their policies, and the answers to requests that leave it
+
+
+NONE = QueuePolicy()
+
+
+def queue_of(policy: QueuePolicy = NONE, levels: int = 0, default: int = 0, **of: QueuePolicy) -> RequestQueue:
+    """`of` are the policies of levels: `of_2` for that of level 2."""
+    return RequestQueue(
+        BatchingSpec(
+            preferred_batch_sizes=(8,),
+            priority_levels=levels,
+            default_priority_level=default,
+            default_policy=policy,
+            level_policies={int(name.removeprefix("of_")): each for name, each in of.items()},
+        )
+    )
+
+
+def ids(requests: list[PendingRequest]) -> str:
+    return "".join(request.request.id for request in requests)
+
+
+def test_unknown_priorities_go_to_the_default_level() -> None:
+    queue = queue_of(levels=3, default=2)
+    for id, priority in [("a", 3), ("b", 0), ("c", 1), ("d", 4), ("e", 2), ("f", 1)]:
+        queue.push(request(id, priority=priority))
+    assert ids(queue.candidates(8, 0)[0]) == "cfbdea"
+    assert ids(queue.candidates(3, 0)[0]) == "cfb"
+    assert ids(queue.take(4)) == "cfbd"
+    assert ids(queue.candidates(8, 0)[0]) == "ea"
+
+
+def test_requests_behind_the_limit_replace_rejected_ones() -> None:
+    queue = queue_of()
+    requests = [request(id) for id in "abcd"]
+    for made in requests:
+        queue.push(made)
+    requests[0].cancelled = requests[3].cancelled = CancelCause.CLIENT
+    live, rejections = queue.candidates(2, 0)
+    assert ids(live) == "bc"
+    assert ids([rejection.pending for rejection in rejections]) == "a"
+    assert queue.size == 3
+
+
+def test_the_reject_action_rejects_at_the_timeout() -> None:
+    queue = queue_of(QueuePolicy(default_timeout_ns=100))
+    queue.push(request("a", enqueue_ns=10))
+    queue.push(request("b", enqueue_ns=20))
+    assert ids(queue.candidates(8, 109)[0]) == "ab"
+    live, ((rejected, error),) = queue.candidates(8, 110)
+    assert ids(live) == "b"
+    assert rejected.request.id == "a"
+    assert isinstance(error, DeadlineExceeded)
+    assert error.message == "Request timeout expired"
+
+
+def test_the_delay_action_moves_a_request_to_the_end_without_a_timeout() -> None:
+    policy = QueuePolicy(default_timeout_ns=100, delay_on_timeout=True)
+    queue = queue_of(of_1=policy, levels=2, default=1)
+    queue.push(request("z", priority=2))
+    queue.push(request("a", enqueue_ns=0))
+    queue.push(request("b", enqueue_ns=50))
+    assert ids(queue.candidates(8, 100)[0]) == "baz"
+    queue.push(request("c", enqueue_ns=120))
+    assert ids(queue.candidates(8, 120)[0]) == "bcaz"
+    live, rejections = queue.candidates(8, 10_000)
+    assert (ids(live), rejections) == ("abcz", [])
+    assert queue.size == 4
+    assert ids(queue.take(4)) == "abcz"
+
+
+@pytest.mark.parametrize(
+    ("default_ns", "override", "timeout_us", "expires_ns"),
+    [
+        (0, True, 5, 0),
+        (0, False, 5, 0),
+        (9_000, True, 5, 5_001),
+        (9_000, False, 5, 9_001),
+        (9_000, True, 0, 9_001),
+        (9_000, True, 9, 9_001),
+        (9_000, True, 10, 9_001),
+    ],
+)
+def test_a_request_may_only_shorten_the_default_timeout(
+    default_ns: int, override: bool, timeout_us: int, expires_ns: int
+) -> None:
+    queue = queue_of(QueuePolicy(default_timeout_ns=default_ns, allow_timeout_override=override))
+    queue.push(made := request("a", timeout_us=timeout_us, enqueue_ns=1))
+    assert made.expires_ns == expires_ns
+
+
+def test_whatever_waits_expires_but_not_what_is_only_delayed() -> None:
+    delayed, rejected = QueuePolicy(default_timeout_ns=10, delay_on_timeout=True), QueuePolicy(default_timeout_ns=100)
+    queue = queue_of(delayed, levels=9, default=9, of_3=rejected)
+    assert queue.may_expire
+    for number, id in enumerate("abcd"):
+        queue.push(request(id, enqueue_ns=number, priority=3))
+        queue.push(request(id.upper(), enqueue_ns=number))
+    assert queue.expire(99) == ([], 100)
+    queue.push(gone := request("gone", enqueue_ns=50, priority=3))
+    gone.cancelled = CancelCause.CLIENT
+    assert [rejection.pending for rejection in queue.expire(99)[0]] == [gone]
+    rejections, next_ns = queue.expire(101)
+    assert (ids([rejection.pending for rejection in rejections]), next_ns, queue.size) == ("ab", 102, 6)
+    assert queue.expire(1000)[1] == sys.maxsize
+    assert ids(queue.clear()) == "ABCD"
+
+
+def test_levels_without_requests_are_forgotten() -> None:
+    """Clients may name 2**64 levels."""
+    queue = queue_of(levels=2**64 - 1, default=1)
+    for priority in range(1, 10_000):
+        queue.push(request("x", priority=priority * 1_000_000_007))
+        queue.take(1)
+    assert len(queue._levels) < 200
+    for id, priority in [("c", 2**64 - 1), ("a", 0), ("b", 5)]:
+        queue.push(request(id, priority=priority))
+    assert ids(queue.candidates(8, 0)[0]) == "abc"
+
+
+def test_only_a_full_level_refuses() -> None:
+    policy = QueuePolicy(max_queue_size=2, default_timeout_ns=100, delay_on_timeout=True)
+    queue = queue_of(of_1=policy, levels=2, default=1)
+    queue.push(request("a"))
+    queue.candidates(8, 100)
+    queue.push(request("b", enqueue_ns=100))
+    with pytest.raises(QueueFull) as caught:
+        queue.push(request("c"))
+    assert caught.value.message == "[request id: c] Exceeds maximum queue size"
+    queue.push(request("d", priority=2))
+    assert queue.size == 3
+    queue.take(1)
+    queue.push(request("e"))
+    assert queue.size == 3

@@ -216,17 +216,6 @@ def test_when_the_executed_request_alone_fails_another_one_is_executed(bench: Be
     assert (bench.value("b"), bench.value("c")) == (10, 10)
 
 
-def test_a_refused_request_leaves_no_flight(bench: Bench) -> None:
-    bench.executor.refusal = QueueFull("full", model="m")
-    with pytest.raises(QueueFull):
-        bench.submit("a", 1)
-    bench.executor.refusal = None
-    bench.submit("b", 1)
-    bench.executor.answer(10)
-    assert bench.value("b") == 10
-    assert bench.answers["a"] == []
-
-
 def test_a_cancelled_request_does_not_wait_any_longer(bench: Bench) -> None:
     bench.submit("a", 1)
     bench.submit("b", 1).cancel()
@@ -287,15 +276,6 @@ def test_a_stopped_scheduler_answers_nothing_from_the_cache(bench: Bench) -> Non
         bench.submit("large", 1, size=LARGE)
 
 
-def test_each_load_has_its_own_answers(bench: Bench) -> None:
-    bench.submit("a", 1)
-    bench.executor.answer(10)
-    bench.scheduler, first = bench.open(), bench.scheduler
-    bench.submit("b", 1)
-    assert len(bench.executor.submitted) == 1
-    first.close()
-
-
 # --- answers at hand
 
 
@@ -309,14 +289,6 @@ def test_a_cached_answer_is_a_hit_without_a_wait(bench: Bench) -> None:
     assert (answer.id, answer.outputs[0].array.tolist(), answer.final, answer.times) == ("b", [10], True, None)
     counted = bench.statistics.snapshot()
     assert (counted.cache_hit_count, counted.request_success) == (1, 1)
-
-
-def test_large_requests_and_those_of_an_ended_version_have_no_cached_answer(bench: Bench) -> None:
-    bench.submit("a", 1)
-    bench.executor.answer(10)
-    assert bench.scheduler.cached_answer(request_of("large", 1, LARGE), 1) is None
-    bench.scheduler.stop()
-    assert bench.scheduler.cached_answer(request_of("b", 1), 1) is None
 
 
 def test_hits_have_their_times_for_those_who_want_them(bench: Bench) -> None:

@@ -19,22 +19,19 @@ from tests.unit.core.scheduling.scheduler_bench import (
     MakeBench,
     Stub,
     batching,
-    instance_threads,
     limit,
     resting,
 )
 from tests.waiting import until
-from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.backends.backend import Execution
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
 from trident.core.inference.pending_request import CancelCause, Deferred
 from trident.core.inference.request import Caller, CloseReason, InferenceRequest
-from trident.core.inference.response import InferenceResponse
 from trident.core.observability.statistics import FailureReason
 from trident.core.scheduling.batch_forming import SETTLED_NS
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.instance import WAITING
-from trident.core.scheduling.latency_target import BatchSetting
 from trident.core.scheduling.rate_limiter import RateLimiter
 
 
@@ -75,51 +72,6 @@ def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: Make
     assert bench.wait(2) == ["a", "b"]
 
 
-def test_an_errand_runs_on_a_thread_that_rests_after_it_held(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(2, 6, delay_ns=LONG_NS), instances=2)
-    for backend in bench.backends:
-        backend.gate.clear()
-    bench.scheduler.start()
-    bench.submit("a", "b")
-    until(lambda: any(backend.batches for backend in bench.backends))
-    (busy,) = (backend for backend in bench.backends if backend.batches)
-    bench.submit("c")
-    until(lambda: bench.scheduler._pool.holder is not None)
-    held = bench.scheduler._pool.holder
-    busy.gate.set()
-    # The other one waits for more requests now.
-    until(lambda: bench.scheduler._pool.holder is not held)
-    ran = threading.Event()
-    sending = threading.Thread(target=bench.scheduler.run_at_rest, args=("cpu", ran.set), daemon=True)
-    sending.start()
-    sending.join(5)
-    assert ran.is_set()
-
-
-def test_requests_left_by_a_batch_wake_another_instance(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(4, 6), instances=2)
-    for backend in bench.backends:
-        backend.gate.clear()
-    bench.submit(*"abcde")
-    bench.scheduler.start()
-    bench.begun(0)
-    bench.begun(1)
-    assert sorted(len(backend.batches[0]) for backend in bench.backends) == [1, 4]
-
-
-def test_a_queue_delay_ends_at_a_preferred_size(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(2, 6, delay_ns=LONG_NS), instances=2)
-    bench.scheduler.start()
-    bench.submit("a")
-    bench.submit("b")
-    assert sorted(bench.wait(2)) == ["a", "b"]
-    bench.submit("c")
-    bench.scheduler.submit(bench.request("d", batch_size=4))  # five items together: neither two nor six
-    bench.submit("e")
-    assert len(bench.wait(5)) == 5
-    assert sum(len(backend.batches) for backend in bench.backends) == 2
-
-
 @pytest.mark.parametrize("waits_out", [False, True])
 def test_a_queue_delay_ends_when_every_caller_waits(make_bench: MakeBench, waits_out: bool) -> None:
     now = [1]
@@ -145,21 +97,6 @@ def test_a_queue_delay_ends_when_every_caller_waits(make_bench: MakeBench, waits
     assert bench.wait(4) == ["a", "b", "c", "d"]
     reason = CloseReason.DELAY if waits_out else CloseReason.CALLERS
     assert bench.statistics.snapshot().batch_closes[reason] == 1 + waits_out
-
-
-def test_a_batch_with_a_target_is_closed_before_one_of_its_requests_expires(make_bench: MakeBench) -> None:
-    now = [1]
-    policy = QueuePolicy(default_timeout_ns=10_000_000)
-    spec = replace(batching(policy=policy), target_p99_ns=1_000_000_000)
-    bench = make_bench(spec, clock=lambda: now[0])
-    bench.scheduler._change_limits(BatchSetting(LONG_NS, 8).limits())
-    bench.scheduler.start()
-    bench.submit("a", "b")
-    until(lambda: bench.scheduler._pool.holder is not None)
-    now[0] = 9_000_000
-    assert bench.wait(2) == ["a", "b"]
-    assert bench.error("a") is None
-    assert bench.statistics.snapshot().batch_closes[CloseReason.DEADLINE] == 1
 
 
 def test_executions_change_the_limits_of_a_model_with_a_target(make_bench: MakeBench) -> None:
@@ -267,48 +204,6 @@ def test_a_cancelled_request_keeps_nobody_out_of_a_limited_queue(make_bench: Mak
     assert bench.statistics.snapshot().request_failures[FailureReason.CANCELED] == 1
 
 
-def test_expired_and_cancelled_requests_are_not_executed(make_bench: MakeBench) -> None:
-    now_ns = [1000]
-    policy = QueuePolicy(default_timeout_ns=100)
-    bench = make_bench(batching(8, policy=policy), clock=lambda: now_ns[0])
-    bench.submit("old")
-    now_ns[0] += 100
-    gone, _ = bench.submit("gone", "new")
-    gone.cancelled = CancelCause.CLIENT
-    bench.scheduler.start()
-    bench.wait(3)
-    assert bench.backend.batches == [["new"]]
-    assert isinstance(bench.error("old"), DeadlineExceeded)
-    assert isinstance(bench.error("gone"), RequestCancelled)
-    failures = bench.statistics.snapshot().request_failures
-    assert failures[FailureReason.REJECTED] == failures[FailureReason.CANCELED] == 1
-
-
-def test_a_full_queue_refuses_without_a_response(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(8, policy=QueuePolicy(max_queue_size=2)))
-    bench.submit(*"ab")
-    with pytest.raises(QueueFull, match=r"^\[request id: c\] Exceeds maximum queue size$"):
-        bench.submit("c")
-    bench.scheduler.start()
-    assert bench.wait(2) == ["a", "b"]
-    assert bench.scheduler.drain(LIMIT_S)
-    assert len(bench.answers) == 2
-    assert set(bench.statistics.snapshot().request_failures.values()) == {0}
-
-
-def test_delay_until_holds_the_first_requests_once(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(8), delay_until=4)
-    bench.scheduler.start()
-    bench.submit(*"abc")
-    assert not bench.scheduler.drain(0.01)
-    assert bench.backend.batches == []
-    bench.submit("d")
-    bench.wait(4)
-    bench.submit("e")
-    assert bench.wait(5) == list("abcde")
-    assert bench.backend.batches == [list("abcd"), ["e"]]
-
-
 def test_responses_keep_the_order_of_arrival_across_instances(make_bench: MakeBench) -> None:
     bench = make_bench(batching(1, ordered=True), max_batch_size=1, instances=2)
     for backend in bench.backends:
@@ -340,19 +235,6 @@ def test_stop_refuses_requests_and_executes_queued_ones_without_delay(make_bench
     assert bench.scheduler.drain(LIMIT_S)
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
     assert sorted(bench.wait(3)) == ["a", "b", "c"]
-
-
-def test_drain_waits_for_executions_and_gives_up_in_time(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    bench.scheduler.start()
-    assert bench.scheduler.drain(0)
-    bench.backend.gate.clear()
-    bench.submit("a")
-    bench.begun()
-    assert not bench.scheduler.drain(0.01)
-    bench.backend.gate.set()
-    assert bench.scheduler.drain(LIMIT_S)
-    assert bench.wait(1) == ["a"]
 
 
 def test_close_answers_queued_requests(make_bench: MakeBench) -> None:
@@ -429,13 +311,6 @@ def test_a_resting_thread_keeps_nothing_of_a_rejected_request(make_bench: MakeBe
     until(lambda: gone() is None)
 
 
-def added(bench: Bench) -> Stub:
-    stub = Stub(len(bench.backends))
-    bench.backends.append(stub)
-    bench.scheduler.add(stub)
-    return stub
-
-
 @contextmanager
 def being_removed(bench: Bench, stub: Stub) -> Iterator[threading.Thread]:
     """Another thread removes `stub` and waits for it. At the end nothing may keep the instance any more."""
@@ -448,18 +323,6 @@ def being_removed(bench: Bench, stub: Stub) -> Iterator[threading.Thread]:
     remover.join(LIMIT_S)
     assert not remover.is_alive()
     assert thread.join(0)
-
-
-def test_an_added_instance_takes_queued_requests(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    bench.scheduler.start()
-    bench.backend.gate.clear()
-    bench.submit("a")
-    bench.begun()
-    bench.submit("b")
-    stub = added(bench)
-    assert bench.wait(1) == ["b"]
-    assert stub.batches == [["b"]]
 
 
 def test_a_removed_instance_finishes_its_batch_and_takes_no_other(make_bench: MakeBench) -> None:
@@ -501,32 +364,6 @@ def test_another_instance_holds_after_the_holder_is_removed(make_bench: MakeBenc
     assert other.batches == [["a", "b"]]
 
 
-def test_a_request_that_woke_a_removed_instance_wakes_another(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    scheduler = bench.scheduler
-    scheduler.start()
-    for turn in range(1, 101):
-        until(lambda: len(scheduler._pool.idle) == 1)
-        stub = added(bench)
-        until(lambda: len(scheduler._pool.idle) == 2)  # the one that went to rest last is woken first
-        bench.submit(str(turn))
-        scheduler.remove(stub)
-        bench.wait(turn)
-    assert scheduler.drain(LIMIT_S)
-    assert (scheduler._pool.waking, scheduler.queued, scheduler.in_flight) == (0, 0, 0)
-
-
-def test_instances_can_change_before_the_start(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    stub = added(bench)
-    bench.scheduler.remove(bench.backend)
-    bench.submit("a")
-    assert bench.answers == []
-    bench.scheduler.start()
-    assert bench.wait(1) == ["a"]
-    assert stub.batches == [["a"]]
-
-
 def test_impossible_changes_are_refused(make_bench: MakeBench) -> None:
     bench = make_bench(instances=2)
     first, second = bench.backends
@@ -554,94 +391,6 @@ def test_impossible_changes_are_refused(make_bench: MakeBench) -> None:
     assert scheduler.close(LIMIT_S)
     with pytest.raises(ServerStopping, match="scheduler for model has ended"):
         scheduler.add(Stub(8))
-
-
-def test_an_instance_cannot_be_removed_on_its_own_thread(make_bench: MakeBench) -> None:
-    bench = make_bench(instances=2)
-    bench.scheduler.start()
-    caught: list[Exception] = []
-
-    def remove_both(response: InferenceResponse) -> None:
-        for backend in bench.backends:
-            try:
-                bench.scheduler.remove(backend)
-            except (RuntimeError, ValueError) as exc:
-                caught.append(exc)
-
-    request = bench.request("a")
-    request.on_response = remove_both
-    bench.scheduler.submit(request)
-    assert bench.scheduler.drain(LIMIT_S)
-    assert [str(error) for error in caught] == ["an instance cannot be removed on its own thread"]
-    bench.submit("b")
-    assert bench.wait(1) == ["b"]
-
-
-class BurstCaller:
-    """Submits bursts until `done` is set, and waits for the responses of each burst before the next."""
-
-    def __init__(self, bench: Bench, number: int, done: threading.Event) -> None:
-        self.answered: list[str] = []
-        self.submitted: list[str] = []
-        self.failures: list[Exception] = []
-        self.thread = threading.Thread(target=self._run)
-        self._bench = bench
-        self._number = number
-        self._done = done
-        self._answers = threading.Semaphore(0)
-
-    def _run(self) -> None:
-        source = random.Random(self._number)
-        while not self._done.is_set():
-            burst = source.randint(1, 5)
-            for _ in range(burst):
-                id = f"{self._number}-{len(self.submitted)}"
-                self.submitted.append(id)
-                request = self._bench.request(id)
-                request.on_response = self._on_response
-                self._bench.scheduler.submit(request)
-            for _ in range(burst):
-                if not self._answers.acquire(timeout=LIMIT_S):
-                    return
-
-    def _on_response(self, response: InferenceResponse) -> None:
-        self.answered.append(response.id)
-        if response.error is not None:
-            self.failures.append(response.error)
-        self._answers.release()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("delay_ns", [0, 300_000])
-def test_instances_are_added_and_removed_under_load(make_bench: MakeBench, delay_ns: int, ordered: bool) -> None:
-    bench = make_bench(batching(4, 8, delay_ns=delay_ns, ordered=ordered), instances=2)
-    bench.scheduler.start()
-    done = threading.Event()
-    callers = [BurstCaller(bench, number, done) for number in range(4)]
-    for caller in callers:
-        caller.thread.start()
-    source = random.Random(delay_ns + ordered)
-    serving: list[BackendInstance] = list(bench.backends)
-    try:
-        for number in range(200):
-            serving.append(Stub(2 + number))
-            bench.scheduler.add(serving[-1])
-            if len(serving) > source.randint(1, 4):
-                bench.scheduler.remove(serving.pop(source.randrange(len(serving))))
-        while len(serving) > 1:
-            bench.scheduler.remove(serving.pop(0))
-    finally:
-        done.set()
-        for caller in callers:
-            caller.thread.join()
-    assert bench.scheduler.drain(LIMIT_S)
-    for caller in callers:
-        assert sorted(caller.answered) == sorted(caller.submitted)
-        assert not ordered or caller.answered == caller.submitted
-        assert caller.failures == []
-    assert (bench.scheduler.queued, bench.scheduler.in_flight, bench.scheduler._pool.waking) == (0, 0, 0)
-    assert instance_threads() == [f"trident-{serving[0].placement.name}"]
 
 
 ONE = limit(r=1)
@@ -679,18 +428,6 @@ def test_a_batch_that_waits_for_its_turn_grows(make_bench: MakeBench, limiter: R
     assert bench.backend.batches == [["a", "b", "c"]]
 
 
-def test_an_instance_that_needs_nothing_takes_what_another_waits_for(
-    make_bench: MakeBench, limiter: RateLimiter
-) -> None:
-    holder = holding(make_bench, limiter)
-    bench = make_bench(instances=2, limiter=limiter, limits=[ONE])
-    bench.scheduler.start()
-    bench.submit(*"abc")
-    assert sorted(bench.wait(3)) == ["a", "b", "c"]
-    assert bench.backend.batches == []
-    holder.backend.gate.set()
-
-
 @pytest.mark.parametrize("ends", [DynamicBatcher.close, lambda scheduler: scheduler.close(0)])
 def test_a_scheduler_that_waits_for_its_turn_can_close(
     make_bench: MakeBench, limiter: RateLimiter, ends: object
@@ -709,27 +446,6 @@ def test_a_scheduler_that_waits_for_its_turn_can_close(
     assert bench.error("a") is not None
     assert limiter.metrics()[0].waiting == 0
     holder.backend.gate.set()
-
-
-def test_an_instance_that_waits_for_its_turn_can_be_removed(make_bench: MakeBench, limiter: RateLimiter) -> None:
-    holder = holding(make_bench, limiter)
-    bench = make_bench(instances=2, limiter=limiter, limits=[ONE, limit(r=1, s=1)])
-    bench.scheduler.start()
-    bench.submit("a")
-    waiting_for_turn(bench, 2)
-    bench.scheduler.remove(bench.backends[0])
-    waiting_for_turn(bench)
-    holder.backend.gate.set()
-    assert bench.wait(1) == ["a"]
-    assert bench.backends[1].batches == [["a"]]
-
-
-def test_an_execution_that_fails_gives_back_what_it_held(make_bench: MakeBench, limiter: RateLimiter) -> None:
-    bench = make_bench(limiter=limiter, limits=[ONE])
-    bench.scheduler.start()
-    bench.submit("x1")
-    bench.wait(1)
-    until(lambda: limiter.metrics()[0].held == 0)
 
 
 def short(make_bench: MakeBench, limiter: RateLimiter) -> Bench:
@@ -771,14 +487,3 @@ def test_a_short_execution_on_the_submitting_thread_takes_its_turn(make_bench: M
     submit_inline(bench, "a")
     assert (len(bench.answers), held) == (answered + 1, [1])
     assert limiter.metrics()[0].held == 0
-
-
-def test_the_submitting_thread_does_not_wait_for_a_turn(make_bench: MakeBench, limiter: RateLimiter) -> None:
-    bench = short(make_bench, limiter)
-    answered = len(bench.answers)
-    holder = holding(make_bench, limiter)
-    submit_inline(bench, "a")
-    waiting_for_turn(bench)
-    assert len(bench.answers) == answered
-    holder.backend.gate.set()
-    bench.wait(answered + 1)

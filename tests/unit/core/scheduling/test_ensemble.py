@@ -8,16 +8,12 @@ import threading
 import pytest
 
 from tests.unit.core.scheduling.ensemble_bench import Bench, Step
-from tests.waiting import until
 from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.request import InferenceRequest, InferenceTimes
-from trident.core.inference.response import InferenceResponse, ReceivedOutput
-from trident.core.inference.tensors import Shape
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, LatencyOptions
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.ensemble import shape_change
 
 CHAIN = "a(X=i:Y=t)", "b(X=t:Y=o)"
 
@@ -26,16 +22,6 @@ def failure(bench: Bench) -> ServerError:
     error = bench.responses[-1].error
     assert error is not None
     return error
-
-
-def test_one_tensor_may_be_two_inputs_and_one_model_two_steps() -> None:
-    bench = Bench("i", "o", "a(X=i,Z=i:Y=t)", "a(X=t,Z=t:Y=o)")
-    bench.submit(i=1)
-    assert bench.a.inputs() == {"X": [1], "Z": [1]}
-    bench.a.answer(Y=2)
-    assert bench.a.inputs() == {"X": [2], "Z": [2]}
-    bench.a.answer(Y=3)
-    assert bench.outputs == {"o": [3]}
 
 
 def test_only_what_the_requested_outputs_need_runs() -> None:
@@ -48,14 +34,6 @@ def test_only_what_the_requested_outputs_need_runs() -> None:
     bench.a.answer(Y=2, Z=3)
     bench.b.answer(Y=4)
     assert bench.outputs == {"o": [4]}
-
-
-def test_a_step_asks_only_for_the_outputs_that_are_mapped() -> None:
-    bench = Bench("i", "o", "a(X=i:Y=t,W=u)", "b(X=t,Z=u:Y=o)")
-    bench.submit(i=1)
-    assert bench.a.requests[-1].outputs == (), "all that the model has"
-    bench.a.answer(Y=2, W=3)
-    assert bench.b.requests[-1].outputs == ("Y",)
 
 
 def test_the_request_is_passed_on_to_each_step() -> None:
@@ -172,17 +150,6 @@ def test_what_is_optional_or_left_out_is_left_out_after_it(caplog: pytest.LogCap
     assert bench.a.inputs() == {"X": [1], "Z": [2]}
 
 
-def test_received_bytes_are_passed_on_as_bytes() -> None:
-    bench = Bench("i", "o", *CHAIN)
-    bench.submit(i=1)
-    content = memoryview(b"\x02\0\0\0")
-    pending = bench.a.pending[-1]
-    pending.on_response(InferenceResponse("a", 1, [ReceivedOutput("Y", "INT32", (1,), content)]))
-    assert pending.flush is not None
-    pending.flush()
-    assert bench.b.requests[-1].inputs[0].data is content
-
-
 def test_a_batch_dimension_is_added_and_removed_between_models() -> None:
     bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=u:Y=o)", batch=4, batching={"b": 0})
     bench.submit(shape=(1, 3), i=[1, 2, 3])
@@ -209,13 +176,6 @@ def test_cancelling_cancels_the_steps_that_run() -> None:
     assert len(bench.responses) == 1
 
 
-def test_a_cancelled_step_cancels_the_request() -> None:
-    bench = Bench("i", "o", *CHAIN)
-    bench.submit(i=1)
-    bench.a.answer(error=RequestCancelled(""))
-    assert type(failure(bench)) is RequestCancelled
-
-
 def test_the_times_of_the_steps_are_added_up() -> None:
     bench = Bench("i", "o", *CHAIN, batch=4)
     SWITCHES.set(access="true")
@@ -227,15 +187,6 @@ def test_the_times_of_the_steps_are_added_up() -> None:
     assert (counted.request_success, counted.inference_count, counted.execution_count, counted.queue_ns) == (1, 2, 1, 0)
     assert [(batch.batch_size, batch.execution_count) for batch in counted.batches] == [(2, 1)]
     assert bench.responses[-1].times == InferenceTimes(11, 22, 33, 44, 2)
-
-
-def test_clients_that_ask_get_the_times() -> None:
-    for timing, access in ((True, "false"), (False, "true")):
-        SWITCHES.set(timing=timing, access=access)
-        bench = Bench("i", "o", "a(X=i:Y=o)")
-        bench.submit(request=InferenceRequest("e", [], parameters={"timing": True}), i=1)
-        bench.a.answer(Y=1, times=InferenceTimes(1000, 2000, 3000, 4000, 1))
-        assert ("timing_queue_us" in (bench.responses[-1].parameters or {})) is timing
 
 
 def test_a_stopped_scheduler_ends_what_it_has_begun() -> None:
@@ -268,28 +219,6 @@ def test_requests_of_models_are_accepted_until_the_end() -> None:
     assert outer.responses, "the answer of an inner ensemble is that of the step"
 
 
-def test_many_threads_answer_at_once() -> None:
-    """Every request gets its own answer, whichever threads run its steps."""
-    bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=i:Y=u)", "c(X=t,Z=u:Y=o)")
-    count = 300
-
-    def serve(model: Step) -> None:
-        for index in range(count):
-            assert model.arrived.acquire(timeout=60)
-            values = model.inputs(index)
-            model.answer(index, Y=sum(sum(each) for each in values.values()))
-
-    threads = [threading.Thread(target=serve, args=(model,)) for model in bench.models.values()]
-    for thread in threads:
-        thread.start()
-    for number in range(count):
-        bench.submit(i=number)
-    for thread in threads:
-        thread.join(20)
-    until(lambda: len(bench.responses) == count)
-    assert sorted(int(r.outputs[0].array[0]) for r in bench.responses) == [2 * number for number in range(count)]
-
-
 # --- decoupled steps
 
 
@@ -309,16 +238,6 @@ def test_each_response_of_a_decoupled_step_runs_the_steps_after_it() -> None:
     assert bench.scheduler.in_flight == 0
 
 
-def test_callers_are_flushed_after_every_response() -> None:
-    bench = Bench("i", "o", *CHAIN, decoupled="b")
-    flushed: list[int] = []
-    bench.submit(i=1).flush = lambda: flushed.append(len(bench.responses))
-    bench.a.answer(Y=2)
-    bench.b.answer(Y=3, final=False)
-    bench.b.answer(Y=4)
-    assert flushed == [1, 2]
-
-
 def test_a_decoupled_step_gives_any_number_of_responses() -> None:
     bench = Bench("i", "o", *CHAIN, decoupled="b")
     bench.submit(i=1)
@@ -330,15 +249,6 @@ def test_a_decoupled_step_gives_any_number_of_responses() -> None:
     bench.submit(i=1)
     bench.a.answer()
     assert [(r.final, len(r.outputs), r.error) for r in bench.responses] == [(True, 0, None)]
-
-
-def test_an_empty_response_is_final_if_another_one_could_have_followed() -> None:
-    bench = Bench("i", "o", *CHAIN, decoupled="b")
-    bench.submit(i=1)
-    bench.a.answer(Y=2)
-    bench.b.answer(Y=3, final=False)
-    bench.b.answer()
-    assert [(len(r.outputs), r.final) for r in bench.responses] == [(1, False), (0, True)]
 
 
 def test_the_first_of_several_responses_is_measured() -> None:
@@ -433,29 +343,3 @@ def test_a_request_that_waits_for_a_place_can_be_cancelled() -> None:
     bench.submit(i=3)
     assert len(bench.a.pending) == 2
     assert bench.scheduler.in_flight == 1
-
-
-def test_a_failed_request_gives_its_place_back() -> None:
-    bench = Bench("i", "o", *CHAIN, max_in_flight=1)
-    bench.submit(i=1)
-    bench.submit(i=2)
-    bench.a.answer(0, error=BackendFailed("no"))
-    assert len(bench.a.pending) == 2
-
-
-@pytest.mark.parametrize(
-    ("takes_batch", "dims", "shape", "expected"),
-    [
-        (True, (4,), (4,), (1, 4)),
-        (True, (4,), (3, 4), (3, 4)),
-        (True, (-1,), (4,), (1, 4)),
-        (False, (4,), (1, 4), (4,)),
-        (False, (-1, 4), (3, 4), (3, 4)),
-        (False, (-1, 4), (1, 4), (1, 4)),
-        (False, (4,), (3, 4), (3, 4)),
-    ],
-)
-def test_a_batch_dimension_comes_or_goes(takes_batch: bool, dims: Shape, shape: Shape, expected: Shape) -> None:
-    change = shape_change(not takes_batch, takes_batch, dims)
-    assert change is not None
-    assert change.apply(shape) == expected

@@ -29,7 +29,7 @@ from trident.core.inference.pending_request import Deferred, LoneRequest, Pendin
 from trident.core.inference.request import CALLERS, InferenceRequest
 from trident.core.scheduling.batch_forming import SETTLED_DELAYS
 from trident.core.scheduling.dynamic_batcher import TURN_NS
-from trident.core.scheduling.instance import LENT, ShortExecutions
+from trident.core.scheduling.instance import ShortExecutions
 
 
 @pytest.fixture
@@ -88,28 +88,6 @@ def test_the_submitting_thread_executes_all_its_requests_as_one_batch(bench: Ben
     assert threads == [threading.current_thread().name]
     assert [answer.id for answer in bench.answers] == ["a", "b", "c"]
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
-
-
-def test_another_idle_instance_takes_a_batch_as_well(bench: Bench) -> None:
-    second = Stub(1)
-    bench.backends.append(second)
-    bench.scheduler.add(second)
-    resting(bench, 2)
-    second.gate.clear()
-    bench.scheduler._pool.idle.reverse()
-    caller = Caller(bench)
-    ids = [str(number) for number in range(16)]
-    caller.submit(*ids)
-
-    def after_the_other_has_begun(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
-        bench.begun(1)
-        second.gate.set()
-        return execute(requests, batch_sizes)
-
-    execute, bench.backend.execute = bench.backend.execute, after_the_other_has_begun  # type: ignore[method-assign]
-    caller.run()
-    assert sorted(bench.wait(16), key=int) == ids
-    assert (bench.backend.batches, second.batches) == ([ids[:8]], [ids[8:]])
 
 
 @pure_python_only
@@ -172,18 +150,6 @@ def test_a_request_that_is_alone_is_queued_like_others_where(make_bench: MakeBen
     bench.scheduler.submit(pending)
     assert bench.backend.batches == []
     assert bench.scheduler.queued == (2 if why == "others are queued" else 1)
-
-
-def test_nothing_is_deferred_while_the_instance_thread_executes(bench: Bench) -> None:
-    bench.backend.begun = threading.Semaphore(0)
-    bench.backend.gate.clear()
-    bench.submit("a")
-    bench.begun()
-    caller = Caller(bench)
-    caller.submit("b")
-    assert not caller.is_asked
-    bench.backend.gate.set()
-    assert bench.wait(2) == ["a", "b"]
 
 
 @pytest.mark.parametrize("end", ["close", "remove"])
@@ -292,59 +258,6 @@ def test_a_full_batch_is_taken_from_the_thread_that_waits_with_it(make_bench: Ma
     assert bench.backend.batches == [list("abcdefgh")]
     assert threads == [threading.current_thread().name]
     resting(bench)
-
-
-def test_the_end_of_its_wait_does_not_disturb_a_thread_whose_instance_is_lent(
-    make_bench: MakeBench, now: list[int]
-) -> None:
-    bench = resting_bench(make_bench, now, delay_ns=20_000_000)
-    scheduler, backend = bench.scheduler, bench.backend
-    caller = Caller(bench)
-    caller.submit("a")
-    caller.run()
-    until(lambda: scheduler._pool.holder is not None)
-    (thread,) = scheduler._instances
-    woken = threading.Event()
-    token = thread.token
-
-    class Watched:
-        """The token of the thread, which tells when its wait has ended in vain and it rests without a limit."""
-
-        release = token.release
-
-        @staticmethod
-        def acquire(blocking: bool = True, timeout: float = -1) -> bool:
-            if blocking and timeout == -1:
-                woken.set()
-            return token.acquire(blocking, timeout)
-
-    thread.token = Watched()  # type: ignore[assignment]
-    execute = backend.execute
-
-    def until_the_wait_has_ended(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
-        assert woken.wait(LIMIT_S)
-        assert thread.state is LENT
-        return execute(requests, batch_sizes)
-
-    backend.execute = until_the_wait_has_ended  # type: ignore[method-assign]
-    caller.submit(*"bcdefgh")
-    caller.run()
-    assert bench.wait(8) == list("abcdefgh")
-    backend.execute = execute  # type: ignore[method-assign]
-    resting(bench)
-    assert (scheduler.queued, scheduler.in_flight) == (0, 0)
-
-
-def test_a_batch_much_larger_than_the_short_ones_runs_on_the_instance_thread(
-    make_bench: MakeBench,
-) -> None:
-    bench = resting_bench(make_bench, items=3)
-    threads = noted_threads(bench)
-    caller = Caller(bench)
-    caller.submit("a", "b", "c", "d", "e", "f", "g")
-    caller.run()
-    assert bench.wait(7) == list("abcdefg")
-    assert set(threads) == {"trident-m_0_0"}
 
 
 def test_an_instance_that_may_not_run_inline_executes_on_its_own_thread(bench: Bench) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.core.scheduling.later_bench import LaterBench, MakeLaterBench, later_benches, text
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, batching
-from tests.unit.pending_requests import pending_request
+from tests.unit.core.scheduling.scheduler_bench import (
+    LIMIT_S,
+    LaterBench,
+    MakeLaterBench,
+    batching,
+    later_benches,
+    text,
+)
 from tests.waiting import until
 from trident.core.backends.backend import BackendInstance
 from trident.core.errors import BackendFailed
@@ -139,7 +143,7 @@ def test_a_dropped_sender_fails_its_request(make_later: MakeLaterBench) -> None:
     sender.send(text("1"))
     del sender
     assert bench.wait(2) == ["a:1", "a:!."]
-    error = bench.responses[1].error
+    error = bench.answers[1].error
     assert isinstance(error, BackendFailed)
     assert "dropped its response sender" in error.message
     assert failures(bench, FailureReason.BACKEND) == 1
@@ -161,16 +165,6 @@ def test_a_cancelled_request_gets_only_its_final_response(make_later: MakeLaterB
     assert bench.wait(2) == ["a:1", "a:-."]
 
 
-def test_a_cancellation_before_the_watch_is_told(make_later: MakeLaterBench) -> None:
-    bench = make_later()
-    request = bench.submit("a")
-    sender = bench.backend.sender("a")
-    request.cancel()
-    seen: list[str] = []
-    sender.watch(lambda: seen.append("cancelled"))
-    assert seen == ["cancelled"]
-
-
 @pytest.mark.parametrize("window", [WindowLimits(responses=2), WindowLimits(nbytes=4)])
 def test_a_window_is_full_until_responses_are_taken(make_later: MakeLaterBench, window: WindowLimits) -> None:
     bench = make_later(window=window)
@@ -188,26 +182,6 @@ def test_a_window_is_full_until_responses_are_taken(make_later: MakeLaterBench, 
     sender.send(None, final=True)
     request.take(9)
     assert len(bench.wait(4)) == 4
-
-
-def test_responses_of_many_threads_arrive_one_at_a_time(make_later: MakeLaterBench) -> None:
-    bench = make_later()
-    bench.submit("a")
-    sender = bench.backend.sender("a")
-
-    def send(name: str) -> None:
-        for number in range(200):
-            sender.send(text(f"{name}{number}"))
-
-    threads = [threading.Thread(target=send, args=(name,)) for name in "xyz"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sender.send(None, final=True)
-    said = bench.wait(601)
-    for name in "xyz":
-        assert [one for one in said if one[2] == name] == [f"a:{name}{number}" for number in range(200)]
 
 
 def test_an_earlier_request_streams_while_later_ones_wait_for_its_end(make_later: MakeLaterBench) -> None:
@@ -247,42 +221,3 @@ def test_responses_are_counted_by_their_index(make_later: MakeLaterBench) -> Non
 
 def answer(order: ResponseOrder, request: PendingRequest) -> None:
     order.respond(request, InferenceResponse("m", 1, [], id=request.request.id))
-
-
-def arrivals(order: ResponseOrder, count: int) -> list[PendingRequest]:
-    requests = [pending_request(str(number)) for number in range(count)]
-    for request in requests:
-        order.enter(request)
-    return requests
-
-
-def test_later_responses_wait_for_earlier_ones() -> None:
-    left: list[str] = []
-    order = ResponseOrder(lambda request, response: left.append(response.id))
-    requests = arrivals(order, 4)
-    answer(order, requests[2])
-    answer(order, requests[1])
-    assert left == []
-    answer(order, requests[0])
-    assert left == ["0", "1", "2"]
-    answer(order, requests[3])
-    assert left == ["0", "1", "2", "3"]
-
-
-def test_order_holds_across_threads() -> None:
-    left: list[int] = []
-    order = ResponseOrder(lambda request, response: left.append(int(response.id)))
-    requests = arrivals(order, 2000)
-    shuffled = requests[:]
-    random.Random(7).shuffle(shuffled)
-
-    def complete(share: list[PendingRequest]) -> None:
-        for request in share:
-            answer(order, request)
-
-    threads = [threading.Thread(target=complete, args=(shuffled[first::4],)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert left == list(range(2000))

@@ -22,7 +22,6 @@ from trident.core.scheduling.rate_limiter import (
     admitted,
     check_limits,
     needs_of,
-    resource_limits,
 )
 from trident.core.scheduling.resource_limit import ResourceLimit
 
@@ -56,17 +55,6 @@ R, S = Resource("r", 0), Resource("s", None)
 )
 def test_who_may_run(bids: list[Bid], free: dict[Resource, int], expected: list[int]) -> None:
     assert admitted(bids, free) == expected
-
-
-ON_0, ON_1, GLOBAL = Resource("r", 0), Resource("r", 1), Resource("r", None)
-
-
-def test_implied_limits_are_those_of_the_neediest() -> None:
-    options = [ResourceLimit("named", 9)]
-    needs = [{ON_0: 2, ON_1: 1}, {ON_0: 4}, {Resource("named", None): 1}]
-    assert resource_limits(needs, options) == {ON_0: 4, ON_1: 1, Resource("named", None): 9}
-    assert resource_limits(needs[:1], options) == {ON_0: 2, ON_1: 1}
-    assert RateLimiter().enter(placed("m", limit(priority=3)), "m") is None
 
 
 def refusal(placement: Placement, *others: Placement, options: tuple[ResourceLimit, ...] = ()) -> str:
@@ -108,22 +96,6 @@ def run(turns: int, *claims: Claim) -> Counter[str]:
     return ran
 
 
-def test_what_an_execution_that_waits_for_others_keeps_from_them() -> None:
-    limiter = RateLimiter([ResourceLimit("r", 2)])
-    holder = placed("holder", limit(r=1, s=1))
-    entered(limiter, "holder", holder.limit)
-    one, both, other = placed("one", limit(r=1)), placed("both", limit(r=2)), placed("other", limit(q=9))
-    for each in (one, both, other):
-        limiter.enter(each, "m")
-    assert limiter.lacking(holder, [holder]) == "s"
-    assert limiter.lacking(holder, [one]) == ""
-    assert limiter.lacking(holder, [both]) == "r"
-    assert limiter.lacking(holder, [both, one]) == ""
-    assert limiter.lacking(holder, [other]) == ""
-    assert limiter.lacking(other, [both]) == ""
-    assert limiter.lacking(holder, []) == ""
-
-
 def test_one_after_the_other() -> None:
     limiter = RateLimiter()
     one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(r=1))
@@ -154,31 +126,6 @@ def test_an_instance_that_was_idle_or_is_new_does_not_make_up_for_its_turns() ->
     new = entered(limiter, "c", limit(r=1))
     busy(idle, new)
     assert run(30, one, idle, new) == {"a": 10, "b": 10, "c": 10}
-
-
-def test_one_that_needs_much_is_not_starved_by_those_that_need_little() -> None:
-    limiter = RateLimiter([ResourceLimit("r", 4)])
-    small = [entered(limiter, f"s{number}", limit(r=1)) for number in range(4)]
-    large = entered(limiter, "large", limit(r=4))
-    busy(*small)
-    busy(large)
-    run(4, *small)  # each of them again, behind the large one
-    assert large.state is HELD
-    assert {claim.state for claim in small} == {WAITING}
-    large.end()
-    assert {claim.state for claim in small} == {HELD}
-
-
-def test_others_need_not_wait_for_one_that_waits_for_something_else() -> None:
-    limiter = RateLimiter()
-    holds = entered(limiter, "a", limit(r=1))
-    waits = entered(limiter, "b", limit(r=1))
-    elsewhere = entered(limiter, "c", limit(r=1), gpu=1)
-    other = entered(limiter, "d", limit(s=1, everywhere=True))
-    assert holds.request()
-    assert not waits.request()
-    assert elsewhere.request()
-    assert other.request()
 
 
 def test_copies_of_each_device_and_global_ones() -> None:
@@ -215,23 +162,6 @@ def test_an_instance_that_is_refused_changes_nothing() -> None:
     assert limiter.metrics() == before
 
 
-def test_an_instance_that_joins_two_lines_waits_for_both() -> None:
-    limiter = RateLimiter()
-    one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(s=1))
-    assert one.request()
-    assert other.request()
-    both = entered(limiter, "c", limit(r=1, s=1))
-    assert not both.request()
-    one.end()
-    assert not both.request()
-    assert not one.request()  # it would overtake the one that waits
-    other.end()
-    assert (both.state, one.state) == (HELD, WAITING)
-    limiter.leave(other)
-    both.end()
-    assert one.state is HELD
-
-
 def test_who_has_no_work_any_more_makes_room_and_has_not_run() -> None:
     limiter = RateLimiter()
     one, other, third = (entered(limiter, name, limit(r=1)) for name in "abc")
@@ -256,9 +186,3 @@ def test_a_wait_can_be_interrupted() -> None:
     waiter.join(20)
     one.interrupt()  # what it holds stays
     assert (outcomes, one.state, other.state) == ([False], HELD, IDLE)
-
-
-def test_a_claim_cannot_end_what_it_does_not_hold() -> None:
-    claim = entered(RateLimiter(), "a", limit(r=1))
-    with pytest.raises(RuntimeError, match="the claim of 'a' cannot go from"):
-        claim.end()

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
 
-from tests.unit.core.scheduling.later_bench import LaterStub, text
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S
-from tests.unit.core.scheduling.sequence_bench import CONTROLS, HOUR, SUM, Bench, MakeBench, Summing, benches
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Outcomes, StubInstance
+from tests.unit.core.scheduling.sequence_bench import CONTROLS, HOUR, SUM, Bench, MakeBench, Summing, benches, spec_of
 from tests.waiting import until
-from trident.core.backends.backend import Execution
-from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, DeadlineExceeded, InvalidRequest, RequestCancelled, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import Outputs, OutputTensor
+from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, RequestTrace
+from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs
 from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender, StreamedRequest
+from trident.core.inference.tensors import layout_of
 from trident.core.inference.window_limits import DEFAULT_WINDOW
 from trident.core.observability.statistics import BatchStatistics, FailureReason
-from trident.core.scheduling.sequence_batcher import sequence_problem
+from trident.core.scheduling.sequence_tensors import Controls, RequestBuilder, States
 
 OLDEST = HOUR + "oldest { max_candidate_sequences: 2 } "
 DIRECT = HOUR + "direct {} "
@@ -44,17 +42,6 @@ def test_the_requests_of_a_sequence_run_one_after_the_other_beside_those_of_othe
     assert bench.backend.batches == [["a1", "b1"], ["a2", "b2"], ["a3"]]
     snapshot = bench.statistics.snapshot(0)
     assert (snapshot.inference_count, snapshot.execution_count) == (5, 3)
-
-
-def test_a_state_is_the_output_of_the_request_before(make_bench: MakeBench) -> None:
-    bench = make_bench(OLDEST + SUM)
-    bench.scheduler.start()
-    for number in range(1, 5):
-        bench.submit(f"a{number}", 1, "s" if number == 1 else "", value=number)
-        bench.submit(f"b{number}", 2, "s" if number == 1 else "", value=10 * number)
-    bench.wait(8)
-    assert bench.values() == {"a1": 1, "a2": 3, "a3": 6, "a4": 10, "b1": 10, "b2": 30, "b3": 60, "b4": 100}
-    assert {output.name for answer in bench.answers for output in answer.outputs} == {"OUT"}
 
 
 def test_a_state_survives_a_failed_execution_and_begins_anew_at_start(
@@ -96,18 +83,6 @@ def test_an_id_is_free_again_when_its_end_was_queued(make_bench: MakeBench) -> N
     bench.backend.gate.set()
     bench.wait(3)
     assert bench.values() == {"a": 1, "b": 2, "c": 5}
-
-
-def test_an_idle_sequence_loses_its_slot(make_bench: MakeBench) -> None:
-    bench = make_bench("max_sequence_idle_microseconds: 20000 oldest { max_candidate_sequences: 1 }")
-    bench.scheduler.start()
-    bench.submit("a", 1, "s")
-    bench.submit("b", 2, "s")
-    assert bench.wait(2) == ["a", "b"]
-    until(lambda: not bench.scheduler._active)
-    for sequence in (1, 2):
-        with pytest.raises(InvalidRequest, match="START flag"):
-            bench.submit("late", sequence)
 
 
 def test_a_running_request_is_not_idleness(make_bench: MakeBench) -> None:
@@ -224,15 +199,6 @@ def test_open_sequences_may_go_on_while_the_server_stops(make_bench: MakeBench) 
     assert bench.wait(2) == ["a", "b"]
 
 
-def test_close_answers_what_waits(make_bench: MakeBench) -> None:
-    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }")
-    for id, sequence in (("a", 1), ("b", 1), ("c", 2)):
-        bench.submit(id, sequence, "s")
-    assert bench.scheduler.close(LIMIT_S)
-    assert sorted(bench.wait(3)) == ["a", "b", "c"]
-    assert all(isinstance(answer.error, ServerStopping) for answer in bench.answers)
-
-
 def test_a_new_instance_serves_the_backlog_and_one_that_leaves_finishes_its_sequences(make_bench: MakeBench) -> None:
     bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }")
     bench.scheduler.start()
@@ -277,33 +243,6 @@ def test_an_instance_that_lost_its_states_ends_its_sequences(make_bench: MakeBen
     assert bench.backend.batches == [["a1"], ["c"]]
 
 
-MISSING = (
-    "inference request for sequence 7 to model 'm' must specify the START flag on the first request of the sequence"
-)
-STOPPING = (
-    "[request id: <id_unknown>] Server is stopping, scheduler for model has stopped accepting new inference requests"
-)
-
-
-@pytest.mark.parametrize(
-    ("start", "is_open", "is_stopped", "problem"),
-    [
-        (True, False, False, None),
-        (True, True, False, None),
-        (False, True, False, None),
-        (False, False, False, MISSING),
-        (True, False, True, STOPPING),
-        (True, True, True, STOPPING),
-        (False, True, True, None),
-        (False, False, True, MISSING),
-    ],
-)
-def test_what_becomes_of_a_request(start: bool, is_open: bool, is_stopped: bool, problem: str | None) -> None:
-    request = InferenceRequest("m", [], correlation_id=7, sequence_start=start)
-    found = sequence_problem(PendingRequest(request, lambda _: None), is_open=is_open, is_stopped=is_stopped)
-    assert (None if found is None else found.message) == problem
-
-
 def begun(bench: Bench, *sequences: int) -> None:
     """Begin sequences, each in the lowest free slot, and forget their first requests."""
     for sequence in sequences:
@@ -331,22 +270,6 @@ def test_null_requests_count_in_the_batch_and_nowhere_else(make_bench: MakeBench
     assert (snapshot.request_success, snapshot.execution_count) == (4, 4)
 
 
-def test_the_batch_is_in_the_order_of_the_slots_not_of_the_requests(make_bench: MakeBench) -> None:
-    bench = make_bench(DIRECT)
-    bench.scheduler.start()
-    begun(bench, 1, 2, 3)
-    bench.backend.gate.clear()
-    bench.submit("first", 1)
-    bench.begun()
-    for _ in range(3):
-        bench.begun()
-    bench.submit("c", 3)
-    bench.submit("a", 1)
-    bench.backend.gate.set()
-    bench.wait(3)
-    assert bench.backend.batches[1:] == [["a", "", "c"]]
-
-
 def test_the_states_of_null_requests_are_zeros_and_are_not_kept(make_bench: MakeBench) -> None:
     bench = make_bench(DIRECT + SUM)
     bench.scheduler.start()
@@ -372,73 +295,26 @@ def test_a_batch_waits_for_the_minimum_slot_utilization(make_bench: MakeBench, u
     assert len(bench.backend.batches) == 1
 
 
-def test_a_batch_waits_for_others_no_longer_than_the_delay(make_bench: MakeBench) -> None:
-    bench = make_bench(HOUR + "direct { minimum_slot_utilization: 1 max_queue_delay_microseconds: 1000 }")
-    bench.scheduler.start()
-    bench.submit("a", 1, "s")
-    assert bench.wait(1) == ["a"]
-
-
-def test_an_instance_that_answers_later_has_null_requests_too(make_bench: MakeBench) -> None:
-    seen: list[list[str]] = []
-    stub = LaterStub(answer=lambda request, sender: text(request.id))
-    execute = stub.execute
-
-    def noting(requests, batch_sizes, senders):  # type: ignore[no-untyped-def]
-        seen.append([request.id for request in requests])
-        assert len(senders) == len(requests)
-        return execute(requests, batch_sizes, senders)
-
-    stub.execute = noting  # type: ignore[method-assign]
-    bench = make_bench(DIRECT, instances=[stub])
-    bench.scheduler.start()
-    for sequence in (1, 2):
-        bench.submit(f"{sequence}", sequence, "s")
-        bench.wait(sequence)
-    bench.submit("b", 2)
-    bench.wait(3)
-    assert seen == [["1"], ["", "2"], ["", "b"]]
-
-
-def test_a_request_that_is_answered_later_holds_back_the_next_one(make_bench: MakeBench) -> None:
-    stub = LaterStub()
-    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 2 }", instances=[stub])
-    bench.scheduler.start()
-    bench.submit("a", 1, "s")
-    bench.submit("b", 1, "e")
-    sender = stub.sender("a")
-    assert bench.scheduler.queued == 1
-    sender.send(text("early"))
-    bench.wait(1)
-    assert bench.scheduler.queued == 1
-    sender.send(None, final=True)
-    stub.sender("b").send(text("late"), final=True)
-    bench.wait(3)
-    assert bench.scheduler.drain(LIMIT_S)
-
-
 ITERATIVE_OLDEST = HOUR + "iterative_sequence: true oldest { max_candidate_sequences: 2 } "
 ITERATIVE_DIRECT = HOUR + "iterative_sequence: true direct {} "
 WINDOW = DEFAULT_WINDOW.responses
 
 
-class Counting:
+class Counting(StubInstance):
     """Sends as many tokens to a request as its X says, one in each iteration. Waits for a step before each iteration.
 
     `kept` are the senders of iterations that are over, if `keeps`.
     """
 
-    placement = Placement("m_0_0", DeviceKind.CPU)
-    poisoned = False
     may_run_inline = False
     answers_later = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.batches: list[list[str]] = []
         self.given: list[dict[str, object]] = []
         self.keeps = False
         self.kept: list[ResponseSender] = []
-        self.raises = False
         self.during: Callable[[], None] = lambda: None
         self._left: dict[object, int] = {}
         self._steps = threading.Semaphore(0)
@@ -447,25 +323,17 @@ class Counting:
         """Let `count` more executions begin."""
         self._steps.release(count)
 
-    def execute(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        senders: Sequence[ResponseSender] = (),
-    ) -> Execution:
+    def outcomes(self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender]) -> Outcomes:
         assert self._steps.acquire(timeout=LIMIT_S)
         self.batches.append([request.id for request in requests])
         self.during()
-        if self.raises:
-            raise RuntimeError("no more")
-        now_ns = time.monotonic_ns()
-        return Execution([self._outcome(*pair) for pair in zip(requests, senders, strict=True)], now_ns, now_ns)
+        return [self._outcome(*pair) for pair in zip(requests, senders, strict=True)]
 
     def _outcome(self, request: InferenceRequest, sender: ResponseSender) -> Outputs | DeferredOutcome:
         if not request.id:  # of an empty slot
             return []
         given = {tensor.name: tensor.array.reshape(-1).tolist()[0] for tensor in request.inputs}
-        self.given.append({**given, "flags": (request.sequence_start, request.sequence_end)})
+        self.given.append(given)
         key = request.correlation_id
         if request.sequence_start:
             self._left[key] = given["X"]
@@ -475,8 +343,6 @@ class Counting:
         if self.keeps:
             self.kept.append(sender)
         return AGAIN if self._left[key] else LATER
-
-    def close(self) -> None: ...
 
 
 @pytest.fixture
@@ -526,16 +392,6 @@ def test_new_requests_join_the_next_iteration(make_bench: MakeBench, model: Coun
     assert names == [["a"], ["a", "b"], ["a", "b"], ["a", "c"]]
 
 
-def test_a_text_control_gets_a_text(make_bench: MakeBench, model: Counting) -> None:
-    control = 'control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } }'
-    bench = make_bench(ITERATIVE_OLDEST + control, instances=[model])
-    bench.scheduler.start()
-    model.step()
-    submit(bench, "a", 1)
-    bench.wait(1)
-    assert model.given[0]["ID"] == b"1"
-
-
 def test_a_client_may_name_its_request_but_must_begin_it(bench: Bench, model: Counting) -> None:
     model.step(2)
     bench.submit("a", 77, "s", value=2)
@@ -554,21 +410,6 @@ def test_a_cancelled_request_is_not_executed_again(bench: Bench, model: Counting
     assert bench.scheduler.drain(LIMIT_S)
     assert len(model.batches) == 1
     assert bench.statistics.snapshot(0).request_failures[FailureReason.CANCELED] == 1
-
-
-def test_an_execution_that_fails_ends_the_request(bench: Bench, model: Counting) -> None:
-    model.step()
-    submit(bench, "a", 9)
-    bench.wait(1)
-    model.raises = True
-    model.step()
-    bench.wait(2)
-    model.raises = False
-    assert bench.answers[-1].error is not None
-    model.step()
-    submit(bench, "b", 1)
-    bench.wait(3)
-    assert said(bench, "b") == [0]
 
 
 def test_a_client_that_reads_slowly_holds_back_its_own_request_only(bench: Bench, model: Counting) -> None:
@@ -651,3 +492,79 @@ def test_the_sender_of_an_iteration_that_is_over_says_nothing(bench: Bench, mode
     bench.wait(2)
     assert said(bench, "a") == [1, 0]
     assert len(bench.answers) == 2
+
+
+# --- requests as the model gets them, and the states after its responses: as one run of bytes, and tensor by tensor
+
+
+OTHER = 'state { input_name: "N_IN" output_name: "N" data_type: TYPE_INT8 dims: [ 1 ] }'
+X = np.array([[5]], np.int32)
+INITIAL = {"SUM_IN": np.array([3], np.int32), "N_IN": np.array([4], np.int8)}
+
+
+def made(more: str = CONTROLS + SUM + OTHER) -> tuple[ModelSpec, States, RequestBuilder]:
+    spec = spec_of("oldest {} " + more)
+    assert spec.sequence is not None
+    states = States(spec, INITIAL)
+    return spec, states, RequestBuilder(spec, Controls(spec.sequence, batching=True), states)
+
+
+def as_run() -> PackedInputs:
+    return PackedInputs(layout_of([("X", "INT32", (1, 1), 4)]), memoryview(X.tobytes()))
+
+
+def as_list() -> list[InputTensor]:
+    return [InputTensor("X", "INT32", (1, 1), memoryview(X.tobytes()))]
+
+
+def values(inputs: Inputs) -> dict[str, list[list[float]]]:
+    return {tensor.name: tensor.array.tolist() for tensor in inputs}
+
+
+def test_the_inputs_of_a_request_are_the_same_in_both_forms() -> None:
+    _, states, builder = made()
+    for inputs in (as_run(), as_list()):
+        sent = InferenceRequest("m", inputs, correlation_id=2**64 - 1, sequence_start=True)
+        placed = builder.built(sent, states.first)
+        assert (type(placed.inputs) is PackedInputs) is (type(inputs) is PackedInputs)
+        assert values(placed.inputs) == {
+            "X": [[5]],
+            "START": [[1]],
+            "END": [[-1.0]],
+            "READY": [[True]],
+            "ID": [[2**64 - 1]],
+            "SUM_IN": [[3]],
+            "N_IN": [[4]],
+        }
+        assert len(sent.inputs) == 1
+
+
+def test_the_states_after_a_response_are_the_same_in_both_forms() -> None:
+    _, states, _ = made()
+    arrays = {"OUT": X, "SUM": np.array([[7]], np.int32), "N": np.array([[9]], np.int8)}
+    tensors = [OutputTensor(name, "INT8" if name == "N" else "INT32", (1, 1), array) for name, array in arrays.items()]
+    layout = layout_of([(each.name, each.datatype, each.shape, each.array.nbytes) for each in tensors])
+    run = PackedOutputs(layout, memoryview(b"".join(each.array.tobytes() for each in tensors)))
+    for outputs in (run, tensors):
+        for_client, after = states.taken(outputs, (), states.first)
+        assert [(each.name, each.array.tolist()) for each in for_client] == [("OUT", [[5]])]
+        assert values(after) == {"SUM_IN": [[7]], "N_IN": [[9]]}
+
+
+def test_a_state_that_was_not_written_stays() -> None:
+    _, states, _ = made()
+    outputs = [OutputTensor("N", "INT8", (1, 1), np.array([[9]], np.int8))]
+    for_client, after = states.taken(outputs, ("OUT",), states.first)
+    assert (list(for_client), values(after)) == ([], {"SUM_IN": [[3]], "N_IN": [[9]]})
+
+
+def test_the_model_gets_what_belongs_to_the_request_and_clients_no_states() -> None:
+    _, states, builder = made()
+    sent = InferenceRequest("m", as_run(), outputs=("OUT",), correlation_id=1)
+    assert builder.built(sent, states.first).outputs == ("OUT", "SUM", "N")
+    _, states, builder = made()
+    sent = InferenceRequest("m", as_list(), id="a", correlation_id=1, sequence_start=True, timeout_us=7)
+    sent.trace, sent.arrived_ns = RequestTrace(number=1), 5
+    placed = builder.built(sent, states.first)
+    assert (placed.id, placed.correlation_id, placed.timeout_us, placed.arrived_ns) == ("a", 1, 7, 5)
+    assert placed.trace is sent.trace

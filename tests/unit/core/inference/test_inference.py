@@ -1,0 +1,196 @@
+"""The inference request and its times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.unit.packed_tensors import packed_request
+from tests.unit.request_fields import FIELDS
+from trident.core.inference.pending_request import CollectedFlushes, Deferred, Flush, PendingRequest, flush
+from trident.core.inference.request import (
+    CloseReason,
+    InferenceRequest,
+    InferenceTimes,
+    InputTensor,
+)
+from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor, PackedOutputs, ReceivedOutput
+from trident.core.inference.streaming import ResponseWindow
+from trident.core.inference.tensors import TensorLayout, bytes_array, layout_of, pack_bytes, unpack_bytes
+from trident.core.inference.window_limits import WindowLimits
+
+
+def test_a_request_with_other_inputs_has_all_other_fields() -> None:
+    request = InferenceRequest(
+        "m",
+        [],
+        model_version=1,
+        id="a",
+        outputs=("o",),
+        parameters={"p": 1},
+        priority=2,
+        timeout_us=3,
+        correlation_id=4,
+        sequence_start=True,
+        sequence_end=True,
+    )
+    inputs: list[InputTensor] = []
+    made = request.with_inputs(inputs, model_version=5, id="b")
+    assert (made.model_version, made.id) == (5, "b")
+    assert made.inputs is inputs
+    others = [field for field in FIELDS if field not in ("inputs", "model_version", "id")]
+    assert [getattr(made, field) for field in others] == [getattr(request, field) for field in others]
+    assert made.parameters is not request.parameters
+
+
+def test_times_become_parameters_in_microseconds() -> None:
+    assert InferenceTimes(1_500, 2_999, 3_000_000, 999, 8, CloseReason.PREFERRED).parameters() == {
+        "timing_queue_us": 1,
+        "timing_compute_input_us": 2,
+        "timing_compute_infer_us": 3000,
+        "timing_compute_output_us": 0,
+        "timing_batch_size": 8,
+        "timing_batch_close": "preferred",
+    }
+    assert "timing_batch_close" not in InferenceTimes(1, 2, 3, 4, 5).parameters()
+
+
+def test_requests_that_belong_together_have_the_longest_of_each_time_and_the_reason_of_the_last() -> None:
+    first, second = (
+        InferenceTimes(1, 20, 3, 40, 5, CloseReason.SHAPE),
+        InferenceTimes(10, 2, 30, 4, 1, CloseReason.FULL),
+    )
+    assert InferenceTimes.longest([first, None, second]) == InferenceTimes(10, 20, 30, 40, 5, CloseReason.FULL)
+    assert InferenceTimes.longest([None]) is None
+
+
+# --- tensors, and runs of them
+
+
+@pytest.mark.parametrize("count", [0, 1, 1 << 14, (1 << 14) + 1, 1 << 15, 100_000])
+def test_strings_survive_packing_however_many_they_are(count: int) -> None:
+    strings = [b"%d" % number for number in range(count)]
+    packed = pack_bytes(strings)
+    assert packed == b"".join(len(each).to_bytes(4, "little") + each for each in strings)
+    unpacked = unpack_bytes(packed, count, name="IN", model="simple")
+    assert bytes_array(unpacked, (count, 1)).tolist() == [[each] for each in strings]
+
+
+def test_tensors_that_look_alike_share_one_layout() -> None:
+    described = [("A", "INT32", (1, 3), 12), ("B", "FP64", (1, 1), 8)]
+    layout = layout_of(described)
+    assert layout is layout_of(list(described))
+    assert layout is not layout_of(described[:1])
+    assert layout.size == 20
+    assert layout.entries[1] == ("B", "FP64", (1, 1), 12, 20)
+    assert layout_of([]).size == 0
+    first = layout_of([("A", "INT8", (0,), 0)])
+    for size in range(1, 1100):
+        assert layout_of([("A", "INT8", (size,), size)]).size == size
+    assert layout_of([("A", "INT8", (0,), 0)]).entries == first.entries
+
+
+def test_packed_inputs_have_the_same_size_and_are_cut_on_first_use() -> None:
+    request = packed_request([1, 2, 3], 0.5, rows=2)
+    assert request.nbytes == 40
+    inputs = [*request.inputs, InputTensor("C", "BYTES", (1,), memoryview(b"\x01\0\0\0x"))]
+    assert request.with_inputs(inputs, model_version=-1, id="").nbytes == 45
+    request = packed_request([1, 2, 3], 0.5)
+    first, second = request.inputs
+    assert (first.name, first.datatype, first.shape) == ("A", "INT32", (1, 3))
+    assert first.array.tolist() == [[1, 2, 3]]
+    assert second.array.tolist() == [[0.5]]
+    assert second.array.flags.aligned
+    assert request.inputs[0] is first
+
+
+# --- streaming
+
+
+STRINGS = np.array([b"abc", b"", b"defgh"], dtype=object)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "size"),
+    [
+        ([OutputTensor("A", "FP32", (2,), np.zeros(2, np.float32))], 8),
+        ([OutputTensor("A", "BYTES", (3,), STRINGS)], 8),
+        ([ReceivedOutput("A", "BYTES", (1,), memoryview(b"\1\0\0\0a"))], 5),
+        (PackedOutputs(TensorLayout((("A", "UINT8", (2,), 0, 2), ("B", "UINT8", (1,), 2, 3))), memoryview(b"abc")), 3),
+    ],
+)
+def test_a_response_counts_with_its_bytes(outputs: Outputs, size: int) -> None:
+    window = ResponseWindow(WindowLimits(responses=100, nbytes=size + 1))
+    window.put(InferenceResponse("m", 1, outputs))
+    assert not window.is_full
+    window.put(InferenceResponse("m", 1, [OutputTensor("A", "UINT8", (1,), np.zeros(1, np.uint8))]))
+    assert window.is_full
+    window.take(1)
+    assert not window.is_full
+
+
+# --- A request on its way through the engine
+
+
+def test_cancel_tells_the_engine_that_asked_for_it() -> None:
+    told: list[PendingRequest] = []
+    pending = PendingRequest(InferenceRequest("m", []), lambda response: None)
+    pending.cancel()
+    assert pending.cancelled
+    pending.on_cancel = told.append
+    pending.cancel()
+    assert told == [pending]
+
+
+def test_run_makes_each_call_once_and_calls_added_meanwhile() -> None:
+    deferred = Deferred()
+    made: list[str] = []
+
+    def first() -> None:
+        made.append("first")
+        deferred.add(second)
+
+    def second() -> None:
+        made.append("second")
+
+    deferred.add(first)
+    deferred.add(first)
+    assert made == []
+    deferred.run()
+    assert made == ["first", "second"]
+    deferred.run()
+    assert len(made) == 2
+
+
+class Callers:
+    """Two callers who note that they are told to send."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        # One object for all calls, as callers have it.
+        self.a: Flush = lambda: self.told.append("a")
+        self.b: Flush = lambda: self.told.append("b")
+
+
+def test_callers_are_told_at_the_end_of_one_flush() -> None:
+    callers = Callers()
+    with CollectedFlushes():
+        flush([callers.a])
+        flush([callers.b, callers.a])
+        assert callers.told == []
+    assert sorted(callers.told) == ["a", "b"]
+    flush([callers.b])
+    assert len(callers.told) == 3
+
+
+def test_an_error_keeps_no_caller_waiting() -> None:
+    callers = Callers()
+
+    def deliver() -> None:
+        with CollectedFlushes():
+            flush([callers.a])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        deliver()
+    assert callers.told == ["a"]
