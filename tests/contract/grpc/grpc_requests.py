@@ -19,7 +19,6 @@ from tests.contract.servers.server import ServerProcess
 from trident.core.inference.tensors import Array
 
 LIMIT_S = 60.0
-CHECK = "/grpc.health.v1.Health/Check"
 
 
 def address_of(server: ServerProcess) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,7 +30,6 @@ from tests.contract.grpc.grpc_requests import (
     waiting_inputs,
 )
 from tests.contract.remote.remote_server import FOR_EVER, RemoteServer, failures, pending
-from tests.contract.servers.ports import HOST
 from tests.contract.servers.simple_model import link_models
 from tests.project import ROOT
 from tests.unit import onnx_models
@@ -167,30 +165,3 @@ def test_streams_of_a_killed_front_end_end_and_others_go_on(server: RemoteServer
     assert "OK" in statuses
     assert statuses <= {"OK", "UNAVAILABLE"}
     answers_again(server)
-
-
-def test_clients_that_die_in_the_middle_of_a_message_leave_nothing(server: RemoteServer) -> None:
-    server.wait_until_all_ready()
-    message = simple_message().SerializeToString()
-    shared = 40_000_000
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
-    literal = b"".join(
-        b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
-        for name, value in (
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
-            (b":authority", b"x"),
-            (b"te", b"trailers"),
-            (b"content-type", b"application/grpc"),
-        )
-    )
-    headers = len(literal).to_bytes(3, "big") + b"\1\4" + (1).to_bytes(4, "big") + literal
-    body = b"\0" + shared.to_bytes(4, "big") + message
-    part = len(body).to_bytes(3, "big") + b"\0\0" + (1).to_bytes(4, "big") + body
-    for _ in range(50):
-        with socket.create_connection((HOST, server.grpc_port)) as sock:
-            sock.sendall(preface + headers + part)
-            assert sock.recv(9)
-    answers_again(server)
-    assert "Traceback" not in server.log_text()

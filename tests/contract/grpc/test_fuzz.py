@@ -11,7 +11,6 @@ import random
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import hpack
 import pytest
@@ -27,7 +26,7 @@ from tests.contract.servers.processes import workers_of
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.fuzzing import bounded, examples
-from tests.unit.app.worker.http2.raw_client import Frame, cut, split
+from tests.unit.app.worker.http2.raw_client import Frame, cut
 from tests.unit.app.worker.http2.test_fuzz import changed
 from tests.unit.core.grpc.any_messages import messages
 from tests.waiting import until
@@ -62,8 +61,6 @@ GROWTH_MB = 8
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.bin"))
 LAST_STREAM = 1_000_001
 STATUSES = {str(int(status)) for status in Status}
-
-Converse = Callable[[bytes], None]
 
 
 @pytest.fixture(scope="module")
@@ -165,63 +162,6 @@ def damage_recorded(server: ServerProcess, random: random.Random, times: int) ->
 @pytest.mark.parametrize("seed", range(4))
 def test_recorded_connections_with_damaged_bytes(server: ServerProcess, log: Callable[[], str], seed: int) -> None:
     damage_recorded(server, random.Random(seed), examples(300))
-    assert "Traceback" not in log()
-
-
-# --- the frames of recorded connections, changed one by one
-
-INDEXES = st.integers(0, 2000)
-EDITS = st.lists(
-    st.one_of(
-        st.tuples(st.just("drop"), INDEXES),
-        st.tuples(st.just("repeat"), INDEXES, st.integers(1, 40)),
-        st.tuples(st.just("move"), INDEXES, INDEXES),
-        st.tuples(st.just("flags"), INDEXES, st.sampled_from([1, 4, 5, 8, 32, 255])),
-        st.tuples(st.just("stream"), INDEXES, st.sampled_from([0, 1, 2, 3, 5, 7, 99, 2**31 - 1])),
-        st.tuples(st.just("kind"), INDEXES, st.integers(0, 12)),
-        st.tuples(st.just("content"), INDEXES, INDEXES, st.integers(0, 8), st.binary(max_size=8)),
-        st.tuples(st.just("other"), INDEXES, INDEXES),
-    ),
-    min_size=1,
-    max_size=5,
-)
-
-
-def edited(found: list[Frame], edits: list[tuple[Any, ...]]) -> bytes:
-    """The frames with the edits, as bytes. They stay whole frames."""
-    parts = [[each.kind, each.flags, each.stream, each.content] for each in found]
-    for what, index, *rest in edits:
-        if not parts:
-            break
-        at = index % len(parts)
-        one = parts[at]
-        if what == "drop":
-            del parts[at]
-        elif what == "repeat":
-            parts[at:at] = [list(one) for _ in range(rest[0])]
-        elif what == "move":
-            parts.insert(rest[0] % len(parts), parts.pop(at))
-        elif what == "flags":
-            one[1] ^= rest[0]
-        elif what == "stream":
-            one[2] = rest[0]
-        elif what == "kind":
-            one[0] = rest[0]
-        elif what == "content":
-            start = rest[0] % (len(one[3]) + 1)
-            one[3] = one[3][:start] + rest[2] + one[3][start + rest[1] :]
-        else:
-            one[3] = parts[rest[0] % len(parts)][3]
-    return frames.PREFACE + b"".join([frame(kind, flags, stream, content) for kind, flags, stream, content in parts])
-
-
-@bounded(500)
-@given(recorded=st.sampled_from(RECORDED), edits=EDITS)
-def test_recorded_connections_with_changed_frames(
-    server: ServerProcess, log: Callable[[], str], recorded: Path, edits: list[tuple[Any, ...]]
-) -> None:
-    content = edited(split(recorded.read_bytes()[len(frames.PREFACE) :]), edits)
-    check(converse(server, content))
     assert "Traceback" not in log()
 
 

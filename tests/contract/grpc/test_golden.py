@@ -128,7 +128,3 @@ def test_a_stream_is_answered_as_by_triton(channel: grpc.Channel) -> None:
             "final": None if final is None else final.bool_param,
         } == call["answer"]
     assert answers == {}
-
-
-def test_every_difference_belongs_to_a_recorded_call() -> None:
-    assert set(OTHERWISE) | {METADATA, STATISTICS, INDEX} <= {call["n"] for call in UNARY}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import queue
 import signal
 import threading
 from collections.abc import Iterator
@@ -26,7 +24,6 @@ from tests.contract.grpc.grpc_requests import (
 )
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.session import session_members
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -119,36 +116,3 @@ def test_an_open_stream_learns_of_the_stop_and_ends(http_workers: str, shipped_m
         assert next(health) == b"\x08\x02"
         assert health.code() is grpc.StatusCode.UNAVAILABLE
         assert server.process.wait(60) == 0
-
-
-@pytest.mark.shapes("front-ends")
-def test_calls_of_a_front_end_that_is_killed_are_unavailable_and_others_go_on(
-    http_workers: str, shipped_models: Path, tmp_path: Path
-) -> None:
-    with ServerProcess(shipped_models, tmp_path / "log", "--shutdown-grace-secs=0") as server:
-        ended: queue.Queue[Any] = queue.Queue()
-        with client_of(server) as client:
-            client.start_stream(lambda result, error: ended.put(error or result))
-            client.async_stream_infer("simple", simple_inputs())
-            assert_simple(ended.get(timeout=60))
-            killed = front_end_of(server, client)
-            os.kill(killed, signal.SIGKILL)
-            error = ended.get(timeout=60)
-            assert error.status() == "StatusCode.UNAVAILABLE"
-            client.stop_stream()
-        with client_of(server) as client:
-            assert_simple(client.infer("simple", simple_inputs()))
-        until(lambda: killed not in session_members(server.process.pid))
-        until(lambda: len(session_members(server.process.pid)) == 4)
-
-
-def front_end_of(server: ServerProcess, client: Any) -> int:
-    """The process that has a connection to the gRPC port, of the front ends of which only one has."""
-    port = f":{server.grpc_port:04X}"
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    inodes = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == "01"}
-    for member in session_members(server.process.pid):
-        for entry in Path(f"/proc/{member}/fd").iterdir():
-            if os.readlink(entry) in inodes:
-                return member
-    raise AssertionError("no process has the connection")

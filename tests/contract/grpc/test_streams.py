@@ -6,7 +6,6 @@ Source: docs/spec/grpc.md sections 4 and 7.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -68,14 +67,6 @@ def test_responses_come_in_order_though_a_later_request_is_done_first(client: An
     client.async_stream_infer("simple", simple_inputs(), request_id="quick")
     assert [responses.next_result().get_response().id for _ in range(2)] == ["slow", "quick"]
     client.stop_stream()
-
-
-def test_the_end_of_a_stream_is_ok_after_all_responses(server: ServerProcess) -> None:
-    with stub_of(server) as stub:
-        call = stub.ModelStreamInfer(iter([simple_message(id=str(number)) for number in range(50)]), timeout=LIMIT_S)
-        assert [each.infer_response.id for each in call] == [str(number) for number in range(50)]
-        assert call.code() is grpc.StatusCode.OK
-        assert list(stub.ModelStreamInfer(iter([]), timeout=LIMIT_S)) == []
 
 
 def test_a_cancelled_stream_cancels_each_of_its_requests(client: Any, server: ServerProcess) -> None:
@@ -146,18 +137,3 @@ def test_a_deadline_that_is_shorter_than_the_queue(server: ServerProcess) -> Non
             assert each.next_error().status() == "StatusCode.DEADLINE_EXCEEDED"
         until(lambda: counted(server, "nv_inference_request_failure", reason="CANCELED") - before >= 9)
         assert running.next_result().as_numpy("COUNT").tolist() == [4 * SOME]
-
-
-def test_many_streams_at_once_get_their_own_answers(server: ServerProcess) -> None:
-    def stream(number: int) -> None:
-        with client_of(server) as client:
-            responses = Responses()
-            client.start_stream(responses.put)
-            for seed in range(number, number + 100):
-                client.async_stream_infer("simple", simple_inputs(seed))
-            for seed in range(number, number + 100):
-                assert_simple(responses.next_result(), seed)
-            client.stop_stream()
-
-    with ThreadPoolExecutor(12) as pool:
-        list(pool.map(stream, range(12)))

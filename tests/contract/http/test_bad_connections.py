@@ -32,7 +32,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-STALLED = 50
 MANY = 10_000
 GOOD = raw_post(good_body())
 HELD = "/v2/models/held/infer"
@@ -114,34 +113,6 @@ def test_distinct_heads_and_paths_are_not_kept(client: Client, server: ServerPro
             assert client.ask(raw_post(b"{}", {"X-Padding": "y" * 500 + str(number)}, path)).status == 404
 
 
-# --- slow and stalled clients
-
-
-@pytest.mark.shapes("one-process", "front-ends")
-def test_stalled_clients_do_not_hold_up_others(server: ServerProcess) -> None:
-    parts = [GOOD[:-10], GOOD[:40], b"P", post("Transfer-Encoding: chunked\r\n", b"ff\r\n{"), GOOD[:-10]]
-    with ExitStack() as stack:
-        stalled = [stack.enter_context(Client(server.http_port)) for _ in range(STALLED)]
-        for number, client in enumerate(stalled):
-            client.send(parts[number % len(parts)])
-        for _ in range(10):
-            assert_still_serves(server)
-        assert is_good(stalled[0].ask(GOOD[-10:]))
-
-
-def test_client_that_does_not_read_does_not_hold_up_others(server: ServerProcess) -> None:
-    with Client(server.http_port) as client, memory_bound(server, 64):
-        client.socket.setblocking(False)
-        sent = 0
-        try:
-            while sent < 64 << 20:
-                sent += client.socket.send(GOOD * 100)
-        except BlockingIOError:
-            pass
-        assert_still_serves(server)
-        assert sent < 64 << 20, "the server reads on although it cannot answer"
-
-
 # --- pipelines
 
 
@@ -164,13 +135,6 @@ def test_good_and_bad_requests_in_one_pipeline_are_answered_in_order(client: Cli
 
 
 # --- clients that disconnect
-
-
-def test_client_that_closes_its_side_gets_its_answer(client: Client) -> None:
-    client.send(GOOD)
-    client.socket.shutdown(socket.SHUT_WR)
-    assert is_good(client.reply())
-    assert client.is_closed()
 
 
 def held_statistics(server: ServerProcess) -> dict[str, Any]:

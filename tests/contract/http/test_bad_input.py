@@ -29,7 +29,6 @@ from tests.contract.servers.simple_model import (
     good_body,
     link_models,
     tensor,
-    with_field,
 )
 
 pytestmark = pytest.mark.slow
@@ -84,131 +83,10 @@ def test_malformed_document_is_refused(server: ServerProcess, padding: bytes, bo
     assert_refused(server, text, padding + body)
 
 
-@PADDINGS
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("[1e999,1]", SYNTAX),
-        ("[nan,1]", SYNTAX),
-        (nested(99), "Unable to parse 'data': Shape does not match|Failed to parse 'data' field"),
-        (nested(100), "Unable to parse 'data': " + TOO_DEEP),
-        (nested(10_000), TOO_DEEP),
-        ("[1]", "Failed to parse 'data' field: shape does not match true shape"),
-        ("[1,2,3]", "Unable to parse 'data': Shape does not match true shape of 'data' field"),
-        ("[true,1]", "Unable to parse 'data': attempt to access JSON non-number as double"),
-    ],
-    ids=str,
-)
-def test_malformed_tensor_is_refused(server: ServerProcess, padding: bytes, content: str, text: str) -> None:
-    status, _, answer = server.request("POST", IDENTITY, padding + tensor(content))
-    assert status == 400, answer
-    error = json.loads(answer)["error"]
-    assert any(part in error for part in text.split("|")), error
-    assert_still_serves(server)
-
-
-@PADDINGS
-@pytest.mark.parametrize(
-    ("content", "answer"),
-    [
-        ("[NaN,1]", b"[NaN,1.0]"),
-        ("[Infinity,-Infinity]", b"[Infinity,-Infinity]"),
-        ("[Inf,-Inf]", b"[Infinity,-Infinity]"),
-        ("[1e39,-1e-999]", b"[Infinity,-0.0]"),
-        ("[18446744073709551616,1]", b"[1.8446744073709552e+19,1.0]"),
-        ("[[1],[[2]]]", b"[1.0,2.0]"),
-    ],
-    ids=range(6),
-)
-def test_numbers_at_the_edge_are_read(server: ServerProcess, padding: bytes, content: str, answer: bytes) -> None:
-    assert b'"data":' + answer in assert_accepted(server, padding + tensor(content), path=IDENTITY)
-
-
-@PADDINGS
-def test_last_value_of_a_repeated_key_counts(server: ServerProcess, padding: bytes) -> None:
-    assert b'"id":"b"' in assert_accepted(server, padding + b'{"id":"a","id":"b","inputs":[],' + GOOD[1:])
-    assert_accepted(server, padding + GOOD.replace(b'"shape"', b'"shape":[9,9],"shape"'))
-    assert_refused(server, "expected 2 inputs but got 0 inputs", padding + GOOD[:-1] + b',"inputs":[]}')
-
-
-# --- fields of a wrong type
-
-NOT_STRING = "attempt to access JSON non-string as string"
-NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
-NOT_BOOLEAN = "attempt to access JSON non-boolean as boolean"
-NOT_ARRAY = "attempt to access JSON non-array as array"
-NOT_OBJECT = "attempt to access JSON non-object as object"
-NOT_SIGNED = "attempt to access JSON non-signed-integer as signed-integer"
-NO_SOURCE = "Input must set only one of the following fields: 'data', "
-BAD_PARAMETER = "parameter 'custom' has invalid type. It should be either 'int', 'bool', or 'string'."
-RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
-
-STRINGS_NOT: tuple[Any, ...] = (True, -1, 1.5, 2**64, [], {})
-UNSIGNED_NOT: tuple[Any, ...] = (True, -1, 1.5, "1", 2**64, [], {})
-BOOLEANS_NOT: tuple[Any, ...] = (0, 1, 1.5, "true", [], {})
-ARRAYS_NOT: tuple[Any, ...] = (False, 0, 1.5, "", "1,16", {})
-OBJECTS_NOT: tuple[Any, ...] = (False, 0, 1.5, "", "{}", [])
-
-# The path of a field, its wrong values, and the error.
-WRONG: list[tuple[tuple[str | int, ...], tuple[Any, ...], str]] = [
-    (("id",), STRINGS_NOT, f"Unable to parse 'id': {NOT_STRING}"),
-    (("parameters",), OBJECTS_NOT, "failed to get request params.: attempt to get members for non-object"),
-    (("parameters", "priority"), (None, *UNSIGNED_NOT), f"Unable to parse 'priority': {NOT_UNSIGNED}"),
-    (("parameters", "timeout"), (None, *UNSIGNED_NOT), f"Unable to parse 'timeout': {NOT_UNSIGNED}"),
-    (("parameters", "sequence_id"), (None, True, -1, 1.5, [], {}), f"Unable to parse 'sequence_id': {NOT_STRING}"),
-    (("parameters", "sequence_id"), (2**64,), "Unable to parse 'sequence_id'"),
-    (("parameters", "sequence_start"), (None, *BOOLEANS_NOT), f"Unable to parse 'sequence_start': {NOT_BOOLEAN}"),
-    (("parameters", "sequence_end"), (None, *BOOLEANS_NOT), f"Unable to parse 'sequence_end': {NOT_BOOLEAN}"),
-    (("parameters", "binary_data_output"), (None, *BOOLEANS_NOT), "Unable to parse 'binary_data_output'"),
-    (("parameters", "custom"), (None, [], {}), BAD_PARAMETER),
-    (("parameters", "triton_any"), (None, 1, "x"), RESERVED),
-    (("inputs",), ARRAYS_NOT, f"Unable to parse 'inputs': {NOT_ARRAY}"),
-    (("inputs",), (None,), "Unable to parse 'inputs': "),
-    (("inputs",), ([],), "expected 2 inputs but got 0 inputs for model 'simple'"),
-    (("inputs", 0), (None, True, 1, "x", [], {}), NO_SOURCE),
-    (("inputs", 0, "name"), (None, *STRINGS_NOT), f"Unable to parse 'name': {NOT_STRING}"),
-    (("inputs", 0, "name"), ("", "INPUT2", "x" * 100_000), "unexpected inference input '"),
-    (("inputs", 0, "name"), ("INPUT1",), "[request id: <id_unknown>] input 'INPUT1' already exists in request"),
-    (("inputs", 0, "datatype"), (None, *STRINGS_NOT), f"Unable to parse 'datatype': {NOT_STRING}"),
-    (("inputs", 0, "datatype"), ("", "INT99", "int32", "TYPE_INT32", "\x00"), "invalid datatype for input INPUT0"),
-    (("inputs", 0, "datatype"), ("FP16", "BF16"), "data via JSON is not supported. Please use the binary data format"),
-    (("inputs", 0, "datatype"), ("INT64", "UINT8"), "data-type is "),
-    (("inputs", 0, "datatype"), ("BYTES",), f"Unable to parse JSON bytes array: {NOT_STRING}"),
-    (("inputs", 0, "shape"), (None, *ARRAYS_NOT), f"Unable to parse 'shape': {NOT_ARRAY}"),
-    (("inputs", 0, "shape", 0), (None, *UNSIGNED_NOT), f"Unable to parse 'shape': {NOT_UNSIGNED}"),
-    (("inputs", 0, "data"), (None, *ARRAYS_NOT), f"Unable to parse 'data': {NOT_ARRAY}"),
-    (("inputs", 0, "data", 3), (None, True, 1.0, "1", 2**63, 2**64, {}), f"Unable to parse 'data': {NOT_SIGNED}"),
-    (("inputs", 0, "data", 3), (2**31, -(2**31) - 1), "Unable to parse 'data': element 3 of input 'INPUT0' is "),
-    (("inputs", 0, "parameters"), OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
-    (("inputs", 0, "parameters", "binary_data_size"), UNSIGNED_NOT, "Unable to parse 'binary_data_size': "),
-    (("inputs", 0, "parameters", "binary_data_size"), (0, 64), NO_SOURCE),
-    (("inputs", 0, "parameters", "shared_memory_region"), STRINGS_NOT, "Unable to parse 'shared_memory_region': "),
-    (("outputs",), ARRAYS_NOT, f"Unable to parse 'outputs': {NOT_ARRAY}"),
-    (("outputs", 0), (None, True, 1, "x", [], {}), "Unable to parse 'name': "),
-    (("outputs", 0, "name"), STRINGS_NOT, f"Unable to parse 'name': {NOT_STRING}"),
-    (("outputs", 0, "name"), ("", "OUTPUT2"), "unexpected inference output '"),
-    (("outputs", 0, "parameters"), OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
-    (("outputs", 0, "parameters", "binary_data"), BOOLEANS_NOT, f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
-    (("outputs", 0, "parameters", "classification"), UNSIGNED_NOT, f"Unable to parse 'classification': {NOT_UNSIGNED}"),
-]
-
-
-@PADDINGS
-@pytest.mark.parametrize(
-    ("path", "values", "text"),
-    WRONG,
-    ids=["{}-{}".format(n, ".".join(map(str, row[0]))) for n, row in enumerate(WRONG)],
-)
-def test_wrong_field_is_named(
-    server: ServerProcess, padding: bytes, path: tuple[str | int, ...], values: tuple[Any, ...], text: str
-) -> None:
-    for value in values:
-        assert_refused(server, text, padding + json.dumps(with_field(path, value)).encode())
-
-
 # --- shapes
 
 
+NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 MAX = 2**63 - 1
 EXCEEDS = "causes total element count to exceed maximum size of 9223372036854775807"
 OVERFLOW = "byte size overflow for input 'INPUT0': element count "
@@ -280,30 +158,6 @@ def test_binary_sizes_must_agree(server: ServerProcess, sizes: tuple[Any, Any], 
             assert_refused(server, text, body, headers)
 
 
-UNPARSABLE = "Unable to parse Inference-Header-Content-Length, got: {}"
-OUT_OF_RANGE = (
-    "Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {}"
-)
-NOT_IN_BODY = "inference header size should be in range (0, 338), got: {}"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *[(value, UNPARSABLE) for value in ("abc", "", "5 5", "5\xb2")],
-        *[(value, OUT_OF_RANGE) for value in ("2147483648", "9" * 5000)],
-        *[(value, NOT_IN_BODY) for value in ("-1", "339")],
-        ("0", "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'simple' model"),
-        ("10", SYNTAX),
-        ("211", SYNTAX),
-    ],
-)
-def test_bad_header_length_is_refused(server: ServerProcess, value: str, text: str) -> None:
-    body, _ = binary_body()
-    body += bytes(338 - len(body))
-    assert_refused(server, text.format(value), body, {HEADER_LENGTH: value})
-
-
 def test_binary_tensors_need_the_header(server: ServerProcess) -> None:
     text = "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing"
     assert_refused(server, text, binary_body()[0])
@@ -319,28 +173,6 @@ def test_empty_body_is_a_raw_request(server: ServerProcess) -> None:
     assert_refused(server, "the model must have input shape [1]", b"", path=STRINGS)
     assert b'"shape":[1,0]' in assert_accepted(server, b"", path=IDENTITY)
     assert_refused(server, "input byte size mismatch for input 'INPUT0'", b"123", {HEADER_LENGTH: "0"}, path=IDENTITY)
-
-
-@pytest.mark.parametrize("encoding", ["br", "gzip, deflate", "\xff"])
-def test_unknown_encoding_is_refused_with_the_known_ones(server: ServerProcess, encoding: str) -> None:
-    status, headers, answer = server.request("POST", PATH, GOOD, {"Content-Encoding": encoding})
-    assert (status, json.loads(answer)) == (501, {"error": "Unsupported compression type"})
-    assert (headers["Accept-Encoding"], headers["Content-Type"]) == ("gzip, deflate", "text/plain")
-    assert_still_serves(server)
-
-
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        (b"", "nothing to be decompressed"),
-        (gzip.compress(GOOD)[:-4], "failed to decompress the request body: it ends before the compressed data does"),
-        (gzip.compress(b"{"), SYNTAX),
-        (gzip.compress(b""), "Raw request must only have 1 input"),
-    ],
-    ids=range(4),
-)
-def test_broken_compression_is_refused(server: ServerProcess, body: bytes, text: str) -> None:
-    assert_refused(server, text, body, {"Content-Encoding": "gzip"})
 
 
 def test_decompression_bomb_is_refused_within_the_limit(server: ServerProcess) -> None:
@@ -451,14 +283,6 @@ def test_tensor_in_json_has_a_limit(limited: ServerProcess) -> None:
     assert_accepted(limited, tensor(content, [1, count]), path=IDENTITY)
     text = f"JSON input 'INPUT0' has a byte_size ({LIMIT + 4} bytes) that exceeds the maximum allowed value of {LIMIT} "
     assert_refused(limited, text, tensor(content, [1, count + 1]), path=IDENTITY)
-
-
-def test_decompressed_body_has_a_limit(limited: ServerProcess) -> None:
-    for compress, encoding in ((gzip.compress, "gzip"), (zlib.compress, "deflate")):
-        headers = {"Content-Encoding": encoding}
-        assert_accepted(limited, compress(padded(GOOD, LIMIT)), headers)
-        text = f"Decompressed data size exceeds the maximum allowed value of {LIMIT} bytes. {INCREASE}"
-        assert_refused(limited, text, compress(padded(GOOD, LIMIT + 1)), headers)
 
 
 def test_binary_tensors_have_no_limit(limited: ServerProcess) -> None:

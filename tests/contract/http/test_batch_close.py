@@ -1,6 +1,6 @@
 """Why a batch was closed, and what a target sets: answers, statistics and metrics of a real server say it.
 
-A queue delay ends when every connection that calls the model waits, and not before; a parameter turns that off.
+A queue delay ends when every connection that calls the model waits, and not before.
 Source: docs/tuning.md, "When every client waits".
 """
 
@@ -33,8 +33,7 @@ TARGET = 'dynamic_batching { } parameters { key: "TARGET_P99_MS" value { string_
 INPUTS = "".join(f'input {{ name: "INPUT{n}" data_type: TYPE_INT32 dims: 16 }} ' for n in range(2))
 # Longer than two requests take to be read, also on a busy machine; shorter than what makes callers settle later.
 CALLERS = "dynamic_batching { max_queue_delay_microseconds: 90000 }"
-WAITS_OUT = 'parameters { key: "WAIT_OUT_QUEUE_DELAY" value { string_value: "true" } }'
-OTHERS = {"target": TARGET, "ends": CALLERS, "waits_out": f"{CALLERS} {WAITS_OUT}"}
+OTHERS = {"target": TARGET, "ends": CALLERS}
 BODY = json.dumps(good_document() | {"parameters": {"timing": True}}).encode()
 LIMIT_S = 60.0
 OUTPUTS = "".join(f'output {{ name: "OUTPUT{n}" data_type: TYPE_INT32 dims: 16 }} ' for n in range(2))
@@ -114,14 +113,3 @@ def test_a_delay_ends_when_every_connection_waits(server: ServerProcess) -> None
     finally:
         first.close()
         second.close()
-
-
-@pytest.mark.shapes("one-process")
-def test_a_delay_is_waited_out_where_the_configuration_says_so(server: ServerProcess) -> None:
-    connection = HTTPConnection(HOST, server.http_port, timeout=LIMIT_S)
-    try:
-        end = time.monotonic() + 1.5  # callers have settled after one
-        while time.monotonic() < end:
-            assert closed([connection], "waits_out") == [("delay", 1)]
-    finally:
-        connection.close()

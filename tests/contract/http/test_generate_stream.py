@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,19 +87,6 @@ def test_an_event_leaves_before_the_next_response(server: ServerProcess, tmp_pat
         assert b"".join(parts) == event("second")
 
 
-def test_a_stream_may_have_no_events(server: ServerProcess) -> None:
-    with stream(server) as answer:
-        assert (answer.status_code, answer.headers["Content-Type"], answer.content) == (200, EVENTS, b"")
-
-
-@pytest.mark.parametrize("script", ["fail broken", "raise"])
-def test_an_error_before_the_first_event_has_its_status(server: ServerProcess, script: str) -> None:
-    with stream(server, script) as answer:
-        assert (answer.status_code, answer.headers["Content-Type"]) == (500, EVENTS)
-        text = json.loads(answer.content.removeprefix(b"data: "))["error"]
-    assert ("raised before the first response" if script == "raise" else "broken") in text
-
-
 def test_generate_takes_exactly_one_response(server: ServerProcess) -> None:
     answer = requests.post(url(server, "generate"), json={"script": "say one"}, timeout=LIMIT_S)
     assert (answer.status_code, answer.json()["said"]) == (200, "one")
@@ -130,25 +115,6 @@ def test_a_client_that_reads_slowly_gets_everything(server: ServerProcess) -> No
             received += reader.read(size)
             reader.readline()
     assert received == event(100_000 * "y") * 300
-
-
-@pytest.mark.parametrize("route", ["generate", "generate_stream"])
-def test_a_load_balancer_gets_the_load_of_the_models_cache(server: ServerProcess, route: str) -> None:
-    document, headers = {"script": "say one"}, {"endpoint-load-metrics-format": "json"}
-    answer = requests.post(url(server, route), json=document, headers=headers, timeout=LIMIT_S)
-    assert answer.status_code == 200
-    report = json.loads(answer.headers["endpoint-load-metrics"].removeprefix("JSON "))
-    assert report["named_metrics"] == {"pending_requests": 0, "kv_cache_utilization": 0.25, "max_token_capacity": 7680}
-    assert 0 <= report["cpu_utilization"] <= 1
-
-
-def test_curl_shows_the_events(server: ServerProcess) -> None:
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("curl is not installed")
-    command = [curl, "-sN", "--noproxy", "*", url(server), "-d", '{"script": ["say a", "say b"]}']
-    shown = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True).stdout
-    assert shown == event("a") + event("b")
 
 
 def test_the_access_log_has_a_line_at_the_end_of_a_stream(server: ServerProcess) -> None:

@@ -110,13 +110,6 @@ def test_a_seed_makes_the_same_answer_again(client: Any) -> None:
     assert len({ask(seed) for seed in range(5)}) > 1
 
 
-def test_choices_with_a_seed_differ(client: Any) -> None:
-    asked = {"model": "counter", "prompt": " one", "temperature": 50, "max_tokens": 20, "extra_body": {"top_k": 300}}
-    several = client.completions.create(**asked, seed=7, n=3).choices
-    assert several[1].text == client.completions.create(**asked, seed=8).choices[0].text
-    assert len({choice.text for choice in several}) == 3
-
-
 def test_prompts_are_texts_or_token_ids(client: Any, ids: list[int]) -> None:
     for prompt in ([" one two", " five"], [ids[:2], ids[4:5]]):
         answer = client.completions.create(model="counter", prompt=prompt, max_tokens=2)
@@ -182,11 +175,6 @@ def test_what_cannot_be_generated_is_refused(client: Any, arguments: dict[str, A
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="counter", **arguments)
     assert message in caught.value.body["message"]
-
-
-def test_a_model_that_generates_gives_no_embeddings(client: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match="'counter' gives no embeddings of texts"):
-        client.embeddings.create(model="counter", input=" one")
 
 
 def test_a_client_that_leaves_ends_its_text(client: Any) -> None:

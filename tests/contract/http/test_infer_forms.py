@@ -122,13 +122,10 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     short = "default_queue_policy { default_timeout_microseconds: 50000 "
     write_version(add_sub(width=1), repository, "full", FULL)
     write_version(add_sub(width=1), repository, "late", full + short + "} }")
-    write_version(add_sub(width=1), repository, "patient", full + short + "timeout_action: DELAY } }")
     override = "default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true } }"
     write_version(add_sub(width=1), repository, "own_time", full + override)
     write_version(add_sub(), repository, "warm", WARMUP)
     write_version(onnx_models.with_default(), repository, "optional", OPTIONAL)
-    write_version(onnx_models.scalar(), repository, "scalar")
-    write_version(onnx_models.rank_one_batch(), repository, "rank_one")
     write_version(identity("FP32", ("batch", 4)), repository, "reshaped", RESHAPED)
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
         yield running
@@ -236,10 +233,6 @@ def test_request_is_refused_after_its_queue_timeout(server: ServerProcess) -> No
     assert (counted["inference_count"], counted["inference_stats"]["fail"]["count"]) == (0, 1)
 
 
-def test_delay_policy_runs_the_request_later(server: ServerProcess) -> None:
-    assert ask(server, "patient", pair(1, 1)).values("OUTPUT0") == [2]
-
-
 def test_timeout_of_a_request_shortens_the_models(server: ServerProcess) -> None:
     refused = ask(server, "own_time", pair(1, 1, timeout=1000))
     assert (refused.status, refused.document) == (503, {"error": "Request timeout expired"})
@@ -271,16 +264,6 @@ def test_optional_input_may_be_left_out(server: ServerProcess) -> None:
     text = "expected number of inputs between 1 and 2 but got 1 inputs for model 'optional'. Got input(s) ['OFFSET'], "
     assert refused.status == 400
     assert text in refused.document["error"]
-
-
-def test_model_of_scalars_is_served(server: ServerProcess) -> None:
-    answer = ask(server, "scalar", body_of(("INPUT0", "FP32", (1,), [1.5])))
-    assert (answer.shape("OUTPUT0"), answer.values("OUTPUT0")) == ([1], [1.5])
-
-
-def test_model_with_only_a_batch_dimension_is_served(server: ServerProcess) -> None:
-    answer = ask(server, "rank_one", body_of(("INPUT0", "FP32", (3, 1), [1, 2, 3])))
-    assert (answer.shape("OUTPUT0"), answer.values("OUTPUT0")) == ([3, 1], [1, 2, 3])
 
 
 def test_reshaped_tensors_are_served(server: ServerProcess) -> None:

@@ -13,7 +13,7 @@ from huggingface_hub import InferenceClient
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from tests.contract.servers.server import ServerProcess
-from tests.hub_folders import LONGEST, SIZE, head_of, ids_of, mean_of, write_folder
+from tests.hub_folders import LONGEST, head_of, ids_of, mean_of, write_folder
 from trident.core.inference.tensors import Array
 
 LABELS = ("POSITIVE", "NEGATIVE")
@@ -175,22 +175,8 @@ def test_bodies_that_are_no_texts_are_refused(server: ServerProcess, body: bytes
         assert server.request("POST", path, body)[0] == 400
 
 
-def test_too_many_texts_are_refused(server: ServerProcess) -> None:
-    status, _, body = server.request("POST", "/embed", json.dumps({"inputs": ["cat"] * 65537}).encode())
-    assert status == 400
-    assert b"has 65537 texts, at most 65536 are allowed" in body
-
-
 @pytest.mark.parametrize("model", ["classifier", "embedder", "filler", "ranker"])
 def test_sample_requests_fit_the_task(server: ServerProcess, model: str) -> None:
     inputs = server.json("GET", f"/v2/models/{model}/request")["inputs"]
     tensors = [{**each, "data": [each.pop("value")]} for each in inputs]
     assert server.json("POST", f"/v2/models/{model}/infer", {"inputs": tensors})["outputs"]
-
-
-def test_vectors_have_the_size_of_the_model(server: ServerProcess) -> None:
-    assert server.json("GET", "/v2/models/embedder")["outputs"][0] == {
-        "name": "embedding",
-        "datatype": "FP32",
-        "shape": [-1, SIZE],
-    }

@@ -113,12 +113,6 @@ def test_json_and_binary_tensors_mix(client: Any, binary: tuple[bool, bool]) -> 
     assert_simple(client.infer("simple", simple_inputs(binary=binary), outputs=outputs))
 
 
-def test_response_has_the_requested_outputs_only(client: Any) -> None:
-    outputs = [triton.InferRequestedOutput("OUTPUT1", binary_data=True)]
-    response = client.infer("simple", simple_inputs(), outputs=outputs).get_response()
-    assert [output["name"] for output in response["outputs"]] == ["OUTPUT1"]
-
-
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
 def test_large_tensor_passes(client: Any, datatype: str) -> None:
     """10 MB both ways."""
@@ -138,15 +132,6 @@ def test_bodies_are_compressed_both_ways(client: Any, request_by: str, response:
             "simple", inputs, request_compression_algorithm=request_by, response_compression_algorithm=response
         )
         assert_simple(result)
-
-
-def test_raw_bytes_are_a_request(server: ServerProcess, client: Any) -> None:
-    values = np.arange(5, dtype=np.float32)
-    body, headers = values.tobytes(), {"Inference-Header-Content-Length": "0"}
-    status, answered, answer = server.request("POST", "/v2/models/identity_fp32/infer", body, headers)
-    assert status == 200
-    result = client.parse_response_body(answer, header_length=int(answered["Inference-Header-Content-Length"]))
-    assert result.as_numpy("OUTPUT0").tolist() == [values.tolist()]
 
 
 # --- the rest of a request
@@ -181,19 +166,6 @@ def test_request_id_is_returned(client: Any) -> None:
     assert "id" not in client.infer("simple", simple_inputs()).get_response()
 
 
-def test_parameters_are_accepted(client: Any) -> None:
-    parameters = {"text": "x", "whole": -3, "flag": True, "real": 1.5}
-    options: dict[str, Any] = {"priority": 3, "timeout": 5_000_000, "sequence_id": 7, "sequence_start": True}
-    assert_simple(client.infer("simple", simple_inputs(), parameters=parameters, **options))
-
-
-def test_version_is_chosen(client: Any) -> None:
-    values = np.ones((1, 4), np.float32)
-    for asked, answered in (("1", "1"), ("3", "3"), ("", "3")):
-        response = client.infer("multi_v", [tensor("IN", values, "FP32")], model_version=asked).get_response()
-        assert response["model_version"] == answered
-
-
 def test_concurrent_requests_get_their_own_answers(client: Any) -> None:
     requests = [client.async_infer("simple", simple_inputs(seed)) for seed in range(100)]
     for seed, request in enumerate(requests):
@@ -221,21 +193,6 @@ def test_health_and_metadata_are_reported(client: Any) -> None:
         "outputs": [{"name": f"OUTPUT{n}", "datatype": "INT32", "shape": [-1, 16]} for n in range(2)],
     }
     assert client.get_model_metadata("multi_v", "1")["versions"] == ["1"]
-
-
-def test_configuration_is_reported(client: Any) -> None:
-    config = client.get_model_config("simple")
-    assert (config["name"], config["backend"], config["max_batch_size"]) == ("simple", "onnxruntime", 8)
-    assert [(entry["name"], entry["data_type"], entry["dims"]) for entry in config["input"]] == [
-        ("INPUT0", "TYPE_INT32", [16]),
-        ("INPUT1", "TYPE_INT32", [16]),
-    ]
-
-
-def test_repository_index_lists_models(client: Any) -> None:
-    index = client.get_model_repository_index()
-    assert {"name": "simple", "version": "1", "state": "READY"} in index
-    assert len([entry for entry in index if entry["name"] == "multi_v"]) == 2
 
 
 def test_statistics_count_requests_inferences_and_executions(client: Any) -> None:

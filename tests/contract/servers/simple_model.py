@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 from pathlib import Path
@@ -40,18 +39,6 @@ def good_document(seed: int = 0) -> dict[str, Any]:
             {"name": "INPUT1", "datatype": "INT32", "shape": [1, WIDTH], "data": [3] * WIDTH},
         ]
     }
-
-
-def with_field(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
-    """A good document with another value at `path`."""
-    document = good_document()
-    document |= {"parameters": {}, "outputs": [{"name": "OUTPUT0", "parameters": {}}]}
-    document["inputs"][0]["parameters"] = {}
-    place: Any = document
-    for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = copy.deepcopy(value)
-    return document
 
 
 def good_body(seed: int = 0) -> bytes:

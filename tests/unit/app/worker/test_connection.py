@@ -54,14 +54,6 @@ def pair() -> Iterator[Pair]:
     made.close()
 
 
-def test_receive_returns_arriving_bytes_and_then_the_end(pair: Pair) -> None:
-    pair.client.sendall(b"abc")
-    assert gevent.spawn(pair.connection.receive, 2).get(timeout=LIMIT_S) == b"ab"
-    assert gevent.spawn(pair.connection.receive, 2).get(timeout=LIMIT_S) == b"c"
-    pair.client.close()
-    assert gevent.spawn(pair.connection.receive, 2).get(timeout=LIMIT_S) == b""
-
-
 def test_a_body_that_leaves_shared_memory_during_the_wait_gets_the_next_bytes(pair: Pair) -> None:
     """Otherwise the bytes refer to the shared memory, which is then never freed."""
     body = RequestBody(BODY, b"first ", 0, lambda size: np.zeros(size, np.uint8))
@@ -103,13 +95,6 @@ def test_sending_to_a_client_that_has_left_raises_client_gone(pair: Pair) -> Non
         pair.connection.send([b"late"], 4)
 
 
-def test_has_input_sees_bytes_and_leaves_them(pair: Pair) -> None:
-    assert not pair.connection.has_input()
-    pair.client.sendall(b"a")
-    assert pair.connection.has_input()
-    assert gevent.spawn(pair.connection.receive, 2).get(timeout=LIMIT_S) == b"a"
-
-
 def test_a_connection_that_times_out_wakes_its_greenlet(pair: Pair) -> None:
     waiting = gevent.spawn(pair.connection.receive, 1)
     gevent.sleep(0)
@@ -149,21 +134,6 @@ def crowd() -> Iterator[Crowd]:
     crowd = Crowd(max_connections=10)
     yield crowd
     crowd.disperse()
-
-
-def test_the_application_has_no_timeout(crowd: Crowd) -> None:
-    connection, _ = crowd.join(Phase.APPLICATION)
-    crowd.clock.now = 1e6
-    crowd.connections.sweep()
-    assert connection.phase is Phase.APPLICATION
-
-
-def test_the_longest_idle_connections_make_room(crowd: Crowd) -> None:
-    idle = [crowd.join(Phase.IDLE, since)[0] for since in (3.0, 1.0, 2.0)]
-    busy = [crowd.join(Phase.APPLICATION)[0] for _ in range(8)]
-    crowd.connections.sweep()
-    assert [connection.phase for connection in idle] == [Phase.IDLE, Phase.ENDED, Phase.ENDED]
-    assert {connection.phase for connection in busy} == {Phase.APPLICATION}
 
 
 def test_idle_connections_make_room_for_those_of_other_listeners(crowd: Crowd) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import gevent
 
-from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
+from tests.unit.core.waiting.hub_thread import run_on_hub, until
 from trident.app.worker.gevent_link import GeventLink
-from trident.core.waiting import ThreadWaiter
 
 
 class Engine:
@@ -65,24 +63,6 @@ def on_a_hub(test: Callable[[GeventLink, Engine], None]) -> None:
 
 
 # --- reading
-
-
-def test_the_link_looks_at_once_and_periodically() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        assert engine.calls == ["look"]
-        until(lambda: engine.calls.count("look") >= 3)
-
-    on_a_hub(test)
-
-
-def test_arriving_bytes_are_read() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        engine.peer.send(b"one")
-        until(lambda: engine.received == b"one")
-        engine.peer.send(b"two")
-        until(lambda: engine.received == b"onetwo")
-
-    on_a_hub(test)
 
 
 def test_the_link_follows_the_connection_to_another_socket() -> None:
@@ -152,16 +132,6 @@ def test_many_wakes_cause_one_flush() -> None:
     on_a_hub(test)
 
 
-def test_a_native_thread_may_wake_the_link() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        thread = threading.Thread(target=link.wake)
-        thread.start()
-        until(lambda: "flush" in engine.calls)
-        thread.join()
-
-    on_a_hub(test)
-
-
 def test_a_full_socket_is_flushed_when_it_is_writable() -> None:
     def test(link: GeventLink, engine: Engine) -> None:
         engine.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -188,43 +158,3 @@ def test_a_full_socket_is_flushed_when_it_is_writable() -> None:
         assert engine.calls.count("flush") == flushes
 
     on_a_hub(test)
-
-
-# --- waiting
-
-
-def test_a_greenlet_waits_for_the_answer_of_the_engine() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        waiter = link.waiter()
-        waiting = gevent.spawn(waiter.wait, LIMIT_S)
-        gevent.sleep(0)
-        engine.on_read = lambda: waiter.settle("result")  # as the result of a call does
-        engine.peer.send(b"result")
-        assert waiting.get(timeout=LIMIT_S) == "result"
-
-    on_a_hub(test)
-
-
-def test_a_native_thread_gets_a_waiter_for_threads() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            assert isinstance(pool.submit(link.waiter).result(LIMIT_S), ThreadWaiter)
-
-    on_a_hub(test)
-
-
-def test_a_closed_link_drives_nothing() -> None:
-    def run() -> None:
-        engine = Engine()
-        link = GeventLink()
-        link.start(engine)
-        link.close()
-        calls = list(engine.calls)
-        engine.peer.send(b"late")
-        link.wake()
-        gevent.sleep(0.06)
-        assert engine.calls == calls
-        engine.close()
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(run).result(LIMIT_S)

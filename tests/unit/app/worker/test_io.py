@@ -5,7 +5,7 @@ import socket
 import gevent
 
 from trident.app.worker.body_input import BodyInput
-from trident.app.worker.io import CoarseClock, ReadWatch, SendBatching
+from trident.app.worker.io import ReadWatch, SendBatching
 
 LIMIT_S = 60.0
 
@@ -40,18 +40,6 @@ def test_the_watch_wakes_its_greenlet_for_each_arrival_and_is_quiet_between() ->
         watch.close()
 
 
-def test_the_end_of_the_connection_wakes_the_greenlet() -> None:
-    ours, theirs = socket.socketpair()
-    watch = ReadWatch(gevent.get_hub(), ours.fileno())
-    with ours:
-        waiting = gevent.spawn(watch.wait)
-        gevent.sleep(0)
-        theirs.close()
-        gevent.joinall([waiting], timeout=LIMIT_S)
-        assert waiting.successful()
-        watch.close()
-
-
 def test_all_responses_are_made_before_the_first_one_is_sent() -> None:
     turns = SendBatching(gevent.get_hub())
     events: list[str] = []
@@ -63,19 +51,6 @@ def test_all_responses_are_made_before_the_first_one_is_sent() -> None:
 
     gevent.joinall([gevent.spawn(answer, name) for name in "abc"], timeout=LIMIT_S, raise_error=True)
     assert events == ["made a", "made b", "made c", "sent a", "sent b", "sent c"]
-
-
-def test_a_greenlet_that_waits_again_gets_another_turn() -> None:
-    turns = SendBatching(gevent.get_hub())
-    sent: list[str] = []
-
-    def stream(name: str) -> None:
-        for number in range(3):
-            turns.wait()
-            sent.append(f"{name}{number}")
-
-    gevent.joinall([gevent.spawn(stream, name) for name in "ab"], timeout=LIMIT_S, raise_error=True)
-    assert sent == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
 def test_a_killed_greenlet_is_not_woken_from_its_next_wait() -> None:
@@ -97,14 +72,6 @@ def test_a_killed_greenlet_is_not_woken_from_its_next_wait() -> None:
     gevent.get_hub().loop.run_callback(killed.throw)  # between its wait and its turn
     gevent.joinall([killed, going], timeout=LIMIT_S, raise_error=True)
     assert events == ["sent", "slept"]
-
-
-def test_only_a_tick_changes_the_time() -> None:
-    clock = CoarseClock()
-    before = clock.now
-    assert clock.now == before
-    clock.tick()
-    assert clock.now > before
 
 
 def test_the_input_reads_as_a_file() -> None:

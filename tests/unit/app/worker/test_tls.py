@@ -128,18 +128,6 @@ def test_a_handshake_that_takes_too_long_ends(authority: Authority) -> None:
     client.close()
 
 
-def test_plain_text_on_a_port_with_tls_ends_the_connection(authority: Authority) -> None:
-    made = service(tls_of(authority))
-    ours, client = socket_pair()
-    Http2Connection(ours, "", made)
-    client.sendall(frames.PREFACE)
-    with contextlib.suppress(ConnectionResetError):
-        while client.recv(1024):
-            pass
-    assert not made.connections.open
-    client.close()
-
-
 def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Path) -> None:
     certificate, key = map(str, authority.sign("server"))
     other = str(authority.sign("other")[1])
@@ -218,11 +206,6 @@ def test_a_look_at_the_first_byte_leaves_it(pair: Pair) -> None:
     room = memoryview(bytearray(10))
     assert pair.sock.recv_into(room) == 4
     assert room[:4] == b"body"
-
-
-def test_a_look_sees_that_the_client_has_left(pair: Pair) -> None:
-    pair.leave()
-    assert pair.sock.recv(1, socket.MSG_PEEK) == b""
 
 
 def test_parts_are_sent_as_far_as_the_wire_takes_them(pair: Pair) -> None:

@@ -296,12 +296,6 @@ def test_pings_are_answered_and_sent_and_silence_ends_the_stream(made: list[Stre
     assert stream.close_code() == 1011
 
 
-def test_a_stream_on_which_nothing_is_asked_ends(made: list[Stream]) -> None:
-    stream = opened(made, FakeEngine(echoed))
-    stream.pass_time(601)
-    assert stream.close_code() == 1001
-
-
 def test_whoever_may_not_open_a_stream_gets_an_http_error(made: list[Stream], tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
     tokens = AuthTokens(str(tmp_path / "tokens"), Scope.ALL)

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
-from hypothesis import given
-from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.unit.core.grpc.grpc_client import Client, ClientStream, with_client
@@ -18,7 +16,7 @@ from trident.core.errors import ModelLoadFailed
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.grpc.admin import statistics_message
 from trident.core.grpc.front_end import GrpcOptions
-from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
+from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.statistics import (
     BatchStatistics,
     FailureReason,
@@ -93,13 +91,6 @@ def test_the_health_of_a_server(state: bool) -> None:
     assert check == (b"\x08\x01" if state else b"\x08\x02")
 
 
-@pytest.mark.parametrize("method", ["ServerLive", "ServerReady", CHECK])
-def test_health_calls_fail_while_the_server_exits(method: str) -> None:
-    engine = FakeEngine()
-    engine.serving = ServingPhase(name=Phase.EXITING)
-    assert refused(engine, method, b"") == (UNAVAILABLE, "Server exiting")
-
-
 BATCH = BatchStatistics(
     batch_size=4, execution_count=2, compute_input_ns=10, compute_infer_ns=2**40, compute_output_ns=0
 )
@@ -157,29 +148,6 @@ def test_the_repository() -> None:
     assert refused(engine, "RepositoryModelLoad", load) == (INTERNAL, "it is broken")
 
 
-def test_the_index_has_each_version_with_its_state_and_the_reason() -> None:
-    engine = FakeEngine()
-    entries = [
-        IndexEntry(name="a", version=1, state=ModelState.READY),
-        IndexEntry(name="b", version=2, state=ModelState.UNAVAILABLE, reason="it broke: \udcff"),
-        IndexEntry(name="c"),
-    ]
-    engine.repository_index = lambda ready_only: entries  # type: ignore[method-assign]
-    models = asked(engine, "RepositoryIndex").models
-    assert [(m.name, m.version, m.state, m.reason) for m in models] == [
-        ("a", "1", "READY", ""),
-        ("b", "2", "UNAVAILABLE", "it broke: ?"),
-        ("c", "", "", ""),
-    ]
-
-
-@pytest.mark.parametrize("method", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
-def test_repositories_have_no_names(method: str) -> None:
-    request = getattr(pb, f"{method}Request")(repository_name="r")
-    text = "'repository_name' specification is not supported"
-    assert refused(FakeEngine(), method, request) == (UNIMPLEMENTED, text)
-
-
 def test_regions_are_registered_shown_and_unregistered() -> None:
     engine = RegionEngine()
     system = pb.SystemSharedMemoryRegisterRequest(name="r", key="/k", offset=MOST, byte_size=MOST)
@@ -201,45 +169,6 @@ def test_regions_are_registered_shown_and_unregistered() -> None:
     assert list(asked(engine, "SystemSharedMemoryStatus", one).regions) == ["a"]
     regions = asked(engine, "CudaSharedMemoryStatus").regions
     assert {name: (each.name, each.device_id, each.byte_size) for name, each in regions.items()} == {"c": ("c", 3, 64)}
-
-
-def test_trace_settings_are_changed_by_the_engine() -> None:
-    engine = FakeEngine()
-    trace = asked(engine, "TraceSetting")
-    assert {key: list(setting.value) for key, setting in trace.settings.items()} == {
-        "trace_level": ["OFF"],
-        "trace_rate": ["1000"],
-        "trace_count": ["-1"],
-        "log_frequency": ["0"],
-        "trace_file": [""],
-        "trace_mode": ["triton"],
-    }
-    unknown = pb.TraceSettingRequest(model_name="nope", settings={"trace_rate": {"value": ["1"]}})
-    assert refused(engine, "TraceSetting", unknown) == (INVALID_ARGUMENT, "Request for unknown model : nope")
-    assert engine.calls == []
-    change = pb.TraceSettingRequest(
-        model_name="simple", settings={"trace_rate": {"value": ["5"]}, "trace_count": {"value": []}}
-    )
-    assert list(asked(engine, "TraceSetting", change).settings["trace_rate"].value) == ["5"]
-    assert engine.calls == [("change_trace", "simple", {"trace_rate": 5, "trace_count": None})]
-    for wrong, text in (
-        ({"trace_rate": {"value": ["1", "2"]}}, "expect only 1 value for 'trace_rate'"),
-        ({"trace_count": {"value": ["-2"]}}, "Unable to parse 'trace_count'. Expecting value >= -1, got: -2"),
-    ):
-        assert refused(engine, "TraceSetting", pb.TraceSettingRequest(settings=wrong)) == (INVALID_ARGUMENT, text)
-    fixed = pb.TraceSettingRequest(settings={"trace_file": {"value": ["x"]}})
-    assert refused(engine, "TraceSetting", fixed)[0] == UNIMPLEMENTED
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "x"]),
-        st.lists(st.sampled_from(["0", "1", "-2", "99999999999", "OFF", "TIMESTAMPS", "x", ""]), max_size=3),
-    )
-)
-def test_invalid_trace_settings_are_never_a_server_error(settings: dict[str, list[str]]) -> None:
-    change = pb.TraceSettingRequest(settings={name: {"value": values} for name, values in settings.items()})
-    assert refused(FakeEngine(), "TraceSetting", change)[0] in (0, INVALID_ARGUMENT, UNIMPLEMENTED)
 
 
 def test_malformed_messages_are_rejected() -> None:

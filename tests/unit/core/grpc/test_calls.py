@@ -44,14 +44,6 @@ def test_requests_that_are_not_grpc_get_an_http_error(fields: dict[str, str], st
     with_client(FakeEngine(), test)
 
 
-@pytest.mark.parametrize("content_type", ["application/grpc", "application/grpc+proto", "application/grpc;x=y"])
-def test_grpc_content_types_are_accepted(content_type: str) -> None:
-    def test(client: Client) -> None:
-        assert client.call("ServerLive", b"", {"content-type": content_type}).status == 0
-
-    with_client(FakeEngine(), test)
-
-
 @pytest.mark.parametrize(
     ("method", "metadata", "status", "text"),
     [
@@ -85,21 +77,6 @@ def test_calls_share_a_parsed_head_except_for_volatile_fields() -> None:
         assert (head.forwarded, other.forwarded) == ((("my-a", "1"),), (("my-a", "1"), ("x-request-id", "r")))
 
     with_client(FakeEngine(), test, GrpcOptions(header_forward_pattern="my-|x-"))
-
-
-@pytest.mark.parametrize("log_calls", [True, False])
-def test_verbose_log_has_a_line_for_each_call(log_calls: bool, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(1, "trident.grpc")
-
-    def test(client: Client) -> None:
-        client.call("ServerLive")
-        client.begin("Nope")
-
-    SWITCHES.set(verbose=int(log_calls))
-    with_client(FakeEngine(), test)
-    lines = [record.getMessage() for record in caplog.records if "gRPC request" in record.getMessage()]
-    expected = [f"gRPC request: /inference.GRPCInferenceService/{name}" for name in ("ServerLive", "Nope")]
-    assert lines == (expected if log_calls else [])
 
 
 RESPONSE_SIZE = 51
@@ -143,8 +120,3 @@ def test_access_log_has_a_line_for_each_call(caplog: pytest.LogCaptureFixture) -
         f'127.0.0.1 "gRPC {PATH}Nope" UNIMPLEMENTED  received_bytes=0 sent_bytes=0',
         f'127.0.0.1 "gRPC {PATH}ModelStreamInfer" CANCELLED  received_bytes=3 sent_bytes=0',
     ]
-
-
-def test_access_log_of_all_calls_has_health_calls(caplog: pytest.LogCaptureFixture) -> None:
-    written = lines(caplog, "all")
-    assert f'127.0.0.1 "gRPC {PATH}ServerLive" OK  received_bytes=5 sent_bytes=7' in written

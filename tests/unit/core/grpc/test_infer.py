@@ -115,26 +115,6 @@ def test_the_tensor_of_a_large_message_like_earlier_ones_is_aligned() -> None:
     with_client(FakeEngine(respond), test)
 
 
-@pytest.mark.parametrize(
-    ("request_message", "status", "text"),
-    [
-        (infer_request(model="nope"), NOT_FOUND, "Request for unknown model: 'nope' is not found"),
-        (infer_request(model_version="x"), INVALID_ARGUMENT, "failed to get model version from specified version str"),
-        (b"\xff\xff\xff", INTERNAL, "Unable to parse request"),
-    ],
-)
-def test_a_bad_request_has_its_status(request_message: bytes, status: int, text: str) -> None:
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", request_message)
-        assert stream.status == status
-        assert stream.message.startswith(text)
-        assert stream.headers == {}
-        assert stream.trailers[":status"] == "200"
-        assert stream.releases == 1
-
-    with_client(FakeEngine(echo), test)
-
-
 def test_the_error_of_a_model_has_its_hint_and_says_when_to_send_again() -> None:
     def respond(request: InferenceRequest) -> InferenceResponse:
         return InferenceResponse.failed(request, QueueFull("the queue is full: 100 %", hint="add instances… or wait"))
@@ -191,21 +171,6 @@ def test_many_strings_are_unpacked_and_packed_on_another_thread(metadata: dict[s
         assert set(threads) == {threading.current_thread()}  # it stays in its order
 
     with_client(FakeEngine(respond), test, GrpcOptions(compression_level="low"))
-
-
-def test_several_responses_are_an_error() -> None:
-    class Chatty(FakeEngine):
-        def submit(self, pending: Any) -> None:
-            for final in (False, True):
-                response = echo(pending.request)
-                response.final = final
-                pending.on_response(response)
-
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", infer_request())
-        assert (stream.status, stream.message) == (INTERNAL, "expected a single response, got 2")
-
-    with_client(Chatty(), test)
 
 
 def test_unexpected_errors_reveal_nothing_to_clients() -> None:
@@ -303,15 +268,6 @@ def test_a_response_is_compressed_at_the_level(level: str, accepted: str, encodi
     with_client(FakeEngine(echo), test, GrpcOptions(compression_level=level))
 
 
-def test_a_response_that_compression_makes_longer_is_sent_as_it_is() -> None:
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", infer_request(count=1), {"grpc-accept-encoding": "gzip"})
-        assert stream.headers["grpc-encoding"] == "gzip"
-        assert numbers(infer_response(stream.messages[0])) == [0]
-
-    with_client(FakeEngine(echo), test, GrpcOptions(compression_level="low"))
-
-
 def test_the_place_of_a_cancelled_call_is_taken_until_the_model_has_answered() -> None:
     kept: list[Any] = []
 
@@ -355,7 +311,8 @@ def test_answers_after_the_deadline_are_dropped() -> None:
     with_client(FakeEngine(respond), test)
 
 
-def test_forwarded_metadata_become_parameters() -> None:
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_forwarded_metadata_become_parameters(method: str) -> None:
     seen: list[InferenceRequest] = []
 
     def respond(request: InferenceRequest) -> InferenceResponse:
@@ -364,20 +321,12 @@ def test_forwarded_metadata_become_parameters() -> None:
 
     def test(client: Client) -> None:
         metadata = {"my-name": "é", "other": "x", "grpc-my": "x", "user-agent": "my"}
-        assert client.call("ModelInfer", infer_request(), metadata).status == 0
+        assert client.call(method, infer_request(), metadata).status == 0
         assert seen[0].parameters == {"my-name": "é"}
         refused = client.call("ModelInfer", infer_request(), {"triton_my": "1"})
         assert refused.message == "Header 'triton_my' is reserved for Triton usage and cannot be forwarded."
 
     with_client(FakeEngine(respond), test, GrpcOptions(header_forward_pattern="MY"))
-
-
-def test_an_exiting_server_answers_calls_in_flight() -> None:
-    def test(client: Client) -> None:
-        client.application.begin_exit()
-        assert client.call("ModelInfer", infer_request()).status == 0
-
-    with_client(FakeEngine(echo), test)
 
 
 @pytest.mark.parametrize("way", ["answered", "failed", "cancelled", "expired", "refused"])

@@ -61,23 +61,6 @@ def test_half_a_message_and_then_silence_ends_the_call(method: str, size: int) -
     with_client(FakeEngine(echo), test)
 
 
-def test_a_client_may_pause_between_messages() -> None:
-    def test(client: Client) -> None:
-        unfinished = client.application.front_end.unfinished
-        stream = client.feed(client.begin("ModelStreamInfer"), MESSAGE[:100], MESSAGE[100:])
-        until(lambda: stream.body)
-        for _ in range(3):
-            unfinished.expire()
-        assert not stream.has_ended
-        assert not unfinished
-        gone = client.feed(client.begin("ModelInfer"), MESSAGE[:100])
-        assert gone.receiver is not None
-        gone.receiver.cancel()
-        assert not unfinished
-
-    with_client(FakeEngine(echo), test)
-
-
 def test_a_client_held_back_by_the_server_does_not_time_out() -> None:
     def test(client: Client) -> None:
         unfinished = client.application.front_end.unfinished
@@ -147,19 +130,6 @@ def test_the_silent_and_the_largest_are_refused_first() -> None:
         messages.grow("small", 400)
         assert messages.refused == ["silent", "silent and small", "medium"]
         assert messages.total == 310 + 900 + 400
-
-    run_on_hub(test)
-
-
-def test_one_message_alone_may_have_any_size() -> None:
-    def test(hub: Any) -> None:
-        messages = Messages(hub, limit=800)
-        for received in range(0, 100_000, 100):
-            messages.grow("alone", received)
-        messages.grow("another", 800)
-        assert messages.refused == []
-        messages.grow("another", 900)
-        assert messages.refused == ["alone"]
 
     run_on_hub(test)
 

@@ -11,12 +11,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
-from trident.core.grpc.front_end import GrpcOptions
 
 reflection_pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
 PATH = "/grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
 SERVICES = ["grpc.health.v1.Health", "inference.GRPCInferenceService"]
-UNIMPLEMENTED = 12
 
 
 def asked(version: str, *questions: dict[str, Any]) -> list[Any]:
@@ -78,10 +76,3 @@ def test_unknown_names_are_answered_with_an_error_response() -> None:
     assert extension.error_response.error_code == 5
     assert numbers.error_response.error_code == 5
     assert nothing.error_response.error_code == 3
-
-
-def test_reflection_can_be_disabled() -> None:
-    def test(client: Client) -> None:
-        assert client.begin(PATH.format("v1")).status == UNIMPLEMENTED
-
-    with_client(FakeEngine(), test, GrpcOptions(reflection=False))

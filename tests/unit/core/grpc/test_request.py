@@ -15,25 +15,16 @@ from tests.project import ROOT
 from tests.unit.core.grpc.codec_messages import FIRST, NAMES, SECOND, decode, infer_message, spec
 from tests.unit.fake_engine import FakeEngine, FakeModel
 from trident.core.errors import InvalidRequest, ModelNotFound, Unsupported
-from trident.core.grpc.protobuf import read_length
 from trident.core.grpc.request import (
     RequestDecoder,
     array_of_contents,
     classes_of,
     read_parameters,
     region_of,
-    request_id,
 )
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import RegionInput, RegionRequest
 from trident.core.inference.tensors import BY_NAME
-
-
-def test_a_length_that_is_too_long_or_cut_off_is_refused() -> None:
-    with pytest.raises(ValueError, match="longer than any message"):
-        read_length(b"\x80\x80\x80\x80\x80\x01", 0)
-    with pytest.raises(IndexError):
-        read_length(b"\x80\x80", 0)
 
 
 class DecoupledEngine(FakeEngine):
@@ -98,21 +89,6 @@ def test_tensors_of_other_sizes_than_the_last_ones_are_read() -> None:
         decode(message, decoder=decoder)
 
 
-def test_a_message_with_fields_in_another_order_is_read() -> None:
-    message = infer_message()
-    tensors = type(message)(raw_input_contents=message.raw_input_contents).SerializeToString()
-    message.ClearField("raw_input_contents")
-    assert contents(decode(tensors + message.SerializeToString()).request) == [FIRST, SECOND]
-
-
-def test_typed_contents_without_elements_are_zero_bytes() -> None:
-    message = infer_message()
-    del message.raw_input_contents[:]
-    for tensor in message.inputs:
-        tensor.contents.SetInParent()
-    assert [tensor.data.nbytes for tensor in decode(message).request.inputs] == [0, 0]
-
-
 def test_forwarded_headers_are_parameters_of_this_request_only_and_never_reserved() -> None:
     decoder = RequestDecoder(FakeEngine().model)
     message = infer_message()
@@ -134,14 +110,6 @@ def test_a_stream_may_use_a_model_that_answers_many_times() -> None:
     for _ in range(2):
         with pytest.raises(Unsupported, match="ModelInfer RPC doesn't support models with decoupled transaction poli"):
             decode(infer_message(), decoder=decoder)
-
-
-def test_classes_are_wanted_of_the_outputs_that_name_them() -> None:
-    message = infer_message(outputs=[{"name": "OUTPUT0"}, {"name": "OUTPUT1"}])
-    message.outputs[1].parameters["classification"].int64_param = 2
-    decoded = decode(message)
-    assert decoded.request.outputs == ("OUTPUT0", "OUTPUT1")
-    assert decoded.plan.classes == {"OUTPUT0": 0, "OUTPUT1": 2}
 
 
 def with_contents(message: Any) -> Any:
@@ -234,12 +202,6 @@ def test_a_request_with_more_of_something_than_any_model_has_is_refused(fields: 
 def test_a_great_many_surplus_tensors_are_ignored() -> None:
     message = infer_message().SerializeToString() + b"\x3a\x00" * 100_000
     assert contents(decode(message).request) == [FIRST, SECOND]
-
-
-def test_the_id_of_a_refused_request_is_found() -> None:
-    message = infer_message(id="r1", model_name="nope").SerializeToString()
-    assert request_id(message) == request_id(message + b"\x50\x01") == "r1"
-    assert request_id(b"\xff") == ""
 
 
 def test_tensors_in_regions_have_their_places() -> None:
@@ -340,24 +302,6 @@ def test_the_parameters_of_the_protocol() -> None:
     assert (request.priority, request.timeout_us) == (2**64 - 1, 5)
     assert request.parameters is None
     assert empty_final
-
-
-def test_signed_numbers_where_unsigned_ones_are_meant() -> None:
-    request, empty_final = read(
-        sequence_id={"int64_param": -1}, priority={"int64_param": 3}, timeout={"int64_param": -1}
-    )
-    assert (request.correlation_id, request.priority, request.timeout_us) == (2**64 - 1, 3, 2**64 - 1)
-    assert not empty_final
-
-
-def test_all_other_parameters_are_the_models() -> None:
-    request, _ = read(
-        binary_data_output={"bool_param": True},
-        headers={"string_param": ""},
-        i={"int64_param": 0},
-        d={"double_param": 1.5},
-    )
-    assert request.parameters == {"binary_data_output": True, "headers": "", "i": 0, "d": 1.5}
 
 
 OTHER_TYPE = "invalid value type for '{}' parameter, expected "

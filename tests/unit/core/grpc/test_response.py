@@ -17,7 +17,7 @@ from trident.core.grpc.response import (
     encode_stream_response,
 )
 from trident.core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
-from trident.core.inference.tensors import Array, bytes_array, layout_of
+from trident.core.inference.tensors import Array, layout_of
 
 PLAN = ResponsePlan()
 
@@ -69,25 +69,6 @@ def test_a_response_has_its_outputs_in_order(outputs: Any, response_id: str) -> 
         assert unary(response) == expected(id=response_id)
         # The bytes, too, are those that protobuf writes.
         assert whole(encode_response(response, PLAN, spec())) == expected(id=response_id).SerializeToString()
-
-
-def test_strings_have_their_lengths_before_them_and_large_tensors_are_not_copied() -> None:
-    large = np.arange(50_000, dtype=np.float32)
-    texts = bytes_array([b"a", b"", b"\xff\x00"], (3,))
-    response = InferenceResponse("m", 1, [tensor("L", "FP32", large), tensor("S", "BYTES", texts)])
-    message = unary(response)
-    assert message.raw_output_contents[0] == large.tobytes()
-    assert message.raw_output_contents[1] == b"\1\0\0\0a\0\0\0\0\2\0\0\0\xff\0"
-    parts, _ = encode_response(response, PLAN, spec())
-    large[0] = 9
-    assert b"".join(parts) == whole(encode_response(response, PLAN, spec()))
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 300)])
-def test_unusual_shapes(shape: tuple[int, ...]) -> None:
-    message = unary(InferenceResponse("m", 1, [tensor("A", "INT8", np.zeros(shape, np.int8))]))
-    assert list(message.outputs[0].shape) == list(shape)
-    assert len(message.raw_output_contents) == 1
 
 
 def test_parameters_keep_their_types_or_fail() -> None:

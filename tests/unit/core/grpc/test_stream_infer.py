@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 import zlib
 from dataclasses import replace
 from typing import Any
 
 import gevent
-import numpy as np
 import pytest
 
 from tests.unit.core.grpc.grpc_client import Client, ClientStream, frame, with_client
@@ -100,29 +97,6 @@ def test_with_triton_grpc_error_compressed_responses_come_before_the_failure(cou
         assert (stream.status, stream.message) == (INTERNAL, "no")
 
     with_client(FakeEngine(failing(BackendFailed("no"))), test, GrpcOptions(compression_level="low"))
-
-
-@pytest.mark.slow
-def test_idle_streams_end_when_the_server_stops() -> None:
-    engine = SlowEngine()
-
-    def test(client: Client) -> None:
-        idle, busy = client.begin("ModelStreamInfer"), client.begin("ModelStreamInfer")
-        send(client, busy, "a")
-        until(lambda: "a" in engine.kept)
-        client.application.begin_exit()
-        until(lambda: idle.trailers)
-        assert (idle.status, idle.message) == (
-            UNAVAILABLE,
-            "GRPC server is shutting down and has stopped accepting new requests.",
-        )
-        assert not busy.trailers
-        engine.answer("a")
-        until(lambda: busy.trailers)
-        assert [each.infer_response.id for each in answers(busy)] == ["a"]
-        assert busy.status == UNAVAILABLE
-
-    with_client(engine, test)
 
 
 def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> None:
@@ -242,47 +216,3 @@ def test_compressed_requests_and_responses_keep_their_order(count: int) -> None:
         assert stream.status == 0
 
     with_client(FakeEngine(echo), test, GrpcOptions(compression_level="low"))
-
-
-def test_broken_compression_ends_the_call() -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer", {"grpc-encoding": "gzip"})
-        client.feed(stream, frame(b"nonsense", flag=1))
-        assert stream.status == INTERNAL
-        assert stream.message.startswith("failed to decompress a message")
-
-    with_client(FakeEngine(echo), test)
-
-
-def test_a_malformed_message_ends_the_stream() -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        client.feed(stream, frame(b"\xff\xff"))
-        until(lambda: stream.releases)
-        assert (stream.status, stream.message) == (INTERNAL, "Unable to parse request")
-
-    with_client(FakeEngine(echo), test)
-
-
-def test_a_finished_stream_request_is_freed_without_the_garbage_collector() -> None:
-    memory: list[weakref.ref[Any]] = []
-
-    def allocate(size: int) -> Any:
-        array = np.empty(size, np.uint8)
-        memory.append(weakref.ref(array))
-        return array
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        message = frame(infer_request(count=20_000))
-        gc.disable()
-        for number in range(3):
-            client.feed(stream, message[:100], message[100:])
-            until(lambda number=number: len(answers(stream)) == number + 1)  # type: ignore[misc]
-        until(lambda: not any(ref() is not None for ref in memory))
-        assert len(memory) == 3
-
-    try:
-        with_client(FakeEngine(echo), test, allocate=allocate)
-    finally:
-        gc.enable()

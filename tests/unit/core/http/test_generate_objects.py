@@ -154,18 +154,6 @@ def test_what_is_wrong_with_a_member(document: Any, text: str) -> None:
     assert refusal(document) == text
 
 
-@pytest.mark.parametrize(
-    ("document", "name"),
-    [
-        (b'{"text": "a", "stream": true, "text": "b"}', "text"),
-        (b'{"text": "a", "stream": true, "text": "b", "stream": true}', "text"),
-        (b'{"text": "a", "stream": true, "stream": true, "text": "b"}', "stream"),
-    ],
-)
-def test_an_input_cannot_be_given_twice(document: bytes, name: str) -> None:
-    assert refusal(document) == f"[request id: <id_unknown>] input '{name}' already exists in request"
-
-
 @pytest.mark.parametrize("depth", [50, 900, 5000])
 def test_a_deep_document_with_the_name_of_an_input_twice_is_refused(depth: int) -> None:
     text = b'{"text": "text", "other": %b%b}' % (b"[" * depth, b"]" * depth)
@@ -177,11 +165,6 @@ def test_an_input_is_given_once_as_a_member_or_under_parameters() -> None:
     text = refusal({"id": "r", "text": "a", "parameters": {"text": "b"}})
     assert text == "Converting keyword: 'parameters': [request id: r] input 'text' already exists in request"
     assert tensors_of(decode({"text": "text", "count": 1}))["text"] == ("BYTES", (1,), [b"text"])
-
-
-def test_halves_have_no_json_form() -> None:
-    text = "receiving FP16 data via JSON is not supported. Please use the binary data format for input x"
-    assert refusal({"x": 1.0}, spec(x=("FP16", (1,)))) == text
 
 
 @pytest.mark.parametrize(
@@ -271,13 +254,6 @@ def test_what_only_the_whole_object_shows(body: bytes) -> None:
         assert outcome(body, Slicing(size=size)) == outcome(body)
 
 
-def test_lists_over_the_limit_are_refused() -> None:
-    body = orjson.dumps({"INT": list(range(100))})
-    assert outcome(body, Slicing(size=16), 399) == outcome(body, None, 399)
-    assert "request size of 400 bytes" in outcome(body, Slicing(size=16), 399)[1]
-    assert outcome(body, Slicing(size=16), 400)[2][0][2] == (1, 100)
-
-
 def test_an_object_is_not_read_further_when_the_pause_stops_it() -> None:
     left = iter(range(5))
 
@@ -360,12 +336,3 @@ def test_the_encoder_of_a_stream_writes_the_same(outputs: list[tuple[str, str, l
     for parameters in (None, {"speed": 1}, None):
         response = InferenceResponse("m", 3, [received(*each) for each in outputs], id=id, parameters=parameters)
         assert encoder(response) == encode_object(response)
-
-
-def test_the_encoder_of_a_stream_knows_responses_by_their_form() -> None:
-    encoder = ObjectEncoder()
-    for number in range(40):
-        for datatype in ("INT32", "BYTES"):
-            content = [number if datatype == "INT32" else str(number).encode()] * (1 + number % 3)
-            response = InferenceResponse("m", number // 4, [received("x", datatype, content)])
-            assert encoder(response) == encode_object(response)

@@ -50,14 +50,6 @@ def test_an_encoded_body_is_refused(client: Client, route: str) -> None:
     assert client.post(path, json={"IN": 1}, headers={"Content-Encoding": "identity"}).status_code == 200
 
 
-def test_an_output_that_json_cannot_carry_is_an_error() -> None:
-    half = OutputTensor("OUT", "FP16", (1,), np.ones(1, np.float16))
-    client = client_of(lambda request: InferenceResponse("simple", 3, [half]))
-    answer = client.post("/v2/models/simple/generate", json={"IN": 1})
-    assert answer.status_code == 400
-    assert "sending FP16 data via JSON is not supported" in answer.get_json()["error"]
-
-
 class LoadedEngine(FakeEngine):
     """Its model reports the blocks of its cache."""
 
@@ -126,8 +118,3 @@ def test_a_response_that_json_cannot_carry_is_an_error_event(is_first: bool) -> 
     answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
     assert (answer.status_code, answer.content_type) == (400 if is_first else 200, EVENTS)
     assert b'data: {"error":"sending FP16 data via JSON is not supported' in answer.data
-
-
-def test_infer_still_refuses_such_a_model() -> None:
-    _, client = streaming(end())
-    assert client.post("/v2/models/simple/infer", json={"inputs": []}).status_code == 501

@@ -91,26 +91,6 @@ def two_ports(directory: Path) -> None:
     print(*front_end.counts(), *other.counts())
 
 
-def nothing_yet(directory: Path) -> None:
-    print(repr(FrontEnd(directory).page().count("_count{")))
-
-
-def of_two_directories(directory: Path) -> None:
-    """Two servers on one machine count separately."""
-    other = directory / "other"
-    other.mkdir()
-    in_a_process(lambda: FrontEnd(directory).ask(5))
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(other)
-    front_end = FrontEnd(other)
-    front_end.ask(1)
-    print(*front_end.counts())
-
-
-def space_before_it_counts(directory: Path) -> None:
-    share_request_counts(directory)
-    print(*sorted((path.name.partition("_")[0], path.stat().st_blocks * 512) for path in directory.iterdir()))
-
-
 def full_disk(directory: Path) -> None:
     """A process counts for itself."""
 
@@ -127,9 +107,6 @@ def full_disk(directory: Path) -> None:
 CASES: dict[Callable[[Path], None], list[str]] = {
     two_front_ends: ["3.0 3.0 3.0", "7.0 7.0 7.0", "7.0 7.0 7.0"],
     two_ports: ["3.0 3.0 3.0 3.0 3.0 3.0"],
-    nothing_yet: ["0"],
-    of_two_directories: ["1.0 1.0 1.0"],
-    space_before_it_counts: ["('counter', 262144) ('gauge', 65536) ('histogram', 65536)"],
     full_disk: ["1.0 1.0 1.0", "0"],
 }
 

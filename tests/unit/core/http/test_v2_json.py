@@ -7,22 +7,13 @@ import orjson
 import pytest
 
 from trident.core.errors import InvalidRequest
-from trident.core.http.v2_json import array_from_json, json_values, parse_document
-from trident.core.inference.tensors import BY_NAME, bytes_array
+from trident.core.http.v2_json import array_from_json, parse_document
+from trident.core.inference.tensors import BY_NAME
 
 # --- json document
 
 
 PADDING = b" " * 2000
-
-
-@pytest.mark.parametrize("padding", [b"", PADDING])
-def test_parse_document_reads_an_object(padding: bytes) -> None:
-    text = b'{"id":"a","parameters":{"p":[1]},"inputs":[{"name":"x","shape":[1,2]},5]}' + padding
-    document = parse_document(text, binary_follows=False)
-    assert document["id"] == "a"
-    assert document["parameters"] == {"p": [1]}
-    assert document["inputs"] == [{"name": "x", "shape": [1, 2]}, 5]
 
 
 @pytest.mark.parametrize(
@@ -35,12 +26,6 @@ def test_numbers_of_a_large_document_become_arrays(datatype: str, dtype: type) -
         assert item["name"] == "x"
         assert item["data"].dtype == dtype
         assert item["data"].tolist() == [1, 2]
-
-
-@pytest.mark.parametrize("padding", [b"", PADDING])
-@pytest.mark.parametrize("text", [b"[]", b"1", b'"x"', b"null"])
-def test_other_values_than_objects_have_no_members(text: bytes, padding: bytes) -> None:
-    assert parse_document(text + padding, binary_follows=False) == {}
 
 
 @pytest.mark.parametrize("padding", [b"", PADDING])
@@ -112,7 +97,8 @@ def documents(value: str, datatype: str) -> list[Any]:
         ("FP32", "[[1,2.5],[3]]", [1.0, 2.5, 3.0]),
         ("FP64", "[0.1,7]", [0.1, 7.0]),
         ("BOOL", "[true,[false]]", [True, False]),
-        ("FP32", "[1e39,-1e39]", [np.inf, -np.inf]),
+        ("FP32", "[1e39,-1e39,Infinity,-Inf]", [np.inf, -np.inf, np.inf, -np.inf]),
+        ("FP32", "[18446744073709551616,-1e-999]", [2.0**64, -0.0]),
     ],
 )
 def test_array_from_json_reads_nested_numbers_row_major(datatype: str, text: str, expected: list[Any]) -> None:
@@ -166,26 +152,3 @@ def test_a_wrong_number_of_elements_is_refused() -> None:
             array_from_json(content, BY_NAME["INT32"], 4, "IN")
         with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': Shape does not match true shape of 'data'"):
             array_from_json(content, BY_NAME["INT32"], 2, "IN")
-
-
-@pytest.mark.parametrize("content", [1, "x", None, {"a": 1}, True])
-def test_values_other_than_arrays_are_refused(content: Any) -> None:
-    with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': attempt to access JSON non-array as array$"):
-        array_from_json(content, BY_NAME["INT32"], 1, "IN")
-
-
-def test_deep_nesting_is_refused() -> None:
-    deep: list[Any] = [1]
-    for _ in range(98):
-        deep = [deep]
-    assert array_from_json(deep, BY_NAME["INT32"], 1, "IN").tolist() == [1]
-    with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': JSON nesting depth exceeds maximum allowed"):
-        array_from_json([deep], BY_NAME["INT32"], 1, "IN")
-    with pytest.raises(InvalidRequest, match=r"^JSON nesting depth exceeds maximum allowed limit \(100\)$"):
-        array_from_json([deep], BY_NAME["BYTES"], 1, "IN")
-
-
-def test_json_values_write_fp32_and_bytes_so_that_they_can_be_read_back() -> None:
-    values = json_values(np.array([[0.1]], np.float32), "FP32")
-    assert orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY) == b"[0.10000000149011612]"
-    assert json_values(bytes_array([b"\xff", b"ok"], (1, 2)), "BYTES") == ["\udcff", "ok"]

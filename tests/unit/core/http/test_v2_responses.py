@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.packed_tensors import TWO, packed_responses, spec
+from tests.unit.packed_tensors import spec
 from trident.core.config.spec import ModelSpec, OutputSpec
-from trident.core.errors import InvalidRequest
 from trident.core.http.long_json import ELEMENTS
 from trident.core.http.v2_known import ResponsePlan
 from trident.core.http.v2_response import encode_response
 from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
-from trident.core.inference.tensors import BY_NAME, Array, TensorLayout, bytes_array, layout_of, wire_bytes
+from trident.core.inference.tensors import BY_NAME, Array, bytes_array, layout_of, wire_bytes
 
 # --- response codec
 
@@ -92,12 +91,6 @@ def test_special_values_bytes_and_null_are_written_as_text() -> None:
     assert orjson.loads(text)["outputs"][0]["data"] == ["null"]
 
 
-@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
-def test_half_precision_is_binary_only(datatype: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"^sending {datatype} data via JSON is not supported"):
-        encode_response(response(np.zeros((1, 2), np.uint16), datatype), plan(), SPEC)
-
-
 @pytest.mark.parametrize("name", ["FP32", "INT64", "BOOL", "BYTES"])
 def test_a_long_output_is_written_in_parts(name: str) -> None:
     numbers = np.arange(2 * ELEMENTS + 5)
@@ -118,18 +111,6 @@ def test_a_long_output_with_words_or_bytes_is_written_as_a_short_one() -> None:
     strings = bytes_array([b"a"] * ELEMENTS + [b"\xff"], (1, ELEMENTS + 1))
     parts, _ = encode_response(response(strings, "BYTES"), ResponsePlan(), SPEC)
     assert b"".join(parts).endswith(b'"a","\xff"]}]}')
-
-
-def test_binary_tensors_follow_a_long_output() -> None:
-    outputs = [OutputTensor(name, "INT32", (ELEMENTS + 1,), np.zeros(ELEMENTS + 1, np.int32)) for name in ("A", "B")]
-    parts, json_length = encode_response(
-        InferenceResponse("m", 2, outputs), ResponsePlan(outputs={"A": (False, 0), "B": (True, 0)}), SPEC
-    )
-    body = b"".join(parts)
-    assert json_length is not None
-    first, second = orjson.loads(body[:json_length])["outputs"]
-    assert first["data"] == [0] * (ELEMENTS + 1)
-    assert len(body) - json_length == second["parameters"]["binary_data_size"] == 4 * (ELEMENTS + 1)
 
 
 def test_long_outputs_have_the_words_in_their_places() -> None:
@@ -210,14 +191,6 @@ def test_remembered_texts_write_any_request_id(request_id: str) -> None:
     assert again == anew
 
 
-@pytest.mark.parametrize("binary", [False, True])
-def test_remembered_texts_write_outputs_without_elements(binary: bool) -> None:
-    none = np.zeros((1, 0), np.int32)
-    for tensors in ({"A": ("INT32", none)}, {"A": ("INT32", none), "B": ("FP32", np.ones((1, 1), np.float32))}):
-        anew, again = both(packed_response(**tensors), binary=binary)  # type: ignore[arg-type]
-        assert again == anew
-
-
 def test_an_ensembles_text_has_its_parameters() -> None:
     made = two_outputs("r")
     bare, _ = both(made)
@@ -247,19 +220,3 @@ def test_a_text_belongs_to_one_version_and_one_layout() -> None:
         assert encode_response(each, plan, PAIR)[0] == expected
     assert plan.texts is not None
     assert len(plan.texts) == 3
-
-
-def test_the_text_of_a_response_with_parameters_is_not_remembered() -> None:
-    plan = ResponsePlan(binary=True).keeping_texts()
-    (first, second) = packed_responses(2)
-    first.parameters = {"p": 1}
-    assert orjson.loads(encode_response(first, plan, TWO)[0][0])["parameters"] == {"p": 1}
-    assert "parameters" not in orjson.loads(encode_response(second, plan, TWO)[0][0])
-
-
-def test_the_number_of_remembered_texts_is_bounded() -> None:
-    plan = ResponsePlan(binary=True).keeping_texts()
-    assert plan.texts is not None
-    for number in range(1000):
-        plan.texts[number, TensorLayout(())] = None
-    assert 0 < len(plan.texts) <= 64

@@ -191,35 +191,6 @@ def test_a_request_that_times_out_reaches_the_access_log(
     assert logged(access_lines) == [(start.split()[0].decode(), "/a", 408)]
 
 
-def test_answers_are_logged_with_their_sizes_and_durations(
-    served: Served, access_lines: pytest.LogCaptureFixture
-) -> None:
-    served.ask(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody", b"POST /b body")
-    served.wait_for(Phase.IDLE)
-    assert logged(access_lines) == [("POST", "/b", 200)]
-    line = access_lines.records[-1].__dict__
-    assert (line["client"], line["received_bytes"]) == ("1.2.3.4", 4)
-    assert line["sent_bytes"] > len("POST /b body")
-
-
-class Application:
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        return []
-
-    def binary_offset(self, environ: dict[str, Any]) -> int:
-        return 12
-
-
 def service(application: Any, address: Any) -> Http1Service:
     connections = Connections(CoarseClock(), ConnectionLimits(), 10)
     return Http1Service(application, address, Config(), connections)
-
-
-def test_the_environ_has_the_address_and_the_estimated_offset() -> None:
-    environ = service(Application(), ("::1", 8000, 0, 0)).base_environ()
-    assert (environ["SERVER_NAME"], environ["SERVER_PORT"]) == ("::1", "8000")
-    assert {"REMOTE_ADDR", "REMOTE_PORT", "wsgi.input"} <= environ.keys()
-    environ = service(Application(), "/run/x.sock").base_environ()
-    assert (environ["SERVER_NAME"], environ["SERVER_PORT"]) == ("/run/x.sock", "")
-    assert service(Application(), ("h", 1)).binary_offset({}) == 12
-    assert service(lambda environ, start: [], ("h", 1)).binary_offset({}) == 0

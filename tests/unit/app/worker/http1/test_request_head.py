@@ -14,7 +14,7 @@ from gunicorn.http.unreader import IterUnreader
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trident.app.worker.http1.request import MAX_CHUNKS, ChunkedBody, Refusal, RequestHeadParser, check_length
+from trident.app.worker.http1.request import MAX_CHUNKS, ChunkedBody, Refusal, RequestHeadParser
 
 CFG = Config()
 CFG.set("http_parser", "python")
@@ -91,23 +91,10 @@ def test_a_head_of_usual_lines_is_parsed_as_by_gunicorn(first: bytes, lines: lis
     assert_agrees(b"\r\n".join([first, *lines]) + b"\r\n\r\n")
 
 
-def test_a_url_has_the_path_behind_its_address() -> None:
-    paths = [
-        parser().parse(b"GET %b HTTP/1.1\r\n\r\n" % url).environ["PATH_INFO"] for url in (b"http://a", b"s://a/b?c")
-    ]
-    assert paths == ["/", "/b"]
-
-
 def test_a_name_with_an_underscore_is_not_the_one_with_a_hyphen() -> None:
     head = parser().parse(b"GET / HTTP/1.1\r\nA_B: 1\r\nA-b: 2\r\nContent_Length: 3\r\n\r\n")
     assert (head.environ["HTTP_A_B"], head.length) == ("2", 0)
     assert head.environ["trident.headers"] == [("A_B", "1"), ("A-b", "2"), ("Content_Length", "3")]
-
-
-@pytest.mark.parametrize(("connection", "stays"), [("close", False), ("Keep-Alive", True), ("x, keep-alive", True)])
-def test_http_1_0_stays_if_asked_to(connection: str, stays: bool) -> None:
-    assert parser().parse(f"GET / HTTP/1.0\r\nConnection: {connection}\r\n\r\n".encode()).keep_alive is stays
-    assert not parser().parse(b"GET / HTTP/1.0\r\n\r\n").keep_alive
 
 
 def test_equal_heads_are_parsed_once_and_few_are_remembered() -> None:
@@ -193,11 +180,3 @@ def test_malformed_chunks_and_those_over_a_limit_are_refused(chunks: bytes, mess
         body = ChunkedBody(100)
         with pytest.raises(Refusal, match=message):
             [body.feed(bytes([byte])) for byte in chunks]
-
-
-def test_a_length_above_the_limit_is_refused() -> None:
-    check_length(10, 10)
-    with pytest.raises(Refusal, match="maximum allowed size of 10 bytes"):
-        check_length(11, 10)
-    with pytest.raises(Refusal, match=r"range \[ -2147483648, 2147483647 \], got: 2147483648$"):
-        check_length(2**31, 2**40)

@@ -79,32 +79,6 @@ def test_a_stream_that_fails_is_closed() -> None:
     assert closed == [True]
 
 
-def test_the_last_response_closes_the_connection() -> None:
-    sink = Sink()
-
-    def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        sink.closing = True  # the server stops while the request runs
-        start_response("200 OK", [])
-        return []
-
-    response = Response(sink, RequestHead({"REQUEST_METHOD": "GET"}, 1), ResponseHeads(), CoarseClock())
-    response.run(application, {})
-    assert b"Connection: close\r\n" in sink.sent[0]
-    assert not response.keep_alive
-
-
-def test_written_parts_are_sent_before_the_returned_ones() -> None:
-    sink = Sink()
-
-    def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", [("Content-Length", "6")])(b"one")
-        return [b"two"]
-
-    head = RequestHead({"REQUEST_METHOD": "GET"}, 1)
-    Response(sink, head, ResponseHeads(), CoarseClock()).run(application, {})
-    assert b"".join(sink.sent).endswith(b"\r\n\r\nonetwo")
-
-
 def test_start_response_may_be_repeated_only_for_an_error() -> None:
     head = RequestHead({"REQUEST_METHOD": "GET"}, 1)
     response = Response(Sink(), head, ResponseHeads(), CoarseClock())
@@ -132,13 +106,6 @@ def test_a_stream_that_is_always_ready_lets_others_run() -> None:
     assert len(sink.sent) > 3
 
 
-def test_a_head_is_rendered_and_its_length_and_close_remembered() -> None:
-    head = ResponseHead("200 OK", [("Content-Type", "a/b"), ("content-length", "7"), ("Transfer-Encoding", "chunked")])
-    assert head.start == b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\ncontent-length: 7\r\n"
-    assert (head.declared, head.closes, head.omits_body) == (7, False, False)
-    assert ResponseHead("200 OK", [("Connection", "Close")]).closes
-
-
 @pytest.mark.parametrize(
     ("status", "headers"),
     [
@@ -153,12 +120,3 @@ def test_a_head_is_rendered_and_its_length_and_close_remembered() -> None:
 def test_an_invalid_head_is_refused(status: str, headers: list[tuple[str, str]]) -> None:
     with pytest.raises(ValueError, match=r"invalid|line break"):
         ResponseHead(status, headers)
-
-
-def test_equal_heads_are_rendered_once_and_few_are_remembered() -> None:
-    heads = ResponseHeads()
-    first = heads.head_for("200 OK", [("A", "b")])
-    assert heads.head_for("200 OK", [("A", "b")]) is first
-    for number in range(600):
-        heads.head_for("200 OK", [("A", str(number))])
-    assert heads.head_for("200 OK", [("A", "b")]) is not first

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterator
@@ -170,17 +169,6 @@ def test_a_client_that_does_not_read_is_not_read_either_and_others_are_served(be
     assert sum(len(frame.content) for frame in found if frame.kind == frames.DATA) == LARGE + 1
 
 
-def test_a_client_that_takes_nothing_for_too_long_is_disconnected(bench: MakeBench) -> None:
-    made = bench(RecordingApplication(answer=send_large), limits=Http2Limits(stall_s=60.0))
-    client = wide_client(made)
-    client.request(1)
-    until(lambda: client.connection.is_held_up())
-    made.pass_time(59.0)
-    assert made.connections.open
-    made.pass_time(2.0)
-    assert not made.connections.open
-
-
 def test_answers_to_a_slow_client_leave_memory_that_others_need(bench: MakeBench) -> None:
     memory = np.arange(LARGE // 4, dtype=np.int32)
     freed = weakref.ref(memory)
@@ -213,26 +201,6 @@ def test_the_calls_of_a_client_that_disconnects_are_cancelled(bench: MakeBench) 
     client.socket.close()
     until(lambda: not made.connections.open)
     assert made.application.calls[0].events == ["end", "cancel"]
-
-
-def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(bench: MakeBench) -> None:
-    made = bench(RecordingApplication(answer=hold))
-    gc.collect()
-    client = made.connect()
-    client.request(1)
-    until(lambda: made.application.calls and made.application.calls[0].events)
-    made.clients.clear()
-    client.socket.close()
-    del client
-    until(lambda: not made.connections.open)
-    made.application.calls.clear()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        gc.collect()
-        assert not [each for each in gc.garbage if type(each).__module__.startswith("trident.app.worker.http2")]
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
 
 
 def test_a_connection_drains_and_ends_after_its_last_answer(bench: MakeBench) -> None:
@@ -287,20 +255,6 @@ def test_a_failure_of_the_application_ends_the_connection_and_is_logged(
     assert "in a call" in caplog.text
 
 
-def test_an_old_connection_is_drained_and_then_closed(bench: MakeBench) -> None:
-    made = bench(RecordingApplication(answer=hold), max_age_s=100.0, age_grace_s=10.0)
-    client = made.connect()
-    client.request(1)
-    until(lambda: made.application.calls)
-    made.pass_time(85.0)
-    made.pass_time(30.0)
-    client.frames_until(lambda frame: frame.kind == frames.GOAWAY)
-    assert made.application.calls[0].events == ["end"]
-    made.pass_time(11.0)
-    assert client.frames_until_end()[-1].content[8:] == b"max_age"
-    assert made.application.calls[0].events == ["end", "cancel"]
-
-
 def test_idle_connections_make_room(bench: MakeBench) -> None:
     made = bench(RecordingApplication(answer=hold))
     busy, idle = made.connect(), made.connect()
@@ -311,14 +265,3 @@ def test_idle_connections_make_room(bench: MakeBench) -> None:
     assert found
     assert made.connections.in_flight() == 1
     assert busy.connection.is_idle() is False
-
-
-def test_a_connection_that_begins_during_the_stop_is_drained_too(bench: MakeBench) -> None:
-    made = bench()
-    made.connections.closing = True
-    client = made.connect()
-    client.request(1)
-    (ping,) = [frame for frame in client.frames_until(is_ping) if is_ping(frame)]
-    client.frames_until(ends(1))
-    client.send(frames.frame(frames.PING, frames.ACK, 0, ping.content))
-    assert client.frames_until_end()[-1].kind == frames.GOAWAY

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.unit.app.worker.http2.raw_client import REQUEST, RecordingApplication
 from trident.app.worker.http2.frames import ErrorCode, ProtocolError, StreamError
-from trident.app.worker.http2.headers import HeaderDecoder, RequestHeads, block_of, encode_fields
-from trident.core.grpc.transport import Fields, HeaderFields
+from trident.app.worker.http2.headers import HeaderDecoder, RequestHeads, encode_fields
+from trident.core.grpc.transport import Fields
 
 FIRST = ((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com"))
 SECOND = (*FIRST, (b"cache-control", b"no-cache"))
@@ -47,22 +47,6 @@ def test_the_examples_of_the_standard(first: str, second: str, third: str):
 
 
 @pytest.mark.parametrize(
-    ("block", "changes"),
-    [
-        (b"\x82\x86", False),
-        (b"\x00\x01a\x01b", False),
-        (b"\x10\x01a\x01b", False),
-        (b"\x40\x01a\x01b", True),
-        (b"\x3f\xe1\x1f\x82", True),
-    ],
-)
-def test_a_block_says_whether_it_changed_the_table(block: bytes, changes: bool):
-    decoder = HeaderDecoder(16384)
-    decoder.decode(block)
-    assert decoder.changed is changes
-
-
-@pytest.mark.parametrize(
     ("block", "text"),
     [
         (b"\x80", "index 0"),
@@ -91,22 +75,6 @@ def test_fields_over_the_limit_leave_the_table_as_the_client_thinks_it_is():
         decoder.decode(b"\x40\x01a\x32" + b"x" * 50 + b"\x40\x01b\x01y" + b"\x40\x01c\x01z")
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
     assert decoder.decode(b"\xbe\xbf") == ((b"c", b"z"), (b"b", b"y"))
-
-
-def test_an_entry_larger_than_the_table_empties_it():
-    decoder = HeaderDecoder(16384)
-    decoder.decode(b"\x40\x01a\x01b")
-    assert decoder.decode(b"\x40\x01c\x7f\x81\x1f" + b"x" * 4096) == ((b"c", b"x" * 4096),)
-    with pytest.raises(ProtocolError, match="refers to an entry"):
-        decoder.decode(b"\xbe")
-
-
-def test_a_smaller_table_drops_the_oldest_entries():
-    decoder = HeaderDecoder(16384)
-    decoder.decode(b"\x40\x01a\x01b\x40\x01c\x01d")
-    assert decoder.decode(b"\x3f\x03\xbe") == ((b"c", b"d"),)  # 34 bytes: one entry
-    with pytest.raises(ProtocolError, match="refers to an entry"):
-        decoder.decode(b"\xbf")
 
 
 @pytest.mark.slow
@@ -142,16 +110,6 @@ def test_it_agrees_with_another_decoder_about_any_bytes(blocks: list[bytes]):
         assert fields == tuple((bytes(name), bytes(value)) for name, value in theirs.decode(block, raw=True))
 
 
-def test_fields_of_the_static_table_are_indexed():
-    assert encode_fields(((b":status", b"200"),)) == b"\x88"
-    assert encode_fields(((b"content-type", b"a/b"),)) == b"\x0f\x10\x03a/b"
-
-
-def test_a_section_is_encoded_once():
-    headers = HeaderFields((b"grpc-status", b"0"))
-    assert block_of(headers) is block_of(headers) is headers.block
-
-
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.binary(max_size=300)), max_size=6).map(tuple))
 def test_another_decoder_reads_it_and_keeps_nothing(fields: Fields):
     decoder = hpack.Decoder()
@@ -176,25 +134,6 @@ def test_a_block_is_known_until_the_table_changes():
     assert application.heads_parsed == 1
 
 
-def test_what_changes_is_not_among_what_is_remembered():
-    application = RecordingApplication()
-    heads = RequestHeads(application, 16384)
-    for seconds in range(5):
-        timeout = (b"grpc-timeout", b"%dS" % seconds)
-        assert heads.read(encode_fields((*REQUEST, timeout)))[0] == (*REQUEST, timeout)
-        assert heads.read(encode_fields((*REQUEST[:3], timeout, (b"a", b"b"))))[0] == (
-            *REQUEST[:3],
-            (b"a", b"b"),
-            timeout,
-        )
-    assert application.heads_parsed == 2
-
-
-def test_the_length_of_the_content():
-    fields = (*REQUEST, (b"content-length", b"5"), (b"content-length", b"5"))
-    assert RequestHeads(RecordingApplication(), 16384).read(encode_fields(fields)) == (fields, 5)
-
-
 def test_blanks_around_a_value_are_dropped():
     application = RecordingApplication()
     heads = RequestHeads(application, 16384)
@@ -203,17 +142,3 @@ def test_blanks_around_a_value_are_dropped():
         assert heads.read(encode_fields(sent))[0] == (*REQUEST, (b"a", b"b c"), (b"grpc-timeout", b"1S"))
     with pytest.raises(StreamError):
         heads.read(encode_fields((REQUEST[0], (b":path", b" /x"), *REQUEST[2:])))
-
-
-def test_trailers_have_no_pseudo_headers():
-    with pytest.raises(StreamError):
-        RequestHeads(RecordingApplication(), 16384).read_trailers(b"\x82")
-
-
-def test_a_large_section_is_not_remembered():
-    heads = RequestHeads(RecordingApplication(), 16384)
-    block = encode_fields((*REQUEST, (b"a", b"x" * 3000)))
-    heads.read(block)
-    heads.read(block)
-    assert not heads.known
-    assert not heads._by_fields

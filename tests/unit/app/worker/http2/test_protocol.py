@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import hpack
+import pytest
 
 from tests.unit.app.worker.http2.raw_client import (
     HEADERS,
     REQUEST,
     TRAILERS,
-    Call,
     Frame,
     RawClient,
     RecordingApplication,
@@ -15,29 +15,8 @@ from tests.unit.app.worker.http2.raw_client import (
     kinds,
 )
 from trident.app.worker.http2 import frames
-from trident.app.worker.http2.frames import ErrorCode, Http2Limits
+from trident.app.worker.http2.frames import ErrorCode, FloodGuard, Http2Limits, PingStrikes, ProtocolError
 from trident.core.grpc.transport import HeaderFields
-
-
-def test_a_flush_is_wanted_once_until_the_socket_took_what_there_is():
-    client = RawClient()
-    before = client.flushes
-    client.protocol.receive(b"".join(headers_frame(id, flags=5) for id in (1, 3, 5)))
-    assert client.flushes == before + 1
-    client.taken()
-    client.request(7)
-    assert client.flushes == before + 2
-
-
-def test_windows_of_the_client_hold_up_an_answer():
-    client = RawClient(settings={frames.INITIAL_WINDOW_SIZE: 3})
-    assert kinds(client.request(1)) == [frames.HEADERS, frames.DATA]
-    assert client.calls[0].stream.unsent == 2
-    assert client.protocol.places_taken == 1
-    content, tail = client.send(frames.window_update(1, 2))
-    assert content.content == b"lo"
-    assert tail.flags & frames.END_STREAM
-    assert client.protocol.places_taken == 0
 
 
 def test_the_connections_window_is_shared_by_its_streams_in_turn():
@@ -70,17 +49,6 @@ def test_a_server_that_is_done_first_tells_the_client_to_stop():
     assert client.taken() == []
 
 
-def test_an_answer_within_open_lets_the_call_go():
-    def begin(call: Call) -> None:
-        call.stream.send(None, trailers=TRAILERS)
-        call.stream.release()
-
-    client = RawClient(RecordingApplication(began=begin))
-    assert kinds(client.request(1)) == [frames.HEADERS, frames.RST_STREAM]
-    assert client.calls[0].content == b""
-    assert client.protocol.places_taken == 0
-
-
 def test_a_header_section_larger_than_the_clients_frames_is_continued():
     client = RawClient(RecordingApplication(hold))
     client.request(1)
@@ -105,26 +73,6 @@ def test_a_paused_stream_gets_what_its_window_holds_and_no_more():
     assert client.refused(frames.frame(frames.DATA, 0, 1, b"x"))[0] is ErrorCode.FLOW_CONTROL_ERROR
 
 
-def test_drain_serves_what_the_client_sent_before_it_knew():
-    client = RawClient(RecordingApplication(hold))
-    client.request(1)
-    client.protocol.drain()
-    asked, ping = client.taken()
-    assert (asked.kind, asked.content[:4]) == (frames.GOAWAY, b"\x7f\xff\xff\xff")
-    client.request(3)
-    (last,) = client.send(frames.frame(frames.PING, frames.ACK, 0, ping.content))
-    assert (last.kind, last.content) == (frames.GOAWAY, bytes((0, 0, 0, 3, 0, 0, 0, 0)))
-    (refused,) = client.send(headers_frame(5))
-    assert refused.number == ErrorCode.REFUSED_STREAM
-    assert not client.protocol.is_finished
-    for call in client.calls:
-        call.stream.send(HEADERS, (b"x",), 1, TRAILERS)
-    assert client.tick(1) is True
-    client.taken()
-    assert client.protocol.is_finished
-    assert client.tick(1) is False
-
-
 def test_a_drain_goes_on_without_the_clients_answer():
     client = RawClient()
     client.protocol.drain()
@@ -132,17 +80,6 @@ def test_a_drain_goes_on_without_the_clients_answer():
     assert client.tick(1) is True
     client.tick(2)
     assert kinds(client.taken()) == [frames.GOAWAY]
-
-
-def test_closing_cancels_what_runs_and_says_why():
-    client = RawClient(RecordingApplication(hold))
-    client.request(1)
-    client.protocol.close(ErrorCode.NO_ERROR, "the server ends")
-    (last,) = client.taken()
-    assert last.content == b"\0\0\0\1\0\0\0\0the server ends"
-    assert client.calls[0].events == ["end", "cancel"]
-    client.protocol.receive(headers_frame(3))
-    assert len(client.calls) == 1
 
 
 def test_a_silent_client_is_asked_for_a_sign_of_life():
@@ -160,22 +97,6 @@ def test_a_silent_client_is_asked_for_a_sign_of_life():
     assert client.tick(21) is False
 
 
-def test_a_connection_whose_frame_stays_unfinished_is_given_up():
-    client = RawClient(limits=Http2Limits(stall_s=60))
-    client.send(headers_frame(1)[:-1])
-    assert client.tick(59) is True
-    assert client.tick(2) is False
-
-
-def test_a_client_that_takes_nothing_of_an_answer_loses_it():
-    client = RawClient(limits=Http2Limits(stall_s=60), settings={frames.INITIAL_WINDOW_SIZE: 0})
-    client.request(1)
-    client.tick(61)
-    (reset,) = client.taken()
-    assert (reset.kind, reset.number) == (frames.RST_STREAM, ErrorCode.CANCEL)
-    assert client.protocol.is_idle()
-
-
 def test_a_changed_timeout_does_not_cost_the_head():
     """Clients insert the timeout into the table, so that all other indexes move."""
     client = RawClient()
@@ -185,3 +106,20 @@ def test_a_changed_timeout_does_not_cost_the_head():
         client.send(headers_frame(id, encoder.encode(fields), 5))
         assert client.calls[-1].head == tuple(fields)
     assert client.application.heads_parsed == 1
+
+
+def test_time_gives_the_budget_back_and_no_more_than_the_burst():
+    guard = FloodGuard(10, 5, 100.0)
+    for now, count in ((100.0, 10), (101.0, 5), (1000.0, 1 + 10)):
+        for _ in range(count):
+            guard.spend("tests", now, 0)
+    with pytest.raises(ProtocolError, match="too many tests"):
+        guard.spend("tests", 1000.0, 0)
+
+
+def test_pings_keep_a_distance_which_is_longer_while_nothing_is_open():
+    pings = PingStrikes(Http2Limits(ping_interval_s=300, ping_interval_idle_s=7200, ping_strikes=2))
+    for number in range(12):
+        pings.count(300.0 * number, 0, idle=number > 9)
+    with pytest.raises(ProtocolError, match="too_many_pings"):
+        pings.count(300.0 * 12, 0, idle=True)

@@ -15,7 +15,6 @@ from tests.unit.core.http.payloads.payload_models import RULES, column, model, o
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.payloads.arrays import (
-    decode_npy,
     decode_npz,
     decode_octets,
     decode_raw,
@@ -26,7 +25,7 @@ from trident.core.http.payloads.arrays import (
     read_npy,
     write_npy,
 )
-from trident.core.http.payloads.payload import DecodeRules, common_count, decode_arrays, fits_dims
+from trident.core.http.payloads.payload import DecodeRules, decode_arrays
 from trident.core.inference.tensors import Array
 
 HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }"
@@ -74,39 +73,22 @@ def test_later_versions_and_other_writers_are_read() -> None:
         assert read_npy(with_header(header, b"\1\0\2\0", version), "it").tolist() == [1, 2]
 
 
-def test_a_body_is_the_models_only_input() -> None:
-    payload = decode_npy(saved(np.ones((2, 3))), one("FP16", 3), RULES)
-    assert payload.arrays["IN"].dtype == np.float16
-    with pytest.raises(InvalidRequest, match="a body in application/x-npy needs a model with one input"):
-        decode_npy(saved(np.ones(1)), model({"A": ("FP32", ()), "B": ("FP32", ())}), RULES)
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         (b"", "it is not an array in numpy's format"),
         (b"[1,2]", "it is not an array in numpy's format"),
-        (b"\x93NUMPY\x01\x00", "it is not an array in numpy's format"),
         (saved(np.ones(3))[:-1], "3 elements of 8 bytes for shape \\[3\\] are 24 bytes, but there are 23"),
-        (saved(np.ones(3)) + b"x", "24 bytes, but there are 25"),
         (saved(np.ones(3))[:60], "too long or cut off"),
         (with_header(HEADER, version=4), "unknown version"),
         (with_header(HEADER.replace(b"(1,)", b"(999999999999999999,)")), "bytes, but there are 0"),
-        (
-            with_header(HEADER.replace(b"(1,)", b"(" + b"1," * 33 + b")"), b"1234"),
-            "has no 'shape', or an invalid one",
-        ),
         (with_header(HEADER.replace(b"(1,)", b"(1 1,)")), "has no 'shape', or an invalid one"),
-        (with_header(HEADER.replace(b"(1,)", b"(-1,)")), "has no 'shape', or an invalid one"),
         (with_header(HEADER.replace(b"shape", b"sharp")), "has no 'shape'"),
         (with_header(HEADER.replace(b"fortran", b"cobol")), "has no 'fortran_order'"),
         (with_header(HEADER.replace(b"descr", b"type")), "no 'descr'"),
         (with_header(HEADER.replace(b"<f4", b"<c8")), "got elements of type c8"),
-        (with_header(HEADER.replace(b"<f4", b"<f3")), "got elements of type f3"),
-        (with_header(HEADER.replace(b"<f4", b"<M8")), "got elements of type M8"),
         (with_header(HEADER.replace(b"<f4", b"<U0").replace(b"(1,)", b"(1000000000000,)")), "got elements of type U0"),
         (with_header(HEADER.replace(b"(1,)", b"(0, 9999999999, 9999999999)")), "no array can have the shape"),
-        (with_header(HEADER.replace(b"<f4", b"|V4")), "got elements of type V4"),
         (saved(np.zeros(1, [("a", "<f4")])), "a structured array"),
     ],
 )
@@ -185,8 +167,6 @@ A = write_npy(np.ones((1, 2), np.float32))
     [
         (b"", "it has no directory at its end"),
         (b"[1,2]", "it has no directory at its end"),
-        (b"PK\x05\x06", "it has no directory at its end"),
-        (saved_npz(A=np.ones((1, 2)))[:-30], "it has no directory at its end"),
         (b"PK\x05\x06" + bytes(18), "the archive: input 'A' is missing"),
         (saved_npz(A=np.ones((1, 2)), X=np.ones(1)), "the archive: 'X' is not an input of model 'm'"),
         (archive(("A.npy", A), ("A", A)), "the archive has the array 'A' twice"),
@@ -295,34 +275,25 @@ def test_values_of_a_matrix_may_repeat_exceed_the_last_row_or_be_none() -> None:
     ("arrays", "changes", "message"),
     [
         (CSR, {"format": b"bsr"}, "has a format that is not supported, supported are: csr, csc, coo"),
-        (CSR, {"format": b"dia"}, "has a format that is not supported"),
         (CSR, {"format": 5}, "has a format that is not supported"),
-        (CSR, {"format": "csr" * 100}, "has a format that is not supported"),
         (CSR, {"shape": [2, 3, 4]}, "'shape' must be the numbers of rows and columns"),
-        (CSR, {"shape": [2.0, 3.0]}, "'shape' must be the numbers of rows and columns"),
         (CSR, {"shape": [-2, -3]}, "'shape' must be the numbers of rows and columns"),
-        (CSR, {"shape": [2, 0]}, "'shape' must be the numbers of rows and columns"),
         (CSR, {"shape": [2**62, 2**62]}, f"at most {LIMIT} are allowed"),
         (CSR, {"shape": [1, LIMIT // 8 + 1]}, f"is {LIMIT + 8} bytes when it is dense, at most {LIMIT} are"),
         (COO, {"shape": [2**63 - 1, 1]}, f"at most {LIMIT} are allowed"),
         (CSR, {"data": [[3, 4, 5]]}, "'data' must be an array of one dimension, it has 2"),
         (CSR, {"data": ["a", "b", "c"]}, "'data' must be numbers or booleans"),
-        (CSR, {"data": [1j, 2j, 3j]}, "'data' must be numbers or booleans"),
         (CSR, {"data": np.ones(LIMIT // 8 + 1, np.int8)}, f"values, at most {LIMIT // 8} are allowed"),
         (CSR, {"data": [1, 2]}, "'indices' and 'data' must have the same length"),
         (CSR, {"indices": None}, "'indices' must be an array of one dimension, there is none"),
         (CSR, {"indices": [2, 0, 3]}, "'indices' has a number that is not from 0 to 2"),
-        (CSR, {"indices": [2, 0, -1]}, "'indices' has a number that is not from 0 to 2"),
         (CSR, {"indices": np.array([2, 0, 2**64 - 1], np.uint64)}, "'indices' has a number that is not from 0 to 2"),
         (CSR, {"indices": [2.0, 0.0, 1.0]}, "'indices' must be whole numbers"),
         (CSC, {"indices": [1, 1, 2]}, "'indices' has a number that is not from 0 to 1"),
         (CSR, {"indptr": [0, 1]}, "'indptr' must have 3 numbers, it has 2"),
-        (CSC, {"indptr": [0, 1, 3]}, "'indptr' must have 4 numbers, it has 3"),
         (CSR, {"indptr": [0, 1, 4]}, "'indptr' has a number that is not from 0 to 3"),
         (CSR, {"indptr": [0, 3, 1]}, "'indptr' must begin at 0 and never decrease"),
-        (CSR, {"indptr": [1, 1, 3]}, "'indptr' must begin at 0 and never decrease"),
         (COO, {"row": [1, 0]}, "'row', 'col' and 'data' must have the same length"),
-        (COO, {"row": [2, 0, 1]}, "'row' has a number that is not from 0 to 1"),
         (COO, {"col": [1, 3, 0]}, "'col' has a number that is not from 0 to 2"),
     ],
 )
@@ -378,11 +349,6 @@ def test_bytes_become_the_only_input(body: bytes, spec: ModelSpec, expected: lis
     assert (payload.count, payload.stacked) == (len(expected), True)
 
 
-def test_a_model_without_batching_gets_instances() -> None:
-    payload = decode_raw(b"\1\2\3\4", one("UINT8", 2, batch=0), RULES)
-    assert (payload.count, payload.stacked) == (2, False)
-
-
 def test_a_document_without_a_type_is_decoded_or_its_error_reported() -> None:
     with pytest.raises(InvalidRequest, match="instance 0, input 'IN': expected a list of 2, got one of 3"):
         decode_octets(b'{"instances":[[1,2,3]]} ', one("FP32", 2), RULES)
@@ -406,7 +372,6 @@ def test_a_string_input_may_be_json_text(body: bytes) -> None:
     [
         (b"", one("FP32", 2), "the body is empty"),
         (b"123", one("FP32", 2), "input 'IN': expected a multiple of 8 bytes, got 3"),
-        (b"123", one("FP32", -1), "input 'IN': expected a multiple of 4 bytes, got 3"),
         (b"1234", one("FP32", -1, -1), "raw bytes cannot determine 2 variable dimensions"),
         (b"\1\2", one("BOOL", 2), "expected bytes that are 0 or 1"),
         (b"12", one("BYTES", 2), "raw bytes are one string, input 'IN' needs 2"),
@@ -457,12 +422,3 @@ def test_a_model_without_batching_gets_instances_or_one_whole_tensor(
 def test_a_wrong_array_names_the_input(array: Array, spec: ModelSpec, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         decode_arrays({"IN": array}, spec)
-
-
-def test_inputs_of_a_batch_have_the_same_rows_and_fitting_dims() -> None:
-    assert common_count({"A": np.ones(2), "B": np.ones((2, 2))}) == 2
-    with pytest.raises(InvalidRequest, match="input 'B' has 3 rows, input 'A' has 2: expected the same"):
-        common_count({"A": np.ones(2), "B": np.ones(3)})
-    assert fits_dims((3, 2), (-1, 2))
-    assert not fits_dims((3, 2), (3, 3))
-    assert not fits_dims((3,), (3, 3))

@@ -68,44 +68,28 @@ def test_booleans_and_strings_are_words() -> None:
     ("text", "datatype", "message"),
     [
         ("", "FP32", "the CSV has no rows"),
-        ("\n", "FP32", "the CSV has no rows"),
         ("\r\r", "FP32", "the CSV has no rows"),
         ("1,2\n\n3", "FP32", "row 2: expected 2 columns, as row 1 has, got 1"),
-        ("1,2\n3", "FP32", "row 2: expected 2 columns, as row 1 has, got 1"),
         ("1,2\n3,4,5\n6", "FP32", "row 2: expected 2 columns, as row 1 has, got 3"),
         ("1,2,3", "FP32", "row 1: expected 2 columns, got 3"),
-        ("1,2,3\n1,2,x", "FP32", "row 1: expected 2 columns, got 3"),
         ("1,2\n3,x", "FP32", "row 2, column 2 (input 'IN'): expected a number that FP32 can hold"),
         ("1,2\n,4", "FP32", "row 2, column 1 (input 'IN'): expected a number that FP32 can hold"),
-        ("1,2\n[3],4", "FP32", "row 2, column 1 (input 'IN'): expected a number"),
         ("1,2],[3,4", "FP32", "row 1: expected 2 columns, got 4"),
         ("1,1_0", "FP32", "row 1, column 2 (input 'IN'): expected a number"),
-        ("1,1_0", "INT32", "row 1, column 2 (input 'IN'): expected an integer"),
-        ("1,true", "FP32", "row 1, column 2 (input 'IN'): expected a number"),
         ("1,1e39", "FP32", "row 1, column 2 (input 'IN'): expected a number that FP32 can hold"),
         ("1,300", "INT8", "row 1, column 2 (input 'IN'): expected an integer from -128 to 127 (INT8), got 300"),
-        ("1,1.5", "INT8", "row 1, column 2 (input 'IN'): expected an integer from -128 to 127 (INT8), got 1.5"),
         ("1,nan", "INT8", "row 1, column 2 (input 'IN'): expected an integer from -128 to 127 (INT8), got 'nan'"),
-        ("1,é", "INT8", "expected an integer from -128 to 127 (INT8), got 'é'"),
         ("1,99999999999999999999", "INT64", "row 1, column 2 (input 'IN'): expected an integer from"),
-        ("-1,18446744073709551615", "UINT64", "row 1, column 1 (input 'IN'): expected an integer from"),
         ("1,2", "BOOL", "row 1, column 2 (input 'IN'): expected true or false, got '2'"),
         ('"1,2', "FP32", "row 1: unexpected end of data"),
         ('1,2\n"3"x,4', "FP32", "row 2: "),
         ("age,height\n1,2", "FP32", "row 1 looks like a header, which CSV must not have"),
-        ("age,height\n1,2", "INT8", "row 1 looks like a header, which CSV must not have"),
     ],
 )
 def test_an_error_names_row_and_column(text: str, datatype: str, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode(text, one(datatype, 2))
     assert message in caught.value.message
-
-
-def test_a_wrong_value_in_the_first_row_is_not_taken_for_a_header() -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        decode("1,x", one("FP32", 2))
-    assert "header" not in caught.value.message
 
 
 # --- encoder

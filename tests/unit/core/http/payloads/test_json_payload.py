@@ -20,10 +20,6 @@ from trident.core.http.payloads.json import (
     encode_json,
     encode_jsonlines,
     encode_predictions,
-    is_b64,
-    parse_number_array,
-    rank_of,
-    raw_row,
 )
 from trident.core.http.payloads.payload import (
     DecodedPayload,
@@ -88,15 +84,11 @@ def test_a_bare_array_may_have_the_models_own_batch_dimension() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "failed to parse the request JSON buffer"),
         ("{", "failed to parse the request JSON buffer"),
-        ('{"instances": [[1,2]', "failed to parse the request JSON buffer"),
         ("1", "expected a JSON object with 'instances'"),
-        ("{}", "expected a JSON object with 'instances'"),
         ('{"a": {"instances": 1}}', "expected a JSON object with 'instances'"),
         ('{"instances": 1}', "'instances': expected a list of instances, got 1"),
         ('{"instances": []}', "there are no instances"),
-        ("[]", "instance 0, input 'IN': expected a list of 2"),
         ('{"instances": [[1,2]], "parameters": [1]}', "'parameters': expected an object, got a list"),
         (
             '{"instances": [[1,2]], "parameter": {}}',
@@ -107,7 +99,6 @@ def test_a_bare_array_may_have_the_models_own_batch_dimension() -> None:
             '{"instances": [[1,2],[3,1e39]]}',
             "instance 1, input 'IN', element [1]: expected a number that FP32 can hold",
         ),
-        ('{"instances": [[1,2],[3,[4]]]}', "instance 1, input 'IN', element [1]: expected a number"),
         ('{"inputs": {}}', "'inputs': input 'IN' is missing"),
         ('{"inputs": {"IN": []}}', "input 'IN': expected a list of at least one row, got a list"),
         ('{"inputs": {"X": [1]}}', "'inputs': 'X' is not an input of model 'm'"),
@@ -121,12 +112,6 @@ def test_an_error_names_the_instance_and_the_input(text: str, message: str) -> N
         assert message in caught.value.message
 
 
-def test_columns_with_different_numbers_of_rows_are_refused() -> None:
-    spec = model({"A": ("FP32", ()), "B": ("FP32", ())})
-    with pytest.raises(InvalidRequest, match="input 'B' has 2 rows, input 'A' has 1: expected the same"):
-        decode_json(b'{"inputs": {"A": [1], "B": [1, 2]}}', spec, RULES)
-
-
 @pytest.mark.parametrize(
     "text", [b"[" * 100_000, b'{"instances":' + b"[" * 900 + b"]" * 900 + b"}", b'{"a":' * 100_000]
 )
@@ -135,11 +120,10 @@ def test_deep_nesting_is_refused(text: bytes) -> None:
         decode_json(text, one("FP32", 2), RULES)
 
 
-def test_a_document_of_ten_megabytes_is_decoded() -> None:
-    array = np.random.default_rng(0).normal(size=(17_000, 30)).astype(np.float32)
-    text = orjson.dumps({"instances": array.astype(np.float64)}, option=orjson.OPT_SERIALIZE_NUMPY)
-    assert len(text) > 10_000_000
-    np.testing.assert_array_equal(decode_json(text, one("FP32", 30), RULES).arrays["IN"], array)
+def test_columns_with_different_numbers_of_rows_are_refused() -> None:
+    spec = model({"A": ("FP32", ()), "B": ("FP32", ())})
+    with pytest.raises(InvalidRequest, match="input 'B' has 2 rows, input 'A' has 1: expected the same"):
+        decode_json(b'{"inputs": {"A": [1], "B": [1, 2]}}', spec, RULES)
 
 
 # --- values
@@ -166,9 +150,7 @@ def b64(content: bytes) -> dict[str, str]:
         ([[1, 2], [3, 4.5]], "FP32", (2,), [[1, 2], [3, 4.5]]),
         ([[[1], [2]]], "INT8", (2, 1), [[[1], [2]]]),
         ([1, 2], "INT32", (1,), [[1], [2]]),
-        ([1, 2], "INT32", (1, 1), [[[1]], [[2]]]),
         ([1, 2], "INT32", (), [1, 2]),
-        ([[1], [2]], "INT32", (1,), [[1], [2]]),
         ([[1, 2, 3], [4, 5, 6]], "INT64", (-1,), [[1, 2, 3], [4, 5, 6]]),
         ([[], []], "INT64", (-1,), [[], []]),
         ([[1.0], [2.0]], "UINT8", (1,), [[1], [2]]),
@@ -198,53 +180,35 @@ def test_values_of_each_datatype_become_an_array(
         ([[1, 2], [3]], "FP32", (2,), "instance 1, input 'IN': expected a list of 2, got one of 1"),
         ([[1, 2], [3]], "FP32", (-1,), "instance 1, input 'IN': expected a list of 2, as instance 0, input 'IN' has"),
         ([[[1], [2, 3]]], "FP32", (2, -1), "instance 0, input 'IN', element [1]: expected a list of 1"),
-        ([[1], 2], "FP32", (1,), "instance 1, input 'IN': expected a list of 1, got 2"),
         ([1], "FP32", (2,), "instance 0, input 'IN': expected a list of 2, got 1"),
         ([1], "FP32", (-1,), "instance 0, input 'IN': expected a list, got 1"),
         ([[[1]]], "FP32", (1,), "instance 0, input 'IN', element [0]: expected a number that FP32 can hold"),
-        ([[0, [1]]], "FP32", (2,), "instance 0, input 'IN', element [1]: expected a number that FP32 can hold"),
         ([[0, "x"]], "FP32", (2,), "element [1]: expected a number that FP32 can hold"),
-        ([[0, None]], "FP64", (2,), "element [1]: expected a number that FP64 can hold"),
         ([[0, True]], "FP64", (2,), "element [1]: expected a number that FP64 can hold"),
         ([[0, "NaN"]], "INT8", (2,), "element [1]: expected an integer from -128 to 127 (INT8), got 'NaN'"),
         ([[0, 300]], "INT8", (2,), "element [1]: expected an integer from -128 to 127 (INT8), got 300"),
-        ([[0, 1.5]], "INT8", (2,), "element [1]: expected an integer from -128 to 127 (INT8), got 1.5"),
-        ([[2**62, 1.5]], "INT64", (2,), "element [1]: expected an integer from"),
         ([[0, 2**70]], "INT64", (2,), "element [1]: expected an integer from"),
-        ([[0, float(-(2**63))]], "INT64", (2,), "element [1]: expected an integer from"),
         ([[-1, 2**64 - 1]], "UINT64", (2,), "element [0]: expected an integer from 0"),
         ([[0, 10**400]], "FP64", (2,), "element [1]: expected a number that FP64 can hold"),
         ([[0, 1e39]], "FP32", (2,), "element [1]: expected a number that FP32 can hold"),
         ([[True, 1]], "BOOL", (2,), "element [1]: expected true or false, got 1"),
         ([["a", 1]], "BYTES", (2,), 'element [1]: expected a string or {"b64": "..."}, got 1'),
-        ([["a", {"b": 1}]], "BYTES", (2,), "element [1]: expected a string"),
         (["\ud800"], "BYTES", (1,), "expected Unicode text, got half of a surrogate pair"),
         ([{"b64": 1}], "BYTES", (1,), "instance 0, input 'IN', element [0], 'b64': expected a string of base64"),
         ([{"b64": "a"}], "FP32", (1,), "instance 0, input 'IN', 'b64': invalid base64"),
         ([{"b64": "AACAPw==="}], "FP32", (1,), "'b64': invalid base64: its length, 9, is not a multiple of 4"),
         ([{"b64": "_-_-"}], "FP32", (1,), "'b64': invalid base64"),
-        ([{"b64": "AAAA AAAA"}], "FP32", (1,), "'b64': invalid base64"),
-        ([{"b64": "é"}], "FP32", (1,), "instance 0, input 'IN', 'b64': invalid base64"),
         ([b64(b"123")], "FP32", (1,), "instance 0, input 'IN': expected 4 bytes, got 3"),
         ([b64(b"123")], "FP32", (-1,), "instance 0, input 'IN': expected a multiple of 4 bytes, got 3"),
         ([b64(b"12"), b64(b"1")], "INT8", (-1,), "instance 1, input 'IN': expected 2 bytes, as instance 0"),
         ([b64(b"12")], "INT8", (-1, -1), "raw bytes cannot determine 2 variable dimensions"),
         ([b64(b"\0\2")], "BOOL", (2,), "expected bytes that are 0 or 1"),
-        ([b64(b"12"), [1, 2]], "INT8", (2,), "instance 0, input 'IN': expected a list of 2, got an object"),
     ],
 )
 def test_the_first_error_is_named(values: list[Any], datatype: str, dims: tuple[int, ...], message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         array(values, datatype, *dims)
     assert message in caught.value.message
-
-
-def test_base64_has_no_rank_and_may_be_of_any_length() -> None:
-    assert [rank_of(value) for value in (1, [], [1], [[1], 2], {"b64": ""})] == [0, 1, 1, 2, 0]
-    assert is_b64({"b64": 1})
-    assert not is_b64({"b64": "", "key": 1})
-    assert not is_b64("b64")
-    assert raw_row(b"", spec("FP32", -1, 2), "here").shape == (0, 2)
 
 
 # --- instances
@@ -311,12 +275,6 @@ def test_without_a_batch_dimension_instances_are_separate_and_may_differ_in_shap
 APART = model({"A": ("FP32", (-1,)), "B": ("INT64", ())}, batch=0)
 
 
-@pytest.mark.parametrize(("instances", "stacked"), [([[1, 2], [3, 4]], True), ([[[1, 2]], [[3, 4]]], False)])
-def test_instances_are_stacked_along_the_models_own_batch_dimension(instances: list[Any], stacked: bool) -> None:
-    payload = decode_instances(instances, one("FP32", -1, 2, batch=0), RULES, instance_name)
-    assert payload.stacked is stacked
-
-
 @pytest.mark.parametrize(
     ("instances", "message"),
     [
@@ -324,7 +282,6 @@ def test_instances_are_stacked_along_the_models_own_batch_dimension(instances: l
         ([1], "instance 0: expected an object with the inputs 'A', 'B', got 1"),
         ([[1]], "instance 0: expected 3 columns (2 for 'A', 1 for 'B'), got 1"),
         ([[1, 2], [1, 2, "x"]], "instance 1: expected 2 columns, as instance 0 has, got 3"),
-        ([[1, 2, "x"], [1, [], "x"]], "instance 1, input 'A', element [1]: expected a number that FP32 can hold"),
         (
             [{"A": [1, 2]}, [1, 2]],
             "instance 1: expected an object with a value by input name, like the others, got a list",
@@ -333,11 +290,8 @@ def test_instances_are_stacked_along_the_models_own_batch_dimension(instances: l
         ([{"b64": ""}], "instance 0: 'b64' is not an input of model 'm', whose inputs are 'A', 'B'"),
         ([{"A": [1, 2]}, {"A": [1, 2], "C": 1}], "instance 1: 'C' is not an input"),
         ([{"A": [1, 2]}, {"A": [1, 2], "B": "x"}], "instance 1 has 'B' and instance 0 has not"),
-        ([{"A": [1, 2], "B": "x"}, {"A": [1, 2]}], "instance 0 has 'B' and instance 1 has not"),
         ([{"A": [1, 2]}, {"B": "x"}], "instance 1: input 'A' is missing"),
-        ([{"A": [1, 2]}, {}], "instance 1: input 'A' is missing"),
         ([{}], "instance 0: input 'A' is missing"),
-        ([{"A": [1, 2]}, {"A": [1]}], "instance 1, input 'A': expected a list of 2, got one of 1"),
         ([{"A": [1, 2], "B": 5}], "instance 0, input 'B', element [0]: expected a string"),
     ],
 )
@@ -345,17 +299,6 @@ def test_an_error_names_the_instance(instances: list[Any], message: str) -> None
     with pytest.raises(InvalidRequest) as caught:
         decode_instances(instances, TWO, RULES, instance_name)
     assert message in caught.value.message
-
-
-# --- number array
-
-
-def test_fractions_for_integers_and_repeated_keys_give_none() -> None:
-    assert parse_number_array(b"[1.0]", None, "i") is None
-    assert parse_number_array(b"[-1]", None, "u") is None
-    assert parse_number_array(b'{"a":[1],"a":[2]}', "a", "i") is None
-    assert parse_number_array(b'{"b":[1]}', "a", "i") is None
-    assert parse_number_array(rb'{"a":[1],"b\u0000":2,"b":3}', "a", "i") is None
 
 
 # --- document form
@@ -374,10 +317,8 @@ def test_fractions_for_integers_and_repeated_keys_give_none() -> None:
         ('{"signature_name": "s", "inputs" : [ "text" ]}', DocumentForm.COLUMNS),
         ('{"parameters": {"inputs": [1]}, "inputs": [{"name": "A"}]}', DocumentForm.V2),
         ('{"inputs": []}', DocumentForm.V2),
-        ('{"id": "1", "inputs": [{"name": "A"}]}', DocumentForm.V2),
         ('{"a": 1}', DocumentForm.V2),
         ("", DocumentForm.V2),
-        ("1", DocumentForm.V2),
     ],
 )
 def test_the_form_follows_from_the_text(text: str, form: DocumentForm) -> None:
@@ -392,10 +333,8 @@ def test_the_form_follows_from_the_text(text: str, form: DocumentForm) -> None:
     [
         (b"", "line 2: failed to parse the request JSON buffer: .* at 0"),
         (b"[1,]", "line 2: failed to parse the request JSON buffer: trailing comma .* at 2"),
-        (b"[NaN,]", "line 2: failed to parse the request JSON buffer: .* at [45]"),
         (b'["\xff"]', "line 2: failed to parse the request JSON buffer: .*UTF-8"),
         (b'[NaN, "\xff"]', "line 2: failed to parse the request JSON buffer: "),
-        (b"[" * 1000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
         (b"[" * 2000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
         (b"[NaN," + b"[" * 200000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
     ],
@@ -412,16 +351,13 @@ def test_an_error_has_a_reason_and_an_offset(text: bytes, message: str) -> None:
     ("datatype", "values", "text"),
     [
         ("FP32", [[0.1, 2], [1e16, -1e-7]], "[[0.1,2.0],[1e16,-1e-7]]"),
-        ("FP64", [[0.1, 1 / 3]], "[[0.1,0.3333333333333333]]"),
         ("FP16", [[0.1, 2]], "[[0.099975586,2.0]]"),
         ("BF16", [[0.5, 2]], "[[0.5,2.0]]"),
         ("INT64", [2**63 - 1, -1], "[9223372036854775807,-1]"),
         ("UINT64", [[2**64 - 1]], "[[18446744073709551615]]"),
-        ("UINT8", [[[1, 2]], [[3, 4]]], "[[[1,2]],[[3,4]]]"),
         ("BOOL", [True, False], "[true,false]"),
         ("BYTES", ["é".encode(), b"\xff"], '[["é"],[{"b64":"/w=="}]]'),
         ("FP32", [[0.1, np.nan], [np.inf, -np.inf]], '[[0.1,"NaN"],["Infinity","-Infinity"]]'),
-        ("FP64", [[0.1, np.nan], [np.inf, -np.inf]], '[[0.1,"NaN"],["Infinity","-Infinity"]]'),
         ("FP16", [np.nan, 1], '["NaN",1.0]'),
         ("FP32", [[], []], "[[],[]]"),
     ],
@@ -506,14 +442,6 @@ LINES = "application/jsonlines"
 
 def documents(content_type: str, body: Buffer, spec: ModelSpec = ONE) -> list[bytes] | None:
     return request_lines(content_type, body, spec) if may_be_request_lines(content_type, body) else None
-
-
-def test_request_lines_may_be_long_or_blank() -> None:
-    long = INSTANCES + b" " * 200_000 + b"}"
-    body = INSTANCES[:-1] + b" " * 200_000 + b"}\n" + V2
-    assert documents(JSON, memoryview(body)) == [body.split(b"\n")[0], V2]
-    assert documents(JSON, memoryview(long)) is None
-    assert documents(LINES, V2 + b"\n\n" + V2 + b"\n \r\n") == [V2, V2]
 
 
 def test_which_documents_are_request_lines() -> None:

@@ -20,7 +20,6 @@ from trident.core.http.long_json import ELEMENTS, Slicing
 from trident.core.http.payloads.csv import decode_csv
 from trident.core.http.payloads.json import decode_json, decode_jsonlines
 from trident.core.http.payloads.payload import (
-    CsvErrorLocation,
     DecodedPayload,
     DecodeRules,
     ErrorLocation,
@@ -29,40 +28,19 @@ from trident.core.http.payloads.payload import (
     check_names,
     expected_text,
     instance_name,
-    instance_signature,
-    line_name,
-    mismatch,
     output_columns,
     row_slices,
     single_input,
     split_instances,
-    string_array,
-    unravelled,
-    wide_integers,
 )
-from trident.core.inference.request import InputTensor
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array
 
 # --- payload
 
 
-def shapes_and_values(requests: list[list[InputTensor]]) -> list[list[tuple[tuple[int, ...], object]]]:
-    return [[(t.shape, np.asarray(t.data).tolist()) for t in tensors] for tensors in requests]
-
-
 def rows(count: int, *dims: int) -> Array:
     return np.arange(count * int(np.prod(dims)), dtype=np.float32).reshape(count, *dims)
-
-
-def test_a_batch_over_the_models_limit_is_split() -> None:
-    payload = DecodedPayload(arrays={"IN": rows(5, 1)}, count=5, stacked=True)
-    requests = split_instances(payload, one("FP32", 1, batch=2))
-    assert shapes_and_values(requests) == [
-        [((2, 1), [[0.0], [1.0]])],
-        [((2, 1), [[2.0], [3.0]])],
-        [((1, 1), [[4.0]])],
-    ]
 
 
 def test_each_row_of_another_shape_is_a_request() -> None:
@@ -110,14 +88,6 @@ def test_an_element_that_does_not_fit_is_named(datatype: str, wide: Any, shown: 
     assert float(caught.value.message.removeprefix(text)) == pytest.approx(float(shown), nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    ("datatype", "wide"), [("BOOL", np.ones(2)), ("FP32", np.ones(2, bool)), ("BYTES", np.ones(2))]
-)
-def test_booleans_numbers_and_strings_are_not_converted_into_each_other(datatype: str, wide: Any) -> None:
-    with pytest.raises(InvalidRequest, match=f"expected elements of {datatype}, got an array of"):
-        as_datatype(wide, BY_NAME[datatype], LOCATION)
-
-
 def test_special_values_and_bf16_keep_their_meaning() -> None:
     wide = np.array([[np.inf, -np.inf, np.nan, 1.0]])
     for name in ("FP16", "FP32", "FP64", "BF16"):
@@ -131,43 +101,7 @@ def test_special_values_and_bf16_keep_their_meaning() -> None:
     assert got.tolist() == [1.0, 1.0, 1 + 2**-6, 1 + 2**-7]
 
 
-def test_integers_get_the_first_wide_type_that_holds_them() -> None:
-    signed, unsigned = wide_integers([-1, 2**63 - 1]), wide_integers([0, 2**64 - 1])
-    assert signed is not None
-    assert signed.dtype == np.int64
-    assert unsigned is not None
-    assert unsigned.tolist() == [0, 2**64 - 1]
-    assert wide_integers([-1, 2**64 - 1]) is None
-
-
-def test_text_becomes_utf8() -> None:
-    assert string_array(np.array([["é", "ab"]])).tolist() == [["é".encode(), b"ab"]]
-    assert string_array(np.array([b"\xff"])).tolist() == [b"\xff"]
-
-
-# --- error location
-
-
-def test_a_location_names_instance_line_element_or_column() -> None:
-    assert ErrorLocation(instance_name, "IN").at(3) == "instance 3, input 'IN'"
-    assert ErrorLocation(line_name, "IN").at(3, 1, 2) == "line 4, input 'IN', element [1,2]"
-    assert ErrorLocation(None, "IN").at(3, 1) == "input 'IN', element [3,1]"
-    assert ErrorLocation(None, "IN").at() == "input 'IN'"
-    assert unravelled(7, (2, 2, 3)) == (1, 0, 1)
-    assert ErrorLocation(instance_name, "IN").element(7, (2, 2, 3)) == "instance 1, input 'IN', element [0,1]"
-    assert CsvErrorLocation("IN", 10).element(7, (2, 5)) == "row 2, column 13 (input 'IN')"
-    assert mismatch("there", "this", "that").message == "there: expected this, got that"
-
-
 # --- instance signature
-
-
-@pytest.mark.parametrize(("rank", "stacked", "dims"), [(1, True, (30,)), (None, True, (30,)), (2, False, (-1, 30))])
-def test_rows_without_the_models_own_batch_dimension_are_stacked_along_it(
-    rank: int | None, stacked: bool, dims: tuple[int, ...]
-) -> None:
-    signature = instance_signature(one("FP32", -1, 30, batch=0), rank)
-    assert (signature.stacked, signature.inputs["IN"].dims) == (stacked, dims)
 
 
 def test_wrong_names_of_inputs_are_refused() -> None:
@@ -228,16 +162,6 @@ def test_outputs_of_bf16_and_without_rows_become_columns() -> None:
 def test_a_model_with_wrong_outputs_is_reported(responses: list[list[OutputTensor]]) -> None:
     with pytest.raises(BackendFailed):
         output_columns(responses, payload(2))
-
-
-@pytest.mark.parametrize(("rows", "width"), [(5, 2), (3 * ELEMENTS, 1), (ELEMENTS, 3), (3, ELEMENTS), (0, 7)])
-def test_slices_of_rows_are_the_rows_in_order(rows: int, width: int) -> None:
-    numbers = np.arange(rows * width).reshape(rows, width)
-    columns = [OutputColumn(name, BY_NAME["INT64"], [array]) for name, array in (("A", numbers), ("B", numbers[:, 0]))]
-    slices = list(row_slices(columns))
-    assert all(len(first.parts[0]) == len(second.parts[0]) for first, second in slices)
-    assert all(first.parts[0].size <= max(ELEMENTS, width) for first, _ in slices)
-    assert np.concatenate([first.parts[0] for first, _ in slices]).tolist() == numbers.tolist()
 
 
 def test_a_document_without_common_rows_or_utf_8_is_one_slice() -> None:

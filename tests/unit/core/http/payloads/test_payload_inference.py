@@ -11,7 +11,7 @@ import pytest
 from tests.unit.core.http.payloads.payload_models import one
 from tests.unit.fake_engine import FakeEngine, FakeModel
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, InvalidRequest, ServerError
+from trident.core.errors import InvalidRequest, ServerError
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
@@ -64,12 +64,6 @@ def test_a_payload_is_split_by_the_models_batch_size(batch: int, stacked: bool, 
     assert [request.inputs[0].shape for request in bench.seen] == sizes
     assert np.array_equal(result.columns[0].parts[0], array)
     assert result.parameters == {"n": 1}
-
-
-def test_parameters_are_checked_as_in_the_v2_protocol() -> None:
-    given = payload(np.ones((1, 1), np.float32), parameters={"triton_x": 1})
-    with pytest.raises(InvalidRequest, match="reserved"):
-        Bench().infer(given, one("FP32", 1))
 
 
 # --- inference on request lines, with an engine that returns its inputs
@@ -162,13 +156,6 @@ def test_an_invalid_document_is_named_by_its_line(line: bytes, message: str) -> 
     with pytest.raises(InvalidRequest) as caught:
         LineBench().infer(v2([1, 2]), line)
     assert caught.value.message.startswith(message)
-
-
-def test_one_failed_document_fails_all() -> None:
-    bench = LineBench()
-    bench.error = BackendFailed("boom")
-    with pytest.raises(BackendFailed, match="boom"):
-        bench.infer(v2([1, 2]), v2([3, 4]))
 
 
 def test_documents_that_cannot_be_joined_or_are_too_large_are_refused() -> None:
