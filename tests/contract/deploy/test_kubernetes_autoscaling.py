@@ -13,7 +13,6 @@ import yaml
 from docs.lists import metric_rows
 from tests.contract.deploy.external_tool import external_tool
 from tests.contract.deploy.kubernetes_manifests import OVERLAYS, Manifests, manifests, validate
-from tests.project import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -144,8 +143,3 @@ def test_pod_monitor_selects_the_pods() -> None:
     assert source.removeprefix("__meta_kubernetes_pod_label_") in labels
     # The operator's name of the job, which the rules know the servers by.
     assert "trident" in f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
-
-
-def test_rules_are_those_of_the_monitoring_stack() -> None:
-    rules = yaml.safe_load((ROOT / "deploy" / "monitoring" / "rules.yml").read_text())
-    assert manifests("overlays/aws-hpa").one("PrometheusRule")["spec"] == rules

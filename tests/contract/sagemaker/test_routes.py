@@ -190,16 +190,6 @@ def assert_answered(call: Call, content_type: str, accept: str) -> None:
     assert np.array_equal(read(answer), ROWS)
 
 
-@BOTH_SHAPES
-def test_instances_name_two_inputs(platform: Platform) -> None:
-    call = platform.calls(default_model="add_sub")
-    instances = [{"INPUT0": [n] * 16, "INPUT1": [1] * 16} for n in range(20)]
-    answer = call("/invocations", method="POST", json={"instances": instances})
-    assert answer.status_code == 200
-    assert answer.json is not None
-    assert answer.json["predictions"] == [{"OUTPUT0": [n + 1] * 16, "OUTPUT1": [n - 1] * 16} for n in range(20)]
-
-
 @pytest.mark.parametrize(("model", "content_type"), [("batching", CSV), ("single", LINES)])
 def test_batch_jobs_keep_one_record_per_line_in_order(platform: Platform, model: str, content_type: str) -> None:
     """The body is chunked, and large enough for native threads. There is no Accept header."""
@@ -222,12 +212,6 @@ def _chunked(builder: EnvironBuilder) -> dict[str, Any]:
         "headers": builder.headers,
         "environ_overrides": {"wsgi.input_terminated": True},
     }
-
-
-def test_several_models_need_a_name(platform: Platform) -> None:
-    answer = platform.calls()("/invocations", method="POST", data=b"1,2,3", content_type=CSV)
-    assert answer.status_code == 400
-    assert answer.json == {"error": "there are several models: add_sub, batching, running_mean, single"}
 
 
 # --- sessions

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.contract.servers.ports import HOST
-from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer
+from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, VertexContainer
 from tests.unit.onnx_models import identity, waiting, write_version
 from tests.unit.onnx_serving import identity_config
 from tests.waiting import until
@@ -91,24 +91,6 @@ def test_probes_are_answered_in_time_under_load(tmp_path: Path) -> None:
 
 
 # --- limits
-
-
-def test_size_limits_refuse_requests_and_responses(tmp_path: Path) -> None:
-    arguments = ("--vertex-ai-max-request-size=10000", "--vertex-ai-max-response-size=5000")
-    with serving(tmp_path, *arguments) as container:
-
-        def post(length: int) -> Answer:
-            return container.post({"instances": ["x" * length], "parameters": {"model": "text"}})
-
-        assert post(4000).status == 200
-        answer = post(9000)
-        assert (answer.status, "at most 5000 are allowed" in answer.error) == (400, True)
-        answer = post(10_000)
-        assert (answer.status, "at most 10000 are allowed" in answer.error) == (400, True)
-        item = {"name": "INPUT0", "datatype": "BYTES", "shape": [1, 1], "data": ["x" * 9000]}
-        body = json.dumps({"inputs": [item]}).encode()
-        assert container.redirected("v2/models/text/infer", body).status == 400
-        assert container.post(body, "/v2/models/text/infer").status == 200  # the limit holds for the predict route only
 
 
 def test_timeout_is_a_503_and_cancels_queued_requests(tmp_path: Path) -> None:

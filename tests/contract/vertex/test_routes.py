@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.lifecycle.changing_models import add_scaled
 from tests.contract.servers.ports import HOST
-from tests.contract.vertex.vertex_container import HEALTH, LIMIT_S, PREDICT, VertexContainer
+from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, VertexContainer
 
 pytestmark = pytest.mark.slow
 
@@ -77,13 +77,6 @@ def test_metrics_are_those_of_the_metrics_port(container: VertexContainer) -> No
         assert b'nv_inference_count{model="cat",version="1"}' in page.body
 
 
-@pytest.mark.parametrize("key", [{}, {"X_Control_Key": "secret"}])
-def test_redirect_reaches_no_route_that_changes_the_server(container: VertexContainer, key: dict[str, str]) -> None:
-    for target in (CONTROL, "v2/repository/models/cat/load", "v2/systemsharedmemory/region/x/register"):
-        answer = container.redirected(target, b"{}", **key)
-        assert (answer.status, target in answer.error) == (403, True)
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -104,14 +97,3 @@ def test_no_spelling_of_the_header_reaches_a_control_route(container: VertexCont
     with socket.create_connection((HOST, container.port), LIMIT_S) as connection:
         connection.sendall(b"\r\n".join([*head, b"", b"{}"]))
         assert connection.recv(65536).split()[1] == b"400"
-
-
-def test_routes_that_read_and_infer_are_public_by_default(container: VertexContainer) -> None:
-    for path in ("/v2", "/v2/health/live", "/v2/models/cat/versions/1", "/v2/models/cat/config", "/v2/models/stats"):
-        assert container.ask("GET", path).status == 200
-    assert container.ask("POST", "/v2/models/cat/infer", V2).status == 200
-    for path in ("/v2/repository/index", f"/{CONTROL}", "/v2/trace/setting", "/v2/logging"):
-        assert container.ask("POST", path, b"{}", X_Control_Key="secret").status == 404
-    for path in ("/", "//v2", "/%76%32", "/v2/../v2", f"{PREDICT}/"):
-        answer = container.ask("POST", path, b"{}")
-        assert (answer.status, f"GET {HEALTH}, POST {PREDICT}" in answer.error) == (404, True)

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import BATCHED, Gate, add_scaled, scaled
+from tests.contract.lifecycle.changing_models import BATCHED, Gate, add_scaled, heavy, scaled
+from tests.contract.repository.fault_proxy import Drip, FaultProxy
+from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.contract.vertex.vertex_container import HEALTH, PREDICT, VertexContainer
@@ -62,13 +64,6 @@ def test_container_starts_with_the_platforms_variables(tmp_path: Path) -> None:
         assert container.ask("GET", "/metrics", port=container.metrics_port).status == 200
 
 
-def test_missing_routes_take_their_documented_form(tmp_path: Path) -> None:
-    variables = dict.fromkeys(("AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE", "AIP_ENDPOINT_ID", "AIP_DEPLOYED_MODEL_ID"), "")
-    base = "/v1/endpoints/56/deployedModels/78"
-    with serving(tmp_path, probe=base, AIP_MODEL_NAME="56", AIP_VERSION_NAME="78", **variables) as container:
-        assert_serves(container, path=f"{base}:predict")
-
-
 def test_model_in_the_predict_route_becomes_the_default(tmp_path: Path) -> None:
     add_scaled(tmp_path / "models", "dog", 5)
     with serving(tmp_path, AIP_PREDICT_ROUTE="/v2/models/dog/infer") as container:
@@ -93,15 +88,6 @@ def test_bad_variable_ends_the_start(tmp_path: Path, variables: dict[str, str], 
     assert status == 1
     assert text in log
     assert "Traceback" not in log
-
-
-def test_container_arguments_are_options(tmp_path: Path) -> None:
-    add_scaled(tmp_path / "others", "dog", 5)
-    (port,) = free_ports(1)
-    arguments = [f"--model-repository={tmp_path / 'others'}", "--allow-http=true", f"--http-port={port}"]
-    with serving(tmp_path, *arguments) as container:
-        assert_serves(container, 5)
-        assert container.ask("GET", "/v2/models/dog", port=port).status == 200
 
 
 # --- without the platform
@@ -170,20 +156,73 @@ def test_artifacts_without_a_model_leave_it_unhealthy_without_exit_on_error(tmp_
         assert container.post(INSTANCES).status == 503
 
 
+# --- artifacts in Google's storage, behind a proxy that injects faults
+
+
+# The platform copies artifacts to a bucket with such a name.
+BUCKET = "caip-tenant-0123abcd"
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[GcsEmulator]:
+    with GcsEmulator() as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(storage: GcsEmulator) -> Iterator[FaultProxy]:
+    with FaultProxy(storage.endpoint) as running:
+        yield running
+
+
+def put(storage: GcsEmulator, folder: str) -> str:
+    """Put a model into a folder, of two parts, each longer than what arrives before a pause. Returns the URI."""
+    storage.put(BUCKET, f"{folder}/model.onnx", heavy(3, 12).SerializeToString())
+    return f"gs://{BUCKET}/{folder}"
+
+
+def container(
+    folder: Path, uri: str, storage: GcsEmulator | FaultProxy, *arguments: str, ready: bool = True
+) -> VertexContainer:
+    return VertexContainer(folder, uri, *arguments, ready=ready, STORAGE_EMULATOR_HOST=storage.endpoint)
+
+
+def test_slow_download_is_reported_by_the_probe(tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy) -> None:
+    """The liveness probe is a connection, four times in 40 seconds: a longer download must not fail it."""
+    uri = put(storage, "5")
+    drip = Drip(after=1 << 20)
+    proxy.inject(drip, where="/download/")
+    with container(tmp_path, uri, proxy, ready=False) as made:
+        assert drip.paused.wait(60)
+        until(lambda: made.health().document.get("download", {}).get("bytes_done", 0) >= 1 << 20, made.log_text)
+        for _ in range(5):
+            assert made.accepts()
+            answer = made.health()
+            assert answer.status == 503
+            phase = answer.document
+            assert (phase["phase"], phase["model"], phase["loaded"], phase["total"]) == ("loading", "model", 0, 1)
+            assert phase["download"]["bytes_total"] > 8 << 20
+        answer = made.post({"instances": [[1, 1, 1, 1]]})
+        assert (answer.status, answer.error) == (503, "the models are still being loaded")
+        assert made.redirected("v2/health/live").status == 200
+        drip.release()
+        until(lambda: made.health_status() == 200, made.log_text)
+        assert made.predictions([[1, 1, 1, 1]]) == [[3, 3, 3, 3]]
+
+
+def test_container_stops_while_the_storage_does_not_answer(
+    tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy
+) -> None:
+    uri = put(storage, "9")
+    drip = Drip(after=100)
+    proxy.inject(drip, where="/download/")
+    with container(tmp_path, uri, proxy, ready=False) as made:
+        assert drip.paused.wait(60)
+        assert made.health().status == 503
+        assert made.stop() == 0
+
+
 # --- the default model
-
-
-def test_several_models_need_a_name(tmp_path: Path) -> None:
-    add_scaled(tmp_path / "models", "dog", 5)
-    with serving(tmp_path) as container:
-        for body in (INSTANCES, {"inputs": []}):
-            answer = container.post(body)
-            assert (answer.status, answer.error) == (400, "there are several models: cat, dog")
-            assert "--vertex-ai-default-model" in answer.headers["Trident-Hint"]
-        for name, factor in (("cat", 3), ("dog", 5)):
-            assert container.predictions([[1, 1, 1, 1]], model=name) == [[factor] * 4]
-        answer = container.post({**INSTANCES, "parameters": {"model": "cow"}})
-        assert (answer.status, "'cow'" in answer.error) == (404, True)
 
 
 def test_missing_default_model_ends_the_start(tmp_path: Path) -> None:
@@ -193,17 +232,6 @@ def test_missing_default_model_ends_the_start(tmp_path: Path) -> None:
     status, log = container.wait_for_end()
     assert status == 1
     assert "--vertex-ai-default-model is 'dog', which is not among the loaded models: cat" in log
-
-
-def test_missing_default_model_leaves_it_unhealthy_without_exit_on_error(tmp_path: Path) -> None:
-    arguments = ("--vertex-ai-default-model=dog", "--exit-on-error=false")
-    with serving(tmp_path, *arguments, ready=False) as container:
-        until(lambda: container.health().document["phase"] == "ready", container.log_text)
-        answer = container.health()
-        assert (answer.status, answer.document["error"]) == (503, "the default model 'dog' is not loaded")
-        answer = container.post(INSTANCES)
-        assert (answer.status, "'dog'" in answer.error) == (404, True)
-        assert container.predictions([[1, 1, 1, 1]], model="cat") == [[3] * 4]
 
 
 def test_broken_default_model_leaves_it_unhealthy_without_exit_on_error(tmp_path: Path) -> None:

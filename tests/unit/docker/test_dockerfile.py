@@ -1,31 +1,88 @@
-"""docker/Dockerfile: hadolint's rules, the requirements of the platforms, and the settings of its command."""
+"""docker/Dockerfile: the requirements of the platforms, and the settings of its command."""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from docker.lock import STAGES
 from tests.project import ROOT
-from tests.unit.docker.dockerfile import Dockerfile, Instruction, breaches
 from trident.app.cli import main
 from trident.app.settings.server import ServerSettings
 
+_LOGICAL_END = re.compile(r"\\\n\s*")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    name: str
+    value: str
+
+    @property
+    def words(self) -> list[str]:
+        return self.value.split()
+
+    @property
+    def exec_form(self) -> list[str] | None:
+        """The words of a JSON array; None for other forms."""
+        try:
+            words = json.loads(self.value.partition("CMD ")[2] if self.name == "HEALTHCHECK" else self.value)
+        except ValueError:
+            return None
+        return words if isinstance(words, list) else None
+
+
+@dataclass
+class Stage:
+    base: str
+    name: str
+    instructions: list[Instruction] = field(default_factory=list)
+
+    def values(self, name: str) -> list[str]:
+        return [each.value for each in self.instructions if each.name == name]
+
+
+@dataclass
+class Dockerfile:
+    """The stages of a Dockerfile; `arguments` are the ARGs before the first stage."""
+
+    arguments: dict[str, str]
+    stages: list[Stage]
+
+    @classmethod
+    def parse(cls, text: str) -> Dockerfile:
+        parsed = cls({}, [])
+        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        for line in _LOGICAL_END.sub(" ", "\n".join(lines)).splitlines():
+            name, _, value = line.strip().partition(" ")
+            if name.upper() == "FROM":
+                base, _, stage = value.partition(" AS ")
+                parsed.stages.append(Stage(base, stage))
+            elif parsed.stages:
+                parsed.stages[-1].instructions.append(Instruction(name.upper(), value.strip()))
+            else:
+                variable, _, default = value.partition("=")
+                parsed.arguments[variable] = default
+        return parsed
+
+    def stage(self, name: str) -> Stage:
+        return next(each for each in self.stages if each.name == name)
+
+    def lineage(self, name: str) -> list[Instruction]:
+        """All instructions of an image, beginning with those of its base stages."""
+        stage = self.stage(name)
+        names = {each.name for each in self.stages}
+        below = self.lineage(stage.base) if stage.base in names else []
+        return [*below, *stage.instructions]
+
+
 DOCKERFILE = Dockerfile.parse((ROOT / "docker" / "Dockerfile").read_text())
 IMAGES = ("cpu", "gpu")
-GOOD = """\
-FROM python:3.11.14-slim AS one
-WORKDIR /x
-RUN apt-get update && apt-get install -y --no-install-recommends gcc=4:12 && rm -rf /var/lib/apt/lists/*
-COPY a b
-RUN pip install --no-cache-dir -r b
-USER 1000
-HEALTHCHECK CMD ["true"]
-CMD ["x"]
-"""
 
 
 def last(image: str, name: str) -> Instruction:
@@ -42,52 +99,12 @@ def variables(image: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-def test_dockerfile_follows_the_rules() -> None:
-    assert breaches(DOCKERFILE) == []
+def test_images_are_built_from_a_pinned_base() -> None:
     base = DOCKERFILE.arguments["BASE_IMAGE"]
     assert re.fullmatch(r"docker\.io/library/python:3\.11\.\d+-slim-bookworm", base)
     names = {stage.name for stage in DOCKERFILE.stages}
     assert {stage.base for stage in DOCKERFILE.stages} - names == {"${BASE_IMAGE}"}
     assert DOCKERFILE.stages[-1].name == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "rule"),
-    [
-        ("WORKDIR /x", "WORKDIR x", "DL3000"),
-        ("USER 1000\n", "", "DL3002"),
-        ("USER 1000", "USER root", "DL3002"),
-        ("RUN apt-get update", "RUN cd /x && apt-get update", "DL3003"),
-        ("RUN apt-get update", "RUN sudo apt-get update", "DL3004"),
-        ("python:3.11.14-slim", "python", "DL3006"),
-        ("python:3.11.14-slim", "registry:5000/python", "DL3006"),
-        ("python:3.11.14-slim", "python:latest", "DL3007"),
-        ("gcc=4:12", "gcc", "DL3008"),
-        (" && rm -rf /var/lib/apt/lists/*", "", "DL3009"),
-        ("-r b", "flask", "DL3013"),
-        ("install -y", "install", "DL3014"),
-        (" --no-install-recommends", "", "DL3015"),
-        ("COPY a b", "ADD a b", "DL3020"),
-        ("COPY a b", "COPY --from=two a b", "DL3022"),
-        ("FROM", "FROM python:3 AS one\nFROM", "DL3024"),
-        ('CMD ["x"]', "CMD x", "DL3025"),
-        ('HEALTHCHECK CMD ["true"]', "HEALTHCHECK CMD true", "DL3025"),
-        ("RUN apt-get update", "RUN apt update", "DL3027"),
-        (" --no-cache-dir", "", "DL3042"),
-        ("WORKDIR /x\n", "", "DL3045"),
-        ("COPY a b", "RUN useradd x", "DL3046"),
-        ('HEALTHCHECK CMD ["true"]\n', "", "DL3057"),
-        ("COPY a b\n", "", "DL3059"),
-        ("USER 1000", "MAINTAINER x\nUSER 1000", "DL4000"),
-        ("USER 1000", 'CMD ["y"]\nUSER 1000', "DL4003"),
-        ("USER 1000", 'ENTRYPOINT ["y"]\nENTRYPOINT ["y"]\nUSER 1000', "DL4004"),
-        ("RUN apt-get update", "RUN a | b && apt-get update", "DL4006"),
-    ],
-)
-def test_violation_of_a_rule_is_found(before: str, after: str, rule: str) -> None:
-    assert breaches(Dockerfile.parse(GOOD)) == []
-    assert before in GOOD
-    assert rule in breaches(Dockerfile.parse(GOOD.replace(before, after, 1)))
 
 
 @pytest.mark.parametrize("image", IMAGES)

@@ -1,33 +1,47 @@
-"""`python -m deploy.vertex` with the real SDK and a server that speaks the API's messages."""
+"""`python -m deploy.vertex`: its messages in a dry run, and the real SDK on the emulator's project, without containers.
+
+tests/contract/deploy/test_vertex_commands.py has the way of a model from its upload to its deletion.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from google.cloud.aiplatform_v1 import AcceleratorType, BatchPredictionJob, JobState, Model
+from flask import request
+from google.cloud.aiplatform_v1 import AcceleratorType
 
-from tests.unit.deploy.vertex.vertex_command import command
-from tests.unit.deploy.vertex.vertex_platform import PLACE, VertexPlatform
+from tests.project import ROOT
+from tests.unit.deploy.vertex.vertex_command import Finished, command, dry_run
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.vertex.api import VertexApi
+from trident.app.emulators.vertex.container import RunningContainer
+from trident.app.emulators.vertex.jobs import BatchJobs
+from trident.app.emulators.vertex.limits import Deployment, GoogleError, PlatformLimits
+from trident.app.emulators.vertex.project import Project
 
+PLACE = "projects/my-project/locations/us-central1"
 IMAGE = "us-central1-docker.pkg.dev/my-project/trident/trident:1"
 MACHINE = "--machine-type=n1-standard-4"
 UPLOAD = (f"--image={IMAGE}", "--artifact-uri=gs://zoo/digits")
 DIGITS = f"{PLACE}/models/digits"
+BATCH = ("batch", "--model=digits@2", "--name=night", MACHINE)
 
 
-@pytest.fixture
-def platform() -> Iterator[VertexPlatform]:
-    with VertexPlatform() as made:
-        yield made
+# --- the messages
 
 
-def test_upload_sends_the_whole_container(platform: VertexPlatform, tmp_path: Path) -> None:
+def test_upload_sends_the_whole_container(tmp_path: Path) -> None:
     settings = tmp_path / "settings.json"
     settings.write_text('{"UploadModel": {"model": {"containerSpec": {"sharedMemorySizeMb": "256"}}}}')
-    found = command(
+    ((name, sent),) = dry_run(
         "upload",
         f"--settings={settings}",
         "--model-id=digits",
@@ -41,14 +55,10 @@ def test_upload_sends_the_whole_container(platform: VertexPlatform, tmp_path: Pa
         "--service-account=reader@my-project.iam.gserviceaccount.com",
         "--",
         "--vertex-ai-default-model=$(WHICH)",
-        platform=platform,
     )
-    assert (found.status, found.errors) == (0, "")
-    assert f"--model={DIGITS}@1" in found.out
-    ((_, request),) = platform.calls
-    assert (request.parent, request.model_id, request.parent_model) == (PLACE, "digits", "")
-    assert request.service_account == "reader@my-project.iam.gserviceaccount.com"
-    model, container = request.model, request.model.container_spec
+    assert (name, sent.parent, sent.model_id, sent.parent_model) == ("UploadModel", PLACE, "digits", "")
+    assert sent.service_account == "reader@my-project.iam.gserviceaccount.com"
+    model, container = sent.model, sent.model.container_spec
     assert (model.artifact_uri, dict(model.labels)) == ("gs://zoo/digits", {"team": "vision"})
     assert (container.image_uri, list(container.args)) == (IMAGE, ["--vertex-ai-default-model=$(WHICH)"])
     assert {each.name: each.value for each in container.env} == {"TRIDENT_LOG_VERBOSE": "1", "WHICH": "digits"}
@@ -62,25 +72,13 @@ def test_upload_sends_the_whole_container(platform: VertexPlatform, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("more", "aliases"), [([], ["canary", "default"]), (["--no-default"], ["canary"])])
-def test_new_version_is_the_default_unless_told_otherwise(
-    more: list[str], aliases: list[str], platform: VertexPlatform
-) -> None:
-    platform.models[DIGITS] = [Model()]
-    found = command("upload", "--parent-model=digits", "--alias=canary", *UPLOAD, *more, platform=platform)
-    assert f"--model={DIGITS}@2" in found.out
-    request = platform.calls[0][1]
-    assert (request.parent_model, request.model_id) == (DIGITS, "")
-    assert list(request.model.version_aliases) == aliases
+def test_new_version_is_the_default_unless_told_otherwise(more: list[str], aliases: list[str]) -> None:
+    ((_, sent),) = dry_run("upload", "--parent-model=digits", "--alias=canary", *UPLOAD, *more)
+    assert (sent.parent_model, sent.model_id, list(sent.model.version_aliases)) == (DIGITS, "", aliases)
 
 
-def test_upload_waits_for_the_operation(platform: VertexPlatform) -> None:
-    platform.pending = 1
-    found = command("upload", "--model-id=digits", *UPLOAD, platform=platform)
-    assert (found.status, platform.asked) == (0, ["upload_model", "get_operation"]), found.errors
-
-
-def test_deploy_creates_a_dedicated_endpoint(platform: VertexPlatform) -> None:
-    found = command(
+def test_deploy_creates_a_dedicated_endpoint() -> None:
+    (created, endpoint), (deployed, sent) = dry_run(
         "deploy",
         "--model=digits@canary",
         "--endpoint=digits",
@@ -92,24 +90,19 @@ def test_deploy_creates_a_dedicated_endpoint(platform: VertexPlatform) -> None:
         "--accelerator=NVIDIA_L4=2",
         "--min-replicas=2",
         "--max-replicas=5",
-        "--autoscale=cpu=70",
-        "--autoscale=accelerator=60",
-        "--autoscale=requests=900",
+        *(f"--autoscale={each}" for each in ("cpu=70", "accelerator=60", "requests=900")),
         "--service-account=server@my-project.iam.gserviceaccount.com",
         "--spot",
         "--deployed-model-id=17",
-        platform=platform,
     )
-    assert (found.status, platform.asked) == (0, ["create_endpoint", "deploy_model"])
-    assert "delete --expired removes it after 20261122t160000z" in found.out
-    assert "the deployed model's id is 17" in found.out
-    endpoint, request = platform.endpoints[f"{PLACE}/endpoints/digits"], platform.calls[1][1]
-    assert endpoint.dedicated_endpoint_enabled
-    assert endpoint.client_connection_config.inference_timeout == timedelta(seconds=300)
-    assert dict(endpoint.labels) == {"team": "vision", "trident-expires": "20261122t160000z"}
-    assert dict(endpoint.traffic_split) == {"17": 100}
-    model, resources = request.deployed_model, request.deployed_model.dedicated_resources
-    assert (model.model, model.display_name) == (f"{DIGITS}@canary", "digits-canary")
+    assert (created, deployed) == ("CreateEndpoint", "DeployModel")
+    made = endpoint.endpoint
+    assert made.dedicated_endpoint_enabled
+    assert made.client_connection_config.inference_timeout == timedelta(seconds=300)
+    assert dict(made.labels) == {"team": "vision", "trident-expires": "20261122t160000z"}
+    assert dict(sent.traffic_split) == {"0": 100}
+    model, resources = sent.deployed_model, sent.deployed_model.dedicated_resources
+    assert (model.model, model.display_name, model.id) == (f"{DIGITS}@canary", "digits-canary", "17")
     assert model.service_account == "server@my-project.iam.gserviceaccount.com"
     machine = resources.machine_spec
     assert (machine.machine_type, machine.accelerator_count) == ("g2-standard-4", 2)
@@ -122,44 +115,152 @@ def test_deploy_creates_a_dedicated_endpoint(platform: VertexPlatform) -> None:
     }
 
 
-def test_deploy_creates_a_private_endpoint(platform: VertexPlatform) -> None:
+def test_deploy_creates_a_private_endpoint() -> None:
     more = ["--new=psc", "--allow-project=one", "--allow-project=other", "--ttl=none"]
-    found = command("deploy", "--model=digits", "--endpoint=digits", *more, MACHINE, platform=platform)
+    (_, sent), _ = dry_run("deploy", "--model=digits", "--endpoint=digits", *more, MACHINE)
+    private = sent.endpoint.private_service_connect_config
+    assert (private.enable_private_service_connect, list(private.project_allowlist)) == (True, ["one", "other"])
+    assert not sent.endpoint.dedicated_endpoint_enabled
+    assert dict(sent.endpoint.labels) == {}
+
+
+def test_batch_job_has_every_option() -> None:
+    (name, sent), (looked, _) = dry_run(
+        *BATCH,
+        "--input=gs://zoo/in/*.jsonl",
+        "--output=gs://zoo/out",
+        "--format=jsonl",
+        "--instance-type=object",
+        "--key-field=id",
+        "--included-fields=INPUT,id",
+        '--parameters={"outputs": ["OUTPUT"]}',
+        "--batch-size=16",
+        "--replicas=2",
+        "--max-replicas=4",
+        "--wait",
+    )
+    assert (name, looked) == ("CreateBatchPredictionJob", "GetBatchPredictionJob")
+    job = sent.batch_prediction_job
+    assert (job.display_name, job.model) == ("night", f"{DIGITS}@2")
+    given, config, machines = job.input_config, job.instance_config, job.dedicated_resources
+    assert (given.instances_format, list(given.gcs_source.uris)) == ("jsonl", ["gs://zoo/in/*.jsonl"])
+    assert job.output_config.gcs_destination.output_uri_prefix == "gs://zoo/out"
+    assert (config.instance_type, config.key_field, list(config.included_fields)) == ("object", "id", ["INPUT", "id"])
+    assert dict(job.model_parameters) == {"outputs": ["OUTPUT"]}
+    assert job.manual_batch_tuning_parameters.batch_size == 16
+    assert (machines.starting_replica_count, machines.max_replica_count) == (2, 4)
+    ((_, sent),) = dry_run(*BATCH, "--input=bq://p.d.t", "--output=bq://p.d", "--format=bigquery")
+    job = sent.batch_prediction_job
+    assert job.input_config.bigquery_source.input_uri == "bq://p.d.t"
+    assert job.output_config.bigquery_destination.output_uri == "bq://p.d"
+
+
+def test_dry_run_uses_a_stand_in_for_an_answer() -> None:
+    names = [name for name, _ in dry_run("delete", "--expired", "--model=digits")]
+    assert names == ["ListEndpoints", "GetEndpoint", "UndeployModel", "DeleteEndpoint", "DeleteModel"]
+
+
+def test_dry_run_abbreviates_long_and_binary_bodies() -> None:
+    found = command("smoke", "--dry-run", "--endpoint=e", f"--request={ROOT}/deploy/digits/7.json")
     assert found.status == 0, found.errors
-    assert "it stays until it is deleted" in found.out
-    endpoint = platform.endpoints[f"{PLACE}/endpoints/digits"]
-    assert endpoint.private_service_connect_config.enable_private_service_connect
-    assert list(endpoint.private_service_connect_config.project_allowlist) == ["one", "other"]
-    assert not endpoint.dedicated_endpoint_enabled
-    assert dict(endpoint.labels) == {}
+    assert "<1600000 bytes in all>" in found.out
+    assert re.search(r"binary\+json;json-header-size=\d+\n<\d+ bytes in all>", found.out)
+    assert "X-Vertex-Ai-Triton-Redirect: metrics" in found.out
+    assert len(found.out) < 10_000
+
+
+# --- the calls
+
+
+class AtOnce(Project):
+    """A project whose operations are done when they are answered."""
+
+    def _begin(self, of: str, run: Callable[[], dict[str, Any]], *, is_short: bool = False) -> dict[str, Any]:
+        return super()._begin(of, run, is_short=True)
+
+
+class Platform:
+    """`asked` has the calls that changed something, by their last word. Those of `failing` are refused.
+
+    Containers become ready, unless `is_ready` is false.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failing = ""
+        self.is_ready = True
+        self.states = ["JOB_STATE_RUNNING", "JOB_STATE_FAILED"]
+        self.project = AtOnce(self._started)
+        self.project.jobs = cast(BatchJobs, SimpleNamespace(create=self._job, job=self._job, close=lambda: None))
+        self.project.has_direct_calls = False
+        self.api = VertexApi(self.project, 0, BreachReport(), lambda _: None)
+        self.api.application.before_request(self._note)
+
+    def _started(self, deployment: Deployment, limits: PlatformLimits, model: Mapping[str, Any]) -> RunningContainer:
+        made = SimpleNamespace(
+            endpoint=SimpleNamespace(limits=limits), wait_until_ready=lambda _: self.is_ready, stop=lambda: None
+        )
+        return cast(RunningContainer, made)
+
+    def _job(self, *_: Any, number: str = "") -> dict[str, Any]:
+        """A new job is pending, and then has each of `states`."""
+        state = self.states.pop(0) if number else "JOB_STATE_PENDING"
+        error = {"error": {"code": 3, "message": "no such file"}} if state == "JOB_STATE_FAILED" else {}
+        counts = {"completionStats": {"successfulCount": "1", "failedCount": "9"}}
+        return {"name": f"{PLACE}/batchPredictionJobs/7", "state": state, **counts, **error}
+
+    def _note(self) -> None:
+        name = re.split("[:/]", request.path)[-1]
+        if name == self.failing:
+            raise GoogleError(403, f"no right to {name}")
+        if request.method != "GET":
+            self.asked.append(name if ":" in request.path else f"{request.method} {name}")
+
+    def run(self, action: str, *arguments: str) -> Finished:
+        return command(action, *arguments, address=self.api.url)
+
+    def deployed(self, endpoint: str, split: dict[str, int], **labels: str) -> None:
+        """Add an endpoint with a deployed model for each entry of `split`."""
+        labels = {key.replace("_", "-"): value for key, value in labels.items()}
+        self.project.create_endpoint("us-central1", {"labels": labels}, endpoint)
+        for own in split:
+            model = {"id": own, "model": DIGITS, "displayName": f"model {own}"}
+            self.project.deploy(endpoint, {"deployedModel": model})
+        self.project.update_endpoint(endpoint, {"trafficSplit": split}, "trafficSplit", "")
+
+    def resource(self, endpoint: str) -> Any:
+        return self.project.endpoint(endpoint, "")
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    made = Platform()
+    made.project.upload("us-central1", {"modelId": "digits"})
+    with made.api:
+        yield made
+    made.project.close()
 
 
 @pytest.mark.parametrize(("more", "split"), [([], {"1": 100}), (["--all-traffic"], {"2": 100})])
 def test_additional_model_gets_no_traffic_unless_it_gets_all(
-    more: list[str], split: dict[str, int], platform: VertexPlatform
+    more: list[str], split: dict[str, int], platform: Platform
 ) -> None:
-    name = platform.deployed("digits", {"1": 100})
-    found = command(
-        "deploy", "--model=digits", "--endpoint=digits", "--deployed-model-id=2", MACHINE, *more, platform=platform
-    )
-    assert (found.status, platform.asked) == (0, ["deploy_model"])
-    assert dict(platform.endpoints[name].traffic_split) == split
+    platform.deployed("digits", {"1": 100})
+    found = platform.run("deploy", "--model=digits", "--endpoint=digits", "--deployed-model-id=2", MACHINE, *more)
+    assert (found.status, platform.asked) == (0, ["deployModel"])
+    assert platform.resource("digits")["trafficSplit"] == split
 
 
-def test_shift_moves_all_traffic_from_a_canary(platform: VertexPlatform) -> None:
-    name = platform.deployed("digits", {"1": 100, "2": 0})
-    canary = command("shift", "--endpoint=digits", "--traffic=1=90", "--traffic=2=10", platform=platform)
+def test_shift_moves_all_traffic_from_a_canary(platform: Platform) -> None:
+    platform.deployed("digits", {"1": 100, "2": 0})
+    canary = platform.run("shift", "--endpoint=digits", "--traffic=1=90", "--traffic=2=10")
     assert (canary.status, canary.waits) == (0, [])
-    assert dict(platform.endpoints[name].traffic_split) == {"1": 90, "2": 10}
-
-    kept = command("shift", "--endpoint=digits", "--traffic=1=0", "--traffic=2=100", "--keep", platform=platform)
+    kept = platform.run("shift", "--endpoint=digits", "--traffic=1=0", "--traffic=2=100", "--keep")
     assert "now: 1=90 %, 2=10 %" in kept.out
-    assert len(platform.endpoints[name].deployed_models) == 2
-
-    full = command("shift", "--endpoint=digits", "--traffic=1=0", "--traffic=2=100", platform=platform)
+    assert len(platform.resource("digits")["deployedModels"]) == 2
+    full = platform.run("shift", "--endpoint=digits", "--traffic=1=0", "--traffic=2=100")
     assert (full.status, full.waits) == (0, [60.0])
-    assert [model.id for model in platform.endpoints[name].deployed_models] == ["2"]
-    assert dict(platform.endpoints[name].traffic_split) == {"2": 100}
+    assert [each["id"] for each in platform.resource("digits")["deployedModels"]] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -170,132 +271,69 @@ def test_shift_moves_all_traffic_from_a_canary(platform: VertexPlatform) -> None
     ],
 )
 def test_shift_that_does_not_match_the_endpoint_changes_nothing(
-    shares: list[str], text: str, platform: VertexPlatform
+    shares: list[str], text: str, platform: Platform
 ) -> None:
     platform.deployed("digits", {"1": 100, "2": 0})
-    shared = [f"--traffic={share}" for share in shares]
-    found = command("shift", "--endpoint=digits", *shared, platform=platform)
-    assert (found.status, platform.asked) == (1, ["get_endpoint"])
-    assert text in found.errors
+    found = platform.run("shift", "--endpoint=digits", *(f"--traffic={share}" for share in shares))
+    assert (found.status, platform.asked, text in found.errors) == (1, [], True)
 
 
-def test_refused_call_ends_the_plan_with_a_hint(platform: VertexPlatform) -> None:
-    platform.failing = {"create_endpoint"}
-    found = command(
-        "deploy", "--model=digits", "--endpoint=digits", "--new=shared", "--ttl=1d", MACHINE, platform=platform
-    )
+def test_refused_call_ends_the_plan_with_a_hint(platform: Platform) -> None:
+    platform.failing = "endpoints"
+    found = platform.run("deploy", "--model=digits", "--endpoint=digits", "--new=shared", "--ttl=1d", MACHINE)
     assert (found.status, platform.asked) == (1, [])
-    assert "no right to create_endpoint" in found.errors
+    assert "no right to endpoints" in found.errors
     assert "roles/aiplatform.user" in found.errors
 
 
-def test_failed_deployment_has_its_reason(platform: VertexPlatform) -> None:
+def test_failed_deployment_has_its_reason(platform: Platform) -> None:
     platform.deployed("digits", {})
-    platform.pending, platform.fault = 1, "Model server exited unexpectedly"
-    found = command("deploy", "--model=digits", "--endpoint=digits", MACHINE, platform=platform)
-    assert (found.status, platform.asked) == (1, ["deploy_model", "get_operation"])
-    assert "Model server exited unexpectedly" in found.errors
+    platform.is_ready = False
+    found = platform.run("deploy", "--model=digits", "--endpoint=digits", MACHINE)
+    assert (found.status, "Model server never became ready" in found.errors) == (1, True)
 
 
-def test_delete_undeploys_everything_first(platform: VertexPlatform) -> None:
+def test_delete_undeploys_everything_first(platform: Platform) -> None:
     platform.deployed("digits", {"1": 60, "2": 40, "3": 0})
-    platform.models[DIGITS] = [Model()]
-    found = command("delete", "--endpoint=digits", "--model=digits", "--model=other@2", platform=platform)
-    assert (found.status, platform.endpoints, platform.models) == (0, {}, {}), found.out
-    undeployed = [message.deployed_model_id for name, message in platform.calls if name == "undeploy_model"]
-    assert undeployed == ["3", "2", "1"]
-    assert platform.asked[-3:] == ["delete_endpoint", "delete_model", "delete_model_version"]
-    assert platform.calls[-1][1] == f"{PLACE}/models/other@2"
+    found = platform.run("delete", "--endpoint=digits", "--model=digits")
+    assert (found.status, found.out.count("undeploy")) == (0, 3), found.out
+    assert platform.asked == ["undeployModel"] * 3 + ["DELETE digits"] * 2
+    assert (platform.project.endpoints("", ""), platform.project.models()) == ({"endpoints": []}, {"models": []})
 
 
-def test_delete_continues_after_failures(platform: VertexPlatform) -> None:
+def test_delete_continues_after_failures(platform: Platform) -> None:
+    platform.project.upload("us-central1", {"modelId": "other"})
     platform.deployed("one", {"1": 100})
-    platform.models[DIGITS] = [Model()]
-    platform.failing = {"undeploy_model"}
-    found = command("delete", "--endpoint=gone", "--endpoint=one", "--model=digits", platform=platform)
-    assert (found.status, platform.models) == (1, {})
+    platform.failing = "undeployModel"
+    found = platform.run("delete", "--endpoint=gone", "--endpoint=one", "--model=other")
+    assert found.status == 1
     assert "it no longer exists" in found.out
     assert found.out.count("FAILED") == 2  # to undeploy, and therefore to delete
     assert "has deployed models" in found.out
+    assert platform.asked[-1] == "DELETE other"
 
 
-def test_delete_expired_removes_only_expired_endpoints(platform: VertexPlatform) -> None:
+def test_delete_expired_removes_only_expired_endpoints(platform: Platform) -> None:
     platform.deployed("over", {"1": 100}, trident_expires="20261122t115959z")
     platform.deployed("later", {"1": 100}, trident_expires="20261122t120001z")
     platform.deployed("now", {}, trident_expires="20261122t120000z")
     platform.deployed("strange", {"1": 100}, trident_expires="tomorrow")
     platform.deployed("kept", {"1": 100})
-    found = command("delete", "--expired", platform=platform)
+    found = platform.run("delete", "--expired")
     assert found.status == 0, found.out
-    assert [name.rpartition("/")[2] for name in platform.endpoints] == ["later", "strange", "kept"]
+    left = [each["name"].rpartition("/")[2] for each in platform.project.endpoints("", "")["endpoints"]]
+    assert left == ["later", "strange", "kept"]
     assert "stays: strange, whose label trident-expires is 'tomorrow', which is not a time" in found.out
-    assert platform.asked[:4] == ["list_endpoints"] * 4  # a page for each
 
 
-def job(state: int, predicted: int, failed: int, **more: object) -> BatchPredictionJob:
-    stats = {"successful_count": predicted, "failed_count": failed}
-    return BatchPredictionJob(state=state, completion_stats=stats, **more)
-
-
-def test_batch_job_is_followed_to_its_end(platform: VertexPlatform) -> None:
-    output = {"gcs_output_directory": "gs://zoo/out/prediction-digits"}
-    platform.jobs = [
-        job(JobState.JOB_STATE_RUNNING, 3, 0),
-        job(JobState.JOB_STATE_SUCCEEDED, 10, 0, output_info=output),
-    ]
-    found = command(
-        "batch",
-        "--model=digits@2",
-        "--name=night",
-        "--input=gs://zoo/in/*.jsonl",
-        "--output=gs://zoo/out",
-        "--format=jsonl",
-        "--instance-type=object",
-        "--key-field=id",
-        "--included-fields=INPUT,id",
-        '--parameters={"outputs": ["OUTPUT"]}',
-        "--batch-size=16",
-        MACHINE,
-        "--replicas=2",
-        "--max-replicas=4",
-        "--wait",
-        platform=platform,
-    )
-    assert (found.status, found.waits) == (0, [30.0, 30.0]), found.errors
-    assert "running: 3 predicted, 0 failed" in found.out
-    assert "gs://zoo/out/prediction-digits" in found.out
-    assert platform.asked == ["create_job", "get_job", "get_job"]
-    sent = platform.calls[0][1].batch_prediction_job
-    assert (sent.display_name, sent.model) == ("night", f"{DIGITS}@2")
-    assert (sent.input_config.instances_format, list(sent.input_config.gcs_source.uris)) == (
-        "jsonl",
-        ["gs://zoo/in/*.jsonl"],
-    )
-    assert sent.output_config.gcs_destination.output_uri_prefix == "gs://zoo/out"
-    config = sent.instance_config
-    assert (config.instance_type, config.key_field, list(config.included_fields)) == ("object", "id", ["INPUT", "id"])
-    assert dict(sent.model_parameters) == {"outputs": ["OUTPUT"]}
-    assert sent.manual_batch_tuning_parameters.batch_size == 16
-    machines = sent.dedicated_resources
-    assert (machines.starting_replica_count, machines.max_replica_count) == (2, 4)
-
-
-def test_failed_batch_job_has_its_reason(platform: VertexPlatform) -> None:
-    platform.jobs = [job(JobState.JOB_STATE_FAILED, 1, 9, error={"code": 3, "message": "no such file"})]
-    arguments = ["--model=d", "--name=n", "--input=bq://p.d.t", "--output=bq://p.d", "--format=bigquery", MACHINE]
-    found = command("batch", *arguments, "--wait", platform=platform)
-    assert found.status == 1
+def test_batch_job_is_followed_to_its_end(platform: Platform) -> None:
+    files = ("--input=gs://zoo/in.jsonl", "--output=gs://zoo/out", "--format=jsonl")
+    found = platform.run(*BATCH, *files)
+    assert (found.status, "batchPredictionJobs/7" in found.out, len(platform.states)) == (0, True, 2)
+    found = platform.run(*BATCH, *files, "--wait")
+    assert (found.status, found.waits) == (1, [30.0, 30.0])
+    assert "running: 1 predicted, 9 failed" in found.out
     assert found.errors == "error: failed: 1 predicted, 9 failed\nno such file\n"
-    sent = platform.calls[0][1].batch_prediction_job
-    assert sent.input_config.bigquery_source.input_uri == "bq://p.d.t"
-    assert sent.output_config.bigquery_destination.output_uri == "bq://p.d"
-
-
-def test_batch_job_is_not_awaited_without_the_option(platform: VertexPlatform) -> None:
-    arguments = ["--model=d", "--name=n", "--input=gs://b/l.txt", "--output=gs://b/o", "--format=file-list", MACHINE]
-    found = command("batch", *arguments, platform=platform)
-    assert (found.status, platform.asked) == (0, ["create_job"])
-    assert f"{PLACE}/batchPredictionJobs/7" in found.out
 
 
 def test_unreachable_platform_is_one_error() -> None:
@@ -303,3 +341,11 @@ def test_unreachable_platform_is_one_error() -> None:
     assert found.status == 1
     assert "FAILED" in found.out
     assert "Traceback" not in found.out + found.errors
+
+
+def test_missing_sdk_is_named() -> None:
+    absent = ("google.cloud.aiplatform_v1", "google.auth", "google.api_core", "requests")
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import deploy.vertex.__main__"
+    found = subprocess.run([sys.executable, "-c", code, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr == "error: Google's SDK is missing: pip install 'google-cloud-aiplatform>=2.7,<3'\n"
