@@ -32,29 +32,28 @@ LOCKS = sorted(path.name for path in (ROOT / "docker").glob("requirements-gpu*.l
 BOOLEANS = ("1", "0", "true", "false", "True", "False")
 # Of options that Triton reads itself.
 WORDS = (*BOOLEANS, "on", "off")
+_TENSORRT_BOOLEANS = """
+int8_use_native_calibration_table trt_dla_enable trt_engine_cache_enable trt_dump_subgraphs
+trt_force_sequential_engine_build trt_context_memory_sharing_enable trt_layer_norm_fp32_fallback
+trt_timing_cache_enable trt_force_timing_cache trt_detailed_build_log trt_build_heuristics_enable
+trt_sparsity_enable trt_dump_ep_context_model
+"""
+_CUDA_BOOLEANS = """
+cudnn_conv_use_max_workspace cudnn_conv1d_pad_to_nc1d enable_skip_layer_norm_strict_mode tunable_op_enable
+tunable_op_tuning_enable prefer_nhwc use_tf32 fuse_conv_bias
+"""
 # Booleans in Triton's spellings; other values as in the documents of Triton and ONNX Runtime.
 TENSORRT_PARAMETERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_TENSORRT_BOOLEANS.split(), WORDS),
     "precision_mode": ("FP32", "FP16", "BF16", "INT8"),
     "max_workspace_size_bytes": ("1073741824",),
     "int8_calibration_table_name": ("calibration.flatbuffers",),
-    "int8_use_native_calibration_table": WORDS,
     "trt_max_partition_iterations": ("1000",),
     "trt_min_subgraph_size": ("1",),
-    "trt_dla_enable": WORDS,
     "trt_dla_core": ("0",),
-    "trt_engine_cache_enable": WORDS,
     "trt_engine_cache_path": ("/tmp/engines",),
     "trt_engine_cache_prefix": ("model",),
-    "trt_dump_subgraphs": WORDS,
-    "trt_force_sequential_engine_build": WORDS,
-    "trt_context_memory_sharing_enable": WORDS,
-    "trt_layer_norm_fp32_fallback": WORDS,
-    "trt_timing_cache_enable": WORDS,
     "trt_timing_cache_path": ("/tmp/timings",),
-    "trt_force_timing_cache": WORDS,
-    "trt_detailed_build_log": WORDS,
-    "trt_build_heuristics_enable": WORDS,
-    "trt_sparsity_enable": WORDS,
     "trt_builder_optimization_level": ("3",),
     "trt_auxiliary_streams": ("-1", "2"),
     "trt_tactic_sources": ("-CUDNN,+CUBLAS",),
@@ -62,25 +61,17 @@ TENSORRT_PARAMETERS: dict[str, tuple[str, ...]] = {
     "trt_profile_min_shapes": ("x:1x1",),
     "trt_profile_max_shapes": ("x:8x1",),
     "trt_profile_opt_shapes": ("x:4x1",),
-    "trt_dump_ep_context_model": WORDS,
     "trt_ep_context_file_path": ("/tmp/context",),
     "trt_ep_context_embed_mode": ("0", "1"),
 }
 CUDA_PARAMETERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_CUDA_BOOLEANS.split(), BOOLEANS),
+    "do_copy_in_default_stream": WORDS,
+    "use_ep_level_unified_stream": WORDS,
     "gpu_mem_limit": ("2147483648",),
     "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
     "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
-    "do_copy_in_default_stream": WORDS,
-    "use_ep_level_unified_stream": WORDS,
-    "cudnn_conv_use_max_workspace": BOOLEANS,
-    "cudnn_conv1d_pad_to_nc1d": BOOLEANS,
-    "enable_skip_layer_norm_strict_mode": BOOLEANS,
-    "tunable_op_enable": BOOLEANS,
-    "tunable_op_tuning_enable": BOOLEANS,
     "tunable_op_max_tuning_duration_ms": ("0",),
-    "prefer_nhwc": BOOLEANS,
-    "use_tf32": BOOLEANS,
-    "fuse_conv_bias": BOOLEANS,
     "sdpa_kernel": ("0",),
 }
 # Deprecated parameters of a model, which Triton turns into options of the CUDA provider.

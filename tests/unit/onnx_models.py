@@ -110,11 +110,6 @@ def scalar(datatype: str = "FP32") -> onnx.ModelProto:
     return identity(datatype, ())
 
 
-def fixed(datatype: str = "FP32", shape: Dims = (2, 3)) -> onnx.ModelProto:
-    """INPUT0 -> OUTPUT0 of one fixed shape: a model that cannot batch."""
-    return identity(datatype, shape)
-
-
 def string_to_number(shape: Dims = ("batch", "n")) -> onnx.ModelProto:
     """INPUT0 (BYTES) -> OUTPUT0 (FP32); fails on text that is no number."""
     return build(
@@ -228,19 +223,6 @@ def padded_view() -> onnx.ModelProto:
         ],
         [constant("one", [1]), constant("row", [1, -1])],
     )
-
-
-def flattened() -> onnx.ModelProto:
-    """`x.view(x.size(0), -1)` of OUTPUT0 [batch, m] from INPUT0 [batch, 2, 3]; optimizing shows that m is 6."""
-    nodes = [
-        helper.make_node("Shape", ["INPUT0"], ["shape"]),
-        helper.make_node("Gather", ["shape", "first"], ["size"], axis=0),
-        helper.make_node("Unsqueeze", ["size", "axes"], ["sizes"]),
-        helper.make_node("Concat", ["sizes", "rest"], ["flat"], axis=0),
-        helper.make_node("Reshape", ["INPUT0", "flat"], ["OUTPUT0"]),
-    ]
-    inputs, outputs = [tensor("INPUT0", "FP32", ["batch", 2, 3])], [tensor("OUTPUT0", "FP32", ["batch", "m"])]
-    return build(nodes, inputs, outputs, [constant("first", 0), constant("axes", [0]), constant("rest", [-1])])
 
 
 def picky(width: int = 4) -> onnx.ModelProto:

@@ -274,76 +274,42 @@ def test_every_part_of_core_has_its_place() -> None:
         ("core/engine/in_process.py", "from trident.app.cli import main", "core does not know app"),
         ("core/engine/in_process.py", "import trident.adapters.vertex.application", "core does not know adapters"),
         ("adapters/vertex/application.py", "from trident.app import settings", "adapters does not know app"),
-        (
-            "adapters/vertex/application.py",
-            "from trident.adapters.sagemaker import routes",
-            "one adapter does not know another",
-        ),
         ("adapters/vertex/application.py", "from ..sagemaker.routes import Ping", "one adapter does not know another"),
-        (
-            "adapters/common/routes.py",
-            "from trident.adapters.vertex.application import x",
-            "one adapter does not know another",
-        ),
+        ("adapters/common/routes.py", "from trident.adapters.vertex.x import y", "one adapter does not know another"),
         ("core/frontend/bridge.py", "from trident.core.http.reply import Reply", "stands below or beside"),
-        ("core/scheduling/queue.py", "from trident.core.engine.protocol import Engine", "stands below or beside"),
         ("core/scheduling/queue.py", "from trident.core import engine", "stands below or beside"),
         ("core/scheduling/queue.py", "from ..lifecycle import state", "stands below or beside"),
         ("core/http/views.py", "from trident.core.grpc import codec", "stands below or beside"),
-        (
-            "core/observability/metrics/families.py",
-            "from trident.core.scheduling.queue import Queue",
-            "observability does not know",
-        ),
+        ("core/observability/x.py", "from trident.core.scheduling.queue import Queue", "observability does not know"),
         ("core/odds_and_ends.py", "from trident.core.errors import ServerError", "has no place in CORE_ORDER"),
-        ("core/scheduling/queue.py", "import gevent.event", "gevent belongs in"),
         ("core/http/views.py", "def late() -> None:\n    from gevent import sleep", "gevent belongs in"),
-        ("core/lifecycle/load.py", "from flask import Flask", "flask belongs in"),
         ("app/cli.py", "import flask", "flask belongs in"),
-        ("core/http/views.py", "import gunicorn.http", "gunicorn belongs in"),
-        ("core/engine/in_process.py", "import grpc", "grpc belongs in"),
         ("core/config/autocomplete.py", "import onnxruntime as ort", "names onnxruntime"),
-        ("app/sites/site.py", "from trident.core.backends.onnxruntime import backend", "names onnxruntime"),
         ("core/lifecycle/loader.py", "settings = settings_of('onnxruntime')", "names onnxruntime"),
         ("core/engine/in_process.py", "backend = OnnxRuntimeBackend()", "names onnxruntime"),
         ("core/engine/in_process.py", "import os\nhome = os.environ['HOME']", "touches the environment"),
         ("core/engine/in_process.py", "from os import getenv", "touches the environment"),
-        ("adapters/vertex/application.py", "import os\nos.getenv('AIP_MODE')", "touches the environment"),
         ("core/engine/in_process.py", "from tests.unit import fakes", "tests and tools are not imported"),
     ],
 )
 def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
-    found = breaches(path, source)
-    assert len(found) == 1
-    assert what in found[0]
-    assert found[0].startswith(f"{path}:")
+    (found,) = breaches(path, source)
+    assert what in found
+    assert found.startswith(f"{path}:")
 
 
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        (
-            "app/cli.py",
-            "import os\nfrom trident.adapters import vertex\nfrom trident.core import engine\nos.getpid()",
-        ),
+        ("app/cli.py", "import os\nfrom trident.adapters import vertex\nfrom trident.core import engine\nos.getpid()"),
         ("app/process/environment.py", "import os\nos.environ"),
         ("adapters/vertex/settings.py", "from os import environ"),
-        ("adapters/vertex/application.py", "from trident.adapters.vertex.settings import X\nfrom flask import request"),
+        ("adapters/vertex/application.py", "from trident.adapters.vertex.x import X\nfrom flask import request"),
         ("adapters/vertex/application.py", "from trident.adapters.common.routes import metrics_route"),
-        ("app/emulators/vertex/container.py", "from trident.app.emulators.container import Container"),
-        ("app/emulators/container.py", "from trident.app.emulators.report import seconds"),
-        ("core/frontend/gevent_bridge.py", "from trident.core.engine.protocol import Engine"),
-        ("core/frontend/gevent_bridge.py", "from greenlet import getcurrent"),
-        (
-            "core/scheduling/queue.py",
-            "from trident.core.observability.log import Log\nfrom . import policy",
-        ),
-        ("core/config/parse.py", "from tritonclient.grpc import model_config_pb2"),
+        ("core/frontend/gevent_bridge.py", "from trident.core.engine.protocol import Engine\nimport greenlet"),
+        ("core/scheduling/queue.py", "from trident.core.observability.log import Log\nfrom . import policy"),
         ("core/backends/backend.py", '"""docs/spec/onnxruntime-backend.md"""'),
-        (
-            "core/backends/onnxruntime/backend.py",
-            "import onnxruntime\nfrom trident.core.backends.backend import Backend",
-        ),
+        ("core/backends/onnxruntime/backend.py", "import onnxruntime"),
     ],
 )
 def test_the_checker_lets_the_right_direction_pass(path: str, source: str) -> None:

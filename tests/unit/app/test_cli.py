@@ -10,11 +10,14 @@ import pytest
 from tests.project import ROOT
 from trident.app import cli
 from trident.app.cli import main
-from trident.app.settings.server import ServerSettings
+from trident.app.commands import completion
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.version import BUILD, VERSION
 
-# None of these modules is needed to print the version.
-HEAVY = {"numpy", "flask", "gevent", "gunicorn", "onnxruntime", "google.protobuf", "grpc", "werkzeug"}
+# What serves. Each process of the server imports what it needs of these after the fork.
+SERVING = {"flask", "gevent", "google.protobuf", "grpc", "hpack", "jinja2", "numpy", "onnxruntime", "prometheus_client"}
+SERVING |= {"shtab", "werkzeug"}
 
 
 class Served:
@@ -91,6 +94,7 @@ def test_words_after_serve_are_model_repositories(arguments: list[str], reposito
         (["serv"], "Unexpected argument: serv\ndid you mean `trident serve`?\n"),
         (["models"], "Unexpected argument: models\nsee `trident --help`\n"),
         (["validate"], "a model repository is missing: trident validate REPO\n"),
+        (["completion", "tcsh"], "a shell must be named: trident completion bash|zsh|fish\n"),
     ],
 )
 def test_a_mistake_prints_the_reason_and_returns_1(
@@ -111,15 +115,32 @@ def test_a_server_that_cannot_start_prints_the_reason_and_returns_1(
     assert '] "error: creating server: Invalid argument - cannot open the log file ' in error
 
 
-def test_version_imports_no_heavy_module() -> None:
-    code = (
-        "import sys; from trident.app.cli import main; main(['--version']); main(['serve', '--help']); "
-        "print(*sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert HEAVY & set(run.stdout.split()) == set()
+@pytest.mark.parametrize(
+    ("code", "unneeded"),
+    [
+        ("from trident.app.cli import main; main(['--version']); main(['serve', '--help'])", SERVING | {"gunicorn"}),
+        # The main process of a server.
+        ("import trident.app.cli, trident.app.settings.reading, trident.app.commands.serve", SERVING),
+    ],
+)
+def test_what_does_not_serve_imports_nothing_that_does(code: str, unneeded: set[str]) -> None:
+    command = [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert unneeded & set(ended.stdout.split()) == set()
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["version"] == VERSION
+
+
+# --- completion
+
+
+def test_every_command_and_option_of_serve_is_completed() -> None:
+    assert {each.name.partition(" ")[0] for each in completion.COMMANDS} == {"", *cli.COMMANDS}
+    (serve,) = (each for each in completion.COMMANDS if each.name == "serve")
+    expected = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag}
+    assert {each.flag for each in serve.options} == expected | {"help"}
+    assert completion.outline(SERVER_OPTIONS["repository_poll_secs"]) == "Seconds between two polls"
+    assert all(completion.outline(each) for each in UNUSED_OPTIONS)

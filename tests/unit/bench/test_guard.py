@@ -38,29 +38,24 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_is_the_newest_release_before_head(checkout: Path) -> None:
-    _git(checkout, "tag", "v1.0.0", "HEAD~2")
-    _git(checkout, "tag", "v1.1.0", "HEAD~1")
-    _git(checkout, "tag", "nightly", "HEAD~1")
-    commit = find(checkout)
-    assert (commit.subject, commit.why) == ("two", "the last release, v1.1.0")
-
-
-def test_a_release_at_head_is_not_compared_with_itself(checkout: Path) -> None:
-    _git(checkout, "tag", "v1.0.0", "HEAD~2")
-    _git(checkout, "tag", "v2.0.0", "HEAD")
-    assert find(checkout).subject == "one"
-
-
-def test_without_a_release_it_is_the_parent_and_says_so(checkout: Path) -> None:
-    commit = find(checkout)
-    assert commit.subject == "two"
-    assert "parent of HEAD, because no tag v*" in str(commit)
-
-
-def test_a_named_commit_wins_over_a_release(checkout: Path) -> None:
-    _git(checkout, "tag", "v1.0.0", "HEAD~1")
-    assert find(checkout, "HEAD~2").subject == "one"
+@pytest.mark.parametrize(
+    ("tags", "named", "subject", "why"),
+    [
+        ({"v1.0.0": "HEAD~2", "v1.1.0": "HEAD~1", "nightly": "HEAD~1"}, "", "two", "the last release, v1.1.0"),
+        # A release is not compared with itself.
+        ({"v1.0.0": "HEAD~2", "v2.0.0": "HEAD"}, "", "one", "the last release, v1.0.0"),
+        ({}, "", "two", "parent of HEAD, because no tag v*"),
+        ({"v1.0.0": "HEAD~1"}, "HEAD~2", "one", ""),
+    ],
+)
+def test_the_commit_is_a_named_one_or_the_newest_release_before_head(
+    checkout: Path, tags: dict[str, str], named: str, subject: str, why: str
+) -> None:
+    for tag, commit in tags.items():
+        _git(checkout, "tag", tag, commit)
+    found = find(checkout, named) if named else find(checkout)
+    assert found.subject == subject
+    assert why in str(found)
 
 
 def test_a_folder_is_compared_where_it_lies(checkout: Path, tmp_path: Path) -> None:
@@ -70,13 +65,10 @@ def test_a_folder_is_compared_where_it_lies(checkout: Path, tmp_path: Path) -> N
     assert (other / "trident").is_dir()
 
 
-@pytest.mark.parametrize("name", ["nothing", "--version"])
-def test_an_unknown_commit_is_refused_with_the_cure(checkout: Path, name: str) -> None:
-    with pytest.raises(SystemExit, match=f"no commit {name}.*--against"):
-        find(checkout, name)
-
-
-def test_a_checkout_without_history_is_refused_with_the_cure(checkout: Path) -> None:
+def test_a_commit_that_is_not_there_is_refused_with_the_cure(checkout: Path) -> None:
+    for name in ("nothing", "--version"):
+        with pytest.raises(SystemExit, match=f"no commit {name}.*--against"):
+            find(checkout, name)
     _git(checkout, "checkout", "--quiet", "HEAD~2")
     with pytest.raises(SystemExit, match="fetch more history"):
         find(checkout)
@@ -84,21 +76,14 @@ def test_a_checkout_without_history_is_refused_with_the_cure(checkout: Path) -> 
 
 def test_the_files_are_those_of_the_commit_and_gone_at_the_end(checkout: Path) -> None:
     (checkout / "content").write_text("not committed")
-    with checked_out(checkout, find(checkout)) as folder:
+    with pytest.raises(KeyError), checked_out(checkout, find(checkout)) as folder:  # noqa: PT012
         assert (folder / "content").read_text() == "two"
         # What the servers leave there is removed too.
         (folder / "left").write_text("bytecode")
-    assert not folder.exists()
+        raise KeyError
     assert not folder.parent.exists()
     assert _git(checkout, "worktree", "list").count("\n") == 0
     assert (checkout / "content").read_text() == "not committed"
-
-
-def test_the_files_are_gone_after_an_error(checkout: Path) -> None:
-    with pytest.raises(KeyError), checked_out(checkout, find(checkout)) as folder:
-        raise KeyError
-    assert not folder.exists()
-    assert _git(checkout, "worktree", "list").count("\n") == 0
 
 
 def _checkout(folder: Path, *options: str) -> Path:

@@ -49,34 +49,26 @@ def unpublished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_quiet_run_is_published(tmp_path: Path) -> None:
-    page = written(tmp_path / "results", QUIET, QUIET)
+    page = written(tmp_path / "results", QUIET, QUIET, "--crowded")
     assert page.parent == tmp_path / "results"
     assert page.read_text() == "text"
     assert page.with_suffix(".json").read_text() == "{}"
     assert page.name.endswith("-part.md")
+    assert CROWDED not in machine_sentence(QUIET)
 
 
-def test_a_run_does_not_begin_on_a_crowded_machine(tmp_path: Path) -> None:
+def test_a_crowded_run_does_not_begin_or_is_not_published_unless_it_is_marked(
+    tmp_path: Path, unpublished: Path
+) -> None:
     with pytest.raises(SystemExit, match=r"other processes took 40% .* --crowded"):
-        written(tmp_path, BUSY, QUIET)
-
-
-def test_a_run_that_was_crowded_meanwhile_is_not_published(tmp_path: Path, unpublished: Path) -> None:
+        written(tmp_path / "results", BUSY, QUIET)
     page = written(tmp_path / "results", QUIET, BUSY)
     assert page.parent == unpublished
     assert not (tmp_path / "results").exists()
-
-
-def test_the_override_publishes_a_crowded_run_with_a_mark(tmp_path: Path) -> None:
     page = written(tmp_path / "results", BUSY, BUSY, "--crowded")
     assert page.parent == tmp_path / "results"
     assert page.name.endswith("-crowded.md")
     assert CROWDED in machine_sentence(BUSY)
-
-
-def test_the_override_leaves_a_quiet_run_unmarked(tmp_path: Path) -> None:
-    assert "crowded" not in written(tmp_path, QUIET, QUIET, "--crowded").name
-    assert CROWDED not in machine_sentence(QUIET)
 
 
 def test_the_ratio_is_the_median_of_the_pairs_ratios() -> None:

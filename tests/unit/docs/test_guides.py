@@ -24,7 +24,6 @@ from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
 from tests.unit.docs.test_troubleshooting import in_source, rows
 from trident.adapters.common.options import Option
-from trident.app.cli import main
 from trident.app.commands import bench as bench_command
 from trident.app.commands import import_model as import_command
 from trident.app.commands import init as init_command
@@ -121,13 +120,6 @@ def test_the_table_of_options_knows_tritons_and_its_notes() -> None:
     options = [each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag and not each.own]
     assert {name for each in options for name in each.names} == TRITONS
     assert OPTION_NOTES.keys() <= TRITONS
-
-
-def test_an_option_without_effect_is_accepted_and_reported() -> None:
-    settings = read_settings(
-        ["--model-repository=/models", "--buffer-manager-thread-count=1", "--cache-directory=/x"], {}
-    )
-    assert set(settings.without_effect) == {"--buffer-manager-thread-count", "--cache-directory"}
 
 
 OF_SERVERS = {
@@ -298,9 +290,3 @@ def test_the_named_file_contains_every_figure(page: str) -> None:
 
 def test_an_invented_figure_is_found() -> None:
     assert strange_figures(TUNING.replace("| 50,430 |", "| 99,614 |")) == ["99,614"]
-
-
-def test_validate_reports_a_right_repository_with_status_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", "max_batch_size: 8")
-    assert main(["validate", str(tmp_path)]) == 0
-    assert capsys.readouterr().out

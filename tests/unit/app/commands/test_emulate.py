@@ -1,23 +1,26 @@
-"""`trident emulate`: its platforms, the options of SageMaker, and the signals that stop it."""
+"""`trident emulate`: its platforms, the signals that stop it, and the options of SageMaker and Vertex AI."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
+from trident.app.commands import emulate_sagemaker, emulate_vertex
 from trident.app.commands.emulate import platform_of, stop_signals
-from trident.app.commands.emulate_sagemaker import read_options
-from trident.app.emulators.sagemaker.emulator import EmulatorOptions
+from trident.app.emulators.sagemaker.emulator import EmulatorOptions as SageMakerOptions
 from trident.app.emulators.sagemaker.hosting import Hosting
+from trident.app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
+from trident.app.emulators.vertex.emulator import EmulatorOptions as VertexOptions
+from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits, batch_limits
 
 
 @pytest.mark.parametrize(
@@ -82,45 +85,123 @@ def test_a_signal_at_any_moment_does_not_block_the_main_thread() -> None:
     subprocess.run([sys.executable, "-c", _MANY_SIGNALS], check=True, timeout=120)
 
 
+# --- the options of SageMaker
+
 PLAIN = Hosting()
 
 
-def read(*arguments: str) -> EmulatorOptions:
-    return replace(read_options(arguments, {"HERE": "1"}), hosting=PLAIN)
+def sagemaker(*arguments: str) -> SageMakerOptions:
+    return replace(emulate_sagemaker.read_options(["sagemaker", *arguments], {"HERE": "1"}), hosting=PLAIN)
 
 
-def options(**more: Any) -> EmulatorOptions:
-    return EmulatorOptions(
-        command=(sys.executable, "-P", "-m", "trident.app"), environment={"HERE": "1"}, hosting=PLAIN, **more
-    )
-
-
-def test_a_model_is_the_only_required_argument() -> None:
-    assert read("sagemaker", "m.tar.gz") == options(model="m.tar.gz")
-
-
-def test_all_options_are_read() -> None:
-    found = read("sagemaker", "--multi-model", "--port=8199", "--env=A=1", "--env", "B=x=y", "--env=C=", "folder")
+def test_the_options_of_sagemaker_are_read() -> None:
+    command = (sys.executable, "-P", "-m", "trident.app")
+    plain = SageMakerOptions(model="m.tar.gz", command=command, environment={"HERE": "1"}, hosting=PLAIN)
+    assert sagemaker("m.tar.gz") == plain
+    found = sagemaker("--multi-model", "--port=8199", "--env=A=1", "--env", "B=x=y", "--env=C=", "folder")
     variables = {"A": "1", "B": "x=y", "C": ""}
-    assert found == options(model="folder", multi_model=True, api_port=8199, variables=variables)
+    assert found == replace(plain, model="folder", multi_model=True, api_port=8199, variables=variables)
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["sagemaker"], "one model must be named"),
-        (["sagemaker", "a", "b"], "one model must be named"),
-        (["sagemaker", "a", "--port=x"], "--port"),
-        (["sagemaker", "a", "--port=65536"], "--port"),
-        (["sagemaker", "a", "--env=A"], "NAME=VALUE"),
-        (["sagemaker", "a", "--env==1"], "NAME=VALUE"),
-        (["sagemaker", "a", f"--env=A={'x' * 1025}"], "at most 1024 bytes"),
-        (["sagemaker", "a", *(f"--env=A{n}=1" for n in range(101))], "at most 100 variables"),
-        (["sagemaker", "a", *(f"--env=A{n}={'x' * 1000}" for n in range(40))], "32768 in all"),
-        (["sagemaker", "a", "--multi-modal"], "did you mean --multi-model?"),
+        ([], "one model must be named"),
+        (["a", "b"], "one model must be named"),
+        (["a", "--port=65536"], "--port"),
+        (["a", "--env=A"], "NAME=VALUE"),
+        (["a", "--env==1"], "NAME=VALUE"),
+        (["a", f"--env=A={'x' * 1025}"], "at most 1024 bytes"),
+        (["a", *(f"--env=A{n}=1" for n in range(101))], "at most 100 variables"),
+        (["a", *(f"--env=A{n}={'x' * 1000}" for n in range(40))], "32768 in all"),
+        (["a", "--multi-modal"], "did you mean --multi-model?"),
+        (["a", "--batch=in"], "has both an input and an output"),
+        (["a", "--batch=in", "--output=out", "--port=1"], "neither several models nor an endpoint"),
     ],
 )
-def test_invalid_options_are_refused(arguments: list[str], text: str) -> None:
-    with pytest.raises(BadOption) as refusal:
-        read(*arguments)
-    assert text in str(refusal.value)
+def test_what_sagemaker_would_refuse_is_refused(arguments: list[str], text: str) -> None:
+    with pytest.raises(BadOption, match=re.escape(text)):
+        sagemaker(*arguments)
+
+
+# --- the options of Vertex AI
+
+
+def vertex(*arguments: str) -> VertexOptions:
+    return emulate_vertex.read_options(["vertex", *arguments], {"HERE": "1"})
+
+
+def test_a_model_is_the_only_required_argument_of_vertex() -> None:
+    options = vertex("gs://bucket/mine/")
+    assert (options.model, options.deployment) == ("gs://bucket/mine/", Deployment(display_name="mine"))
+    assert options.limits == PlatformLimits()
+    assert (options.api_port, options.arguments, options.variables, options.batch) == (0, (), {}, None)
+    assert options.environment == {"HERE": "1"}
+    assert list(options.command[-2:]) == ["trident.app", "serve"]
+
+
+def test_routes_variables_and_limits_are_read() -> None:
+    options = vertex("m", "--env=A=1", "--env", "B_2=x=y", "--predict-route=/predict", "--health-route=/health")
+    assert options.variables == {"A": "1", "B_2": "x=y"}
+    assert (options.deployment.predict_path, options.deployment.health_path) == ("/predict", "/health")
+    options = vertex("m", "--invoke-route-prefix=/*")
+    assert options.deployment.is_invoked
+    assert "/invoke/" in emulate_vertex.example(options, "http://h:1")
+    assert "PredictionServiceClient" in emulate_vertex.example(vertex("m"), "http://h:1")
+    assert (vertex("m").limits.body_bytes, vertex("m").limits.inference_s) == (10_000_000, 600.0)
+    shared = vertex("m", "--endpoint-type=shared")
+    assert (shared.limits.body_bytes, shared.limits.inference_s) == (1_500_000, 60.0)
+    assert shared.deployment.endpoint_type is EndpointType.SHARED
+    longer = vertex("m", "--inference-timeout=3600", "--deployment-timeout=7200")
+    assert (longer.limits.inference_s, longer.limits.deployment_s) == (3600.0, 7200.0)
+
+
+def test_a_batch_job_is_read() -> None:
+    options = vertex("m", "--batch=in.csv", "--output", "out", "--key-field=id", "--batch-size=8")
+    assert options.batch == BatchOptions(
+        input=Path("in.csv"),
+        output=Path("out"),
+        instances_format=InstancesFormat.CSV,
+        config=InstanceConfig(key_field="id"),
+        batch_size=8,
+    )
+    assert options.limits == batch_limits()
+    more = ["--instances-format=jsonl", "--instance-type=array", "--included-fields=b,a", '--model-parameters={"x": 1}']
+    batch = vertex("m", "--batch=in", "--output=out", *more).batch
+    assert batch is not None
+    assert batch.instances_format is InstancesFormat.JSONL
+    assert batch.config == InstanceConfig(instance_type=InstanceType.ARRAY, included_fields=("b", "a"))
+    assert batch.parameters == {"x": 1}
+
+
+JOB = "a --batch=in.csv --output=out"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--args=a", "it goes with a model"),
+        ("a b", "at most one model"),
+        ("a --port=x", "--port"),
+        ("a --env=A", "NAME=VALUE"),
+        ("a --env=AIP_MODE=x", "names that begin with AIP_"),
+        ("a --env=a-b=x", "'a-b' is not a valid name"),
+        ("a --endpoint-type=private", "dedicated, shared"),
+        ("a --inference-timeout=3601", "at most 3600 s"),
+        ("a --inference-timeout=10 --endpoint-type=shared", "cannot be set"),
+        ("a --deployment-timeout=7201", "at most 7200 s"),
+        ("a --predict-route=predict", "the path of a URL"),
+        ("a --invoke-route-prefix=/v2", "takes only /*"),
+        ("a --invoke-route-prefix=/* --predict-route=/p", "not both"),
+        ("a --invoke-route-prefix=/* --endpoint-type=shared", "needs a dedicated endpoint"),
+        ("a --output=out", "goes with --batch"),
+        ("a --batch=in.csv", "--output"),
+        (f"{JOB} --port=1", "has no endpoint"),
+        (f"{JOB} --batch-size=0", "--batch-size"),
+        (f"{JOB} --model-parameters={{", "JSON document"),
+        ("a --multi-model", "unknown option"),
+    ],
+)
+def test_what_vertex_ai_would_refuse_is_refused(line: str, text: str) -> None:
+    with pytest.raises(BadOption, match=re.escape(text)):
+        vertex(*line.split())

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from trident.adapters.common.options import BadOption
 from trident.app.cli import main
 from trident.app.commands.trace import Span, draw, read_requests
 
@@ -46,42 +45,15 @@ def test_an_ensemble_in_any_order(tmp_path: Path) -> None:
     assert [span.duration_ns for span in request.span.spans] == [1, 8, 1]
 
 
-def test_a_file_of_triton_with_all_events_in_one_object(tmp_path: Path) -> None:
+def test_files_of_triton_those_that_are_still_written_and_parents_in_a_circle(tmp_path: Path) -> None:
     events = [{"name": "GRPC_WAITREAD_START", "ns": 1}, {"name": "GRPC_WAITREAD_END", "ns": 2}]
     events += [{"name": "REQUEST_START", "ns": 3}, {"name": "REQUEST_END", "ns": 9}]
     path = write(tmp_path / "t", {"model_name": "m", "model_version": -1, "id": 7, "timestamps": events})
-    assert [names(request.span) for request in read_requests(path)] == [["trace 7", ["receive"], ["m v-1"]]]
-
-
-def test_a_file_that_is_still_written(tmp_path: Path) -> None:
-    path = write(tmp_path / "t", *times(1, REQUEST_START=1, REQUEST_END=2))
     path.write_text(path.read_text().removesuffix("]"))
-    assert len(read_requests(path)) == 1
-
-
-def test_parents_in_a_circle_are_no_endless_tree(tmp_path: Path) -> None:
+    assert [names(request.span) for request in read_requests(path)] == [["trace 7", ["receive"], ["m v-1"]]]
     headers = [{"id": number, "model_name": "m", "parent_id": 3 - number} for number in (1, 2)]
     path = write(tmp_path / "t", *headers, *times(1, REQUEST_START=1), *times(2, REQUEST_START=1))
     assert read_requests(path) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("x", "is no trace file"),
-        ("{}", "has no traces with timestamps"),
-        ("[1]", "is no trace file"),
-        ('[{"id": 1, "timestamps": [{"name": "X"}]}]', "is no trace file"),
-        ('[{"id": 1, "model_name": "m"}]', "has no traces with timestamps"),
-        ("[]", "has no traces with timestamps"),
-    ],
-)
-def test_other_files_are_refused(tmp_path: Path, text: str, reason: str) -> None:
-    (tmp_path / "t").write_text(text)
-    with pytest.raises(BadOption, match=reason):
-        read_requests(tmp_path / "t")
-    with pytest.raises(BadOption, match="cannot be read"):
-        read_requests(tmp_path / "missing")
 
 
 def test_a_tree_has_a_line_for_each_span_with_its_bar() -> None:
@@ -105,18 +77,11 @@ def test_every_bar_is_seen_and_no_name_changes_the_terminal() -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    objects = []
+    objects: list[Any] = []
     for number, (request_id, end) in enumerate((("a", 20), ("b", 40), ("a", 30)), 1):
         objects.append({"id": number, "model_name": "m", "model_version": 1, "request_id": request_id})
-        for name, ns in (("REQUEST_START", 10), ("REQUEST_END", end)):
-            objects.append({"id": number, "timestamps": [{"name": name, "ns": ns * 1_000_000}]})
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(objects))
-    return path
-
-
-def durations(text: str) -> list[str]:
-    return [line.split()[2] for line in text.splitlines() if line.startswith("request")]
+        objects += times(number, REQUEST_START=10_000_000, REQUEST_END=end * 1_000_000)
+    return write(tmp_path / "trace.json", *objects)
 
 
 @pytest.mark.parametrize(
@@ -132,20 +97,26 @@ def test_requests_are_shown(
     file: Path, capsys: pytest.CaptureFixture[str], options: list[str], shown: list[str]
 ) -> None:
     assert main(["trace", *options, str(file)]) == 0
-    assert durations(capsys.readouterr().out) == shown
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines if line.startswith("request")] == shown
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("text", "options", "reason"),
     [
-        ([], "one trace file is expected"),
-        (["FILE", "FILE"], "one trace file is expected"),
-        (["FILE", "--request=c"], "has no such request"),
-        (["FILE", "--slowest=0"], "out of bound"),
+        *((text, ["FILE"], "is no trace file") for text in ("x", "[1]", '[{"id": 1, "timestamps": [{"name": "X"}]}]')),
+        *((text, ["FILE"], "has no traces with timestamps") for text in ("{}", "[]", '[{"id": 1, "model_name": "m"}]')),
+        ("", ["missing"], "cannot be read"),
+        ("", [], "one trace file is expected"),
+        ("", ["FILE", "FILE"], "one trace file is expected"),
+        ("", ["FILE", "--request=c"], "has no such request"),
+        ("", ["FILE", "--slowest=0"], "out of bound"),
     ],
 )
-def test_wrong_arguments_are_refused(
-    file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+def test_other_files_and_wrong_arguments_are_refused(
+    file: Path, capsys: pytest.CaptureFixture[str], text: str, options: list[str], reason: str
 ) -> None:
-    assert main(["trace", *[each.replace("FILE", str(file)) for each in arguments]]) == 1
+    if text:
+        file.write_text(text)
+    assert main(["trace", *[each.replace("FILE", str(file)) for each in options]]) == 1
     assert reason in capsys.readouterr().err

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
 import sys
 import warnings
 import zipfile
@@ -31,7 +30,6 @@ from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_mo
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
 from trident.app.commands.import_model import import_model
-from trident.app.importing.sources import flat_yaml
 
 TABLE = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
 CLASSES = np.digitize(TABLE[:, 0], [-0.5, 0.5])
@@ -97,7 +95,7 @@ def exported(folder: Path) -> Path:
 def mlflow(folder: Path) -> Path:
     write_onnx(folder / "model.onnx")
     (folder / "MLmodel").write_text(
-        "flavors:\n  onnx:\n    data: model.onnx\n    onnx_version: 1.18.0\n  python_function:\n"
+        "flavors:\n  onnx:\n    data: 'model.onnx'\n    onnx_version: 1.18.0\n  python_function:\n"
         "    loader_module: mlflow.onnx\n    python_version: 3.11.7\nmodel_uuid: 5d99ea82\n"
     )
     return folder
@@ -316,20 +314,15 @@ def test_an_archive_of_torchserve_runs_its_own_handler(tmp_path: Path, capsys: p
     assert run(tmp_path / "sums.mar", *options, "--trust-pickle") == 0
     assert "it has loaded, and is not asked" in capsys.readouterr().out
     model = tmp_path / "models" / "sums"
+    tensor = {"datatype": "BYTES", "shape": [2, 1]}
     golden = {
-        "request": {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [2, 1], "data": ["[1, 2]", "[3, 4]"]}]},
-        "response": {
-            "outputs": [
-                {"name": "prediction", "datatype": "BYTES", "shape": [2, 1], "data": ['{"sum": 3}', '{"sum": 7}']}
-            ]
-        },
+        "request": {"inputs": [{"name": "data", **tensor, "data": ["[1, 2]", "[3, 4]"]}]},
+        "response": {"outputs": [{"name": "prediction", **tensor, "data": ['{"sum": 3}', '{"sum": 7}']}]},
     }
     (model / "golden").mkdir()
     (model / "golden" / "sums.json").write_text(json.dumps(golden))
     assert main(["validate", f"{tmp_path}/models"]) == 0
     manifest["model"]["handler"] = "text_classifier"
-    shutil.rmtree(model / "1" / "archive" / "MAR-INF")
-    (model / "1" / "archive" / "MAR-INF").mkdir()
     (model / "1" / "archive" / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
     assert run(model / "1" / "archive", *options) == 1
     assert "import net.pt from it" in capsys.readouterr().err
@@ -341,8 +334,3 @@ def test_the_skeleton_serves_as_it_stands(tmp_path: Path) -> None:
     assert main(["validate", str(tmp_path)]) == 0
     assert main(["init", "ratio", f"--repository={tmp_path}"]) == 1
     assert main(["init", "../ratio", f"--repository={tmp_path}"]) == 1
-
-
-def test_nested_keys_of_yaml_are_read() -> None:
-    text = "flavors:\n  sklearn:\n    pickled_model: 'model.pkl'\n    code: null\nsignature:\n  inputs: '[{\n    a}]'\n"
-    assert flat_yaml(text)["flavors.sklearn.pickled_model"] == "model.pkl"

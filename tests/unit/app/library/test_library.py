@@ -33,16 +33,13 @@ from trident.core.inference.tensors import BY_NAME
 
 pytest_plugins = ["pytester"]
 
-NAMES = set(
-    """
+_NAMES = """
 AccessRefused AlreadyLoaded BackendFailed ConfigInvalid DeadlineExceeded DeviceLost ErrorCode FunctionModel
 InvalidRequest Model ModelLoadFailed ModelLoading ModelNotFound ModelNotReady NotInstalled OpenPorts OutOfMemory Outputs
 QueueFull RepositoryUnavailable RequestCancelled RequestOptions Server ServerError ServerStopping Stream Unsupported
 __version__ model
-""".replace("\n", " ")
-    .strip()
-    .split(" ")
-)
+"""
+NAMES = set(_NAMES.split())
 ROW = np.arange(16, dtype=np.int32)[None]
 SEQUENCE = """
 sequence_batching {
@@ -169,6 +166,8 @@ def test_arrays_go_in_and_come_out(simple: trident.Model) -> None:
     answer["OUTPUT0"][:] = 7  # it is the caller's
     one = simple.with_options(outputs=("OUTPUT1",), id="a").infer({"INPUT0": ROW, "INPUT1": ROW[:, ::-1]})
     assert (list(one), one.id) == (["OUTPUT1"], "a")
+    classes = simple.with_options(outputs=("OUTPUT0",), classes=2).infer(INPUT0=ROW, INPUT1=ROW)
+    assert classes["OUTPUT0"].tolist() == [[b"30:15", b"28:14"]]
 
 
 def test_strings_may_be_of_either_type(server: trident.Server) -> None:
@@ -320,11 +319,6 @@ def test_a_sequence_keeps_its_state(server: trident.Server) -> None:
         model.infer(X=[[1]])
 
 
-def test_classes_take_the_place_of_an_output(simple: trident.Model) -> None:
-    answer = simple.with_options(outputs=("OUTPUT0",), classes=2).infer(INPUT0=ROW, INPUT1=ROW)
-    assert answer["OUTPUT0"].tolist() == [[b"30:15", b"28:14"]]
-
-
 # --- the server
 
 
@@ -343,16 +337,10 @@ def test_models_are_loaded_unloaded_and_described(server: trident.Server) -> Non
     assert digits.metadata()["platform"] == "onnxruntime_onnx"
     assert server.metadata()["version"] == trident.__version__
     before = digits.statistics()["inference_count"]
-    digits.infer(digits_input(digits))
+    (taken,) = digits.metadata()["inputs"]
+    digits.infer({taken["name"]: np.zeros([1, *taken["shape"][1:]], BY_NAME[taken["datatype"]].dtype)})
     assert digits.statistics()["inference_count"] == before + 1
     assert "digits" in [each["name"] for each in server.statistics()]
-
-
-def digits_input(model: trident.Model) -> dict[str, Any]:
-    return {
-        each["name"]: np.zeros([1, *(max(1, dim) for dim in each["shape"][1:])], BY_NAME[each["datatype"]].dtype)
-        for each in model.metadata()["inputs"]
-    }
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
@@ -380,17 +368,15 @@ def test_the_ports_answer_beside_the_caller(server: trident.Server) -> None:
             grpc.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
             assert grpc.recv(9)[3] == 4  # its SETTINGS
         assert server.model("upper").infer(TEXT=[["b"]])["UPPER"].item() == b"B"
+    # The same routes for a server of the caller's.
+    parts, status, _ = run_wsgi_app(server.wsgi(), EnvironBuilder(path="/v2/models/upper").get_environ())
+    assert (json.loads(b"".join(parts))["name"], status) == ("upper", "200 OK")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", ports.http), 5)
     assert not [
         each.name for each in threading.enumerate() if each.name.startswith(("trident-ports", "trident-blocking"))
     ]
     assert server.is_ready()
-
-
-def test_the_routes_are_an_application_for_other_servers(server: trident.Server) -> None:
-    parts, status, _ = run_wsgi_app(server.wsgi(), EnvironBuilder(path="/v2/models/upper").get_environ())
-    assert (json.loads(b"".join(parts))["name"], status) == ("upper", "200 OK")
 
 
 @pytest.mark.slow

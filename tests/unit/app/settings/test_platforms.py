@@ -1,18 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trident.adapters.common.options import BadOption, BadValue, SettingRow
 from trident.adapters.sagemaker.settings import SageMakerSettings
 from trident.adapters.vertex.platform import split_groups
-from trident.adapters.vertex.settings import VertexSettings
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 
 
-def opened(found: ServerSettings, name: str) -> object:
+def opened(found: ServerSettings, name: str) -> Any:
     """The settings of a platform whose port is open; None if it is closed."""
     return next((own for platform, own in found.open_platforms.items() if platform.name == name), None)
 
@@ -21,16 +21,6 @@ def sagemaker(found: ServerSettings) -> SageMakerSettings:
     own = opened(found, "sagemaker")
     assert isinstance(own, SageMakerSettings)
     return own
-
-
-def vertex(found: ServerSettings) -> VertexSettings:
-    own = opened(found, "vertex")
-    assert isinstance(own, VertexSettings)
-    return own
-
-
-def addresses(found: ServerSettings) -> dict[str, tuple[str, int]]:
-    return {name: (each.address, each.port) for name, each in found.services().items()}
 
 
 class Container:
@@ -70,7 +60,7 @@ def test_sagemaker_is_detected_by_its_directory(container: Container) -> None:
     assert found.sources["platform"] == str(container.model_root)
     assert found.model_repository == (str(container.model_root),)
     assert (found.any_layout, found.model_control_mode, found.load_model) == (True, "explicit", ("cat",))
-    assert addresses(found) == {"SageMaker": ("0.0.0.0", 8080)}
+    assert {name: each[:2] for name, each in found.services().items()} == {"SageMaker": ("0.0.0.0", 8080)}
     assert (found.exit_timeout_secs, found.shutdown_grace_secs) == (23, 0.0)
     assert (sagemaker(found).default_model, sagemaker(found).sources) == ("cat", {"default_model": "platform"})
     assert SettingRow("allow-http", "false", "platform") in found.describe()
@@ -80,9 +70,6 @@ def test_a_variable_counts_even_if_a_repository_is_given(container: Container) -
     found = container.settings("--model-repository=/models", SAGEMAKER_REGION="eu-west-1")
     assert (found.platform, found.sources["platform"]) == ("sagemaker", "SAGEMAKER_REGION")
     assert (found.model_repository, found.any_layout, found.load_model) == (("/models",), False, ("*",))
-
-
-def test_an_empty_variable_does_not_count(container: Container) -> None:
     assert container.settings("--model-repository=/models", SAGEMAKER_BATCH="").platform == "auto"
 
 
@@ -158,29 +145,18 @@ def test_variables_without_effect_and_misspelled_ones_are_kept_for_the_log(conta
 
 
 @pytest.mark.parametrize(
-    ("environ", "text"),
+    ("name", "text", "reason"),
     [
-        (
-            {"SAGEMAKER_BIND_TO_PORT": "x"},
-            "the variable SAGEMAKER_BIND_TO_PORT is 'x'; it takes a whole number from 0 to 65535",
-        ),
-        (
-            {"SAGEMAKER_TRITON_LOG_INFO": "x"},
-            'Bad variable: "SAGEMAKER_TRITON_LOG_INFO".\ninvalid value for bool option: x; --log-info takes true|false',
-        ),
-        (
-            {"SAGEMAKER_TRITON_ADDITIONAL_ARGS": "--nonsense=1"},
-            'Bad variable: "SAGEMAKER_TRITON_ADDITIONAL_ARGS".\nBad option: "--nonsense".\nunknown option',
-        ),
-        (
-            {"SAGEMAKER_SAFE_PORT_RANGE": "1-2", "SAGEMAKER_TRITON_ALLOW_METRICS": "true"},
-            "The server cannot listen to metrics requests at port 8002, allowed port range is [1, 2]",
-        ),
+        ("BIND_TO_PORT", "x", "the variable SAGEMAKER_BIND_TO_PORT is 'x'; it takes a whole number from 0 to 65535"),
+        ("TRITON_LOG_INFO", "x", "invalid value for bool option: x; --log-info takes true|false"),
+        ("TRITON_ADDITIONAL_ARGS", "--nonsense=1", 'ADDITIONAL_ARGS".\nBad option: "--nonsense".\nunknown option'),
+        ("SAFE_PORT_RANGE", "1-2", "cannot listen to metrics requests at port 8002, allowed port range is [1, 2]"),
     ],
 )
-def test_invalid_settings_of_sagemaker_abort_startup(container: Container, environ: dict[str, str], text: str) -> None:
+def test_invalid_settings_of_sagemaker_abort_startup(container: Container, name: str, text: str, reason: str) -> None:
     container.holds("model.onnx")
-    assert container.refusal(**environ) == text
+    environ = {"SAGEMAKER_TRITON_ALLOW_METRICS": "true", f"SAGEMAKER_{name}": text}
+    assert reason in container.refusal(**environ)
 
 
 CONTAINER = {
@@ -192,47 +168,25 @@ CONTAINER = {
 }
 
 
-def settings(*arguments: str, **environ: str) -> ServerSettings:
-    return read_settings(arguments, environ)
-
-
-def refusal(*arguments: str, **environ: str) -> str:
+def test_variables_of_two_platforms_are_refused_and_a_directory_does_not_count_beside_one(tmp_path: Path) -> None:
+    both = {**CONTAINER, "SAGEMAKER_REGION": "eu-west-1"}
     with pytest.raises(BadOption) as refused:
-        settings(*arguments, **environ)
-    return str(refused.value)
-
-
-def test_variables_of_two_platforms_are_refused() -> None:
-    text = refusal(**CONTAINER, SAGEMAKER_REGION="eu-west-1")
-    assert text == (
+        read_settings([], both)
+    assert str(refused.value) == (
         "the environment has SAGEMAKER_REGION, which shows SageMaker, and AIP_MODE, which shows Vertex AI: choose one "
         "with --platform=sagemaker or --platform=vertex"
     )
-    assert settings("--platform=vertex", **CONTAINER, SAGEMAKER_REGION="x").services().keys() == {
-        "Vertex AI",
-        "metrics",
-    }
-
-
-def test_a_directory_of_sagemaker_does_not_count_on_vertex_ai(tmp_path: Path) -> None:
-    found = settings(**CONTAINER, TRIDENT_SAGEMAKER_MODEL_ROOT=str(tmp_path))
+    assert read_settings(["--platform=vertex"], both).services().keys() == {"Vertex AI", "metrics"}
+    # A port that the platform closes may be named.
+    found = read_settings(["--http-port=9000"], {**CONTAINER, "TRIDENT_SAGEMAKER_MODEL_ROOT": str(tmp_path)})
     assert found.platform == "vertex"
 
 
-PUBLIC_ROUTES = SERVER_OPTIONS["public_routes"].kind
-
-
-def test_public_routes_are_split_into_groups_without_duplicates() -> None:
+def test_public_routes_are_groups_without_duplicates() -> None:
     assert split_groups("health,metrics,health") == ("health", "metrics")
     assert split_groups("none") == ()
-
-
-@pytest.mark.parametrize("text", ["health", "metrics,inference", "none"])
-def test_public_routes_take_the_known_groups(text: str) -> None:
-    assert PUBLIC_ROUTES.parse(text) == text
-
-
-@pytest.mark.parametrize("text", ["", "helth", "health,none"])
-def test_public_routes_refuse_an_unknown_group(text: str) -> None:
-    with pytest.raises(BadValue, match="--public-routes: "):
-        PUBLIC_ROUTES.parse(text)
+    kind = SERVER_OPTIONS["public_routes"].kind
+    assert [kind.parse(text) for text in ("health", "metrics,inference", "none")]
+    for text in ("", "helth", "health,none"):
+        with pytest.raises(BadValue, match="--public-routes: "):
+            kind.parse(text)
