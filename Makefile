@@ -13,13 +13,13 @@ COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py \
   $(addprefix app/worker/,http1 http2 test_connection.py test_io.py test_web_socket.py)) $(addprefix tests/unit/core/, \
   $(addprefix backends/,test_in_process.py tensors python/test_batches.py python/test_instance.py python/test_process.py) \
   config/test_request_validator.py engine \
-  $(addprefix frontend/test_,body.py bridge.py default_model.py gevent_bridge.py infer_many.py request.py) \
+  $(addprefix frontend/test_,bridge.py gevent_bridge.py request.py response_stream.py) \
   grpc \
   $(addprefix http/test_,application.py infer_route.py known_texts.py v2_requests.py v2_responses.py v2_json.py v2_routes.py) \
   inference interprocess/test_frames.py interprocess/test_shared_memory.py \
   observability/test_statistics.py \
-  $(addprefix remote/test_,connection.py engine_client.py engine_server.py front_end.py wire.py) \
-  test_memo.py waiting) \
+  $(addprefix remote/test_,engine_client.py engine_server.py wire.py) \
+  test_buffers.py test_memo.py waiting) \
   $(wildcard tests/unit/core/scheduling/test_*.py) \
   tests/contract/http/test_golden.py tests/contract/grpc/test_golden.py
 GUARD_ARGS ?=

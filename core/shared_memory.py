@@ -10,7 +10,7 @@ their descriptors, which fails with an error instead.
             ├── SystemMemory   an object of POSIX shared memory
             └── CudaMemory     an allocation on a GPU, through the handles of CUDA IPC (CudaDriver)
     Attachment         the regions that one request uses
-    BufferPool         memory into which inputs are copied (core/buffer_pool.py)
+    BufferPool         memory into which inputs are copied (core/buffers.py)
 
 Source: docs/spec/shared-memory.md.
 """
@@ -32,7 +32,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trident.core.buffer_pool import BufferPool
+from trident.core.buffers import BufferPool
 from trident.core.cuda import CudaDriver, CudaError
 from trident.core.errors import InvalidRequest, OutOfMemory, RegionExists, RegionFailed, RegionNotFound, ServerError
 from trident.core.inference.pending_request import PendingRequest

@@ -18,8 +18,7 @@ from trident.core.inference.pending_request import CancelCause
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, REQUEST, LatencyOptions
-from trident.core.observability.metrics.exposition import MetricFamily
-from trident.core.observability.metrics.families import log_family, metric_families
+from trident.core.observability.metrics.families import MetricFamily, log_family, metric_families
 from trident.core.observability.metrics.snapshot import (
     DeviceMemoryMetrics,
     DownloadMetrics,
@@ -33,7 +32,7 @@ from trident.core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
-from trident.core.observability.metrics_report import FIGURES
+from trident.core.observability.metrics_log import FIGURES
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BatchTuning, BucketUse, FailureReason
 from trident.core.observability.tracing.trace import TraceCounts

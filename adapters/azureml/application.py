@@ -10,8 +10,7 @@ from functools import partial
 from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE
 from trident.adapters.common.platform import Host
 from trident.adapters.common.routes import BODY_STATUSES, FORMAT_ANSWER, FORMAT_BODY, PROGRESS, absent_route, status_in
-from trident.core.frontend.default_model import DefaultModel
-from trident.core.frontend.request import LATEST
+from trident.core.frontend.request import LATEST, DefaultModel
 from trident.core.http.admin import live, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.dataplane import infer_body, one_response, read_body

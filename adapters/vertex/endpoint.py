@@ -13,8 +13,7 @@ from trident.adapters.vertex.settings import VertexSettings
 from trident.core.engine.protocol import Engine
 from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, ServerError
 from trident.core.frontend.bridge import Bridge, ClientGone
-from trident.core.frontend.default_model import DefaultModel
-from trident.core.frontend.request import version_number
+from trident.core.frontend.request import DefaultModel, version_number
 from trident.core.http.reply import BODY_KEY, CLIENT_GONE_KEY, Environ
 from trident.core.inference.tensors import Buffer
 

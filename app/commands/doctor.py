@@ -38,13 +38,12 @@ from trident.app.commands.doctor_repositories import (
 from trident.app.commands.server_answers import DENIED, Answer, Ask, NoAnswer, ask
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.process.files import IN_MEMORY, NoTemporaryDirectory, max_connections, temporary_directory
-from trident.app.process.port_owner import owner_of
 from trident.app.settings.reading import read_settings, with_repositories
 from trident.app.settings.server import HTTP, ServerSettings, Service
 from trident.app.supervisor.start import Topology, choose_topology
 from trident.app.terminal import counted
 from trident.app.version import VERSION
-from trident.app.worker.listening_sockets import BindFailed, close_listener, open_listener
+from trident.app.worker.listening_sockets import BindFailed, close_listener, open_listener, owner_of
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import DeviceSupport, ProviderState, device_support
 from trident.core.cuda import gpu_ids

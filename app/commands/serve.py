@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from trident.adapters.common.options import BadOption
 from trident.app.process.environment import announce_metrics_directory
+from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import GRPC, METRICS, ServerSettings, Service
-from trident.app.sites.credentials import Credentials
-from trident.app.supervisor.engine_child import EngineChild
-from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.app.sites.site import Credentials
+from trident.app.supervisor.arbiter import EngineChild
 from trident.app.supervisor.server import ServerConfiguration
 from trident.app.supervisor.server import serve as run_server
 from trident.app.supervisor.start import FailureNote, Topology, choose_topology

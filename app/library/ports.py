@@ -16,13 +16,13 @@ from gunicorn.config import Config
 from trident.app.process.files import IN_MEMORY
 from trident.app.settings.server import METRICS, ServerSettings
 from trident.app.sites.applications import Applications, grpc_ports, make_hub_bridge
-from trident.app.sites.credentials import Credentials, http_tls
+from trident.app.sites.site import Credentials, http_tls
 from trident.app.supervisor.server import GunicornLog
 from trident.app.worker.limits import ConnectionLimits, StopTimes
 from trident.app.worker.listening_sockets import open_listener
 from trident.app.worker.worker import TridentWorker
+from trident.core.buffers import Allocate
 from trident.core.engine.in_process import InferenceEngine
-from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
 
 _CONNECTIONS = 1000

@@ -20,8 +20,7 @@ from trident.app.settings.groups import PLAIN
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.settings.sources import nearest
-from trident.app.sites.engine_start import engine_options
-from trident.app.sites.start import start_failure
+from trident.app.sites.engine_start import engine_options, start_failure
 from trident.core.backends.registry import installed_backends
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, ServerStopping

@@ -14,7 +14,6 @@ import logging
 import math
 import os
 import sys
-import tempfile
 import threading
 import time
 from types import TracebackType
@@ -91,7 +90,7 @@ class _CapturedFile:
     def __init__(self, descriptor: int, level: int) -> None:
         self.descriptor = descriptor
         self._level = level
-        self._file = _memory_file()
+        self._file = os.memfd_create("trident-output")
         self._freed = 0
 
     def open_writer(self) -> int:
@@ -144,15 +143,6 @@ def capture_output() -> CapturedOutput | None:
     except OSError as error:
         _log.warning("what native libraries print cannot be logged: %s", error)
         return None
-
-
-def _memory_file() -> int:
-    try:
-        return os.memfd_create("trident-output")
-    except OSError:  # a sandbox without it
-        descriptor, path = tempfile.mkstemp(prefix="output-")
-        os.unlink(path)
-        return descriptor
 
 
 def log_stray_messages() -> None:

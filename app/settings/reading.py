@@ -20,7 +20,6 @@ from trident.app.settings.groups import PLAIN, PLATFORMS, UNUSED_OPTIONS
 from trident.app.settings.server import PLATFORM_OPTIONS, SERVER_OPTIONS, ServerSettings, cache_directory
 from trident.app.settings.sources import ENVIRONMENT, FLAG, CommandLine, PlatformText, collect, parse_arguments
 from trident.core.errors import ConfigInvalid, ServerError
-from trident.core.observability.metrics_report import RESERVED_NAMES
 from trident.core.repository.stores.object_store import name_problem
 
 if TYPE_CHECKING:
@@ -355,6 +354,10 @@ def _check_metrics_log(settings: ServerSettings) -> None:
         reason = f"it takes 1 to {_LONGEST_NAME} printable ASCII characters that do not begin with a colon or AWS/"
         raise BadOption.of("--metrics-log-namespace", reason)
     dimensions = settings.metrics_log_dimensions
+    if not dimensions:
+        return
+    from trident.core.observability.metrics_log import RESERVED_NAMES  # imports numpy
+
     if len(dimensions) > _MOST_DIMENSIONS:
         raise BadOption.of("--metrics-log-dimension", f"at most {_MOST_DIMENSIONS} dimensions are possible")
     for name, value in dimensions.items():

@@ -14,21 +14,19 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from trident.adapters.common.platform import Host, Platform, PlatformSettings
 from trident.app.settings.server import GRPC as GRPC_SERVICE
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.credentials import Credentials
-from trident.app.sites.site import Http2Port
+from trident.app.sites.site import Credentials, Http2Port
 from trident.app.worker.http2.frames import Http2Limits
+from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
 from trident.core.frontend.access import GRPC, AuthTokens, parse_restricted
-from trident.core.frontend.body import Allocate
 from trident.core.frontend.bridge import Bridge, ThreadBridge, TimeSlice
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsApplication, MetricsPage, request_metrics_page
 from trident.core.http.routes import ROUTES
-from trident.core.observability.metrics.exposition import render
-from trident.core.observability.metrics.families import log_family, metric_families
+from trident.core.observability.metrics.families import log_family, metric_families, render
 from trident.core.observability.metrics.snapshot import MetricsOptions
 
 if TYPE_CHECKING:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
+from trident.app.process.files import PrivateDirectory
 from trident.app.process.heap import settle_collector
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.applications import Applications, grpc_ports, make_hub_bridge
-from trident.app.sites.credentials import Credentials, http_tls
-from trident.app.sites.site import Http2Port
-from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.app.sites.site import Credentials, Http2Port, http_tls
 from trident.app.worker.gevent_link import GeventLink
 from trident.core.http.metrics import share_request_counts
 from trident.core.remote.engine_client import RemoteEngine

@@ -8,12 +8,10 @@ from wsgiref.types import WSGIApplication
 
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.applications import Applications, grpc_ports, make_hub_bridge
-from trident.app.sites.credentials import Credentials, http_tls
-from trident.app.sites.engine_start import EngineStart
-from trident.app.sites.site import Http2Port
-from trident.app.sites.start import StartWatch
+from trident.app.sites.engine_start import EngineStart, StartWatch
+from trident.app.sites.site import Credentials, Http2Port, http_tls
+from trident.core.buffers import Allocate
 from trident.core.engine.in_process import InferenceEngine
-from trident.core.frontend.body import Allocate
 from trident.core.observability.metrics_log import Format, MetricsLog, cloud_logging_line, embedded_metrics_line
 
 

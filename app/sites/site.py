@@ -1,4 +1,5 @@
-"""What a worker serves: the applications of its ports, and the engine behind them.
+"""What a worker serves: the applications of its ports, the engine behind them, and from files the certificates that it
+shows to clients and the tokens that it asks for.
 
 Site
 ├── InProcessSite   the engine and the applications in one process (app/sites/in_process.py)
@@ -11,13 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from wsgiref.types import WSGIApplication
 
-from trident.app.worker.http2.frames import Http2Limits
-from trident.app.worker.tls import ServerTls
-from trident.core.frontend.body import Allocate
-from trident.core.grpc.transport import Application
+from trident.app.process.files import FileContent, WatchedFiles
+from trident.app.settings.reading import tls_files
+from trident.app.settings.server import ServerSettings
+from trident.core.frontend.access import AuthTokens, Scope
+
+if TYPE_CHECKING:  # the main process makes the credentials, and imports neither numpy nor gRPC
+    from trident.app.worker.http2.frames import Http2Limits
+    from trident.app.worker.tls import ServerTls
+    from trident.core.buffers import Allocate
+    from trident.core.grpc.transport import Application
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +80,44 @@ class Site(Protocol):
 
     def finish(self, timeout_s: float) -> bool:
         """Stop the engine; requests in flight have `timeout_s` seconds. Off the hub. Returns whether all ended."""
+
+
+class Credentials:
+    """Made in the main process, so that a process that is restarted has valid ones, whatever the files are then.
+
+    `watch` reads changed files again, in the process that calls it. `tokens` are None without a token file, the others
+    without TLS. Raises ConfigInvalid.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.tokens = _tokens(settings)
+        self.http_tls = _tls(settings, "http") if settings.allow_http else None
+        self.grpc_tls = _tls(settings, "grpc") if settings.allow_grpc else None
+        made: tuple[FileContent | None, ...] = (self.tokens, self.http_tls, self.grpc_tls)
+        self._files = WatchedFiles([each for each in made if each is not None])
+
+    def watch(self) -> None:
+        self._files.start()
+
+    def close(self) -> None:
+        self._files.close()
+
+
+def _tokens(settings: ServerSettings) -> AuthTokens | None:
+    if not settings.auth_token_file:
+        return None
+    return AuthTokens(settings.auth_token_file, Scope(settings.auth_token_scope))
+
+
+def _tls(settings: ServerSettings, port: str) -> ServerTls | None:
+    files = tls_files(settings, port)
+    if files is None:
+        return None
+    from trident.app.worker.tls import HTTP1, HTTP2, ServerTls
+
+    return ServerTls(files, HTTP1 if port == "http" else HTTP2)
+
+
+def http_tls(settings: ServerSettings, credentials: Credentials) -> dict[int, ServerTls]:
+    """The TLS of the HTTP port under its number. The ports of platforms and metrics have none."""
+    return {settings.http_port: credentials.http_tls} if credentials.http_tls is not None else {}

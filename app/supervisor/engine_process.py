@@ -21,19 +21,18 @@ from queue import Empty, SimpleQueue
 
 from trident.app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from trident.app.process.environment import show_gpus
+from trident.app.process.files import PrivateDirectory
 from trident.app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock, use_one_heap
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.engine_start import engine_options
+from trident.app.sites.engine_start import StartWatch, engine_options
 from trident.app.sites.in_process import make_metrics_log
-from trident.app.sites.start import StartWatch
-from trident.app.supervisor.private_directory import PrivateDirectory
 from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
 from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.lifecycle.options import EngineOptions, EnginePlace
 from trident.core.observability.hardware import gpu_uuids, trim_heap
 from trident.core.observability.log import reopen_log_if_asked
-from trident.core.remote.control_log import ControlLog, Restoration, own_changes
+from trident.core.remote.changes import ControlLog, Restoration, own_changes
 from trident.core.remote.engine_server import EngineServer
 
 _log = logging.getLogger("trident.engine")

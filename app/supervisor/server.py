@@ -16,8 +16,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
 from trident.app.process.files import IN_MEMORY, raise_file_limit
-from trident.app.supervisor.arbiter import TridentArbiter
-from trident.app.supervisor.engine_child import EngineChild
+from trident.app.supervisor.arbiter import EngineChild, TridentArbiter
 from trident.app.supervisor.start import FailureNote, release_stop_signals, send_noted_signals
 from trident.app.worker.limits import ConnectionLimits, StopTimes
 from trident.app.worker.listening_sockets import Bind, BindFailed, open_listeners

@@ -17,7 +17,7 @@ import gevent
 from trident.app.worker.io import CoarseClock, ReadWatch, SendBatching, drop_sent
 from trident.app.worker.limits import ConnectionLimits
 from trident.app.worker.tls import TlsSocket
-from trident.core.frontend.body import RequestBody
+from trident.core.buffers import RequestBody
 from trident.core.inference.tensors import Buffer
 
 

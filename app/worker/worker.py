@@ -31,7 +31,7 @@ from trident.app.worker.limits import StopTimes
 from trident.app.worker.listening_sockets import drop_handshakes, notice_dead_clients
 from trident.app.worker.shutdown import Ports, Shutdown
 from trident.app.worker.tls import TlsSocket
-from trident.core.frontend.body import release_buffers
+from trident.core.buffers import release_buffers
 from trident.core.observability.log import reopen_log_if_asked
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, VersionOverview
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids
-from trident.core.observability.history import History, VersionHistory, Watched
+from trident.core.observability.history import History, VersionHistory, VersionRequests, Watched
 from trident.core.observability.log import LogLevels, change_log
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.metrics.families import is_reserved
@@ -45,13 +45,10 @@ from trident.core.observability.metrics.snapshot import (
     RemoteCacheMetrics,
     ResponseCacheMetrics,
 )
-from trident.core.observability.slowest_requests import VersionRequests
 from trident.core.observability.statistics import VersionStatistics
-from trident.core.observability.switches import SWITCHES
-from trident.core.observability.tracing.recent import TraceRecord
+from trident.core.observability.switches import SWITCHES, TraceGate
 from trident.core.observability.tracing.settings import Changes, TraceOptions
-from trident.core.observability.tracing.trace import TraceEvent
-from trident.core.observability.tracing.trace_gate import TraceGate
+from trident.core.observability.tracing.trace import TraceEvent, TraceRecord
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.repository.progress import DownloadSnapshot
 from trident.core.repository.sources import SourceOpener, SourceOptions

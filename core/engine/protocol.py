@@ -19,15 +19,13 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.response import CachedAnswer
 from trident.core.inference.tensors import Shape
 from trident.core.lifecycle.state import IndexEntry, ServingPhase, VersionOverview
-from trident.core.observability.history import VersionHistory
+from trident.core.observability.history import VersionHistory, VersionRequests
 from trident.core.observability.log import LogLevels
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
-from trident.core.observability.slowest_requests import VersionRequests
 from trident.core.observability.statistics import VersionStatistics
-from trident.core.observability.tracing.recent import TraceRecord
+from trident.core.observability.switches import TraceGate
 from trident.core.observability.tracing.settings import Changes
-from trident.core.observability.tracing.trace import TraceEvent
-from trident.core.observability.tracing.trace_gate import TraceGate
+from trident.core.observability.tracing.trace import TraceEvent, TraceRecord
 from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 
 from trident.core.cuda import HANDLE_SIZE
 from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
+from trident.core.observability.history import NotedRequest, VersionRequests
 from trident.core.observability.log import FORMATS, LogLevels, log_levels, log_options
-from trident.core.observability.slowest_requests import NotedRequest, VersionRequests
 from trident.core.observability.statistics import (
     BatchStatistics,
     BucketStatistics,

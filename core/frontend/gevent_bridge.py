@@ -17,8 +17,14 @@ from greenlet import getcurrent
 
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import RequestCancelled, ServerError
-from trident.core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
-from trident.core.frontend.response_stream import ResponseStream
+from trident.core.frontend.bridge import (
+    LOOK_SECONDS,
+    ClientGone,
+    P,
+    ResponseStream,
+    SingleResponse,
+    refuse_patched_threading,
+)
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
@@ -95,10 +101,6 @@ class HubWaiters:
     def waiter(self) -> Waiter:
         """For a greenlet of the hub, not the hub itself; on any other thread for that thread."""
         return GreenletWaiter(self) if get_ident() == self._thread_id else ThreadWaiter()
-
-    def current(self) -> Any:
-        """The greenlet that calls."""
-        return getcurrent()
 
     def wake(self, waits: Waits) -> None:
         """Have the hub switch to the greenlet that waits then. Any thread."""
@@ -193,7 +195,7 @@ class GreenletMailbox(Mailbox[T]):
             return True
         hub = self._waiters.hub
         timer = None
-        self.greenlet = self._waiters.current()
+        self.greenlet = getcurrent()
         try:
             if timeout_s is not None:
                 timer = hub.loop.timer(timeout_s)

@@ -1,8 +1,8 @@
-"""The parameters of an infer request that mean something in the v2 protocol, those that are the model's own, and the
-front end's part of its trace.
+"""What a request asks for, in every protocol: its model and version, the parameters that mean something in the v2
+protocol and those that are the model's own, the headers that it forwards, and the front end's part of its trace.
 
-Source: docs/spec/http.md section 4 (`parameters`) and section 6 (forwarded headers); docs/spec/trace-and-log.md
-sections 3 and 4.
+Source: docs/spec/http.md section 3 ("Version text errors"), section 4 (`parameters`) and section 6 (forwarded headers);
+docs/spec/trace-and-log.md sections 3 and 4; docs/spec/sagemaker.md sections B1 and B2; docs/spec/vertex.md section B2.
 """
 
 from __future__ import annotations
@@ -10,12 +10,117 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from trident.core.engine.protocol import Engine
-from trident.core.errors import ConfigInvalid, InvalidRequest
+from trident.core.engine.protocol import Engine, ServedModel
+from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoading, ModelNotReady, ServerError
 from trident.core.frontend.access import HEADER
+from trident.core.frontend.bridge import Bridge
 from trident.core.inference.request import InferenceRequest, Parameter, RequestTrace
+from trident.core.lifecycle.state import Phase
 from trident.core.memo import Memo
 from trident.core.observability.tracing.trace import parse_traceparent
+
+_SHOWN = 10
+
+
+class DefaultModel:
+    """`configured` is the name given at start, "" for the only model. `cure` is the hint if there are several."""
+
+    def __init__(self, engine: Engine, bridge: Bridge, name: str, cure: str) -> None:
+        self._engine = engine
+        self._bridge = bridge
+        self.configured = name
+        self._cure = cure
+        self._only = ""
+        # A model that served at the last look, if none is named and the only one is not known.
+        self._seen = ""
+
+    def find(self, version: int = -1) -> ServedModel:
+        """The model's `version`, -1 for the latest. Raises ModelNotReady without a model, ConfigInvalid if there are
+        several, and the engine's lookup errors.
+
+        The only model is looked for once, and again after it was unloaded.
+        """
+        name = self.configured or self._only
+        if name:
+            try:
+                return self._engine.model(name, version)
+            except ServerError:
+                if self.configured:
+                    self._refuse_while_loading()
+                    raise
+                if self._serves(name):
+                    raise
+        return self._engine.model(self._only_name(), version)
+
+    def is_ready(self) -> bool:
+        """Whether the named model serves, or, without a name, any model."""
+        name = self.configured or self._only or self._seen
+        if name and self._serves(name):
+            return True
+        if self.configured:
+            return False
+        # `run_long`: the threads of `run` may all be busy with large bodies, and a probe's time is short.
+        index = self._bridge.run_long(self._engine.repository_index, True)
+        # Remembered: to ask an engine in another process takes as long as that is busy, and front ends know the model.
+        self._seen = index[0].name if index else ""
+        return bool(index)
+
+    def _serves(self, name: str) -> bool:
+        try:
+            self._engine.model(name)
+        except ServerError:
+            return False
+        return True
+
+    def _refuse_while_loading(self) -> None:
+        if self._engine.phase().name in (Phase.STARTING, Phase.LOADING):
+            raise _loading()
+
+    def _only_name(self) -> str:
+        # While models load, the first one that is ready would look like the only one.
+        self._refuse_while_loading()
+        was_down = self._engine.phase().name is Phase.ENGINE_DOWN
+        index = self._bridge.run(self._engine.repository_index, True)
+        names = sorted({entry.name for entry in index})
+        if was_down:  # the index is that of an engine that starts again, and has not said yet how far it is
+            raise _loading()
+        if not names:
+            raise ModelNotReady("no model is loaded", hint="the log says why, and so does the answer to a health probe")
+        if len(names) > 1:
+            listed = ", ".join(names[:_SHOWN]) + (" …" if names[_SHOWN:] else "")
+            raise ConfigInvalid(f"there are several models: {listed}", hint=self._cure)
+        self._only = names[0]
+        return self._only
+
+
+def _loading() -> ModelLoading:
+    return ModelLoading("the models are still being loaded", hint="wait until the server is ready")
+
+
+LATEST: Final = -1
+_LARGEST: Final = 2**63 - 1
+_DIGITS_OF_LARGEST: Final = 19
+
+
+def version_number(text: str) -> int:
+    """The version that `text` names, LATEST for empty text. Raises InvalidRequest with Triton's texts."""
+    if not text:
+        return LATEST
+    # The length is checked first: converting a very long text takes long, and a client could send many.
+    significant = text.lstrip("0")
+    if (
+        not (text.isascii() and text.isdigit())
+        or len(significant) > _DIGITS_OF_LARGEST
+        or int(significant or "0") > _LARGEST
+    ):
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    if not significant:
+        raise InvalidRequest(f"invalid model version specified '{text}' , version should be an integral value > 0")
+    return int(significant)
+
 
 NON_STRING = "attempt to access JSON non-string as string"
 NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
@@ -111,34 +216,6 @@ def _read_custom_parameter(key: str, value: Any, request: InferenceRequest) -> N
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
         )
     set_custom_parameter(request, key, value)
-
-
-# Source: docs/spec/http.md section 3, "Version text errors".
-
-
-LATEST: Final = -1
-_LARGEST: Final = 2**63 - 1
-_DIGITS_OF_LARGEST: Final = 19
-
-
-def version_number(text: str) -> int:
-    """The version that `text` names, LATEST for empty text. Raises InvalidRequest with Triton's texts."""
-    if not text:
-        return LATEST
-    # The length is checked first: converting a very long text takes long, and a client could send many.
-    significant = text.lstrip("0")
-    if (
-        not (text.isascii() and text.isdigit())
-        or len(significant) > _DIGITS_OF_LARGEST
-        or int(significant or "0") > _LARGEST
-    ):
-        raise InvalidRequest(
-            f"failed to get model version from specified version string '{text}' (details: stol), "
-            "version should be an integral value > 0"
-        )
-    if not significant:
-        raise InvalidRequest(f"invalid model version specified '{text}' , version should be an integral value > 0")
-    return int(significant)
 
 
 # A pattern has the syntax of RE2, as in Triton, whose time is linear in a name's length: names are the clients'.

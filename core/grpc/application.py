@@ -12,10 +12,10 @@ from typing import Final
 
 from prometheus_client.registry import Collector
 
+from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ServerError
 from trident.core.frontend.access import GRPC, AuthTokens, Restrictions, Unauthenticated
-from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.grpc import admin, services
 from trident.core.grpc.call import RefusedCall, Rpc, RpcCall

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from prometheus_client import Counter
 
+from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerStopping
 from trident.core.frontend.access import AuthTokens, RestrictedApi
-from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.load_report import LoadReports
 from trident.core.frontend.request import HeaderPattern, header_pattern

@@ -13,7 +13,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from trident.core.frontend.body import Allocate, RequestBody
+from trident.core.buffers import Allocate, RequestBody
 from trident.core.grpc.status import GrpcError, Status, too_large
 from trident.core.inference.tensors import Buffer
 from trident.core.waiting import Deadlines

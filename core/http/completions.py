@@ -22,8 +22,8 @@ import orjson
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
+from trident.core.frontend.bridge import ResponseStreams
 from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
-from trident.core.frontend.response_stream import ResponseStreams
 from trident.core.http.dataplane import add_load, complete, off_hub, open_streams, run, run_many
 from trident.core.http.errors import EVENT_STREAM, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote

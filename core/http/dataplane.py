@@ -27,9 +27,8 @@ from typing import Final, TypeVar
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError, Unsupported
-from trident.core.frontend.bridge import ClientGone, P, infer_many
+from trident.core.frontend.bridge import ClientGone, P, ResponseStream, ResponseStreams, infer_many
 from trident.core.frontend.request import LATEST, HeaderPattern, client_trace, forward_header, version_number
-from trident.core.frontend.response_stream import ResponseStream, ResponseStreams
 from trident.core.http.body import IDENTITY, choose_encoding, compress, decompress, read_input
 from trident.core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote, note_inference, note_traces

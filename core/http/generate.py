@@ -20,8 +20,8 @@ import orjson
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, OutOfMemory, ServerError
+from trident.core.frontend.bridge import ResponseStream
 from trident.core.frontend.request import set_custom_parameter, string
-from trident.core.frontend.response_stream import ResponseStream
 from trident.core.http.body import IDENTITY, too_large
 from trident.core.http.dataplane import (
     CONTENT_ENCODING,

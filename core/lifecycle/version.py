@@ -30,8 +30,7 @@ from trident.core.observability.latency_options import LatencyOptions
 from trident.core.observability.metrics.snapshot import DeviceMemoryMetrics, ModelProcessMetrics
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
-from trident.core.observability.switches import SWITCHES
-from trident.core.observability.tracing.trace_gate import TraceGate
+from trident.core.observability.switches import SWITCHES, TraceGate
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.repository.repository import ContentDigest, ModelDirectory
 from trident.core.repository.sources import Fetched

@@ -10,20 +10,227 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TextIO
+from enum import Enum
+from typing import NamedTuple, TextIO
 
 from trident.core.observability.hardware import HardwareReading
 from trident.core.observability.latency_options import COMPUTE, QUEUE, REQUEST
 from trident.core.observability.log import print_line, stdout
 from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
-from trident.core.observability.metrics_report import Figure, Report
 from trident.core.observability.statistics import FailureReason, StatisticsSnapshot
+
+
+class Unit(Enum):
+    """The unit of a figure; the value is CloudWatch's name for it."""
+
+    COUNT = "Count"
+    MILLISECONDS = "Milliseconds"
+    PERCENT = "Percent"
+    BYTES = "Bytes"
+
+
+class Meaning(NamedTuple):
+    """The unit of a figure, and its description in the documentation."""
+
+    unit: Unit
+    text: str
+
+
+FIGURES: dict[str, Meaning] = {
+    "ready": Meaning(Unit.COUNT, "1 if the server is ready, otherwise 0"),
+    "request_success": Meaning(Unit.COUNT, "requests that were answered"),
+    "request_failure": Meaning(Unit.COUNT, "requests that failed; the next four are the same by reason"),
+    "request_failure_rejected": Meaning(Unit.COUNT, "the queue was full, or the request waited too long"),
+    "request_failure_canceled": Meaning(Unit.COUNT, "the client gave up"),
+    "request_failure_backend": Meaning(Unit.COUNT, "the execution failed"),
+    "request_failure_other": Meaning(Unit.COUNT, "anything else"),
+    "inference_count": Meaning(Unit.COUNT, "items of the batches of requests"),
+    "execution_count": Meaning(Unit.COUNT, "executions of the model"),
+    "pending_request_count": Meaning(Unit.COUNT, "requests that wait in the queue at the end of the interval"),
+    **{
+        f"{part}_duration_{kind}": Meaning(Unit.MILLISECONDS, text)
+        for part, what in (
+            ("request", "from the request to its response"),
+            ("queue", "in the queue"),
+            ("compute", "from the start to the end of its execution"),
+        )
+        for kind, text in (
+            ("mean", f"{what}, the mean"),
+            ("p50", "the median"),
+            ("p99", "the 99th percentile"),
+        )
+    },
+    "cpu_utilization": Meaning(Unit.PERCENT, "of all processors, in percent"),
+    "cpu_memory_used_bytes": Meaning(Unit.BYTES, "of the machine"),
+    "cpu_memory_utilization": Meaning(Unit.PERCENT, "of the machine, in percent"),
+    "gpu_utilization": Meaning(Unit.PERCENT, "of the busiest GPU, in percent"),
+    "gpu_memory_utilization": Meaning(Unit.PERCENT, "of the fullest GPU, in percent"),
+}
+"""Every figure that a report may have, in its order."""
+OF_SERVER = frozenset(name for name in FIGURES if name.startswith(("ready", "cpu_", "gpu_")))
+"""The figures that only the report of the server has."""
+RESERVED_NAMES = frozenset({"_aws", "model", "namespace", *FIGURES})
+"""The names that a person may not choose for a dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number; `name` is in FIGURES."""
+
+    name: str
+    value: int | float
+
+    @property
+    def unit(self) -> Unit:
+        return FIGURES[self.name].unit
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The figures of one model, over all its versions, or of the whole server: then `model` is None.
+
+    `namespace` is the model repository of the model, empty unless model namespacing is on.
+    """
+
+    model: str | None
+    figures: tuple[Figure, ...]
+    namespace: str = ""
+
+
+# Source: docs/spec/metrics-log.md.
+
+
+_log = logging.getLogger("trident.observability")
+_CLOSE_WITHIN_S = 2.0
+# Writes a report on one line without its end; the number is the wall clock's time in ns.
+Format = Callable[[Report, int], str]
+
+
+class MetricsLog:
+    """Writes from `start` to `close`, on one native daemon thread. Made in the process that has the engine.
+
+    While nobody reads stdout, the thread waits, and nothing else; the next interval is as long as it has waited.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], MetricsSnapshot],
+        is_ready: Callable[[], bool],
+        format: Format,
+        interval_s: float,
+        *,
+        out: TextIO | None = None,
+        wall_clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`read` and `is_ready` are called on the thread. `out` is in place of stdout."""
+        self._read = read
+        self._is_ready = is_ready
+        self._format = format
+        self._interval_s = interval_s
+        self._out = out
+        self._wall_clock = wall_clock
+        self._intervals = Intervals()
+        self._is_broken = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trident-metrics-log", daemon=True)
+
+    def start(self) -> None:
+        """Begin the first interval; once only."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the last interval and write it. Call it while the models still have their counts; a second call, or one
+        without a start, does nothing.
+        """
+        if not self._closing.is_set() and self._thread.is_alive():
+            self._closing.set()
+            # A reader of stdout that has stopped to read would hold the thread up for ever.
+            self._thread.join(_CLOSE_WITHIN_S)
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._interval_s
+        while not self._closing.wait(max(0.0, due - time.monotonic())):
+            self._write()
+            # Without a drift, and without the intervals for which the process was stopped.
+            due = max(due + self._interval_s, time.monotonic())
+        self._write()
+
+    def _write(self) -> None:
+        reports = self._intervals.reports(self._read(), is_ready=self._is_ready())
+        now_ns = self._wall_clock()
+        try:
+            for report in reports:
+                print_line(self._format(report, now_ns), self._out or stdout())
+        except (OSError, ValueError) as error:  # a closed pipe, a full disk; a closed stream
+            if not self._is_broken:
+                _log.error("the metrics cannot be written to stdout: %s; they are lost until they can", error)
+            self._is_broken = True
+        else:
+            self._is_broken = False
+
+
+_Version = tuple[str, str, int]
+
+
+class Intervals:
+    """Keeps the last snapshot. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._before: dict[_Version, ModelMetrics] = {}
+
+    def reports(self, snapshot: MetricsSnapshot, *, is_ready: bool) -> list[Report]:
+        """The report of the server, and one for each model that serves, since the last call or the start.
+
+        They are there although nothing has happened: an alarm on missing data must only mean that the server is gone.
+        """
+        total = Activity()
+        models: defaultdict[tuple[str, str], Activity] = defaultdict(Activity)
+        now = {_key(entry): entry for entry in snapshot.models}
+        for key, entry in now.items():
+            activity = Activity.since(self._before.get(key), entry)
+            total += activity
+            models[key[:2]] += activity
+        self._before = now
+        figures = (
+            Figure("ready", int(is_ready)),
+            *total.figures(),
+            *_hardware_figures(snapshot.hardware),
+        )
+        return [
+            Report(None, figures),
+            *(
+                Report(model, tuple(activity.figures()), namespace)
+                for (namespace, model), activity in sorted(models.items())
+            ),
+        ]
+
+
+def _key(entry: ModelMetrics) -> _Version:
+    return entry.namespace or "", entry.model, entry.version
+
+
+def _hardware_figures(hardware: HardwareReading) -> Iterator[Figure]:
+    if hardware.cpu is not None:
+        yield Figure("cpu_utilization", _percent(hardware.cpu.utilization))
+        yield Figure("cpu_memory_used_bytes", hardware.cpu.memory_used)
+        share = hardware.cpu.memory_used / max(1, hardware.cpu.memory_total)
+        yield Figure("cpu_memory_utilization", _percent(share))
+    utilizations = [gpu.utilization for gpu in hardware.gpus if gpu.utilization is not None]
+    if utilizations:
+        yield Figure("gpu_utilization", _percent(max(utilizations)))
+    shares = [gpu.memory_used / gpu.memory_total for gpu in hardware.gpus if gpu.memory_total and gpu.memory_used]
+    if shares:
+        yield Figure("gpu_memory_utilization", _percent(max(shares)))
+
+
+def _percent(share: float) -> float:
+    return round(share * 100, 2)
+
 
 _HISTOGRAMS = {"request": REQUEST, "queue": QUEUE, "compute": COMPUTE}
 _PERCENTILES = (50, 99)
 _NS_PER_MS = 1e6
 _MS_PER_S = 1000
-
 # How many requests there were between two bounds, in seconds.
 _Bucket = tuple[float, float]
 
@@ -200,136 +407,3 @@ def embedded_metrics_line(namespace: str, dimensions: Mapping[str, str], report:
 def _ascii(value: str) -> str:
     """A value of a dimension is printable ASCII."""
     return "".join(each if " " <= each <= "~" else each.encode("unicode_escape").decode() for each in value)
-
-
-_Version = tuple[str, str, int]
-
-
-class Intervals:
-    """Keeps the last snapshot. One thread at a time."""
-
-    def __init__(self) -> None:
-        self._before: dict[_Version, ModelMetrics] = {}
-
-    def reports(self, snapshot: MetricsSnapshot, *, is_ready: bool) -> list[Report]:
-        """The report of the server, and one for each model that serves, since the last call or the start.
-
-        They are there although nothing has happened: an alarm on missing data must only mean that the server is gone.
-        """
-        total = Activity()
-        models: defaultdict[tuple[str, str], Activity] = defaultdict(Activity)
-        now = {_key(entry): entry for entry in snapshot.models}
-        for key, entry in now.items():
-            activity = Activity.since(self._before.get(key), entry)
-            total += activity
-            models[key[:2]] += activity
-        self._before = now
-        figures = (
-            Figure("ready", int(is_ready)),
-            *total.figures(),
-            *_hardware_figures(snapshot.hardware),
-        )
-        return [
-            Report(None, figures),
-            *(
-                Report(model, tuple(activity.figures()), namespace)
-                for (namespace, model), activity in sorted(models.items())
-            ),
-        ]
-
-
-def _key(entry: ModelMetrics) -> _Version:
-    return entry.namespace or "", entry.model, entry.version
-
-
-def _hardware_figures(hardware: HardwareReading) -> Iterator[Figure]:
-    if hardware.cpu is not None:
-        yield Figure("cpu_utilization", _percent(hardware.cpu.utilization))
-        yield Figure("cpu_memory_used_bytes", hardware.cpu.memory_used)
-        share = hardware.cpu.memory_used / max(1, hardware.cpu.memory_total)
-        yield Figure("cpu_memory_utilization", _percent(share))
-    utilizations = [gpu.utilization for gpu in hardware.gpus if gpu.utilization is not None]
-    if utilizations:
-        yield Figure("gpu_utilization", _percent(max(utilizations)))
-    shares = [gpu.memory_used / gpu.memory_total for gpu in hardware.gpus if gpu.memory_total and gpu.memory_used]
-    if shares:
-        yield Figure("gpu_memory_utilization", _percent(max(shares)))
-
-
-def _percent(share: float) -> float:
-    return round(share * 100, 2)
-
-
-# Source: docs/spec/metrics-log.md.
-
-
-_log = logging.getLogger("trident.observability")
-
-_CLOSE_WITHIN_S = 2.0
-
-
-# Writes a report on one line without its end; the number is the wall clock's time in ns.
-Format = Callable[[Report, int], str]
-
-
-class MetricsLog:
-    """Writes from `start` to `close`, on one native daemon thread. Made in the process that has the engine.
-
-    While nobody reads stdout, the thread waits, and nothing else; the next interval is as long as it has waited.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[], MetricsSnapshot],
-        is_ready: Callable[[], bool],
-        format: Format,
-        interval_s: float,
-        *,
-        out: TextIO | None = None,
-        wall_clock: Callable[[], int] = time.time_ns,
-    ) -> None:
-        """`read` and `is_ready` are called on the thread. `out` is in place of stdout."""
-        self._read = read
-        self._is_ready = is_ready
-        self._format = format
-        self._interval_s = interval_s
-        self._out = out
-        self._wall_clock = wall_clock
-        self._intervals = Intervals()
-        self._is_broken = False
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trident-metrics-log", daemon=True)
-
-    def start(self) -> None:
-        """Begin the first interval; once only."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the last interval and write it. Call it while the models still have their counts; a second call, or one
-        without a start, does nothing.
-        """
-        if not self._closing.is_set() and self._thread.is_alive():
-            self._closing.set()
-            # A reader of stdout that has stopped to read would hold the thread up for ever.
-            self._thread.join(_CLOSE_WITHIN_S)
-
-    def _run(self) -> None:
-        due = time.monotonic() + self._interval_s
-        while not self._closing.wait(max(0.0, due - time.monotonic())):
-            self._write()
-            # Without a drift, and without the intervals for which the process was stopped.
-            due = max(due + self._interval_s, time.monotonic())
-        self._write()
-
-    def _write(self) -> None:
-        reports = self._intervals.reports(self._read(), is_ready=self._is_ready())
-        now_ns = self._wall_clock()
-        try:
-            for report in reports:
-                print_line(self._format(report, now_ns), self._out or stdout())
-        except (OSError, ValueError) as error:  # a closed pipe, a full disk; a closed stream
-            if not self._is_broken:
-                _log.error("the metrics cannot be written to stdout: %s; they are lost until they can", error)
-            self._is_broken = True
-        else:
-            self._is_broken = False

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import IDLE, CloseReason
-from trident.core.observability.latencies import LatencyMeters, LatencyMetrics
-from trident.core.observability.slowest_requests import (
+from trident.core.observability.history import (
     NotedRequest,
     SlowestRequests,
     VersionRequests,
     noted_error,
     noted_id,
 )
+from trident.core.observability.latencies import LatencyMeters, LatencyMetrics
 from trident.core.observability.statistics import (
     BatchStatistics,
     BatchTuning,

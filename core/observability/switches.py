@@ -1,4 +1,4 @@
-"""Switches that a process may change while it serves. The hot path reads attributes and makes no calls."""
+"""Flags that a process may change while it serves. The hot path reads attributes and makes no calls."""
 
 from __future__ import annotations
 
@@ -28,3 +28,17 @@ class Switches:
 
 SWITCHES: Final = Switches()
 """The switches of this process, which follow the log settings."""
+
+
+class TraceGate:
+    """Front ends read it for each request, so it has nothing but two flags.
+
+    `is_open`: requests may be traced, so the times at which they arrive are noted. `reads_context`: a client's own
+    trace may go on here.
+    """
+
+    __slots__ = ("is_open", "reads_context")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.reads_context = False

@@ -105,7 +105,11 @@ class Connection:
         try:
             self.sock.connect(path)
             self._memory = SharedMemory.create(memory_bytes)
-            self._greet()
+            try:
+                socket.send_fds(self.sock, [frame(HELLO, 0)], [self._memory.descriptor])
+            except BaseException:
+                self._memory.close()
+                raise
         except MemoryError as error:
             self.sock.close()
             raise OutOfMemory(
@@ -128,13 +132,6 @@ class Connection:
         self._acknowledging = threading.Lock()
         self._taken: dict[int, int] = {}
         self._is_lost = False
-
-    def _greet(self) -> None:
-        try:
-            socket.send_fds(self.sock, [frame(HELLO, 0)], [self._memory.descriptor])
-        except BaseException:
-            self._memory.close()
-            raise
 
     @property
     def process_id(self) -> int:

@@ -20,8 +20,8 @@ from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.log import change_log, log_levels
+from trident.core.observability.switches import TraceGate
 from trident.core.observability.tracing.trace import TraceEvent
-from trident.core.observability.tracing.trace_gate import TraceGate
 from trident.core.remote.calls import Call, EngineGone, EngineState, decode_result, encode_call, engine_down, sent_by
 from trident.core.remote.connection import ENOUGH, LOST, Connection, Link, SharedMemoryFull, gone
 from trident.core.waiting import Waiter

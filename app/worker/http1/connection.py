@@ -34,15 +34,14 @@ from trident.app.worker.http1.request import (
 from trident.app.worker.http1.response import Response, ResponseHeads
 from trident.app.worker.io import SendBatching
 from trident.app.worker.tls import ServerTls, TlsSocket, is_plain_http
-from trident.core.frontend.body import Allocate, RequestBody
+from trident.core.buffers import Allocate, RequestBody
 from trident.core.frontend.request import NOT_NOTED, Span
 from trident.core.http.application import log_request
 from trident.core.http.front_end import RECEIVED_KEY, TRACES_KEY
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY
 from trident.core.http.stream import UPGRADE_KEY, ModelStream
 from trident.core.inference.request import Caller
-from trident.core.observability.switches import SWITCHES
-from trident.core.observability.tracing.trace_gate import TraceGate
+from trident.core.observability.switches import SWITCHES, TraceGate
 
 if TYPE_CHECKING:
     from trident.app.worker.web_socket import WebSocket

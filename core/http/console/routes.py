@@ -31,7 +31,7 @@ from trident.core.http.routes import GET, POST, Route
 from trident.core.lifecycle.state import VersionOverview
 from trident.core.observability.history import RECENT_SECONDS, Activity, VersionHistory
 from trident.core.observability.log_ring import read_log_lines
-from trident.core.observability.tracing.recent import TraceRecord
+from trident.core.observability.tracing.trace import TraceRecord
 
 # --- the files
 

@@ -1,4 +1,5 @@
-"""Triton's trace files: one with all traces, or numbered ones.
+"""Where traces go besides OpenTelemetry: Triton's trace files, one with all traces or numbered ones, written by a
+thread; and the memory that keeps the last ones for the console.
 
 A failure loses the traces that were to be written, is logged once until something can be written again, and counted;
 requests are not affected. Source: docs/spec/trace-and-log.md section 3.
@@ -18,7 +19,7 @@ import numpy as np
 
 from trident.core.inference.tensors import BY_NAME, BYTES
 from trident.core.observability.tracing.settings import TENSORS, TIMESTAMPS, UNLIMITED, Setting
-from trident.core.observability.tracing.trace import Loss, Trace, TraceCounts, TracedTensor, TraceEvent
+from trident.core.observability.tracing.trace import Loss, Trace, TraceCounts, TracedTensor, TraceEvent, TraceRecord
 
 
 class Destination(Protocol):
@@ -35,104 +36,90 @@ class Destination(Protocol):
         ...
 
 
-# Source: docs/spec/trace-and-log.md section 3.
+# Traces that wait to be written. A slow disk must not fill the memory.
+_MOST_WAITING = 10_000
+# Traces are collected for this long before they are written: each turn of the thread takes the interpreter's lock.
+_GATHER_SECONDS = 0.1
+_TICK_SECONDS = 1.0
+_CLOSE_SECONDS = 10.0
 
 
-# Written as nothing, as in Triton.
-_UNSHOWN = frozenset({"FP16", "BF16"})
-_CHARACTERS = frozenset({"INT8", "UINT8"})
+class TraceThread:
+    """Any thread may call `put`; the thread starts at the first. `tick` is called about every second from then on."""
 
+    def __init__(self, destination: Destination, counts: TraceCounts, tick: Callable[[], None]) -> None:
+        self._destination = destination
+        self._counts = counts
+        self._tick = tick
+        self._waiting: deque[Trace | Setting] = deque()
+        self._wake = threading.Event()
+        # Set when what waits is to be written without gathering more.
+        self._is_urgent = threading.Event()
+        self._is_closing = False
+        self._starting = threading.Lock()
+        self._own_thread: threading.Thread | None = None
 
-def trace_text(root: Trace, levels: tuple[str, ...]) -> str:
-    """The objects of a request and of those that it led to, separated by commas; empty if there is nothing to show."""
-    return ",".join(
-        [each for trace in root.family() for each in _objects(trace, TIMESTAMPS in levels, TENSORS in levels)]
-    )
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        with self._starting:
+            if self._own_thread is None and not self._is_closing:
+                self._own_thread = threading.Thread(target=self._run, name="trident-trace", daemon=True)
+                self._own_thread.start()
 
+    def put(self, item: Trace | Setting) -> None:
+        """Have a complete trace written, or what was kept of a setting that was replaced. Does not block."""
+        if len(self._waiting) >= _MOST_WAITING and isinstance(item, Trace):
+            self._counts.add_lost(Loss.QUEUE_FULL)
+            item.setting.collected += 1
+            return
+        self._waiting.append(item)
+        self._wake.set()
 
-def _objects(trace: Trace, has_times: bool, has_tensors: bool) -> Iterator[str]:
-    number = trace.number
-    if has_times:
-        for event in trace.ahead:
-            yield _timestamp(number, event)
-        yield _header(trace)
-        for event in trace.events:
-            yield _timestamp(number, event)
-    if has_tensors:
-        for tensor in trace.tensors:
-            yield _tensor(number, tensor)
-    if has_times:
-        for event in trace.behind:
-            yield _timestamp(number, event)
+    def hasten(self) -> None:
+        """Have what was put written at once. Does not block."""
+        self._is_urgent.set()
+        self._wake.set()
 
+    def close(self) -> None:
+        """Write everything and end. Blocks, at most ten seconds."""
+        self._is_closing = True
+        self.hasten()
+        if self._own_thread is not None:
+            self._own_thread.join(_CLOSE_SECONDS)
 
-def _header(trace: Trace) -> str:
-    header: dict[str, Any] = {
-        "id": trace.number,
-        "model_name": trace.model_name,
-        "model_version": trace.model_version,
-    }
-    if trace.request_id:
-        header["request_id"] = trace.request_id
-    if trace.parent is not None:
-        header["parent_id"] = trace.parent.number
-    return _compact(header)
+    def _run(self) -> None:
+        while not self._is_closing:
+            self._wake.wait(_TICK_SECONDS)
+            self._is_urgent.wait(_GATHER_SECONDS)
+            self._wake.clear()
+            self._is_urgent.clear()
+            self._write()
+            self._tick()
+        self._write()
+        self._guard(self._destination.close)
 
+    def _write(self) -> None:
+        traces: list[Trace] = []
+        while self._waiting:
+            item = self._waiting.popleft()
+            if isinstance(item, Trace):
+                traces.append(item)
+                continue
+            # The traces of a setting come before its end.
+            self._guard(lambda given=traces: self._destination.write(given))  # type: ignore[misc]
+            self._guard(lambda ended=item: self._destination.finish(ended))  # type: ignore[misc]
+            traces = []
+        if traces:
+            self._guard(lambda: self._destination.write(traces))
 
-def _timestamp(number: int, event: TraceEvent) -> str:
-    # The names are the server's own. JSON's encoder takes ten times as long.
-    name, ns = event
-    return f'{{"id":{number},"timestamps":[{{"name":"{name}","ns":{ns}}}]}}'
-
-
-def _tensor(number: int, tensor: TracedTensor) -> str:
-    shown = {
-        "name": tensor.name,
-        "data": _elements(tensor),
-        "shape": ",".join(map(str, tensor.shape)),
-        "dtype": tensor.datatype,
-    }
-    return _compact({"id": number, "activity": tensor.activity, "tensor": shown})
-
-
-def _elements(tensor: TracedTensor) -> str:
-    """The elements as Triton shows them. Those that are incomplete at the end of a shortened content are left out."""
-    name, content = tensor.datatype, tensor.content
-    datatype = BY_NAME[name]
-    if datatype is BYTES:
-        return ",".join([_quoted(each) for each in _strings(content)])
-    if name in _UNSHOWN:
-        return ""
-    if name in _CHARACTERS:
-        return ",".join([chr(byte) for byte in content])
-    size = datatype.dtype.itemsize
-    values = np.frombuffer(content[: len(content) // size * size], datatype.dtype)
-    if name == "BOOL":
-        return ",".join(["1" if value else "0" for value in values])
-    return ",".join([f"{value:g}" if values.dtype.kind == "f" else str(value) for value in values.tolist()])
-
-
-def _strings(content: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at + 4 <= len(content):
-        size = int.from_bytes(content[at : at + 4], "little")
-        if at + 4 + size > len(content):
-            break
-        found.append(content[at + 4 : at + 4 + size])
-        at += 4 + size
-    return found
-
-
-def _quoted(text: bytes) -> str:
-    return f'"{text.decode("utf-8", "replace")}"'
-
-
-def _compact(document: dict[str, Any]) -> str:
-    return json.dumps(document, separators=(",", ":"))
+    def _guard(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except Exception:  # the thread must live on: the server does, too
+            _log.exception("traces could not be written")
 
 
 _log = logging.getLogger("trident.trace")
-
 # Characters of traces that wait for a numbered file; with more of them the file is written before it has its number.
 _MOST_KEPT = 16 << 20
 
@@ -261,84 +248,142 @@ def _end(file: BinaryIO, size: int) -> None:
         _write_all(file, b"]" if size else b"[]")
 
 
-# Traces that wait to be written. A slow disk must not fill the memory.
-_MOST_WAITING = 10_000
-# Traces are collected for this long before they are written: each turn of the thread takes the interpreter's lock.
-_GATHER_SECONDS = 0.1
-_TICK_SECONDS = 1.0
-_CLOSE_SECONDS = 10.0
+# Source: docs/spec/trace-and-log.md section 3.
 
 
-class TraceThread:
-    """Any thread may call `put`; the thread starts at the first. `tick` is called about every second from then on."""
+# Written as nothing, as in Triton.
+_UNSHOWN = frozenset({"FP16", "BF16"})
+_CHARACTERS = frozenset({"INT8", "UINT8"})
 
-    def __init__(self, destination: Destination, counts: TraceCounts, tick: Callable[[], None]) -> None:
+
+def trace_text(root: Trace, levels: tuple[str, ...]) -> str:
+    """The objects of a request and of those that it led to, separated by commas; empty if there is nothing to show."""
+    return ",".join(
+        [each for trace in root.family() for each in _objects(trace, TIMESTAMPS in levels, TENSORS in levels)]
+    )
+
+
+def _objects(trace: Trace, has_times: bool, has_tensors: bool) -> Iterator[str]:
+    number = trace.number
+    if has_times:
+        for event in trace.ahead:
+            yield _timestamp(number, event)
+        yield _header(trace)
+        for event in trace.events:
+            yield _timestamp(number, event)
+    if has_tensors:
+        for tensor in trace.tensors:
+            yield _tensor(number, tensor)
+    if has_times:
+        for event in trace.behind:
+            yield _timestamp(number, event)
+
+
+def _header(trace: Trace) -> str:
+    header: dict[str, Any] = {
+        "id": trace.number,
+        "model_name": trace.model_name,
+        "model_version": trace.model_version,
+    }
+    if trace.request_id:
+        header["request_id"] = trace.request_id
+    if trace.parent is not None:
+        header["parent_id"] = trace.parent.number
+    return _compact(header)
+
+
+def _timestamp(number: int, event: TraceEvent) -> str:
+    # The names are the server's own. JSON's encoder takes ten times as long.
+    name, ns = event
+    return f'{{"id":{number},"timestamps":[{{"name":"{name}","ns":{ns}}}]}}'
+
+
+def _tensor(number: int, tensor: TracedTensor) -> str:
+    shown = {
+        "name": tensor.name,
+        "data": _elements(tensor),
+        "shape": ",".join(map(str, tensor.shape)),
+        "dtype": tensor.datatype,
+    }
+    return _compact({"id": number, "activity": tensor.activity, "tensor": shown})
+
+
+def _elements(tensor: TracedTensor) -> str:
+    """The elements as Triton shows them. Those that are incomplete at the end of a shortened content are left out."""
+    name, content = tensor.datatype, tensor.content
+    datatype = BY_NAME[name]
+    if datatype is BYTES:
+        return ",".join([_quoted(each) for each in _strings(content)])
+    if name in _UNSHOWN:
+        return ""
+    if name in _CHARACTERS:
+        return ",".join([chr(byte) for byte in content])
+    size = datatype.dtype.itemsize
+    values = np.frombuffer(content[: len(content) // size * size], datatype.dtype)
+    if name == "BOOL":
+        return ",".join(["1" if value else "0" for value in values])
+    return ",".join([f"{value:g}" if values.dtype.kind == "f" else str(value) for value in values.tolist()])
+
+
+def _strings(content: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at + 4 <= len(content):
+        size = int.from_bytes(content[at : at + 4], "little")
+        if at + 4 + size > len(content):
+            break
+        found.append(content[at + 4 : at + 4 + size])
+        at += 4 + size
+    return found
+
+
+def _quoted(text: bytes) -> str:
+    return f'"{text.decode("utf-8", "replace")}"'
+
+
+def _compact(document: dict[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+class RecentTraces:
+    """Implements Destination: keeps the last traces without their tensors, and passes all on to `destination`."""
+
+    def __init__(self, most: int, destination: Destination | None) -> None:
         self._destination = destination
-        self._counts = counts
-        self._tick = tick
-        self._waiting: deque[Trace | Setting] = deque()
-        self._wake = threading.Event()
-        # Set when what waits is to be written without gathering more.
-        self._is_urgent = threading.Event()
-        self._is_closing = False
-        self._starting = threading.Lock()
-        self._own_thread: threading.Thread | None = None
+        self._kept: deque[tuple[TraceRecord, ...]] = deque(maxlen=most)
 
-    def start(self) -> None:
-        """Start the thread, unless it runs."""
-        with self._starting:
-            if self._own_thread is None and not self._is_closing:
-                self._own_thread = threading.Thread(target=self._run, name="trident-trace", daemon=True)
-                self._own_thread.start()
+    def write(self, traces: Sequence[Trace]) -> None:
+        if self._kept.maxlen:
+            self._kept.extend(tuple(map(_record, root.family())) for root in traces)
+        if self._destination is not None:
+            self._destination.write(traces)
 
-    def put(self, item: Trace | Setting) -> None:
-        """Have a complete trace written, or what was kept of a setting that was replaced. Does not block."""
-        if len(self._waiting) >= _MOST_WAITING and isinstance(item, Trace):
-            self._counts.add_lost(Loss.QUEUE_FULL)
-            item.setting.collected += 1
-            return
-        self._waiting.append(item)
-        self._wake.set()
-
-    def hasten(self) -> None:
-        """Have what was put written at once. Does not block."""
-        self._is_urgent.set()
-        self._wake.set()
+    def finish(self, setting: Setting) -> None:
+        if self._destination is not None:
+            self._destination.finish(setting)
 
     def close(self) -> None:
-        """Write everything and end. Blocks, at most ten seconds."""
-        self._is_closing = True
-        self.hasten()
-        if self._own_thread is not None:
-            self._own_thread.join(_CLOSE_SECONDS)
+        if self._destination is not None:
+            self._destination.close()
 
-    def _run(self) -> None:
-        while not self._is_closing:
-            self._wake.wait(_TICK_SECONDS)
-            self._is_urgent.wait(_GATHER_SECONDS)
-            self._wake.clear()
-            self._is_urgent.clear()
-            self._write()
-            self._tick()
-        self._write()
-        self._guard(self._destination.close)
+    def last(self) -> list[tuple[TraceRecord, ...]]:
+        """Each request with those that it led to; the last first. Any thread."""
+        return list(self._kept)[::-1]
 
-    def _write(self) -> None:
-        traces: list[Trace] = []
-        while self._waiting:
-            item = self._waiting.popleft()
-            if isinstance(item, Trace):
-                traces.append(item)
-                continue
-            # The traces of a setting come before its end.
-            self._guard(lambda given=traces: self._destination.write(given))  # type: ignore[misc]
-            self._guard(lambda ended=item: self._destination.finish(ended))  # type: ignore[misc]
-            traces = []
-        if traces:
-            self._guard(lambda: self._destination.write(traces))
 
-    def _guard(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except Exception:  # the thread must live on: the server does, too
-            _log.exception("traces could not be written")
+def _record(trace: Trace) -> TraceRecord:
+    depth, above = 0, trace.parent
+    while above is not None:
+        depth, above = depth + 1, above.parent
+    return TraceRecord(
+        number=trace.number,
+        parent=trace.parent.number if trace.parent is not None else 0,
+        depth=depth,
+        model=trace.model_name,
+        version=trace.model_version,
+        request_id=trace.request_id[:256],
+        events=tuple(sorted((*trace.ahead, *trace.events, *trace.behind), key=_when)),
+    )
+
+
+def _when(event: TraceEvent) -> int:
+    return event[1]

@@ -98,6 +98,22 @@ class Trace:
         return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRecord:
+    """One request for one model. `parent` is the number of the request that led to it, 0 for one of a client.
+
+    The events are in the order in which they happened; `depth` counts the requests above it.
+    """
+
+    number: int
+    parent: int
+    depth: int
+    model: str
+    version: int
+    request_id: str
+    events: tuple[TraceEvent, ...]
+
+
 # Source: https://www.w3.org/TR/trace-context/ sections 3.2 and 3.3.
 
 

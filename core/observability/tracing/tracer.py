@@ -16,8 +16,8 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InferenceTimes, RequestTrace
 from trident.core.inference.response import InferenceResponse, OnResponse, RegionInput
 from trident.core.inference.tensors import Buffer, wire_bytes
-from trident.core.observability.tracing.files import Destination, TraceFiles, TraceThread
-from trident.core.observability.tracing.recent import RecentTraces, TraceRecord
+from trident.core.observability.switches import TraceGate
+from trident.core.observability.tracing.files import Destination, RecentTraces, TraceFiles, TraceThread
 from trident.core.observability.tracing.settings import (
     TENSORS,
     TIMESTAMPS,
@@ -35,11 +35,11 @@ from trident.core.observability.tracing.trace import (
     TracedTensor,
     TraceEvent,
     TraceMetrics,
+    TraceRecord,
     TraceSpanContext,
     parse_traceparent,
     traceparent_of,
 )
-from trident.core.observability.tracing.trace_gate import TraceGate
 
 # Bytes of a tensor that are kept; what is longer is shown from its beginning.
 _MOST_SHOWN = 1 << 20

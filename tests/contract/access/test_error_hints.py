@@ -23,23 +23,17 @@ pytestmark = pytest.mark.slow
 CURE = "(hint: the outputs are: OUTPUT0, OUTPUT1)"
 
 
-@pytest.fixture(scope="module", params=["text", "off"])
-def hints(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
-
-
 class Ports:
     def __init__(self, server: ServerProcess, sagemaker: int, vertex: int) -> None:
         self.server, self.sagemaker, self.vertex = server, sagemaker, vertex
 
 
 @pytest.fixture(scope="module")
-def ports(http_workers: str, hints: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
+def ports(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
     folder = tmp_path_factory.mktemp("hints")
     sagemaker, vertex = free_ports(2)
     options = (
-        f"--error-hints={hints}",
+        "--error-hints=text",
         "--shutdown-grace-secs=0",
         "--allow-sagemaker=true",
         f"--sagemaker-port={sagemaker}",
@@ -109,7 +103,7 @@ def platform_text(port: int, path: str, **headers: str) -> str:
     ],
     ids=["http", "grpc", "stream", "sagemaker", "vertex"],
 )
-def test_the_text_ends_with_the_cure_if_it_is_asked_for(ports: Ports, hints: str, ask: Callable[[Ports], str]) -> None:
+def test_the_text_ends_with_the_cure_if_it_is_asked_for(ports: Ports, ask: Callable[[Ports], str]) -> None:
     text = ask(ports)
     assert "unexpected inference output 'OTHER' for model 'simple'" in text
-    assert text.endswith(CURE) == (hints == "text"), text
+    assert text.endswith(CURE), text

@@ -21,7 +21,7 @@ from tests.project import ROOT
 from tests.unit.onnx_models import picky, write_version
 from tests.waiting import until
 from trident.core.http.metrics import PROMETHEUS
-from trident.core.observability.metrics.exposition import render
+from trident.core.observability.metrics.families import render
 
 _BUCKET = "models"
 _DIGIT = (ROOT / "deploy" / "digits" / "7.json").read_bytes()

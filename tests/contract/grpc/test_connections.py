@@ -16,7 +16,7 @@ import pytest
 
 from tests.contract.grpc.grpc_requests import assert_simple, client_of, simple_inputs, simple_message, tensor
 from tests.contract.grpc.raw_connection import RawConnection, raw_connection
-from tests.contract.servers.held import Held
+from tests.contract.servers.processes import Held
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import link_models

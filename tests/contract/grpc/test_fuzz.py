@@ -20,9 +20,8 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.contract.grpc.grpc_requests import simple_message
 from tests.contract.grpc.raw_connection import INFER
-from tests.contract.servers.held import Held
 from tests.contract.servers.ports import HOST
-from tests.contract.servers.processes import workers_of
+from tests.contract.servers.processes import Held, workers_of
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.fuzzing import bounded, examples

@@ -11,8 +11,7 @@ from functools import partial
 from trident.adapters.common.options import BOOLEAN, PORT, OptionText, OptionValues, group, option
 from trident.adapters.common.platform import Evidence, Host, Platform, PlatformSettings, PlatformTexts
 from trident.adapters.common.routes import absent_route
-from trident.core.frontend.default_model import DefaultModel
-from trident.core.frontend.request import LATEST
+from trident.core.frontend.request import LATEST, DefaultModel
 from trident.core.http.application import V2Application
 from trident.core.http.dataplane import infer_body, one_response, read_body
 from trident.core.http.reply import Environ, Reply

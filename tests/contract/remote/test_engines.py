@@ -5,7 +5,6 @@ Source: docs/processes.md "Several engines".
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -31,7 +30,6 @@ from tests.contract.lifecycle.changing_models import (
 )
 from tests.contract.remote.remote_server import LIMIT_S, RemoteServer, Traffic, undisturbed
 from tests.contract.sequences.sequence_models import write_models
-from tests.contract.sequences.test_requests import FIRST_STATE
 from tests.contract.servers.processes import engines_of, front_ends_of
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import link_models
@@ -105,22 +103,6 @@ def test_many_changes_at_once_end_the_same_everywhere(server: RemoteServer) -> N
     with ThreadPoolExecutor(len(files)) as pool:
         assert {status for status, _ in pool.map(lambda each: load(server, "given", **each), files)} == {200}
     assert len({factor_of(server, "given") for _ in range(40)}) == 1
-
-
-def test_a_sequence_keeps_its_state_whichever_front_end_has_it(server: RemoteServer) -> None:
-    def ask(sequence: int, value: int) -> list[int]:
-        """On a connection of its own."""
-        marks = {"sequence_id": sequence, "sequence_start": value == 0, "sequence_end": value == 4}
-        tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [value]}
-        body = json.dumps({"inputs": [tensor], "parameters": marks}).encode()
-        status, _, answer = server.request("POST", "/v2/models/history/infer", body)
-        assert status == 200, answer
-        found: list[int] = json.loads(answer)["outputs"][0]["data"]
-        return found
-
-    for value in range(5):
-        for sequence in range(1, 13):
-            assert ask(sequence, value) == [*FIRST_STATE, *range(value + 1)]
 
 
 def test_regions_and_settings_reach_both(server: RemoteServer) -> None:

@@ -5,38 +5,28 @@ Source: docs/architecture.md section 5.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.contract.remote.remote_server import (
-    LIMIT_S,
-    Client,
     RemoteServer,
     Traffic,
-    failures,
-    long_request,
     open_files,
-    pending,
     resident_kb,
     shared_memory_of,
 )
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import IDENTITY, assert_still_serves, link_models
-from tests.unit import onnx_models
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
 LARGE = 4 << 20
 
 
@@ -103,24 +93,3 @@ def test_requests_of_other_front_ends_are_not_disturbed(server: RemoteServer) ->
     assert all(isinstance(error, (ConnectionError, http.client.HTTPException)) for error in traffic.lost), str(traffic)
     # Two for each client: the pending request, and one sent on a connection that nobody had accepted yet.
     assert len(traffic.lost) <= 2 * 16, str(traffic)
-
-
-def test_requests_of_a_killed_front_end_are_cancelled(tmp_path: Path) -> None:
-    repository = link_models(tmp_path / "models", "simple")
-    onnx_models.write_version(onnx_models.waiting(), repository, "waiting", ONE_INSTANCE)
-    with RemoteServer(repository, tmp_path, workers=1) as server, ThreadPoolExecutor(16) as pool:
-
-        def ask() -> None:
-            with Client(server) as client, contextlib.suppress(OSError, http.client.HTTPException):
-                client.ask("POST", "/v2/models/waiting/infer", long_request())
-
-        asked = [pool.submit(ask) for _ in range(16)]
-        until(lambda: pending(server, "waiting") == 15, "they do not wait")
-        (front_end,) = server.front_ends
-        os.kill(front_end, signal.SIGKILL)
-        for each in asked:
-            each.result(LIMIT_S)
-        server.wait_until_all_ready()
-        until(lambda: failures(server, "waiting", "CANCELED") == 15, server.log_text()[-2000:])
-        assert pending(server, "waiting") == 0
-        assert_still_serves(server)

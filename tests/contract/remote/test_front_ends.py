@@ -10,7 +10,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from tests.contract.lifecycle.changing_models import (
     OVERRIDE,
     WIDTH,
     add_scaled,
-    factor_of,
     load,
     ones_body,
     unload_and_wait,
@@ -129,18 +127,6 @@ def metadata_responses(server: ServerProcess) -> float:
     return metric(server, "trident_http_responses_total", 'route="/v2"', 'status="200"')
 
 
-def test_requests_are_counted_over_many_connections(server: ServerProcess) -> None:
-    before = metadata_requests(server)
-
-    def ask(_: int) -> int:
-        return server.request("GET", "/v2")[0]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(ask, range(80))) == {200}
-    counts = from_each(server, lambda: metadata_requests(server) - before)
-    assert counts == [80] * len(front_ends_of(server))
-
-
 def test_every_page_has_the_counts_of_all_front_ends(server: ServerProcess) -> None:
     def counts() -> tuple[float, ...]:
         (statistics,) = server.json("GET", "/v2/models/simple/stats")["model_stats"]
@@ -233,30 +219,3 @@ def test_new_shape_of_a_model_is_known_at_once(server: ServerProcess) -> None:
                 assert status == 200, answer
                 header = json.loads(answer[: answer.rindex(b"}") + 1])
                 assert header["outputs"][0]["shape"] == shape
-
-
-def test_all_front_ends_have_one_index_and_the_same_weights(server: ServerProcess) -> None:
-    add_scaled(server.repository, "later", 3.0)
-    for front_end in front_ends_of(server):
-        with only(server, front_end):
-            assert load(server, "later") == (200, "")
-        assert from_each(server, lambda: factor_of(server, "later")) == [3.0] * len(front_ends_of(server))
-        listed = from_each(server, lambda: server.json("POST", "/v2/repository/index"))
-        assert all(each == listed[0] for each in listed)
-        with only(server, front_end):
-            unload_and_wait(server, "later")
-        statuses = from_each(server, lambda: server.request("GET", "/v2/models/later/ready")[0])
-        assert statuses == [404] * len(front_ends_of(server))
-
-
-def test_no_front_end_is_ready_after_sigterm(tmp_path: Path) -> None:
-    with serving(tmp_path, "--shutdown-grace-secs=30", "--exit-timeout-secs=30") as server, ExitStack() as stack:
-        callers = [stack.enter_context(closing(Caller(server, each))) for each in front_ends_of(server)]
-        server.process.send_signal(signal.SIGTERM)
-        until(lambda: {caller.ask("GET", "/v2/health/ready")[0] for caller in callers} == {503}, "still ready")
-        for caller in callers:
-            status, answer = caller.ask("GET", "/v2/health/ready")
-            assert (status, json.loads(answer)) == (503, {"error": "Server exiting"})
-            assert caller.ask("POST", PATH, good_body())[0] == 200
-        server.process.kill()
-        server.kill()

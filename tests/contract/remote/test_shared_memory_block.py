@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.contract.remote.remote_server import LIMIT_S, Client, RemoteServer, pending, resident_kb, undisturbed
+from tests.contract.remote.remote_server import LIMIT_S, Client, RemoteServer, resident_kb, undisturbed
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.simple_model import IDENTITY, assert_still_serves, link_models
 from tests.unit.onnx_models import identity, write_version
@@ -29,8 +29,6 @@ MEMORY = 8 << 20
 # Shorter than the timeout of a client.
 ROOM_LIMIT_S = 30.0
 FITS = 3 << 20
-TOO_LARGE = 5 << 20
-HELD = "/v2/models/held/infer"
 # A request is queued for 4 s, far longer than another request waits for its room.
 HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 4000000 preferred_batch_size: 8 }"
 
@@ -78,32 +76,6 @@ def assert_echoed(server: RemoteServer, size: int = FITS, seed: int = 1) -> None
             return status == 200
 
         until(answered, "never room", limit_s=ROOM_LIMIT_S)
-
-
-def test_tensor_larger_than_the_memory_goes_through_the_socket(server: RemoteServer) -> None:
-    array = values(TOO_LARGE)
-    body, headers = message(array)
-    with Client(server) as client:
-        for _ in range(3):
-            status, answer = client.ask("POST", IDENTITY, body, headers)
-            assert status == 200, answer[:300]
-            assert is_echo(client, answer, array)
-
-
-def test_request_waits_for_room_and_is_then_refused(server: RemoteServer) -> None:
-    first = values(FITS, 5)
-    with ThreadPoolExecutor(1) as pool, Client(server) as holder, Client(server) as other:
-        held = pool.submit(holder.ask, "POST", HELD, *message(first))
-        until(lambda: pending(server, "held") == 1, "it does not wait")
-        status, answer = other.ask("POST", IDENTITY, *message(values(FITS)))
-        assert (status, other.headers["Retry-After"]) == (503, "1"), answer[:300]
-        assert "no room for the request's tensors within 1 s" in json.loads(answer)["error"]
-        assert "--http-worker-memory-bytes" in other.headers["Trident-Hint"]
-        assert_still_serves(server)
-        status, answer = held.result(LIMIT_S)
-        assert status == 200, answer[:300]
-        assert is_echo(holder, answer, first)
-    assert_echoed(server)
 
 
 def test_concurrent_large_requests_get_their_own_answers(server: RemoteServer) -> None:
@@ -178,16 +150,6 @@ def test_half_sent_body_holds_no_memory(server: RemoteServer) -> None:
             assert part, found[:300]
             found += part
         assert found.startswith(b"HTTP/1.1 200")
-
-
-def test_refused_requests_hold_no_memory(server: RemoteServer) -> None:
-    """Each of them takes most of the room while it is checked."""
-    body, headers = message(values(FITS))
-    with Client(server) as client:
-        for _ in range(20):
-            status, answer = client.ask("POST", IDENTITY, body.replace(b'"FP32"', b'"INT8"', 1), headers)
-            assert status == 400, answer
-    assert_echoed(server)
 
 
 def test_idle_processes_return_the_memory_that_nothing_uses(server: RemoteServer) -> None:

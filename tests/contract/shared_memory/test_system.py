@@ -5,12 +5,10 @@ Source: docs/spec/shared-memory.md sections 1 to 6 and 8.
 
 from __future__ import annotations
 
-import os
 import re
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,21 +173,12 @@ def test_the_status_shows_what_was_registered(speaks: Speaker) -> None:
 
 def test_a_region_is_refused_with_the_reason(speaks: Speaker) -> None:
     client = speaks.client
-    with memory(2 * PAGE) as object_:
-        cases = [
-            ("/trident_none", PAGE, 0, "Unable to open shared memory region: '/trident_none'"),
-            ("/../../etc/passwd", 1, 0, "Unable to open shared memory region: '/../../etc/passwd'"),
-            (object_.key, 2 * PAGE + 1, 0, "failed to register shared memory region 'r': invalid args"),
-            (object_.key, 2**63, 2**63, "failed to register shared memory region 'r': invalid args"),
-            (object_.key, 0, 0, "failed to register shared memory region 'r': unable to process address space"),
-        ]
-        for key, size, offset, text in cases:
-            assert text in speaks.refusal(client.register_system_shared_memory, "r", key, size, offset=offset)
-        text = "failed to register CUDA shared memory region: 'r', GPUs not supported"
-        assert text in speaks.refusal(client.register_cuda_shared_memory, "r", b64encode(bytes(64)), 0, 64)
-        text = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
-        for handle in (b64encode(bytes(63)), b""):
-            assert text in speaks.refusal(client.register_cuda_shared_memory, "r", handle, 0, 64)
+    text = "Unable to open shared memory region: '/../../etc/passwd'"
+    assert text in speaks.refusal(client.register_system_shared_memory, "r", "/../../etc/passwd", 1)
+    text = "failed to register CUDA shared memory region: 'r', GPUs not supported"
+    assert text in speaks.refusal(client.register_cuda_shared_memory, "r", b64encode(bytes(64)), 0, 64)
+    text = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
+    assert text in speaks.refusal(client.register_cuda_shared_memory, "r", b64encode(bytes(63)), 0, 64)
 
 
 def test_a_place_outside_its_region_is_refused(speaks: Speaker) -> None:
@@ -242,34 +231,3 @@ def test_a_region_in_use_leaves_with_its_last_request(speaks: Speaker, server: S
 def is_queued(server: ServerProcess) -> bool:
     page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
     return re.search(r'^nv_inference_pending_request_count{model="waiting",.* 1$', page, re.MULTILINE) is not None
-
-
-def test_a_client_that_shrinks_unlinks_or_changes_a_region_gets_an_error(speaks: Speaker) -> None:
-    client = speaks.client
-    with memory(2 * SIZE) as inputs, memory(SIZE) as outputs:
-        inputs.put(FIRST)
-        inputs.put(SECOND, SIZE)
-        client.register_system_shared_memory("in", inputs.key, 2 * SIZE)
-        client.register_system_shared_memory("out", outputs.key, SIZE)
-        wanted = [speaks.shared_output("OUTPUT0", "out", SIZE)]
-        os.truncate(Path("/dev/shm") / outputs.key[1:], 8)
-        text = speaks.refusal(client.infer, "simple", simple_inputs(speaks), outputs=wanted)
-        assert f"{SIZE} bytes at 0 of shared memory '{outputs.key}' cannot be written, it has only 8 bytes" in text
-        os.truncate(Path("/dev/shm") / inputs.key[1:], SIZE + 8)
-        text = speaks.refusal(client.infer, "simple", simple_inputs(speaks))
-        assert f"{SIZE} bytes at {SIZE} of shared memory '{inputs.key}' cannot be read" in text
-        for object_ in (inputs, outputs):
-            os.truncate(Path("/dev/shm") / object_.key[1:], 2 * SIZE)
-        inputs.put(SECOND, SIZE)
-        os.rename(Path("/dev/shm") / inputs.key[1:], Path("/dev/shm") / (inputs.key[1:] + "_gone"))
-        try:
-            client.infer("simple", simple_inputs(speaks), outputs=wanted)
-        finally:
-            os.rename(Path("/dev/shm") / (inputs.key[1:] + "_gone"), Path("/dev/shm") / inputs.key[1:])
-        assert outputs.array(np.int32, [1, 16]).tolist() == (FIRST + SECOND).tolist()
-
-
-def test_the_metadata_names_the_extensions(speaks: Speaker) -> None:
-    metadata = speaks.client.get_server_metadata()
-    extensions = metadata["extensions"] if speaks.protocol == "http" else list(metadata.extensions)
-    assert {"system_shared_memory", "cuda_shared_memory"} <= set(extensions)

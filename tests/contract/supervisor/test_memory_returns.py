@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.contract.lifecycle.changing_models import BATCHED, base64_of, factor_of, heavy, load, unload_and_wait
-from tests.contract.servers.held import Held, resident_mb
+from tests.contract.servers.processes import Held, resident_mb
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.unit.onnx_models import write_version

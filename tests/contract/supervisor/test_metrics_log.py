@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
 from tests.contract.servers.server import ServerProcess
 from tests.contract.vertex.vertex_container import PREDICT, VertexContainer
 from tests.project import ROOT
@@ -86,29 +85,8 @@ def answered(found: list[dict[str, Any]]) -> int:
     return total([each["metrics"] for each in labelled], "request_success")
 
 
-def test_nothing_is_written_by_default(tmp_path: Path) -> None:
-    with ServerProcess(repository(tmp_path), tmp_path / "log", "--shutdown-grace-secs=0") as server:
-        assert server.request("POST", INFER, REQUEST)[0] == 200
-    assert entries(tmp_path / "log") == []
-
-
 def wait_for(condition: Callable[[], object], log: Path) -> None:
     until(condition, log.read_text)
-
-
-def test_a_sagemaker_container_writes_embedded_metrics(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    variables = {
-        "TRIDENT_MODEL_REPOSITORY": str(repository(tmp_path)),
-        "TRIDENT_METRICS_LOG": "emf",
-        "TRIDENT_METRICS_LOG_INTERVAL_SECS": "1",
-        "TRIDENT_METRICS_LOG_DIMENSION": "endpoint=e;variant=AllTraffic",
-    }
-    with SageMakerContainer(log, **variables) as container:
-        assert container.invoke(REQUEST, Content_Type="application/json").status == 200
-        wait_for(lambda: total(of_model(entries(log)), "request_success") == 1, log)
-    assert [problems(line) for line in log.read_text().splitlines() if line.startswith("{") and problems(line)] == []
-    assert {(each["endpoint"], each["variant"]) for each in entries(log)} == {("e", "AllTraffic")}
 
 
 def test_a_vertex_container_writes_structured_entries(tmp_path: Path) -> None:

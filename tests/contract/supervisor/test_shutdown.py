@@ -18,7 +18,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 GET = b"GET /pid HTTP/1.1\r\nHost: a\r\n\r\n"
-READY = b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 def refuses_connections(server: Server) -> bool:
@@ -53,20 +52,6 @@ def test_every_connection_that_was_established_gets_its_answer(workers: int) -> 
                 assert server.ended() == 0
                 for client in clients:
                     client.result()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_fails_readiness_at_once_and_ends_with_status_0(number: int) -> None:
-    with served(drain_grace_s=3.0, exit_timeout_s=20.0) as server, Client(server.port) as client:
-        assert client.ask(READY).status == 200
-        server.signal(number)
-        until(lambda: client.ask(READY).status == 503)
-        server.signal(number)  # further signals change nothing
-        with Client(server.port) as newcomer:
-            assert newcomer.ask(GET).status == 200
-        assert client.is_closed()
-        assert server.ended() == 0
-        assert "Traceback" not in server.output
 
 
 def test_request_in_flight_finishes_and_closes_its_connection() -> None:

@@ -32,13 +32,6 @@ def learn(memo: AdaptiveMemo[int], count: int, first: int = 0, *, again: bool = 
     return wanted
 
 
-def test_adaptive_memo_returns_what_it_learned() -> None:
-    memo: AdaptiveMemo[int] = AdaptiveMemo()
-    assert memo.get("a") is None
-    memo["a"] = 7
-    assert memo.get("a") == 7
-
-
 def test_adaptive_memo_stays_bounded() -> None:
     memo: AdaptiveMemo[int] = AdaptiveMemo()
     for number in range(5000):

@@ -1,15 +1,26 @@
+"""Open files, temporary and private directories, and files that are read again when they change."""
+
 from __future__ import annotations
 
 import os
 import queue
 import resource
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import trident.app.process.files
-from trident.app.process.files import NoTemporaryDirectory, WatchedFiles, raise_file_limit, temporary_directory
+from trident.app.process.files import (
+    NoPrivateDirectory,
+    NoTemporaryDirectory,
+    PrivateDirectory,
+    WatchedFiles,
+    raise_file_limit,
+    remove_abandoned,
+    temporary_directory,
+)
 
 LIMIT_S = 60.0
 
@@ -77,12 +88,6 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_the_systems_directory_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert temporary_directory() == str(tmp_path)
-
-
 def test_memory_is_used_when_no_disk_is_writable(nowhere: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nowhere.setattr(trident.app.process.files, "IN_MEMORY", str(tmp_path))
     assert temporary_directory() == str(tmp_path)
@@ -95,3 +100,76 @@ def test_the_error_names_the_directories_that_were_tried(nowhere: pytest.MonkeyP
     with pytest.raises(NoTemporaryDirectory, match=r"neither that of TMPDIR, nor /tmp, .* or /nowhere/either"):
         temporary_directory()
     assert tempfile.tempdir is None
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short one: that of pytest may leave too little for the address of a socket."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def made(folder: Path) -> Iterator[PrivateDirectory]:
+    directory = PrivateDirectory.make(folder)
+    yield directory
+    directory.remove()
+
+
+def test_only_this_user_can_enter_it(made: PrivateDirectory, folder: Path) -> None:
+    assert made.path.parent == folder
+    assert made.path.stat().st_mode & 0o777 == 0o700
+    assert made.path.stat().st_uid == os.getuid()
+    assert made.path.name.startswith(f"trident-{os.getpid()}-")
+    assert made.metrics.is_dir()
+    assert {made.socket.parent, made.changes.parent, made.metrics.parent} == {made.path}
+
+
+def test_it_is_not_orphaned_while_its_maker_lives(made: PrivateDirectory) -> None:
+    child = os.fork()
+    if not child:
+        try:
+            made.remove_if_orphaned()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert made.path.is_dir()
+
+
+def test_an_engine_finds_no_files_of_the_last_one(made: PrivateDirectory) -> None:
+    files = made.new_files()
+    (files / "unpacked").mkdir()
+    (files / "unpacked" / "model.onnx").touch()
+    assert made.new_files() == files
+    assert list(files.iterdir()) == []
+    assert files.parent == made.path
+
+
+def test_other_directories_are_not_removed(folder: Path) -> None:
+    kept = [folder / name for name in ("trident-model-cache-0", "trident-x-1", "other", "trident-override-abc")]
+    for path in kept:
+        path.mkdir()
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "file").touch()
+    link = folder / "trident-1-link"
+    link.symlink_to(outside)
+    remove_abandoned(folder)
+    assert all(path.is_dir() for path in kept)
+    assert (outside / "file").exists()
+    assert link.is_symlink()
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_refused(folder: Path) -> None:
+    deep = folder / ("d" * 100)
+    deep.mkdir()
+    with pytest.raises(NoPrivateDirectory, match="too long for a socket") as refused:
+        PrivateDirectory.make(deep)
+    assert refused.value.hint is not None
+    assert "TMPDIR" in refused.value.hint
+    assert list(deep.iterdir()) == []
+
+
+def test_a_missing_parent_is_refused(folder: Path) -> None:
+    with pytest.raises(NoPrivateDirectory, match="cannot be made"):
+        PrivateDirectory.make(folder / "nothing")

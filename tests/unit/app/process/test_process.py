@@ -6,7 +6,6 @@ import platform
 import signal
 import subprocess
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,55 +13,32 @@ import pytest
 
 from tests.project import ROOT
 from trident.app.process.environment import (
-    announce_metrics_directory,
     disable_telemetry,
     let_openmp_sleep,
-    process_environment,
 )
 from trident.app.process.heap import (
     IdleTrim,
-    collect_rarely,
     keep_freed_memory,
     keep_memory_shared,
     settle_collector,
-    share_interpreter_lock,
     use_one_heap,
 )
-from trident.app.process.port_owner import listening_inodes, owner_of
+from trident.app.worker.listening_sockets import owner_of
 
 
-def test_the_process_environment_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRIDENT_ID", "before")
-    process_environment()["TRIDENT_ID"] = "after"
-    assert process_environment()["TRIDENT_ID"] == "before"
-
-
-def test_the_metrics_directory_is_announced_to_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "/before")
-    announce_metrics_directory("/metrics")
-    assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == "/metrics"
-
-
-def test_telemetry_stays_on_for_a_user_who_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
-    disable_telemetry()
-    assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"
-
-
-def test_telemetry_is_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "")
-    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
-    disable_telemetry()
-    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
-
-
-def test_openmp_sleeps_unless_a_user_chose_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    let_openmp_sleep()
-    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    let_openmp_sleep()
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+@pytest.mark.parametrize(
+    ("choose", "variable", "default"),
+    [(disable_telemetry, "ORT_DISABLE_TELEMETRY", "1"), (let_openmp_sleep, "OMP_WAIT_POLICY", "PASSIVE")],
+)
+def test_a_default_is_set_unless_a_user_chose_otherwise(
+    choose: Callable[[], None], variable: str, default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "chosen")
+    choose()
+    assert os.environ[variable] == "chosen"
+    monkeypatch.delenv(variable)
+    choose()
+    assert os.environ[variable] == default
 
 
 def test_exit_now_flushes_the_output_and_skips_pythons_finalisation() -> None:
@@ -117,11 +93,6 @@ TABLE = """\
 """
 
 
-def test_only_a_socket_that_listens_on_the_port_is_found() -> None:
-    assert listening_inodes(TABLE, 8000) == {"4711"}
-    assert listening_inodes(TABLE, 8001) == set()
-
-
 def test_the_owner_of_a_port_is_found_in_proc(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "tcp").write_text(TABLE)
@@ -152,40 +123,11 @@ class Cycle:
         self.itself = self
 
 
-def _allocate_until_collected(times: int) -> list[list[int]]:
-    """Objects that have triggered so many collections."""
-    return [[] for _ in range(times * (gc.get_threshold()[0] + 1))]
-
-
 @pytest.mark.parametrize("exempt", [settle_collector, keep_memory_shared])
 def test_present_objects_are_exempt_from_collection(exempt: Callable[[], None]) -> None:
     kept = Cycle()
     exempt()
     assert all(each is not kept for each in gc.get_objects())
-
-
-def test_present_garbage_is_collected_first_also_if_it_was_exempt() -> None:
-    gone = weakref.ref(Cycle())
-    gc.freeze()
-    settle_collector()
-    assert gone() is None
-
-
-def test_later_cycles_are_collected() -> None:
-    settle_collector()
-    used = Cycle()
-    unused, gone = weakref.ref(Cycle()), weakref.ref(used)
-    kept = _allocate_until_collected(1)
-    del used
-    assert unused() is None
-    assert gone() is not None
-    kept += _allocate_until_collected(1)
-    assert gone() is None
-
-
-def test_a_starting_server_collects_rarely() -> None:
-    collect_rarely()
-    assert gc.get_threshold()[0] >= 10_000
 
 
 def test_glibc_accepts_the_options() -> None:
@@ -208,12 +150,3 @@ def test_memory_is_returned_once_after_each_idle_time() -> None:
     idle.tick(61.0, 60.5)
     idle.tick(70.0, 60.5)
     assert calls == ["release", "collect", "trim"] * 2
-
-
-def test_threads_take_turns_in_steps_of_half_a_millisecond() -> None:
-    before = sys.getswitchinterval()
-    try:
-        share_interpreter_lock()
-        assert round(sys.getswitchinterval(), 6) == 0.0005
-    finally:
-        sys.setswitchinterval(before)

@@ -7,9 +7,8 @@ from werkzeug.test import Client
 from tests.unit.fake_engine import FakeEngine
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.applications import Applications, http_options
+from trident.app.sites.applications import Applications
 from trident.core.frontend.bridge import Bridge, ThreadBridge
-from trident.core.http.application import V2Application
 from trident.core.http.metrics import OPENMETRICS, PROMETHEUS
 from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from trident.core.observability.model_statistics import ModelStatistics
@@ -100,11 +99,3 @@ def test_each_port_has_its_own_threads() -> None:
     threads = ("--http-thread-count=3", "--sagemaker-thread-count=5", "--vertex-ai-thread-count=7")
     Applications(settings(*ALL, *threads), Measured(), bridge)
     assert sorted(numbers) == [3, 5, 7]
-
-
-def test_the_http_options_follow_the_settings() -> None:
-    arguments = ("--http-max-input-size=1000", "--http-restricted-api=inference:x-key=secret")
-    options = http_options(read_settings(["--model-repository=/m", *arguments], {}))
-    assert options.max_input_size == 1000
-    client = Client(V2Application(FakeEngine(), options, ThreadBridge()))
-    assert client.post("/v2/models/simple/infer").status_code == 403

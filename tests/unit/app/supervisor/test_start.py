@@ -37,11 +37,6 @@ def test_the_cores_decide_by_default(cores: float, number: int) -> None:
     assert f"{cores:g} cores" in choice.reason
 
 
-def test_the_cores_are_those_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.app.supervisor.start.available_cores", lambda: 6.0)
-    assert choose_topology(settings(REPOSITORY)).http_workers == 3
-
-
 @pytest.mark.parametrize("cores", [2, 64])
 def test_a_multi_model_endpoint_has_one_process_unless_more_are_asked_for(cores: float) -> None:
     variables = {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_BIND_TO_PORT": "8080"}
@@ -75,11 +70,6 @@ def test_the_text_gives_the_topology_and_its_reason(arguments: list[str], text: 
 def test_engines_for_the_cores(cores: float, engines: int, workers: int) -> None:
     choice = choose_topology(settings(REPOSITORY, "--engines=auto"), cores, 0)
     assert (choice.engines, choice.http_workers) == (engines, workers)
-
-
-@pytest.mark.parametrize(("gpus", "engines"), [(0, 4), (1, 1), (8, 8)])
-def test_an_engine_for_each_gpu(gpus: int, engines: int) -> None:
-    assert choose_topology(settings(REPOSITORY, "--engines=auto"), 16, gpus).engines == engines
 
 
 @pytest.mark.parametrize("cores", [1, 1.5, 4])
@@ -123,10 +113,6 @@ def test_engines_see_what_cannot_be_divided(gpus: list[str]) -> None:
     assert gpus_of_engine(EnginePlace(1, 2), gpus) is None
 
 
-def test_one_engine_sees_all() -> None:
-    assert gpus_of_engine(EnginePlace(), GPUS) is None
-
-
 def test_an_installation_for_processors_uses_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trident.app.supervisor.start.gpu_uuids", lambda visible: tuple(GPUS))
     monkeypatch.setattr("trident.app.supervisor.start._GPU_PACKAGE", "no_such_package")
@@ -163,10 +149,6 @@ def test_signals_that_come_before_a_workers_handlers_are_kept_and_its_threads_bl
     code = [sys.executable, "-c", SIGNALS_BEFORE_THE_HANDLERS]
     ended = subprocess.run(code, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert ended.returncode == 0, ended.stderr
-
-
-def test_a_note_begins_empty() -> None:
-    assert FailureNote().read() == ""
 
 
 @pytest.mark.parametrize("reason", ["Internal - no models", "kaputt: ü", "x" * (1 << 17)])

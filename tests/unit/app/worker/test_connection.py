@@ -14,7 +14,7 @@ from trident.app.worker.connection import NEVER, ClientGone, Connection, Connect
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.io import CoarseClock, SendBatching
 from trident.app.worker.limits import ConnectionLimits
-from trident.core.frontend.body import RequestBody
+from trident.core.buffers import RequestBody
 from trident.core.inference.tensors import Buffer
 
 # More than the buffers of a socket pair hold.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,6 @@ from tests.unit.core.cuda.fake_cuda import FakeCuda
 from trident.core.cuda import (
     CudaDriver,
     CudaError,
-    CudaStream,
     DeviceMemory,
     DriverLibrary,
     PinnedMemory,
@@ -39,24 +36,6 @@ def test_what_the_driver_finds() -> None:
     assert gpu_ids(6.0, lambda name: cuda) == (1, 2)
     assert compute_capability(2, lambda name: cuda) == "7.5"
     assert compute_capability(5, lambda name: cuda) == ""
-
-
-def test_copies_both_ways_in_the_devices_context() -> None:
-    library = FakeCuda()
-    handle = library.allocate(b"0123456789")
-    driver = CudaDriver(library)
-    address = driver.open_handle(1, handle)
-    assert driver.size_from(1, address) == 10
-    host = ctypes.create_string_buffer(4)
-    driver.copy_to_host(1, address + 3, ctypes.addressof(host), 4)
-    assert host.raw == b"3456"
-    host.raw = b"abcd"
-    driver.copy_to_device(1, address + 6, ctypes.addressof(host), 4)
-    assert library.content(handle) == b"012345abcd"
-    driver.close_handle(1, address)
-    assert library.opened == []
-    assert library.calls.count("cuDevicePrimaryCtxRetain") == 1
-    assert library.calls.count("cuCtxPushCurrent_v2") == library.calls.count("cuCtxPopCurrent_v2")
 
 
 @pytest.mark.parametrize("failing", ["cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuIpcOpenMemHandle_v2"])
@@ -102,19 +81,6 @@ def test_after_a_failure_it_asks_again() -> None:
         memory.close()
 
 
-def test_a_buffer_stays_pinned_until_it_is_replaced() -> None:
-    cuda = FakeCuda()
-    pinned = PinnedMemory(CudaDriver(cuda), 0)
-    first, second = np.empty(10, np.float32), np.empty(20, np.float32)
-    pinned.replace("X", first)
-    assert cuda.pinned == {first.ctypes.data: 40}
-    pinned.replace("X", second)
-    assert cuda.pinned == {second.ctypes.data: 80}
-    pinned.replace("X", None)
-    pinned.replace("X", None)
-    assert cuda.pinned == {}
-
-
 def test_a_buffer_that_cannot_be_pinned_is_not_unpinned() -> None:
     cuda = FakeCuda()
     cuda.limit = 10
@@ -125,16 +91,6 @@ def test_a_buffer_that_cannot_be_pinned_is_not_unpinned() -> None:
 
 
 # --- streams, whose copies happen when they are waited for
-
-
-def test_a_stream_that_spins_asks_for_no_blocking_event() -> None:
-    cuda = FakeCuda()
-    driver = CudaDriver(cuda)
-    with driver.on(0):
-        streams = [CudaStream(driver, spins=spins) for spins in (False, True)]
-        assert list(cuda.open_events.values()) == [3, 2]
-        for stream in streams:
-            stream.close()
 
 
 def test_errors_tell_out_of_memory_from_a_lost_context() -> None:

@@ -12,11 +12,10 @@ import pytest
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, weight_of, write
 from tests.waiting import until
-from trident.core.errors import ErrorCode, ModelNotReady, ServerError, ServerStopping
+from trident.core.errors import ModelNotReady, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import Array
 
 CONFIG = "max_batch_size: 8"
@@ -88,30 +87,6 @@ def test_a_decoupled_model_needs_a_caller_that_takes_many_responses(repository: 
         assert int(call(bench, asked, decoupled=True).outputs[0].array[0]) == 5
 
 
-def test_a_cancelled_call_leaves_the_queue_unrun(repository: Path) -> None:
-    with living(repository) as bench, bench.running("caller"):
-        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        pending = bench.bls.infer(request("caller", np.zeros(1, np.int32)), responses.put)
-        pending.cancel()
-        bench.backend.models[-1].gate.set()
-        error = responses.get(timeout=LIMIT_S).error
-        assert error is not None
-        assert error.code is ErrorCode.CANCELLED
-
-
-def test_a_call_waits_no_longer_than_its_timeout(repository: Path) -> None:
-    policy = "default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true }"
-    config = (repository / "caller" / "config.pbtxt").read_text() + f"dynamic_batching {{ {policy} }}"
-    write(repository, "queued", 1, config=config)
-    with living(repository, control_mode="explicit", load_models=("queued",)) as bench, bench.running("queued"):
-        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        bench.bls.infer(request("queued", np.zeros(1, np.int32), timeout_us=1), responses.put)
-        bench.backend.models[-1].gate.set()
-        error = responses.get(timeout=LIMIT_S).error
-        assert error is not None
-        assert error.message == "Request timeout expired"
-
-
 def test_requests_in_flight_may_still_ask_other_models_while_the_server_stops(repository: Path) -> None:
     answers: list[InferenceResponse] = []
     with living(repository) as bench, ThreadPoolExecutor(1) as pool:
@@ -143,11 +118,3 @@ def test_models_load_and_unload_in_no_other_mode(repository: Path) -> None:
             ):
                 change()
         assert bench.bls.is_ready("simple")
-
-
-def test_many_responses_have_a_window(repository: Path) -> None:
-    with living(repository) as bench:
-        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        pending = bench.bls.infer(request(), responses.put, decoupled=True)
-        assert isinstance(pending, StreamedRequest)
-        assert responses.get(timeout=LIMIT_S).final

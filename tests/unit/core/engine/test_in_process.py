@@ -8,23 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from inspect import Signature, signature
 from pathlib import Path
 from typing import Any
 
 import gevent
-import numpy as np
 import orjson
-import pytest
 
 from tests.project import pure_python_only
 from tests.unit import onnx_models
-from tests.unit.fake_engine import identity_spec
-from trident.core.config.schema import ModelConfig
 from trident.core.engine.in_process import InferenceEngine, make_engine
-from trident.core.engine.protocol import CallMark, ConfigMessage, Engine, TensorMetadata, call, mark_of, model_metadata
-from trident.core.errors import InvalidRequest, ModelNotFound
+from trident.core.engine.protocol import Engine
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
@@ -67,35 +61,6 @@ def infer(engine: InferenceEngine, model: str, *arrays: Array, version: int = -1
     request = InferenceRequest(model, inputs, model_version=version)
     engine.model(model, version).submit(PendingRequest(request, responses.put))
     return responses.get(timeout=LIMIT_S)
-
-
-def ones(rows: int = 1) -> Array:
-    return np.ones((rows, 16), np.int32)
-
-
-def test_errors_are_responses(tmp_path: Path) -> None:
-    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
-    with serving(tmp_path) as engine:
-        with pytest.raises(ModelNotFound):
-            infer(engine, "nope")
-        error = infer(engine, "simple", ones()).error
-        assert isinstance(error, InvalidRequest)
-        assert "expected 2 inputs but got 1 inputs for model 'simple'" in error.message
-
-
-def test_all_versions_of_the_policy_serve(tmp_path: Path) -> None:
-    onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG + "version_policy { all {} }")
-    onnx_models.write(onnx_models.add_sub(), tmp_path / "simple" / "7" / "model.onnx")
-    with serving(tmp_path) as engine:
-        assert engine.model_metadata("simple").versions == (1, 7)
-        assert engine.model_metadata("simple", 1).versions == (1,)
-        assert infer(engine, "simple", ones(), ones()).model_version == 7
-        assert infer(engine, "simple", ones(), ones(), version=1).model_version == 1
-        assert len(engine.model_statistics()) == 2
-        with pytest.raises(InvalidRequest, match=r"^requested model version is not available for model 'simple'$"):
-            engine.model_statistics("simple", 5)
-        with pytest.raises(InvalidRequest, match=r"^requested model 'nope' is not available$"):
-            engine.model_statistics("nope")
 
 
 def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:
@@ -174,24 +139,3 @@ def test_the_engine_has_every_method_of_the_protocol() -> None:
 
 def _shape(method: Any) -> Signature:
     return signature(method.fget if isinstance(method, property) else method)
-
-
-def test_a_marked_method_stays_the_same_function() -> None:
-    def method(self: object, name: str) -> None: ...
-
-    assert mark_of(method) is None
-    assert call(blocks=True)(method) is method
-    assert mark_of(method) == CallMark(blocks=True)
-
-
-def test_metadata_has_the_batch_dimension_and_a_platform() -> None:
-    plain, batching = model_metadata(SPEC, [1]), model_metadata(replace(SPEC, max_batch_size=8), [1])
-    assert plain.inputs == (TensorMetadata(name="IN", datatype="INT32", shape=(-1,)),)
-    assert batching.outputs == (TensorMetadata(name="OUT", datatype="INT32", shape=(-1, -1)),)
-    assert model_metadata(SPEC, [1]).platform == "onnxruntime_onnx"
-    assert model_metadata(replace(SPEC, platform=""), [1, 2]).platform == "onnxruntime"
-    config = ModelConfig(name="m", max_batch_size=8)
-    assert ConfigMessage.of(config).parse() == config
-
-
-SPEC = identity_spec("m")

@@ -142,12 +142,6 @@ def test_a_process_that_is_restarted_does_not_accept_the_tokens_of_the_start(pat
     assert os.waitstatus_to_exitcode(os.waitpid(restarted, 0)[1]) == 0
 
 
-def test_a_file_that_everybody_can_read_is_warned_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path.chmod(0o644)
-    AuthTokens(str(path), Scope.ALL)
-    assert caplog.messages == [f"every user of this machine can read the token file '{path}': use chmod 600"]
-
-
 def test_a_restricted_header_has_names_and_a_hidden_value() -> None:
     assert parse_restricted(["health,model-config:admin-key=a=b:c"]) == (
         RestrictedApi(("health", "model-config"), "admin-key", "a=b:c"),

@@ -73,10 +73,3 @@ def test_floats_rank_ties_by_index_and_nan_last(values: list[float], k: int) -> 
     nans = [i for i in in_order(array) if np.isnan(array[i])]
     expected = [i for i in in_order(array) if not np.isnan(array[i])] + sorted(nans)
     assert found == expected[: len(found)]
-
-
-@given(st.lists(st.integers(-128, 127), min_size=1, max_size=300), st.integers(1, 20))
-def test_integers_rank_ties_by_index(values: list[int], k: int) -> None:
-    array = np.array(values, dtype=np.int8)
-    found = top_indices(array, min(k, len(values))).tolist()
-    assert found == in_order(array)[: len(found)]

@@ -6,6 +6,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from functools import update_wrapper
 from typing import Any
 
 import gevent
@@ -14,7 +15,7 @@ import gevent.socket
 import pytest
 
 from tests.unit.core.scheduling.scheduler_bench import benches, noted_threads, resting_bench
-from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub
+from tests.unit.core.waiting.hub_thread import LIMIT_S, hub_test
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.waiting import until
 from trident.core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
@@ -24,37 +25,34 @@ from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
 
 
-def on_a_hub(test: Callable[[GeventBridge], None]) -> None:
-    """Run `test` with a bridge, as a greenlet of a new hub."""
-    tests = [test]
+def on_a_hub(test: Callable[[GeventBridge], None]) -> Callable[[], None]:
+    """The test that runs `test` with a bridge, as a greenlet of a new hub."""
 
     def run(hub: Any) -> None:
         bridge = GeventBridge(hub)
         try:
-            tests.pop()(bridge)
+            test(bridge)
         finally:
             bridge.close()
 
-    run_on_hub(run)
+    return hub_test(update_wrapper(run, test, updated=()))
 
 
-def test_give_way_lets_greenlets_and_ready_sockets_run() -> None:
-    def test(bridge: GeventBridge) -> None:
-        order: list[str] = []
-        left, right = gevent.socket.socketpair()
-        with left, right:
-            reading = gevent.spawn(lambda: order.append(right.recv(10).decode()))
-            gevent.idle()
-            left.sendall(b"socket")
-            running = gevent.spawn(order.append, "greenlet")
-            for _ in range(2):
-                bridge.give_way()
-            order.append("work")
-            gevent.joinall([reading, running], timeout=LIMIT_S)
-        assert sorted(order[:2]) == ["greenlet", "socket"]
-        assert order[2] == "work"
-
-    on_a_hub(test)
+@on_a_hub
+def test_give_way_lets_greenlets_and_ready_sockets_run(bridge: GeventBridge) -> None:
+    order: list[str] = []
+    left, right = gevent.socket.socketpair()
+    with left, right:
+        reading = gevent.spawn(lambda: order.append(right.recv(10).decode()))
+        gevent.idle()
+        left.sendall(b"socket")
+        running = gevent.spawn(order.append, "greenlet")
+        for _ in range(2):
+            bridge.give_way()
+        order.append("work")
+        gevent.joinall([reading, running], timeout=LIMIT_S)
+    assert sorted(order[:2]) == ["greenlet", "socket"]
+    assert order[2] == "work"
 
 
 class ThreadedEngine(FakeEngine):
@@ -102,7 +100,7 @@ def test_no_wake_up_is_lost_among_threads() -> None:
         assert [connection.value for connection in connections] == [200] * 32
 
     try:
-        on_a_hub(test)
+        on_a_hub(test)()
     finally:
         engine.close()
 
@@ -133,10 +131,11 @@ def test_requests_that_arrive_together_are_submitted_together(handover: int, exp
         gevent.joinall([gevent.spawn(connection, name) for name in "abc"], timeout=LIMIT_S)
         assert ", ".join(events) == expected
 
-    on_a_hub(test)
+    on_a_hub(test)()
 
 
-def test_a_cached_answer_is_given_without_a_switch() -> None:
+@on_a_hub
+def test_a_cached_answer_is_given_without_a_switch(bridge: GeventBridge) -> None:
     submitted: list[str] = []
 
     class Engine(FakeEngine):
@@ -144,45 +143,15 @@ def test_a_cached_answer_is_given_without_a_switch() -> None:
             submitted.append(pending.request.id)
             pending.on_response(empty_response(pending.request))
 
-    def test(bridge: GeventBridge) -> None:
-        model = Engine().model("simple")
-        model.cached_answer = lambda request: empty_response(request) if request.id == "known" else None
-        passed: list[str] = []
-        other = gevent.spawn(passed.append, "another greenlet")
-        assert bridge.infer(model, request("known")).id == "known"
-        assert (passed, submitted) == ([], [])
-        assert bridge.infer(model, request("simple")).id == "simple"
-        assert submitted == ["simple"]
-        other.join(LIMIT_S)
-
-    on_a_hub(test)
-
-
-def test_deferred_calls_run_on_the_hub_after_all_requests_were_submitted() -> None:
-    events: list[str] = []
-    waiting: list[Callable[[], None]] = []
-
-    class Deferring(FakeEngine):
-        def submit(self, pending: PendingRequest) -> None:
-            events.append(f"submit {pending.request.id}")
-            waiting.append(lambda: pending.on_response(empty_response(pending.request)))
-            assert pending.defer is not None
-            pending.defer(self._answer)
-
-        def _answer(self) -> None:
-            events.append(f"answer on {threading.current_thread().name}")
-            for answer in waiting:
-                answer()
-
-    def test(bridge: GeventBridge) -> None:
-        engine = Deferring()
-        engine._answer = engine._answer  # type: ignore[method-assign]  # one object: it is asked for it twice
-        gevent.joinall(
-            [gevent.spawn(bridge.infer, engine.model("simple"), request(name)) for name in "ab"], timeout=LIMIT_S
-        )
-        assert events == ["submit a", "submit b", f"answer on {threading.current_thread().name}"]
-
-    on_a_hub(test)
+    model = Engine().model("simple")
+    model.cached_answer = lambda request: empty_response(request) if request.id == "known" else None
+    passed: list[str] = []
+    other = gevent.spawn(passed.append, "another greenlet")
+    assert bridge.infer(model, request("known")).id == "known"
+    assert (passed, submitted) == ([], [])
+    assert bridge.infer(model, request("simple")).id == "simple"
+    assert submitted == ["simple"]
+    other.join(LIMIT_S)
 
 
 def test_the_hub_runs_short_executions_itself() -> None:
@@ -204,10 +173,11 @@ def test_the_hub_runs_short_executions_itself() -> None:
             assert bench.backend.batches == [["a", "b", "c"]]
             assert threads == [threading.current_thread().name]
 
-        on_a_hub(test)
+        on_a_hub(test)()
 
 
-def test_a_batch_signals_the_hub_once() -> None:
+@on_a_hub
+def test_a_batch_signals_the_hub_once(bridge: GeventBridge) -> None:
     waiting: list[OnResponse] = []
     answered = InferenceResponse("simple", 1, [])
 
@@ -215,35 +185,17 @@ def test_a_batch_signals_the_hub_once() -> None:
         def submit(self, pending: PendingRequest) -> None:
             waiting.append(pending.on_response)
 
-    def test(bridge: GeventBridge) -> None:
-        signal = bridge._waiters.signal
-        wake = signal._async = Counting(signal._async)
-        connections = [gevent.spawn(bridge.infer, Batching().model("simple"), request()) for _ in range(16)]
-        until(lambda: len(waiting) == 16, sleep=gevent.sleep)
-        # The hub does not run in between, because this greenlet does not yield.
-        batch = threading.Thread(target=lambda: [on_response(answered) for on_response in waiting])
-        batch.start()
-        batch.join(LIMIT_S)
-        gevent.joinall(connections, timeout=LIMIT_S)
-        assert [connection.value for connection in connections] == [answered] * 16
-        assert wake.signals == 1
-
-    on_a_hub(test)
-
-
-def test_a_request_with_a_callback_is_cancelled_once_and_answered() -> None:
-    engine = FakeEngine(lambda _: None)
-    seen: list[InferenceResponse] = []
-
-    def test(bridge: GeventBridge) -> None:
-        pending = bridge.submit(engine.model("simple"), request("x"), seen.append)
-        gevent.sleep(0.01)
-        pending.cancel()
-        until(lambda: seen, sleep=gevent.sleep)
-        assert isinstance(seen[0].error, RequestCancelled)
-        assert [each.id for each in engine.cancelled] == ["x"]
-
-    on_a_hub(test)
+    signal = bridge._waiters.signal
+    wake = signal._async = Counting(signal._async)
+    connections = [gevent.spawn(bridge.infer, Batching().model("simple"), request()) for _ in range(16)]
+    until(lambda: len(waiting) == 16, sleep=gevent.sleep)
+    # The hub does not run in between, because this greenlet does not yield.
+    batch = threading.Thread(target=lambda: [on_response(answered) for on_response in waiting])
+    batch.start()
+    batch.join(LIMIT_S)
+    gevent.joinall(connections, timeout=LIMIT_S)
+    assert [connection.value for connection in connections] == [answered] * 16
+    assert wake.signals == 1
 
 
 class Counting:
@@ -260,17 +212,16 @@ class Counting:
         self._watcher.send()
 
 
-def test_infer_returns_a_response_given_before_the_wait() -> None:
-    def test(bridge: GeventBridge) -> None:
-        for _ in range(10):
-            assert bridge.infer(FakeEngine().model("simple"), request("now")).id == "now"
-        gevent.sleep(0)
-        assert bridge.infer(FakeEngine().model("simple"), request("then")).id == "then"
-
-    on_a_hub(test)
+@on_a_hub
+def test_infer_returns_a_response_given_before_the_wait(bridge: GeventBridge) -> None:
+    for _ in range(10):
+        assert bridge.infer(FakeEngine().model("simple"), request("now")).id == "now"
+    gevent.sleep(0)
+    assert bridge.infer(FakeEngine().model("simple"), request("then")).id == "then"
 
 
-def test_a_slow_request_is_submitted_on_another_thread() -> None:
+@on_a_hub
+def test_a_slow_request_is_submitted_on_another_thread(bridge: GeventBridge) -> None:
     threads: list[threading.Thread] = []
 
     class Noted(FakeEngine):
@@ -279,77 +230,66 @@ def test_a_slow_request_is_submitted_on_another_thread() -> None:
             super().submit(pending)
 
     engine = Noted()
-
-    def test(bridge: GeventBridge) -> None:
-        assert bridge.infer(engine.model("simple"), request("slow"), is_slow=True).id == "slow"
-        for streamed in (False, True):
-            responses: list[InferenceResponse] = []
-            bridge.submit(engine.model("simple"), request("slow"), responses.append, streamed=streamed, is_slow=True)
-            until(lambda responses=responses: responses, sleep=gevent.sleep)
-        assert len(threads) == 3
-        assert threading.current_thread() not in threads
-
-    on_a_hub(test)
+    assert bridge.infer(engine.model("simple"), request("slow"), is_slow=True).id == "slow"
+    for streamed in (False, True):
+        responses: list[InferenceResponse] = []
+        bridge.submit(engine.model("simple"), request("slow"), responses.append, streamed=streamed, is_slow=True)
+        until(lambda responses=responses: responses, sleep=gevent.sleep)
+    assert len(threads) == 3
+    assert threading.current_thread() not in threads
 
 
-def test_a_slow_request_of_a_client_that_is_gone_is_not_submitted() -> None:
+@on_a_hub
+def test_a_slow_request_of_a_client_that_is_gone_is_not_submitted(bridge: GeventBridge) -> None:
     engine = FakeEngine()
     hold = threading.Event()
-
-    def test(bridge: GeventBridge) -> None:
-        busy = [gevent.spawn(bridge.run, hold.wait, LIMIT_S) for _ in range(8)]
-        slow = gevent.spawn(bridge.infer, engine.model("simple"), request(), lambda: True, is_slow=True)
-        until(lambda: bridge._watch._looks >= 3, sleep=gevent.sleep)
-        hold.set()
-        assert isinstance(slow.get(timeout=LIMIT_S).error, RequestCancelled)
-        gevent.joinall(busy, timeout=LIMIT_S)
-        assert engine.calls == []
-
-    on_a_hub(test)
+    busy = [gevent.spawn(bridge.run, hold.wait, LIMIT_S) for _ in range(8)]
+    slow = gevent.spawn(bridge.infer, engine.model("simple"), request(), lambda: True, is_slow=True)
+    until(lambda: bridge._watch._looks >= 3, sleep=gevent.sleep)
+    hold.set()
+    assert isinstance(slow.get(timeout=LIMIT_S).error, RequestCancelled)
+    gevent.joinall(busy, timeout=LIMIT_S)
+    assert engine.calls == []
 
 
-def test_several_responses_become_an_error() -> None:
+@on_a_hub
+def test_several_responses_become_an_error(bridge: GeventBridge) -> None:
     class Chatty(FakeEngine):
         def submit(self, pending: PendingRequest) -> None:
             for final in (False, False, True):
                 pending.on_response(InferenceResponse("simple", 1, [], final=final, error=BackendFailed("part")))
 
-    def test(bridge: GeventBridge) -> None:
-        error = bridge.infer(Chatty().model("simple"), request()).error
-        assert error is not None
-        assert error.message == "expected a single response, got 3"
-
-    on_a_hub(test)
+    error = bridge.infer(Chatty().model("simple"), request()).error
+    assert error is not None
+    assert error.message == "expected a single response, got 3"
 
 
 @pytest.mark.slow
-def test_a_disconnected_client_cancels_its_request() -> None:
+@on_a_hub
+def test_a_disconnected_client_cancels_its_request(bridge: GeventBridge) -> None:
     engine = FakeEngine(lambda _: None)
     gone: list[str] = []
-
-    def test(bridge: GeventBridge) -> None:
-        names = ("a", "b", "c")
-        connections = {
-            name: gevent.spawn(bridge.infer, engine.model("simple"), request(name), lambda n=name: n in gone)
-            for name in names
-        }
-        gevent.sleep(0)
-        gone.append("b")
-        assert isinstance(connections["b"].get(timeout=LIMIT_S).error, RequestCancelled)
-        assert engine.calls == [("cancel", "b")]
-        gone.extend(names)
-        for connection in connections.values():
-            assert isinstance(connection.get(timeout=LIMIT_S).error, RequestCancelled)
-        assert sorted(engine.calls) == [("cancel", name) for name in names]
-        # No request waits, so the timer stops; the next request starts it again.
-        until(lambda: not bridge._watch._running, sleep=gevent.sleep)
-        again = gevent.spawn(bridge.infer, engine.model("simple"), request("d"), lambda: True)
-        assert isinstance(again.get(timeout=LIMIT_S).error, RequestCancelled)
-
-    on_a_hub(test)
+    names = ("a", "b", "c")
+    connections = {
+        name: gevent.spawn(bridge.infer, engine.model("simple"), request(name), lambda n=name: n in gone)
+        for name in names
+    }
+    gevent.sleep(0)
+    gone.append("b")
+    assert isinstance(connections["b"].get(timeout=LIMIT_S).error, RequestCancelled)
+    assert engine.calls == [("cancel", "b")]
+    gone.extend(names)
+    for connection in connections.values():
+        assert isinstance(connection.get(timeout=LIMIT_S).error, RequestCancelled)
+    assert sorted(engine.calls) == [("cancel", name) for name in names]
+    # No request waits, so the timer stops; the next request starts it again.
+    until(lambda: not bridge._watch._running, sleep=gevent.sleep)
+    again = gevent.spawn(bridge.infer, engine.model("simple"), request("d"), lambda: True)
+    assert isinstance(again.get(timeout=LIMIT_S).error, RequestCancelled)
 
 
-def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
+@on_a_hub
+def test_an_expired_deadline_cancels_the_request_and_answers_at_once(bridge: GeventBridge) -> None:
     class Late(FakeEngine):
         """Answers a cancelled request only when the test does it."""
 
@@ -360,24 +300,21 @@ def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
         raise DeadlineExceeded("too late")
 
     engine = Late(lambda _: None)
-
-    def test(bridge: GeventBridge) -> None:
-        given = request("a")
-        late = gevent.spawn(bridge.infer, engine.model("simple"), given, too_late)
-        other = gevent.spawn(bridge.infer, engine.model("simple"), request("b"), lambda: False)
-        answer = late.get(timeout=LIMIT_S)
-        assert isinstance(answer.error, DeadlineExceeded)
-        assert engine.calls == [("cancel", "a")]
-        # A late response wakes no greenlet.
-        engine._pending.pop(id(given))(InferenceResponse("a", 1, []))
-        (on_response,) = engine._pending.values()
-        on_response(InferenceResponse("b", 1, []))
-        assert other.get(timeout=LIMIT_S).model_name == "b"
-
-    on_a_hub(test)
+    given = request("a")
+    late = gevent.spawn(bridge.infer, engine.model("simple"), given, too_late)
+    other = gevent.spawn(bridge.infer, engine.model("simple"), request("b"), lambda: False)
+    answer = late.get(timeout=LIMIT_S)
+    assert isinstance(answer.error, DeadlineExceeded)
+    assert engine.calls == [("cancel", "a")]
+    # A late response wakes no greenlet.
+    engine._pending.pop(id(given))(InferenceResponse("a", 1, []))
+    (on_response,) = engine._pending.values()
+    on_response(InferenceResponse("b", 1, []))
+    assert other.get(timeout=LIMIT_S).model_name == "b"
 
 
-def test_a_greenlet_that_leaves_early_cancels_and_is_not_woken_later() -> None:
+@on_a_hub
+def test_a_greenlet_that_leaves_early_cancels_and_is_not_woken_later(bridge: GeventBridge) -> None:
     late: list[OnResponse] = []
 
     class Late(FakeEngine):
@@ -395,103 +332,69 @@ def test_a_greenlet_that_leaves_early_cancels_and_is_not_woken_later() -> None:
             gate.wait()
             steps.append("through the gate")
 
-    def test(bridge: GeventBridge) -> None:
-        gate = gevent.event.Event()
-        greenlet = gevent.spawn(connection, bridge, gate)
-        gevent.sleep(0)
-        greenlet.kill(gevent.Timeout(1), block=False)
-        gevent.sleep(0)
-        assert engine.calls == [("cancel", "simple")]
-        late[0](InferenceResponse("simple", 1, []))
-        # Outcomes arrive in order: after this one the late one has arrived, too.
-        bridge.run(int, "1")
-        assert steps == ["left"]
-        gate.set()
-        greenlet.join(LIMIT_S)
-        assert steps == ["left", "through the gate"]
-
-    on_a_hub(test)
+    gate = gevent.event.Event()
+    greenlet = gevent.spawn(connection, bridge, gate)
+    gevent.sleep(0)
+    greenlet.kill(gevent.Timeout(1), block=False)
+    gevent.sleep(0)
+    assert engine.calls == [("cancel", "simple")]
+    late[0](InferenceResponse("simple", 1, []))
+    # Outcomes arrive in order: after this one the late one has arrived, too.
+    bridge.run(int, "1")
+    assert steps == ["left"]
+    gate.set()
+    greenlet.join(LIMIT_S)
+    assert steps == ["left", "through the gate"]
 
 
-def test_run_leaves_the_hub_free() -> None:
-    def test(bridge: GeventBridge) -> None:
-        released = threading.Event()
-        blocked = gevent.spawn(bridge.run, released.wait, LIMIT_S)
-        # Only a hub that is not blocked can answer this call and then release the other.
-        assert bridge.run(threading.get_ident) != threading.get_ident()
-        released.set()
-        assert blocked.get(timeout=LIMIT_S) is True
-
-    on_a_hub(test)
-
-
-def test_run_raises_the_error_of_the_function() -> None:
-    def test(bridge: GeventBridge) -> None:
-        with pytest.raises(ValueError, match="invalid literal"):
-            bridge.run(int, "x")
-        assert bridge.run(int, "12", base=8) == 10
-
-    on_a_hub(test)
+@on_a_hub
+def test_run_leaves_the_hub_free(bridge: GeventBridge) -> None:
+    released = threading.Event()
+    blocked = gevent.spawn(bridge.run, released.wait, LIMIT_S)
+    # Only a hub that is not blocked can answer this call and then release the other.
+    assert bridge.run(threading.get_ident) != threading.get_ident()
+    released.set()
+    assert blocked.get(timeout=LIMIT_S) is True
 
 
 def response(number: int) -> InferenceResponse:
     return InferenceResponse("simple", number, [])
 
 
-def test_responses_of_another_thread_are_delivered_on_the_hub_in_their_order() -> None:
-    def test(hub: Any) -> None:
-        seen: list[tuple[int, int]] = []
-        responses = HubResponses(hub)
-        callback = responses.callback(lambda each: seen.append((each.model_version, threading.get_ident())))
-        thread = threading.Thread(target=lambda: [callback(response(number)) for number in range(100)])
-        thread.start()
-        thread.join(LIMIT_S)
-        assert seen == []
-        until(lambda: len(seen) == 100, sleep=gevent.sleep)
-        assert seen == [(number, threading.get_ident()) for number in range(100)]
-        responses.close()
-
-    run_on_hub(test)
+@hub_test
+def test_a_response_of_the_hubs_own_thread_does_not_overtake_those_of_others(hub: Any) -> None:
+    seen: list[int] = []
+    responses = HubResponses(hub)
+    callback = responses.callback(lambda each: seen.append(each.model_version))
+    thread = threading.Thread(target=callback, args=(response(1),))
+    thread.start()
+    thread.join(LIMIT_S)
+    callback(response(2))
+    until(lambda: len(seen) == 2, sleep=gevent.sleep)
+    assert seen == [1, 2]
+    responses.close()
 
 
-def test_a_response_of_the_hubs_own_thread_does_not_overtake_those_of_others() -> None:
-    def test(hub: Any) -> None:
-        seen: list[int] = []
-        responses = HubResponses(hub)
-        callback = responses.callback(lambda each: seen.append(each.model_version))
-        thread = threading.Thread(target=callback, args=(response(1),))
-        thread.start()
-        thread.join(LIMIT_S)
-        callback(response(2))
-        until(lambda: len(seen) == 2, sleep=gevent.sleep)
-        assert seen == [1, 2]
-        responses.close()
+@hub_test
+def test_responses_that_arrive_during_delivery_wait_for_io(hub: Any) -> None:
+    seen: list[int] = []
+    responses = HubResponses(hub)
 
-    run_on_hub(test)
+    def again(each: InferenceResponse) -> None:
+        seen.append(each.model_version)
+        if each.model_version < 3:
+            thread = threading.Thread(target=callback, args=(response(each.model_version + 1),))
+            thread.start()
+            thread.join(LIMIT_S)
 
-
-def test_responses_that_arrive_during_delivery_wait_for_io() -> None:
-    def test(hub: Any) -> None:
-        seen: list[int] = []
-        responses = HubResponses(hub)
-
-        def again(each: InferenceResponse) -> None:
-            seen.append(each.model_version)
-            if each.model_version < 3:
-                thread = threading.Thread(target=callback, args=(response(each.model_version + 1),))
-                thread.start()
-                thread.join(LIMIT_S)
-
-        callback = responses.callback(again)
-        thread = threading.Thread(target=callback, args=(response(1),))
-        thread.start()
-        thread.join(LIMIT_S)
-        until(lambda: len(seen) == 3, sleep=gevent.sleep)
-        responses.close()
-        thread = threading.Thread(target=callback, args=(response(4),))
-        thread.start()
-        thread.join(LIMIT_S)
-        gevent.sleep(0)
-        assert seen == [1, 2, 3]
-
-    run_on_hub(test)
+    callback = responses.callback(again)
+    thread = threading.Thread(target=callback, args=(response(1),))
+    thread.start()
+    thread.join(LIMIT_S)
+    until(lambda: len(seen) == 3, sleep=gevent.sleep)
+    responses.close()
+    thread = threading.Thread(target=callback, args=(response(4),))
+    thread.start()
+    thread.join(LIMIT_S)
+    gevent.sleep(0)
+    assert seen == [1, 2, 3]

@@ -14,9 +14,8 @@ from tests.unit.core.waiting.hub_thread import run_on_hub
 from tests.unit.fake_engine import FakeEngine, FakeModel
 from tests.waiting import until
 from trident.core.errors import DeadlineExceeded, RequestCancelled
-from trident.core.frontend.bridge import Bridge, ThreadBridge
+from trident.core.frontend.bridge import Bridge, ResponseStreams, ThreadBridge
 from trident.core.frontend.gevent_bridge import GeventBridge
-from trident.core.frontend.response_stream import ResponseStreams
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.window_limits import WindowLimits
@@ -54,7 +53,15 @@ def on_hub(test: Test) -> None:
     run_on_hub(run)
 
 
-both = pytest.mark.parametrize("on", [on_thread, on_hub])
+def both(test: Test) -> Callable[[Callable[[Test], None]], None]:
+    """Run `test` on a native thread, and as a greenlet."""
+
+    @pytest.mark.parametrize("on", [on_thread, on_hub])
+    def run(on: Callable[[Test], None]) -> None:
+        on(test)
+
+    run.__name__ = test.__name__
+    return run
 
 
 def request(id: str = "a") -> InferenceRequest:
@@ -84,84 +91,58 @@ def sending(bench: LaterBench, *said: str, ids: str = "a") -> threading.Thread:
 
 
 @both
-def test_a_stream_gives_all_responses_in_their_order(on: Callable[[Test], None]) -> None:
-    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
-        thread = sending(bench, *map(str, range(100)))
-        stream = bridge.stream(model, request(), lambda: False)
-        assert [described(each) for each in stream] == [*(f"a:{number}" for number in range(100)), "a:-."]
-        assert stream.take() == []
-        thread.join()
-
-    on(test)
+def test_a_stream_gives_all_responses_in_their_order(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+    thread = sending(bench, *map(str, range(100)))
+    stream = bridge.stream(model, request(), lambda: False)
+    assert [described(each) for each in stream] == [*(f"a:{number}" for number in range(100)), "a:-."]
+    assert stream.take() == []
+    thread.join()
 
 
 @both
-def test_streams_of_one_model_do_not_wait_for_each_other(on: Callable[[Test], None]) -> None:
-    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
-        said = [str(number) * 64 for number in range(9)]  # each one fills the window
-        thread = sending(bench, *said, ids="ab")
-        streams = ResponseStreams(bridge.mailbox())
-        for id in "ab":
-            streams.add(partial(bridge.stream, model, request(id), lambda: False))
-        found = [(number, described(each)) for number, each in streams]
-        for number, id in enumerate("ab"):
-            assert [text for at, text in found if at == number] == [*(f"{id}:{one}" for one in said), f"{id}:-."]
-        thread.join()
-
-    on(test)
+def test_streams_of_one_model_do_not_wait_for_each_other(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+    said = [str(number) * 64 for number in range(9)]  # each one fills the window
+    thread = sending(bench, *said, ids="ab")
+    streams = ResponseStreams(bridge.mailbox())
+    for id in "ab":
+        streams.add(partial(bridge.stream, model, request(id), lambda: False))
+    found = [(number, described(each)) for number, each in streams]
+    for number, id in enumerate("ab"):
+        assert [text for at, text in found if at == number] == [*(f"{id}:{one}" for one in said), f"{id}:-."]
+    thread.join()
 
 
 @both
-def test_responses_that_are_there_are_taken_together(on: Callable[[Test], None]) -> None:
-    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
-        stream = bridge.stream(model, request())
-        gevent.sleep(0)  # the hub submits the request
-        sender = bench.backend.sender("a")
-        for said in "123":
-            sender.send(text(said))
-        assert [described(each) for each in stream.take(2)] == ["a:1", "a:2"]
-        sender.send(text("4"), final=True)
-        assert [described(each) for each in stream.take()] == ["a:3", "a:4."]
-        assert stream.take() == []
-
-    on(test)
+def test_responses_that_are_there_are_taken_together(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
+    stream = bridge.stream(model, request())
+    gevent.sleep(0)  # the hub submits the request
+    sender = bench.backend.sender("a")
+    for said in "123":
+        sender.send(text(said))
+    assert [described(each) for each in stream.take(2)] == ["a:1", "a:2"]
+    sender.send(text("4"), final=True)
+    assert [described(each) for each in stream.take()] == ["a:3", "a:4."]
+    assert stream.take() == []
 
 
 @both
-def test_a_response_is_acknowledged_when_the_next_one_is_asked_for(on: Callable[[Test], None]) -> None:
-    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
-        stream = bridge.stream(model, request())
-        gevent.sleep(0)
-        sender = bench.backend.sender("a")
-        for said in "1234":
-            sender.send(text(said))
-        next(stream)
-        assert sender.is_full
-        next(stream)
-        assert not sender.is_full
-        sender.send(None, final=True)
-
-    on(test)
-
-
-@both
-def test_a_cancelled_stream_cancels_its_request_and_ends(on: Callable[[Test], None]) -> None:
-    def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
-        stream = bridge.stream(model, request(), lambda: False)
-        gevent.sleep(0)
-        sender = bench.backend.sender("a")
-        sender.send(text("1"))
-        next(stream)
-        stream.cancel()
-        assert sender.is_cancelled
-        assert list(stream) == []
-        sender.send(None, final=True)
-
-    on(test)
+def test_a_response_is_acknowledged_when_the_next_one_is_asked_for(
+    bridge: Bridge, bench: LaterBench, model: FakeModel
+) -> None:
+    stream = bridge.stream(model, request())
+    gevent.sleep(0)
+    sender = bench.backend.sender("a")
+    for said in "1234":
+        sender.send(text(said))
+    next(stream)
+    assert sender.is_full
+    next(stream)
+    assert not sender.is_full
+    sender.send(None, final=True)
 
 
 @pytest.mark.slow
-@both
+@pytest.mark.parametrize("on", [on_thread, on_hub])
 @pytest.mark.parametrize("error", [None, DeadlineExceeded("too late")])
 def test_a_stream_ends_when_its_client_is_gone(on: Callable[[Test], None], error: DeadlineExceeded | None) -> None:
     def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:

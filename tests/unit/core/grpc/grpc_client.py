@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import gevent
 
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
+from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine
-from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.grpc.application import GrpcApplication
 from trident.core.grpc.front_end import GrpcOptions

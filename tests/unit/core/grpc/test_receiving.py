@@ -11,7 +11,7 @@ from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
 from tests.unit.fake_engine import FakeEngine
-from trident.core.frontend.body import ALIGNMENT
+from trident.core.buffers import ALIGNMENT
 from trident.core.grpc.front_end import GrpcOptions
 from trident.core.grpc.receiving import SILENCE_S, MessageReader, UnfinishedMessages
 from trident.core.waiting import Deadlines

@@ -106,18 +106,6 @@ def test_what_the_socket_does_not_take_is_sent_later_and_in_order(ends: Ends) ->
     assert (ends.queue.is_blocked, ends.changes) == (False, [True, False])
 
 
-def test_nothing_is_sent_after_close(ends: Ends) -> None:
-    ends.fill()
-    ends.queue.append(b"one")
-    ends.queue.flush()
-    ends.queue.close()
-    assert not ends.queue.is_blocked
-    ends.ours.close()
-    ends.queue.append(b"two")
-    ends.queue.flush()
-    assert (len(ends.queue), ends.changes) == (0, [True])
-
-
 def test_frames_of_many_threads_all_arrive(ends: Ends) -> None:
     def send() -> None:
         for _ in range(200):

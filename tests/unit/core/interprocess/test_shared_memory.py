@@ -6,7 +6,6 @@ import fcntl
 import gc
 import mmap
 import os
-import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -63,27 +62,12 @@ def memfd(size: int, seals: int = fcntl.F_SEAL_SHRINK) -> int:
 # --- life
 
 
-def test_both_ends_see_the_same_bytes_and_close_independently(memory: SharedMemory) -> None:
-    descriptor = os.dup(memory.descriptor)
-    other = SharedMemory.attach(descriptor, SIZE)
-    assert (other.size, other.descriptor) == (SIZE, descriptor)
-    memory.view(0, 3)[:] = 7
-    assert other.view(0, 4).tolist() == [7, 7, 7, 0]
-    other.close()
-    assert not is_open(descriptor)
-    assert memory.view(0, 3).tolist() == [7, 7, 7]
-
-
 def test_the_seals_forbid_every_change_of_size(memory: SharedMemory) -> None:
     for size in (0, SIZE - PAGE, SIZE + PAGE):
         with pytest.raises(PermissionError):
             os.ftruncate(memory.descriptor, size)
     with pytest.raises(PermissionError):
         fcntl.fcntl(memory.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
-
-
-def test_a_started_program_does_not_inherit_the_descriptor(memory: SharedMemory) -> None:
-    assert not os.get_inheritable(memory.descriptor)
 
 
 def test_the_memory_is_unmapped_with_its_last_view() -> None:
@@ -102,29 +86,6 @@ def test_the_memory_is_unmapped_with_its_last_view() -> None:
     assert view.tolist() == [9, 9, 9, 9]
     del view
     assert (mappings(), descriptors()) == before
-
-
-def test_a_closed_block_gives_no_memory(memory: SharedMemory) -> None:
-    view = memory.view(0, 4)
-    memory.close()
-    assert memory.offset_of(view) is None
-    with pytest.raises(ValueError, match="4 bytes at 0 are outside the shared memory, which is closed"):
-        memory.view(0, 4)
-    with pytest.raises(ValueError, match="is closed"):
-        memory.borrow(0, 4, lambda: None)
-
-
-def test_create_says_why_the_system_refuses() -> None:
-    gc.collect()
-    before = descriptors()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, limits[1]))
-    try:
-        with pytest.raises(MemoryError, match="File too large"):
-            SharedMemory.create(2 << 30)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert descriptors() == before
 
 
 # --- refusals
@@ -326,19 +287,6 @@ def test_allocated_memory_is_free_when_its_last_view_is_gone(memory: SharedMemor
 
 START, END = 4 * PAGE, 20 * PAGE
 LIMIT = 60.0
-
-
-def test_free_refuses_an_offset_that_is_not_allocated() -> None:
-    pages = PageAllocator(0, 4 * PAGE)
-    pages.allocate(2 * PAGE)
-    for offset in (-PAGE, 1, PAGE, 2 * PAGE, 4 * PAGE, 1 << 70):
-        with pytest.raises(ValueError, match="nothing is allocated"):
-            pages.free(offset)
-    pages.free(0)
-    with pytest.raises(ValueError, match="nothing is allocated at 0"):
-        pages.free(0)
-    assert pages.used == 0
-    assert pages.allocate(4 * PAGE) == 0
 
 
 def test_allocate_uses_whole_pages_and_refuses_negative_sizes() -> None:

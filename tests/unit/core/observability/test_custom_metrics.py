@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import orjson
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.observability.metrics.custom_metrics import CustomMetrics, MetricKind, OwnMetrics
-from trident.core.observability.metrics.exposition import render
-from trident.core.observability.metrics.families import is_reserved, metric_families
+from trident.core.observability.metrics.families import is_reserved, metric_families, render
 from trident.core.observability.metrics.snapshot import MetricsOptions, MetricsSnapshot
 from trident.core.remote.calls import from_plain, to_plain
 
@@ -57,17 +52,6 @@ def test_the_page_has_counters_gauges_and_histograms(metrics: CustomMetrics, own
         'sizes_count{model="m"} 4\nsizes_sum{model="m"} 12.5\n'
         '# HELP words_total Words read\n# TYPE words_total counter\nwords_total{lang="e\\"n",model="m"} 3.5\n'
     )
-
-
-@pytest.mark.parametrize("openmetrics", [False, True])
-def test_readers_understand_the_page(metrics: CustomMetrics, own: OwnMetrics, openmetrics: bool) -> None:
-    for name, kind in [("a_total", COUNTER), ("b", COUNTER), ("c", GAUGE), ("d", HISTOGRAM)]:
-        family = own.create_family(name, 'Text \ud800 "é"\\', kind)
-        own.create_metric(family, {"l": "\ud800\n"}, [1.0] if kind is HISTOGRAM else None)
-    text = page(metrics, openmetrics=openmetrics)
-    parsed = list((parse_openmetrics if openmetrics else parse_prometheus)(text + "# EOF\n" * openmetrics))
-    assert [family.name for family in parsed] == ["a", "b", "c", "d"]
-    assert {sample.labels["l"] for family in parsed for sample in family.samples} == {"?\n"}
 
 
 def test_metrics_with_the_same_labels_are_one_series_of_all_owners(metrics: CustomMetrics, own: OwnMetrics) -> None:
@@ -182,15 +166,3 @@ def test_a_counter_never_falls(own: OwnMetrics) -> None:
 def test_no_metric_can_be_made_where_no_page_shows_it() -> None:
     with pytest.raises(Unsupported, match="metrics are disabled"):
         CustomMetrics(enabled=False).owner().create_family("c", "", COUNTER)
-
-
-def test_owners_on_several_threads_lose_nothing(metrics: CustomMetrics) -> None:
-    def count(times: int) -> None:
-        own = metrics.owner()
-        metric = own.create_metric(own.create_family("c", "", COUNTER), {})
-        for _ in range(times):
-            own.increment(metric, 1)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(count, [500] * 8))
-    assert "\nc 4000\n" in page(metrics)

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.pending_requests import pending_request
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import CloseReason
+from trident.core.observability.history import KEPT_MS, MOST, NotedRequest, merged_requests
 from trident.core.observability.latencies import (
     CACHE_SUMMARIES,
     SUMMARIES,
@@ -28,7 +29,6 @@ from trident.core.observability.latency_options import (
     parse_quantiles,
 )
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.slowest_requests import KEPT_MS, MOST, NotedRequest, merged_requests
 from trident.core.observability.statistics import FailureReason
 
 
@@ -46,12 +46,6 @@ def test_invalid_quantiles_are_logged_and_left_out(
 ) -> None:
     assert parse_quantiles(text) == quantiles
     assert caplog.messages == [f"Invalid option: [{each}]" for each in refused]
-
-
-def test_one_kind_is_enough_to_measure() -> None:
-    assert not LatencyOptions().is_any
-    assert LatencyOptions(histograms=True).is_any
-    assert LatencyOptions(summaries=True).is_any
 
 
 MS = 1_000_000
@@ -75,15 +69,6 @@ def request(start_ms: float = 0, id: str = "") -> PendingRequest:
 
 def histograms(statistics: ModelStatistics) -> dict[str, HistogramMetrics]:
     return {each.name: each for each in statistics.latencies(0).histograms}
-
-
-def test_nothing_is_kept_unless_it_is_measured() -> None:
-    statistics = ModelStatistics()
-    execute(statistics, request(0, "id"))
-    assert statistics.latencies(0).histograms == ()
-    statistics = ModelStatistics()
-    statistics.measure(LatencyMeters(LatencyOptions(summaries=True), BOUNDS))
-    assert statistics.latencies(0).histograms == ()
 
 
 def test_every_successful_request_is_in_one_bucket_of_each_histogram() -> None:
@@ -146,12 +131,6 @@ def test_an_id_that_is_missing_or_too_long_or_cannot_be_printed_is_no_exemplar(i
     statistics.record_failure(request(0, id), FailureReason.BACKEND, 10_000 * MS, "no")
     for found in histograms(statistics).values():
         assert any(found.exemplars) == is_kept
-
-
-def test_an_execution_without_success_counts_nothing() -> None:
-    statistics = measured()
-    execute(statistics)
-    assert all(each.count == 0 for each in histograms(statistics).values())
 
 
 def test_the_first_of_many_responses_is_not_the_end_of_its_request() -> None:
@@ -345,13 +324,6 @@ def test_requests_are_forgotten_after_an_hour_and_faster_ones_take_their_place()
     assert (version.slowest, version.failed) == (["3"], [])
     version.now_ms += KEPT_MS
     assert version.slowest == []
-
-
-def test_ids_and_errors_of_any_length_take_no_more_memory() -> None:
-    statistics = ModelStatistics()
-    statistics.record_refusal(pending_request("x" * 10_000), FailureReason.REJECTED, "y" * 10_000)
-    (noted,) = statistics.requests("m", 1).failed
-    assert (len(noted.id), len(noted.error)) == (256, 1024)
 
 
 def test_the_requests_of_several_engines_are_those_of_one() -> None:

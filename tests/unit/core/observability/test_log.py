@@ -16,12 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import until
 from trident.core.errors import ConfigInvalid
 from trident.core.observability.log import (
     JsonFormatter,
     LineWriter,
-    LogFile,
     LogLevels,
     LogOptions,
     TextFormatter,
@@ -33,7 +31,6 @@ from trident.core.observability.log import (
     lines_dropped,
     log_native_line,
     log_options,
-    log_table,
     print_line,
     quoted,
     verbose_level,
@@ -74,26 +71,9 @@ def test_each_message_goes_to_its_stream(options: LogOptions, out: list[str], er
     assert tuple(shown(options)) == (out, err)
 
 
-def test_debug_is_the_first_verbose_level() -> None:
-    assert verbose_level(1) == logging.DEBUG
-    assert verbose_level(2) < verbose_level(1)
-    assert verbose_level(1000) > logging.NOTSET
-
-
 def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*missing/log: No such file or directory"):
         configure_logging(LogOptions(file=str(tmp_path / "missing" / "log")))
-
-
-def test_a_second_call_replaces_the_first(tmp_path: Path) -> None:
-    first = tmp_path / "first"
-    configure_logging(LogOptions(file=str(first)))
-    out = io.StringIO()
-    configure_logging(LogOptions(format="json"), out=out, err=io.StringIO())
-    log.info("one", extra={"model": "digits"})
-    assert first.read_text() == ""
-    event = json.loads(out.getvalue())
-    assert (event["message"], event["model"], event["logger"]) == ("one", "digits", "trident.test")
 
 
 def test_warnings_of_other_packages_are_logged() -> None:
@@ -104,24 +84,6 @@ def test_warnings_of_other_packages_are_logged() -> None:
     other.warning("trouble")
     assert out.getvalue() == ""
     assert "trouble" in err.getvalue()
-
-
-def test_a_table_is_one_event_at_the_line_of_its_caller() -> None:
-    out = io.StringIO()
-    configure_logging(LogOptions(), out=out, err=io.StringIO())
-    log_table(log, "models", "+---+\n+---+")
-    head, *rows = out.getvalue().splitlines()
-    assert "test_log.py:" in head
-    assert head.endswith('"models"')
-    assert rows == ["+---+", "+---+"]
-
-
-def test_the_iso_format_and_unquoted_messages_can_be_chosen() -> None:
-    out = io.StringIO()
-    configure_logging(LogOptions(format="ISO8601", escape=False), out=out, err=io.StringIO())
-    log.info("plain")
-    assert out.getvalue().endswith("] plain\n")
-    assert out.getvalue()[10:11] == "T"
 
 
 def test_a_console_of_another_encoding_loses_no_event() -> None:
@@ -157,14 +119,6 @@ def test_lines_that_the_disk_does_not_take_are_counted(capsys: pytest.CaptureFix
     flush_log()
     told = "the log cannot be written: [Errno 28] No space left on device; its events are lost\n"
     assert (capsys.readouterr().err, lines_dropped() - before) == (told, 1)
-
-
-def test_a_malformed_message_is_reported_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    before = list(logging.getLogger().handlers)
-    configure_logging(LogOptions(), out=io.StringIO(), err=io.StringIO())
-    (quiet, _) = [each for each in logging.getLogger().handlers if each not in before]
-    quiet.handle(logging.LogRecord("trident.test", logging.INFO, "test.py", 1, "%d", ("one",), None))
-    assert "TypeError" in capsys.readouterr().err
 
 
 def test_the_log_changes_while_it_is_written(tmp_path: Path) -> None:
@@ -300,49 +254,6 @@ def test_an_escaped_text_cannot_end_a_line_or_control_a_terminal(text: str) -> N
         assert safe.encode()
 
 
-@pytest.fixture
-def told() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def sink(tmp_path: Path, told: list[str]) -> Iterator[LogFile]:
-    made = LogFile(str(tmp_path / "log"), told.append)
-    yield made
-    made.close()
-
-
-def test_a_moved_file_is_left_at_the_next_write_also_of_nothing(sink: LogFile, tmp_path: Path) -> None:
-    sink.write(b"one\n")
-    (tmp_path / "log").rename(tmp_path / "log.1")
-    sink.write(b"two\n")
-    sink.ask_to_reopen()
-    sink.write(b"three\n")
-    (tmp_path / "log").rename(tmp_path / "log.2")
-    sink.ask_to_reopen()
-    sink.write(b"")
-    assert (tmp_path / "log").read_text() == ""
-    assert ((tmp_path / "log.1").read_text(), (tmp_path / "log.2").read_text()) == ("one\ntwo\n", "three\n")
-
-
-def test_a_removed_file_takes_no_event_with_it(sink: LogFile, tmp_path: Path) -> None:
-    (tmp_path / "log").unlink()
-    sink.write(b"one\n")
-    assert (tmp_path / "log").read_text() == "one\n"
-
-
-def test_the_file_from_before_is_kept_if_there_is_no_other(sink: LogFile, tmp_path: Path, told: list[str]) -> None:
-    (tmp_path / "log").rename(tmp_path / "log.1")
-    (tmp_path / "log").mkdir()
-    sink.ask_to_reopen()
-    sink.write(b"one\n")
-    sink.write(b"two\n")
-    assert (tmp_path / "log.1").read_text() == "one\ntwo\n"
-    assert len(told) == 1
-    assert "Is a directory" in told[0]
-    assert "the log goes on in the file from before" in told[0]
-
-
 class Writes(io.RawIOBase):
     """A file that records the bytes of each system call."""
 
@@ -407,14 +318,6 @@ def test_empty_and_hidden_lines_are_no_events(native_log: pytest.LogCaptureFixtu
     assert native_log.records == []
 
 
-def test_a_time_that_is_none_does_not_lose_the_line(native_log: pytest.LogCaptureFixture) -> None:
-    log_native_line(LINE.replace("2026-11-23", "2026-99-99") % "E", PID)
-    assert native_log.messages == ["some text [1, 2]"]
-
-
-WRITTEN = b"x" * 999 + b"\n"
-
-
 class Output:
     """What a writer writes; it waits while `may_write` is not set, and fails while `error` is."""
 
@@ -452,28 +355,6 @@ def test_lines_are_written_in_order_and_small_ones_together(output: Output) -> N
     assert all(len(write) <= 4096 and write.endswith(b"\n") for write in output.writes)
 
 
-def test_lines_without_room_are_dropped_counted_and_told_once_there_is_room(output: Output) -> None:
-    before = lines_dropped()
-    output.may_write.clear()
-    for _ in range(1000):
-        output.writer.put(WRITTEN)
-    dropped = lines_dropped() - before
-    assert 500 < dropped < 1000
-    assert output.dropped == []
-    output.may_write.set()
-    output.writer.flush(30)
-    assert output.dropped == [dropped]
-    assert len(b"".join(output.writes)) == (1000 - dropped) * len(WRITTEN)
-
-
-def test_the_end_does_not_wait_for_a_stalled_reader(output: Output) -> None:
-    output.may_write.clear()
-    output.writer.put(WRITTEN)
-    output.writer.flush(0.01)
-    assert not output.writer.close(0.01)
-    assert output.writes == []
-
-
 def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -485,18 +366,6 @@ def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
     thread.join()
     os.close(writer)
     assert found == content
-
-
-def test_the_count_is_that_of_all_processes(output: Output) -> None:
-    before = lines_dropped()
-    output.error = OSError(5, "Input/output error")
-    pid = os.fork()
-    if not pid:
-        output.writer.put(WRITTEN)
-        output.writer.close(30)
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert until(lambda: lines_dropped() - before) == 1
 
 
 def test_the_oldest_lines_make_room_and_none_is_torn() -> None:

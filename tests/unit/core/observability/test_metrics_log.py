@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -20,17 +18,19 @@ from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
 from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from trident.core.observability.metrics_log import (
+    FIGURES,
+    OF_SERVER,
     Activity,
+    Figure,
     Intervals,
     MetricsLog,
+    Report,
     cloud_logging_line,
     embedded_metrics_line,
 )
-from trident.core.observability.metrics_report import FIGURES, OF_SERVER, Figure, Report
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 
-LONG_S = 3600.0
 SHORT_S = 0.01
 
 
@@ -47,42 +47,6 @@ class Output(io.StringIO):
             raise self.error
         self.writes.append(text)
         return len(text)
-
-
-@contextmanager
-def logging_to(out: Output, interval_s: float) -> Iterator[MetricsLog]:
-    log = MetricsLog(
-        MetricsSnapshot, lambda: True, partial(cloud_logging_line, {}), interval_s, out=out, wall_clock=lambda: 0
-    )
-    log.start()
-    try:
-        yield log
-    finally:
-        log.close()
-
-
-def test_a_line_of_each_interval_is_one_write() -> None:
-    out = Output()
-    with logging_to(out, SHORT_S):
-        until(lambda: len(out.writes) >= 3)
-    for text in out.writes:
-        assert text.endswith("}\n")
-        assert json.loads(text)["metrics"]["request_success"] == 0
-
-
-def test_the_last_interval_ends_with_the_log() -> None:
-    out = Output()
-    with logging_to(out, LONG_S) as log:
-        assert out.writes == []
-        log.close()
-        assert len(out.writes) == 1
-    assert len(out.writes) == 1
-
-
-def test_a_log_that_was_not_started_closes() -> None:
-    out = Output()
-    MetricsLog(MetricsSnapshot, lambda: True, partial(cloud_logging_line, {}), LONG_S, out=out).close()
-    assert out.writes == []
 
 
 def test_lines_that_cannot_be_written_are_lost_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -118,13 +82,6 @@ def version(model: str, number: int, successes: int, namespace: str | None = Non
 
 def values(report: Report) -> dict[str, int | float]:
     return {figure.name: figure.value for figure in report.figures}
-
-
-def test_each_report_is_the_difference_to_the_one_before() -> None:
-    intervals = Intervals()
-    for successes, expected in ((10, 10), (12, 2), (12, 0), (15, 3)):
-        server, model = intervals.reports(MetricsSnapshot(models=(version("m", 1, successes),)), is_ready=True)
-        assert values(server)["request_success"] == values(model)["request_success"] == expected
 
 
 def test_without_models_or_requests_there_are_zeros() -> None:
@@ -312,11 +269,6 @@ def test_every_report_is_valid(report: Report, dimensions: list[str]) -> None:
         line = embedded_metrics_line("Trident", given, report, NOW_NS)
         assert problems(line) == []
         assert json.loads(line)["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [[*given, *dimensions]]
-
-
-def test_a_name_that_is_not_ascii_is_escaped() -> None:
-    line = embedded_metrics_line("Trident", {}, Report("modèle", EVERYTHING), NOW_NS)
-    assert json.loads(line)["model"] == "mod\\xe8le"
 
 
 MEASURED = (Figure("request_success", 7), Figure("request_failure", 2), Figure("request_duration_mean", 1.5))

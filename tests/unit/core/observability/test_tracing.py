@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.unit.core.observability.traces import TIMES, child_of, setting_of, trace_of
 from tests.waiting import until
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.inference.pending_request import PendingRequest
@@ -40,6 +38,25 @@ from trident.core.observability.tracing.trace import (
     traceparent_of,
 )
 from trident.core.observability.tracing.tracer import Tracer
+
+TIMES = ("TIMESTAMPS",)
+
+
+def setting_of(levels: tuple[str, ...] = TIMES, *, rate: int = 1, count: int = -1, frequency: int = 0) -> Setting:
+    return Setting(TraceSettings(levels=levels, rate=rate, count=count, frequency=frequency))
+
+
+def trace_of(number: int, setting: Setting, *, model: str = "m", request_id: str = "") -> Trace:
+    trace = Trace(number, model, 1, request_id, 10, setting)
+    trace.events = [("REQUEST_START", 10), ("REQUEST_END", 20)]
+    return trace
+
+
+def child_of(parent: Trace, number: int, *, model: str = "m") -> Trace:
+    trace = trace_of(number, parent.setting, model=model)
+    trace.parent, trace.root = parent, parent.root
+    parent.children.append(trace)
+    return trace
 
 
 def client_request(traceparent: str) -> PendingRequest:
@@ -179,15 +196,6 @@ def test_the_traces_of_a_replaced_setting_are_written_when_the_last_has_ended(tr
     assert list(traced.close()) == [1, 2]
 
 
-def test_settings_are_shown_as_triton_shows_them(traced: Traced) -> None:
-    assert json.dumps(traced.tracer.settings(), separators=(",", ":")) == (
-        '{"trace_level":["TIMESTAMPS"],"trace_rate":"1","trace_count":"-1","log_frequency":"0",'
-        f'"trace_file":"{traced.path}","trace_mode":"triton"}}'
-    )
-    with pytest.raises(InvalidRequest):
-        traced.tracer.change("", {"trace_rate": 0})
-
-
 def test_events_of_an_unknown_trace_are_passed_over(traced: Traced) -> None:
     traced.tracer.answered(77, AHEAD, BEHIND)
     assert traced.close() == {}
@@ -271,13 +279,6 @@ def test_every_nth_request_is_sampled_while_some_are_left(rate: int, count: int,
     sampler = Sampler(TraceSettings(levels=("TIMESTAMPS",), rate=rate, count=count))
     assert [number for number in range(1, 8) if sampler.sample()] == sampled
     assert (sampler.left, sampler.sampled) == (left, len(sampled))
-
-
-def test_threads_share_the_count() -> None:
-    sampler = Sampler(TraceSettings(levels=("TIMESTAMPS",), rate=2, count=300))
-    with ThreadPoolExecutor(4) as threads:
-        found = sum(threads.map(lambda _: sum(sampler.sample() for _ in range(250)), range(4)))
-    assert (found, sampler.left) == (300, 0)
 
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -413,16 +414,6 @@ def test_what_cannot_be_written_is_counted_logged_once_and_goes_on_when_it_can(
     files.close()
     assert (numbers(folder / "t"), numbers(folder / "t.0")) == ([4], [5])
     assert (counts.metrics().written, len(caplog.records)) == (2, 2)
-
-
-def test_a_full_disk_loses_whole_traces(tmp_path: Path) -> None:
-    counts = TraceCounts()
-    path = tmp_path / "t"
-    path.symlink_to("/dev/full")
-    files = TraceFiles(str(path), counts)
-    written(files, setting_of(), 1)
-    files.close()
-    assert counts.metrics().lost[Loss.NOT_WRITTEN] == 1
 
 
 def test_what_a_full_disk_took_of_a_trace_is_cut_off(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import os
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.unit.core.remote.thread_link import ThreadLink
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
 from trident.core.inference.pending_request import PendingRequest
@@ -23,16 +24,19 @@ from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array, Buffer
 from trident.core.interprocess.frames import Frame, FrameReader, frame
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.remote.connection import LinkHandler
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
 from trident.core.remote.pool import EnginePool
 from trident.core.remote.wire import HELLO, TO_FRONT_END
+from trident.core.waiting import ThreadWaiter, Waiter
 
 LIMIT_S = 30.0
 PAGE = 4096
 SHARED = 64 * PAGE
 HALF = SHARED // 2
 SMALL = np.arange(4, dtype=np.int32)
+_LOOK_SECONDS = 0.05
 
 
 def numbers(values: Array, name: str = "IN", datatype: str = "INT32", **fields: Any) -> InferenceRequest:
@@ -74,6 +78,66 @@ def served(folder: Path, engine: Any, **options: Any) -> Iterator[tuple[str, Eng
     finally:
         server.stop()
         os.unlink(path)
+
+
+class ThreadLink:
+    """Drives the connection on a native thread, as a front end does on its hub."""
+
+    def __init__(self) -> None:
+        self._handler: LinkHandler | None = None
+        self._awake, self._waker = socket.socketpair()
+        self._awake.setblocking(False)
+        self._waker.setblocking(False)
+        self._asked = False
+        self._is_closing = False
+        self._own_thread = threading.Thread(target=self._drive, name="trident-engine-link", daemon=True)
+
+    def start(self, handler: LinkHandler) -> None:
+        self._handler = handler
+        self._own_thread.start()
+
+    def wake(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._signal()
+
+    def waiter(self) -> Waiter:
+        return ThreadWaiter()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._signal()
+        if self._own_thread.is_alive():
+            self._own_thread.join()
+        self._awake.close()
+        self._waker.close()
+
+    def _signal(self) -> None:
+        with contextlib.suppress(OSError):  # full of signals, or closed: memory may be freed even after `close`
+            self._waker.send(b"\0")
+
+    def _drive(self) -> None:
+        handler = self._handler
+        assert handler is not None
+        while not self._is_closing:
+            handler.look()
+            with selectors.DefaultSelector() as selector:
+                sock = handler.sock
+                selector.register(self._awake, selectors.EVENT_READ)
+                if sock is not None:
+                    write = selectors.EVENT_WRITE if handler.wants_to_write else 0
+                    selector.register(sock, selectors.EVENT_READ | write)
+                ready = {key.fileobj: events for key, events in selector.select(_LOOK_SECONDS)}
+            if self._awake in ready:
+                # In this order: a signal that this takes must not leave `_asked` set.
+                self._awake.recv(4096)
+                self._asked = False
+                handler.flush()
+            events = ready.get(sock, 0) if sock is not None else 0
+            if events & selectors.EVENT_WRITE:
+                handler.flush()
+            if events & selectors.EVENT_READ:
+                handler.read()
 
 
 @contextmanager
@@ -170,12 +234,6 @@ class ByHand:
             assert chunk, "the connection has ended"
             self._frames = self._reader.feed(chunk)
         return self._frames.pop(0)
-
-    def next_of(self, kind: int) -> Frame:
-        """The next frame of that type; others are skipped."""
-        while (found := self.next())[0] != kind:
-            pass
-        return found
 
     def is_cut_off(self) -> bool:
         """Whether the engine ends the connection; reads what it sends before."""

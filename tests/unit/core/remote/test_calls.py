@@ -6,32 +6,26 @@ import inspect
 import logging
 import math
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
-from inspect import signature
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import trident.core
 from tests.unit import onnx_models
 from tests.unit.product_modules import product_modules
 from tests.waiting import until
-from trident.core import errors
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.engine.protocol import Engine
 from trident.core.errors import (
     ErrorCode,
-    OutOfMemory,
-    QueueFull,
     ServerError,
 )
 from trident.core.inference.pending_request import PendingRequest
@@ -43,8 +37,6 @@ from trident.core.lifecycle.state import IndexEntry
 from trident.core.observability.statistics import FailureReason
 from trident.core.remote.calls import (
     CALLS,
-    Call,
-    EngineGone,
     decode_call,
     decode_result,
     encode_call,
@@ -53,9 +45,7 @@ from trident.core.remote.calls import (
     error_of,
     error_to_plain,
     from_plain,
-    read_plain,
     to_plain,
-    write_plain,
 )
 
 
@@ -73,16 +63,6 @@ class Level(Enum):
 class Inner:
     name: str
     dims: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outer:
-    inner: Inner
-    others: tuple[Inner, ...] = ()
-    by_name: Mapping[str, Inner] = field(default_factory=dict)
-    by_colour: Mapping[Colour, int] = field(default_factory=dict)
-    maybe: Inner | None = None
-    ratio: float = 0.0
 
 
 def over_the_wire(value: object, hint: Any) -> Any:
@@ -128,57 +108,10 @@ def test_a_value_survives_the_way(value: object, hint: Any) -> None:
     assert type(found) is type(value)
 
 
-def test_members_and_nan_keep_their_types() -> None:
-    found = over_the_wire([1, True, 1.0], list[int | bool | float])
-    assert [type(each) for each in found] == [int, bool, float]
-    assert math.isnan(over_the_wire(math.nan, float))
-
-
-def test_dataclasses_travel_as_lists_of_their_fields() -> None:
-    value = Outer(
-        inner=Inner(name="a", dims=(1, -1)),
-        others=(Inner(name="b"),),
-        by_name={"c": Inner(name="c", dims=(3,))},
-        by_colour={Colour.BLUE: 2},
-        maybe=Inner(name="d"),
-        ratio=0.5,
-    )
-    assert to_plain(value) == [["a", [1, -1]], [["b", []]], {"c": ["c", [3]]}, {"blue": 2}, ["d", []], 0.5]
-    assert over_the_wire(value, Outer) == value
-    assert over_the_wire(Outer(inner=Inner(name="")), Outer) == Outer(inner=Inner(name=""))
-
-
 @pytest.mark.parametrize("value", [object(), {1, 2}, 1j, Inner, {(1, 2): 3}, {True: 1}, {"a": [bytearray(b"x")]}])
 def test_writing_refuses_types_that_cannot_be_sent(value: object) -> None:
     with pytest.raises(TypeError, match="cannot be"):
         to_plain(value)
-
-
-@pytest.mark.parametrize("hint", [complex, set[int], Inner | complex, dict[float, int] | set[str]])
-def test_a_hint_of_a_type_that_cannot_be_sent_is_refused(hint: Any) -> None:
-    with pytest.raises(TypeError, match="cannot be sent"):
-        from_plain(1, hint)
-
-
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=40)
-@given(ANYTHING)
-def test_plain_values_are_read_as_they_were_written(plain: Any) -> None:
-    assert read_plain(write_plain(plain)) == plain
-
-
-@pytest.mark.parametrize(
-    "plain",
-    ["half a pair \ud800", {"\udcff": ["\udc80"]}, [2**70, -(2**70)], [[[]] * 3, "x"]],
-)
-def test_values_that_orjson_refuses_are_written(plain: Any) -> None:
-    assert read_plain(write_plain(plain)) == plain
 
 
 LIMIT_S = 60.0
@@ -257,15 +190,6 @@ def test_every_method_of_the_protocol_is_a_call_or_a_frame() -> None:
     assert blocking == {"repository_index", "load_model", "load_directory", "unload_model"}
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=lambda call: call.name)
-def test_a_call_has_the_types_of_the_protocol(call: Call) -> None:
-    method = getattr(Engine, call.name)
-    hints = get_type_hints(method)
-    names = list(signature(method).parameters)[1:]
-    assert call.parameters == tuple(hints[name] for name in names)
-    assert call.result == hints["return"]
-
-
 QUESTIONS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("model_spec", ("simple", -1)),
     ("server_metadata", ()),
@@ -321,19 +245,6 @@ def test_any_text_and_large_files_arrive_unchanged() -> None:
     assert decode_result(call, padded(encode_result(call, index))) == index
 
 
-def test_an_unexpected_error_arrives_as_an_internal_error(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ServerError, match="its log says more") as found:
-        decode_result(CALLS["metrics"], encode_failure(KeyError("secret")))
-    assert found.value.code is ErrorCode.INTERNAL
-    assert "secret" in caplog.text
-
-
-@pytest.mark.parametrize("arguments", [(), ("m",), ("m", 1, 2)])
-def test_encoding_a_call_needs_all_arguments(arguments: Sequence[object]) -> None:
-    with pytest.raises(TypeError, match="takes 2 arguments"):
-        encode_call("model_spec", arguments)
-
-
 def error_over_the_wire(error: BaseException) -> ServerError:
     return error_of(orjson.loads(orjson.dumps(error_to_plain(error))))
 
@@ -365,17 +276,6 @@ def test_every_error_of_the_engine_keeps_its_class(kind: type[ServerError]) -> N
     assert vars(found).get("problems") == vars(error).get("problems")
 
 
-def test_an_error_may_lack_its_hint_and_is_made_anew_by_its_code() -> None:
-    found = error_over_the_wire(QueueFull("full"))
-    assert (type(found), found.hint, found.model) == (QueueFull, None, None)
-    plain = error_to_plain(OutOfMemory("no memory"))
-    assert error_of(plain) is not error_of(plain)
-    plain = error_to_plain(QueueFull("full"))
-    plain[1] = ErrorCode.INTERNAL.value
-    found = error_of(plain)
-    assert (type(found), found.code) == (ServerError, ErrorCode.INTERNAL)
-
-
 @pytest.mark.parametrize("code", ErrorCode)
 def test_an_unknown_class_keeps_its_code(code: ErrorCode) -> None:
     unknown = type("FromTomorrow", (ServerError,), {"code": code})
@@ -404,17 +304,6 @@ def test_text_that_is_not_unicode_is_sent() -> None:
     found = error_over_the_wire(error)
     assert isinstance(found, InvalidModelConfig)
     assert (found.message, found.hint, found.model) == ("m ? ü", "h ?", "?")
-
-
-def test_every_error_has_a_row_even_those_without_an_engine_or_problems() -> None:
-    error = EngineGone("gone")
-    assert error.code is ErrorCode.UNAVAILABLE
-    assert type(error_over_the_wire(error)) is EngineGone
-    found = error_of(["InvalidModelConfig", "Invalid argument", "m", "h", None, []])
-    assert (found.code, found.message, found.hint) == (ErrorCode.INVALID_ARG, "m", "h")
-    names = {kind.__name__ for kind in engine_errors()}
-    assert {"QueueFull", "InvalidModelConfig", "RepositoryUnavailable"} <= names
-    assert all(getattr(errors, name, None) or name == "InvalidModelConfig" for name in names)
 
 
 @pytest.mark.parametrize("name", ["ErrorCode", "Exception", "Enum", "annotations", "__builtins__", "os.system"])

@@ -6,7 +6,6 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ from tests.unit.core.remote.remote_parts import (
     SMALL,
     Answer,
     ServedEngine,
+    ThreadLink,
     ask,
     connected,
+    descriptors,
     filled,
     numbers,
     served,
 )
-from tests.unit.core.remote.thread_link import ThreadLink
 from tests.unit.core.scheduling.scheduler_bench import described, later_benches, text
 from tests.unit.fake_engine import identity_spec
 from tests.waiting import until
@@ -41,6 +41,7 @@ from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.remote import engine_client as engine_client
 from trident.core.remote.calls import EngineGone
+from trident.core.remote.connection import Connection
 from trident.core.remote.engine_client import RemoteEngine
 
 
@@ -86,6 +87,20 @@ def test_health_needs_no_call(remote: RemoteEngine, engine: ServedEngine) -> Non
     assert ask(remote, numbers(SMALL)).get().error is None
 
 
+def test_connecting_does_not_block_on_a_full_backlog(tmp_path: Path) -> None:
+    """It would block the hub, and so every request."""
+    path = str(tmp_path / "busy")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(0)
+        first = Connection(path, SHARED, lambda state: None, lambda: None)
+        before = descriptors()
+        with pytest.raises(BlockingIOError):
+            Connection(path, SHARED, lambda state: None, lambda: None)
+        assert descriptors() == before
+        first.lose("the test is over")
+
+
 # --- requests
 
 
@@ -98,20 +113,6 @@ def test_tensors_of_any_size_are_echoed(remote: RemoteEngine, size: int) -> None
         assert response.error is None, response.error
         assert response.id == "an id"
         assert (response.outputs[0].array == values).all()
-
-
-def test_many_threads_submit_at_the_same_time(remote: RemoteEngine) -> None:
-    def work(seed: int) -> bool:
-        choice = np.random.default_rng(seed)
-        for _ in range(40):
-            values = choice.integers(0, 2**31, choice.integers(0, 12_000), dtype=np.int32)
-            response = ask(remote, numbers(values)).get()
-            if response.error is not None or not (response.outputs[0].array == values).all():
-                return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(8)))
 
 
 def test_cancel_reaches_the_engine(remote: RemoteEngine, engine: ServedEngine) -> None:
@@ -206,18 +207,6 @@ def test_a_request_that_waits_for_room_can_be_cancelled(remote: RemoteEngine, en
     assert isinstance(answer.get().error, RequestCancelled)
     assert engine._pending == {}
     del memory
-
-
-def test_a_request_that_waits_for_room_is_answered_when_the_engine_ends(engine: ServedEngine, tmp_path: Path) -> None:
-    with served(tmp_path, engine) as (path, server), connected(path) as remote:
-        memory = remote.allocate(HALF)
-        answer = ask(remote, numbers(filled(LARGE)))
-        server.stop()
-        assert isinstance(answer.get().error, EngineGone)
-        del memory
-
-
-# --- a real engine
 
 
 # --- without an engine

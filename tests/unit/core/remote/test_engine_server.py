@@ -1,4 +1,4 @@
-"""The engine's end of the socket: bad front ends, the state that it sends, and its end."""
+"""The engine's end of the socket: bad front ends, the state that it sends, its end, and one front end as it sees it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import orjson
 import pytest
 
 from tests.unit.core.remote.remote_parts import (
+    SHARED,
     SMALL,
     ByHand,
     ServedEngine,
@@ -27,30 +28,41 @@ from tests.unit.core.remote.remote_parts import (
     descriptors,
     echo,
     numbers,
+    sealed_memory,
     served,
 )
 from tests.waiting import until
-from trident.core.errors import ModelLoadFailed
-from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import InferenceRequest
+from trident.core.errors import ModelLoadFailed, RequestCancelled
+from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor
-from trident.core.interprocess.frames import HEADER, LARGEST, Frame, frame, release_frame
-from trident.core.lifecycle.state import DownloadPhase, IndexEntry, ModelState, Phase, ServingPhase
+from trident.core.inference.tensors import Buffer, pack_bytes
+from trident.core.interprocess.frames import HEADER, LARGE, LARGEST, Frame, frame, release_frame
+from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
 from trident.core.remote import engine_server as engine_server
 from trident.core.remote.calls import (
     CALLS,
     EngineState,
     decode_result,
     encode_call,
-    engine_down,
     from_plain,
     read_plain,
-    to_plain,
-    write_plain,
 )
-from trident.core.remote.control_log import Change
+from trident.core.remote.changes import Change
 from trident.core.remote.engine_client import RemoteEngine
-from trident.core.remote.wire import CALL, HELLO, RELEASE, REQUEST, RESULT, STATE, RequestWriter, block_head
+from trident.core.remote.engine_server import FrontEnd
+from trident.core.remote.wire import (
+    CALL,
+    CANCEL,
+    FAILED,
+    FINAL,
+    HELLO,
+    RELEASE,
+    REQUEST,
+    RESULT,
+    STATE,
+    RequestWriter,
+    block_head,
+)
 
 META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
 
@@ -104,7 +116,14 @@ def welcome(content: bytes) -> Callable[[str], ByHand]:
     return act
 
 
+def greets_with_memory_that_can_shrink(path: str) -> ByHand:
+    hand = ByHand.at(path)
+    hand.send_hello([sealed_memory(seals=0)])
+    return hand
+
+
 HOSTILE: dict[str, Callable[[str], ByHand]] = {
+    "memory that can shrink": greets_with_memory_that_can_shrink,
     "garbage": unwelcome(bytes(random.Random(1).randbytes(1000))),
     "HTTP": unwelcome(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
     "a huge size": unwelcome(HEADER.pack(LARGEST, HELLO, 0, 0, 0) + bytes(10_000)),
@@ -189,55 +208,22 @@ def test_a_front_end_that_does_not_read_is_no_longer_read(engine: ServedEngine, 
         assert_served(neighbour)
 
 
-def test_answers_from_many_threads_reach_a_slow_front_end(engine: ServedEngine, tmp_path: Path) -> None:
-    """A thread that finds the socket full leaves the rest to the server's thread."""
-    array = np.arange(2500, dtype=np.int32)
-
-    def submit(pending: PendingRequest) -> None:
-        def answer() -> None:
-            output = OutputTensor("OUT", "INT32", array.shape, array)
-            pending.on_response(InferenceResponse("simple", 1, [output]))
-            assert pending.flush is not None
-            pending.flush()
-
-        pool.submit(answer)
-
-    engine.submit = submit  # type: ignore[method-assign]
-    count = 1000
-    with ThreadPoolExecutor(4) as pool, served(tmp_path, engine) as (path, _), ByHand.at(path).greet() as hand:
-        sender = threading.Thread(
-            target=lambda: [
-                hand.send(RequestWriter().write(numbers(SMALL), n, lambda content: None)) for n in range(count)
-            ]
-        )
-        sender.start()
-        found = [hand.next_of(17) for _ in range(count)]
-        sender.join()
-    assert sorted(number for _, _, _, number, _ in found) == list(range(count))
-    assert all(array.tobytes() in bytes(content) for *_, content in found)
+STRANGER = """
+import os, socket, sys
+os.setuid(65534)
+sock = socket.socket(socket.AF_UNIX)
+sock.connect(sys.argv[1])
+print(sock.recv(1) == b"")
+"""
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_another_user_is_refused(path: str, neighbour: RemoteEngine, caplog: pytest.LogCaptureFixture) -> None:
-    folder = Path(path).parent
-    program = "import os,socket,sys; os.setuid(65534); s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
-    program += " print(s.recv(1) == b'')"
-    short = f"/proc/{os.getpid()}/fd"
-    descriptor = os.open(folder, os.O_RDONLY)
-    os.close(descriptor)
-    assert short
-    os.chmod(path, 0o777)
-    opened = [folder, *folder.parents]
-    modes = [each.stat().st_mode for each in opened]
-    try:
-        for each, mode in zip(opened, modes, strict=True):
-            each.chmod(mode | 0o011)
-        ended = subprocess.run(
-            [sys.executable, "-I", "-c", program, path], capture_output=True, text=True, timeout=60, cwd="/"
-        )
-    finally:
-        for each, mode in zip(opened, modes, strict=True):
-            each.chmod(mode)
+def test_another_user_is_refused(engine: ServedEngine, caplog: pytest.LogCaptureFixture) -> None:
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder), engine) as (path, _):
+        os.chmod(folder, 0o755)
+        os.chmod(path, 0o777)
+        command = [sys.executable, "-I", "-c", STRANGER, path]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/")
     assert ended.stdout == "True\n", ended.stderr
     assert "a connection of user 65534 was refused" in caplog.text
 
@@ -379,13 +365,113 @@ def test_the_server_accepts_again_when_it_has_descriptors(
     assert caplog.text.count("could not be accepted") == 3
 
 
-def test_the_state_of_an_engine_that_is_not_there_or_any_other_survives() -> None:
-    state = engine_down("it has ended")
-    assert (state.live, state.ready) == (True, False)
-    assert (state.phase.name, state.phase.failures) == (Phase.ENGINE_DOWN, {"engine": "it has ended"})
-    download = DownloadPhase(bytes_done=1, bytes_total=2**40, objects_done=0, objects_total=3, seconds=0.5)
-    phase = ServingPhase(
-        name=Phase.LOADING, model="m", done=1, total=2, failures={"bad": "no \udcff file"}, download=download
-    )
-    state = EngineState(live=True, ready=False, generation=7, phase=phase)
-    assert from_plain(read_plain(write_plain(to_plain(state))), EngineState) == state
+class Pair:
+    """One front end as the engine sees it, and the other end of its socket. Everything runs on the test's thread."""
+
+    def __init__(self, engine: ServedEngine | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self.engine = engine or ServedEngine()
+        self.elsewhere: list[Callable[[], None]] = []
+        self.front_end = FrontEnd(ours, self.engine, lambda *_: None, lambda *_: None, self.elsewhere.append)
+        self.hand = ByHand(theirs).greet()
+        assert self.front_end.read()
+
+    def give(self, content: Buffer) -> None:
+        """Send from the other end, and read it here."""
+        self.hand.send(content)
+        assert self.front_end.read()
+
+    def ask_strings(self, number: int, count: int, **fields: Any) -> None:
+        content = memoryview(pack_bytes([b"text"] * count))
+        request = InferenceRequest("simple", [InputTensor("IN", "BYTES", (count,), content)], **fields)
+        self.give(RequestWriter().write(request, number, lambda content: None))
+
+    def close(self) -> None:
+        self.front_end.close()
+        self.hand.sock.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+class Writing:
+    """A model that writes its output where it is sent from, and keeps it."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.written: list[Any] = []
+        pair.engine.respond = self.respond
+
+    def respond(self, request: InferenceRequest) -> InferenceResponse:
+        assert request.output_memory is not None
+        room = request.output_memory(LARGE)
+        assert room is not None
+        array = room.view(np.int32)
+        array[:] = 7
+        self.written.append(array)
+        return InferenceResponse("m", 1, [OutputTensor("OUT", "INT32", array.shape, array)])
+
+
+def ask_shared(pair: Pair, number: int) -> None:
+    """A request with a tensor in the shared memory."""
+    pair.give(RequestWriter().write(numbers(np.zeros(LARGE, np.int32)), number, lambda content: 0))
+
+
+def test_an_output_that_was_written_into_the_shared_memory_is_not_copied(pair: Pair) -> None:
+    model = Writing(pair)
+    ask_shared(pair, 1)
+    offset = int.from_bytes(pair.hand.next()[4][8:16], "little")
+    # It is the first of the half, and nothing else was allocated.
+    assert offset == SHARED // 2
+    model.written[0][:] = 9
+    assert pair.front_end._view_of(offset, 4).tolist() == [9, 0, 0, 0]
+    pair.give(release_frame(RELEASE, [offset]))
+    # What the engine still refers to does not keep the memory from the next one, nor frees that when it goes.
+    ask_shared(pair, 2)
+    assert int.from_bytes(pair.hand.next()[4][8:16], "little") == offset
+    del model.written[0]
+    ask_shared(pair, 3)
+    assert int.from_bytes(pair.hand.next()[4][8:16], "little") == offset + LARGE
+
+
+def test_memory_of_an_output_that_is_not_sent_is_free_again(pair: Pair) -> None:
+    model = Writing(pair)
+
+    def fail(request: InferenceRequest) -> InferenceResponse:
+        model.respond(request)
+        return InferenceResponse.failed(request, RequestCancelled("the model failed"))
+
+    pair.engine.respond = fail
+    ask_shared(pair, 1)
+    assert pair.hand.next()[1] & FAILED
+    model.written.clear()
+    pair.engine.respond = model.respond
+    ask_shared(pair, 2)
+    assert int.from_bytes(pair.hand.next()[4][8:16], "little") == SHARED // 2
+
+
+def test_an_output_that_cannot_be_sent_becomes_an_error(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    pair.engine.respond = lambda request: InferenceResponse("m", 1, [], parameters={"p": object()})  # type: ignore[dict-item]
+    pair.give(RequestWriter().write(numbers(SMALL), 1, lambda content: None))
+    assert pair.hand.next()[1] == FINAL | FAILED
+    assert "unexpected error" in caplog.text
+
+
+def test_a_request_with_many_strings_lets_the_others_pass() -> None:
+    asked: list[InferenceRequest] = []
+    pair = Pair(ServedEngine(asked.append))
+    pair.ask_strings(1, 20_000)
+    pair.ask_strings(2, 20)
+    pair.ask_strings(3, 20_000, correlation_id=7, sequence_start=True)
+    assert [request.inputs[0].shape for request in asked] == [(20,), (20_000,)]
+    assert asked[1].correlation_id == 7  # a sequence stays in its order
+    (submit,) = pair.elsewhere
+    submit()
+    assert asked[2].inputs[0].shape == (20_000,)
+    pair.give(frame(CANCEL, 1))
+    assert pair.engine.cancelled == [asked[2]]
+    pair.close()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.unit.packed_tensors import packed_request, packed_responses
-from trident.core.errors import ErrorCode
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor, PackedInputs
 from trident.core.inference.response import (
     InferenceResponse,
@@ -18,7 +17,7 @@ from trident.core.inference.response import (
     RegionReference,
     RegionRequest,
 )
-from trident.core.inference.tensors import Array, Buffer, pack_bytes
+from trident.core.inference.tensors import Array, Buffer
 from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGE, BadFrame, FrameReader, frame
 from trident.core.remote.wire import (
     REQUEST,
@@ -32,7 +31,6 @@ from trident.core.remote.wire import (
     ResponseWriter,
     Share,
     block_head,
-    failed_response,
 )
 
 META = b'["m",1]'
@@ -141,18 +139,6 @@ def test_defaults_and_tensors_without_dimensions_arrive() -> None:
     assert (scalar.shape, scalar.array.tolist()) == ((), 1.5)
 
 
-def test_elements_of_bytes_arrive() -> None:
-    elements = [b"", b"a", b"\0\xff", "ü".encode()]
-    array = np.empty(4, object)
-    array[:] = elements
-    request = InferenceRequest("m", [InputTensor("IN", "BYTES", (4,), array)])
-    assert bytes(read_request(RequestWriter().write(request, 1, no_offset)).inputs[0].data) == pack_bytes(elements)
-    array = np.empty((2, 2), object)
-    array[:] = [[b"", b"a"], [b"\0\xff", b"x" * 1000]]
-    (found,) = sent(InferenceResponse("m", 1, [output("OUT", "BYTES", array)])).outputs
-    assert found.array.tolist() == array.tolist()
-
-
 def test_large_inputs_are_read_from_shared_memory() -> None:
     offsets = iter((4096, 524288))
 
@@ -173,18 +159,6 @@ def test_large_inputs_are_read_from_shared_memory() -> None:
         assert (value == sent).all()
     SHARED[4096] = 99  # they are not copied
     assert values[0][0] == 99
-
-
-def test_inputs_just_below_the_limit_are_in_the_frame() -> None:
-    value = np.zeros(LARGE - 1, np.uint8)
-    asked: list[Buffer] = []
-    block = RequestWriter().write(
-        InferenceRequest("m", [InputTensor("IN", "UINT8", value.shape, value)]),
-        1,
-        asked.append,  # type: ignore[arg-type]
-    )
-    assert asked == []
-    assert len(block) > LARGE
 
 
 def test_each_request_has_its_own_parameters() -> None:
@@ -221,35 +195,6 @@ def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
         assert (got, found.id, found.model_version) == (number, request_id, -1)
         assert [tensor.array.tolist() for tensor in found.inputs] == [[[number, 2, 3]], [[number / 2]]]
     assert len(layouts) == 1
-
-
-def test_the_options_of_a_request_arrive() -> None:
-    writer, reader = RequestWriter(), RequestReader(lambda offset, size: memoryview(b""))
-    plain = packed_request([1, 2, 3], 0.5)
-    special = packed_request([1, 2, 3], 0.5)
-    special.parameters, special.correlation_id, special.sequence_end = {"p": 1}, 7, True
-    other = packed_request([1, 2, 3], 0.5)
-    other.priority, other.outputs, other.timeout_us = 2, ("A",), 9
-    seen = []
-    for request in (plain, special, other, plain):
-        ((_, _, placed, _, content),) = FrameReader(TO_ENGINE, "peer").feed(writer.write(request, 1, no_offset))
-        found = reader.read(content, placed)
-        seen.append(
-            (
-                found.parameters,
-                found.correlation_id,
-                found.sequence_end,
-                found.priority,
-                found.outputs,
-                found.timeout_us,
-            )
-        )
-    assert seen == [
-        (None, 0, False, 0, (), 0),
-        ({"p": 1}, 7, True, 0, (), 0),
-        (None, 0, False, 2, ("A",), 9),
-        (None, 0, False, 0, (), 0),
-    ]
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -317,15 +262,6 @@ def test_times_arrive_whatever_the_outputs_are() -> None:
             assert read_response(writer.write(response, 1), reader).times == times
 
 
-def test_an_unexpected_error_hides_its_text(caplog: pytest.LogCaptureFixture) -> None:
-    found = read_response(failed_response(InferenceResponse("m", 1, [], final=False), RuntimeError("secret"), 1))
-    assert found.error is not None
-    assert found.error.code is ErrorCode.INTERNAL
-    assert "secret" not in found.error.message
-    assert not found.final
-    assert "secret" in caplog.text
-
-
 def test_similar_responses_are_told_apart() -> None:
     """The head of the block is written once for all similar responses."""
     writer, reader = ResponseWriter(no_offset), ResponseReader(view_of)
@@ -343,13 +279,6 @@ def test_similar_responses_are_told_apart() -> None:
             found = read_response(writer.write(response, 1), reader)
             assert (found.outputs[0].name, found.parameters, found.final) == (name, parameters, final)
             assert (found.outputs[0].array == array).all()
-
-
-def test_the_memory_of_known_documents_is_bounded() -> None:
-    writer = ResponseWriter(no_offset)
-    for size in range(3000):
-        writer.write(InferenceResponse("m", 1, [output("O", "UINT8", np.zeros(size % 2000, np.uint8))]), 1)
-        assert len(writer._known) <= 1024
 
 
 def test_packed_responses_arrive_unchanged() -> None:

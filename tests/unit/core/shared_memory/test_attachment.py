@@ -12,7 +12,7 @@ import pytest
 from tests.unit.packed_tensors import spec
 from tests.unit.shared_memory_object import path_of, shared_memory_object
 from trident.core.config.request_check import RequestValidator
-from trident.core.errors import BackendFailed, RegionFailed
+from trident.core.errors import RegionFailed
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import (
@@ -152,10 +152,3 @@ def test_every_response_goes_to_the_same_place(regions: Regions, key: str) -> No
     assert is_used(regions)
     pending.on_response(InferenceResponse("m", 1, [], final=True))
     assert regions.system_regions("") == []
-
-
-def test_a_failed_request_ends_its_use(regions: Regions) -> None:
-    pending, responses = attached(regions, asking())
-    pending.refuse(BackendFailed("broken"))
-    assert str(responses[0].error) == "broken"
-    assert not is_used(regions)

@@ -26,7 +26,6 @@ from trident.core.shared_memory import (
     RegionKind,
     Regions,
     SystemMemory,
-    SystemRegion,
     attach,
     open_object,
 )
@@ -60,23 +59,6 @@ def names(regions: Regions) -> list[str]:
 def open_files() -> int:
     gc.collect()  # errors of other tests may still hold some
     return len(os.listdir("/proc/self/fd"))
-
-
-def test_regions_are_shown_by_name(regions: Regions, key: str) -> None:
-    regions.register_system("b", key, PAGE, PAGE)
-    regions.register_system("a", key, 0, 2 * PAGE)
-    first = SystemRegion(name="a", key=key, offset=0, byte_size=2 * PAGE)
-    second = SystemRegion(name="b", key=key, offset=PAGE, byte_size=PAGE)
-    assert regions.system_regions("") == [first, second]
-    assert regions.system_regions("b") == [second]
-    assert regions.cuda_regions("") == []
-    with pytest.raises(RegionNotFound, match=r"^Unable to find system shared memory region: 'c'$"):
-        regions.system_regions("c")
-    with pytest.raises(RegionNotFound, match=r"^Unable to find cuda shared memory region: 'c'$"):
-        regions.cuda_regions("c")
-    text = r"^The region named 'a' is registered as system shared memory, not CUDA shared memory$"
-    with pytest.raises(RegionNotFound, match=text):
-        regions.cuda_regions("a")
 
 
 @pytest.mark.parametrize(
@@ -233,12 +215,6 @@ def library() -> FakeCuda:
 @pytest.fixture
 def gpu_regions(library: FakeCuda) -> Regions:
     return Regions(map_from=1, open_driver=lambda: CudaDriver(library))
-
-
-def test_without_a_gpu_the_text_is_tritons() -> None:
-    with pytest.raises(InvalidRequest) as refusal:
-        Regions(open_driver=lambda: None).register_cuda("r", bytes(64), 0, 64)
-    assert refusal.value.message == "failed to register CUDA shared memory region: 'r', GPUs not supported"
 
 
 def test_a_region_is_shown_and_closed(gpu_regions: Regions, library: FakeCuda) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +13,7 @@ import gevent
 import pytest
 
 from tests.unit.core.waiting.hub_thread import LIMIT_S, hub_test, run_on_hub, until
-from trident.core.frontend.gevent_bridge import GreenletMailbox, GreenletWaiter, HubSignal, HubWaiters
+from trident.core.frontend.gevent_bridge import GreenletMailbox, HubSignal, HubWaiters
 from trident.core.waiting import TICK_S, Deadlines, Mailbox, ThreadMailbox, ThreadWaiter
 
 
@@ -35,30 +34,6 @@ def waiters_of(hub: Any) -> Iterator[HubWaiters]:
 
 
 @hub_test
-def test_each_greenlet_waits_for_its_own_outcome(hub: Any) -> None:
-    with waiters_of(hub) as waiters:
-        made = [waiters.waiter() for _ in range(3)]
-        waiting = [gevent.spawn(waiter.wait, LIMIT_S) for waiter in made]
-        gevent.sleep(0)
-        made[1].settle("second")
-        assert waiting[1].get(timeout=LIMIT_S) == "second"
-        assert [greenlet.ready() for greenlet in waiting] == [False, True, False]
-        thread = threading.Thread(target=lambda: [made[0].settle("first"), made[2].settle("third")])
-        thread.start()
-        assert [greenlet.get(timeout=LIMIT_S) for greenlet in waiting] == ["first", "second", "third"]
-        thread.join(LIMIT_S)
-
-
-@hub_test
-def test_a_waiter_returns_an_outcome_that_arrived_before_the_wait(hub: Any) -> None:
-    with waiters_of(hub) as waiters:
-        waiter = waiters.waiter()
-        waiter.settle("outcome")
-        assert waiter.wait() == "outcome"
-        assert waiter.wait(0.0) == "outcome"
-
-
-@hub_test
 def test_an_outcome_after_the_timeout_wakes_nobody(hub: Any) -> None:
     with waiters_of(hub) as waiters:
         late = waiters.waiter()
@@ -70,17 +45,6 @@ def test_an_outcome_after_the_timeout_wakes_nobody(hub: Any) -> None:
         other.settle("outcome")
         # Outcomes arrive in order, so the late one has arrived as well.
         assert waiting.get(timeout=LIMIT_S) == "outcome"
-
-
-@hub_test
-def test_a_native_thread_gets_a_waiter_that_blocks_only_itself(hub: Any) -> None:
-    with waiters_of(hub) as waiters, ThreadPoolExecutor(1) as pool:
-        assert isinstance(waiters.waiter(), GreenletWaiter)
-        waiter = pool.submit(waiters.waiter).result(LIMIT_S)
-        assert isinstance(waiter, ThreadWaiter)
-        waiting = pool.submit(waiter.wait, LIMIT_S)
-        waiter.settle("outcome")
-        assert waiting.result(LIMIT_S) == "outcome"
 
 
 class LastMoment(deque[Any]):
@@ -123,21 +87,6 @@ def test_an_outcome_after_the_end_does_no_harm() -> None:
     run_on_hub(test)
     made[0].settle("late")
     assert made[0].outcome == "late"
-
-
-@hub_test
-def test_many_signals_are_one_call_on_the_hub(hub: Any) -> None:
-    calls: list[int] = []
-    signal = HubSignal(hub, lambda: calls.append(threading.get_ident()))
-    for _ in range(100):
-        signal.send()
-    assert calls == []
-    until(lambda: calls)
-    gevent.sleep(0)
-    assert calls == [threading.get_ident()]
-    signal.send()
-    until(lambda: len(calls) == 2)
-    signal.close()
 
 
 @hub_test
