@@ -61,6 +61,8 @@ _SHORT_S = 30.0
 _RACE_ROUNDS, _LAST_ROUNDS = 3, 12
 # The interval of fewer rounds is too narrow: noise would pass for a gain.
 _LEAST_ROUNDS = 6
+# Less may be noise: what may change the answers has to take so much less time in executions.
+_WORTH = 1.1
 # Promises that are so near to each other are taken for equal.
 _NEAR = 1.05
 
@@ -239,7 +241,7 @@ class Bench:
         else:
             self._own = self._own or seen
             difference = self.differences[way.answers] = seen.difference(self._own)
-            if difference <= MOST_DIFFERENCE and (beside is None or seen.is_faster(beside, _NEAR)):
+            if difference <= MOST_DIFFERENCE and (beside is None or seen.is_faster(beside, _WORTH)):
                 return seen
             reason = "executions take as long" if difference <= MOST_DIFFERENCE else differs(difference)
         self.trials[way] = Trial(way, error=reason)
@@ -321,7 +323,7 @@ class Bench:
             near = self._close_loads(trial) if closely else [self._best_load(trial)]
             loads += [(candidate, *each) for each in near]
             self.server(candidate)
-        if not closely:
+        if not closely and AS_IT_IS in candidates:
             # A way must not be better only because the model as it is was asked at another load.
             missing = {load for _, load, _ in loads} - {load for each, load, _ in loads if each == AS_IT_IS}
             similar = self._best_load(self.trials[AS_IT_IS])[1]

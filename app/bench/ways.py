@@ -201,9 +201,11 @@ def paddings(way: Candidate, config: ModelConfig, inputs: Sequence[Inputs], long
         powers = (1 << bit for bit in range((min(sent) - 1).bit_length(), longest.bit_length()))
         lengths = (*(size for size in powers if size < longest), longest)
     batches = way.batch > 1 and not parameter(made, BATCH_BUCKETS)
-    found = [replace(way, pads_batches=True)] * batches
-    found += [replace(way, lengths=lengths)] * bool(lengths)
-    return found + [replace(way, pads_batches=True, lengths=lengths)] * bool(batches and lengths)
+    return [
+        replace(way, lengths=padded, pads_batches=rows)
+        for padded, rows in product((lengths, ()) if lengths else ((),), (False, True) if batches else (False,))
+        if padded or rows
+    ]
 
 
 # --- what executions promise
@@ -265,8 +267,8 @@ def promises(
 
 @dataclass(frozen=True, slots=True)
 class Executions:
-    """`times` are seconds of an execution by the number of its requests. `mixed_s` is what a request takes in batches
-    of all sizes as they come, with padding. `answers` are those to some requests, by the names of the outputs."""
+    """`times` are seconds of an execution by the number of its requests. `mixed_s` are those of batches
+    of mixed sizes, one after the other, or 0. `answers` are those to some requests, by the names of the outputs."""
 
     times: Mapping[int, float]
     mixed_s: float
@@ -356,38 +358,36 @@ def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, long
         alike = [list(group) for _, group in groupby(requests, key=lambda request: check(request)[1])]
         return [answer for group in alike for answer in run_once(instance, group, check)]
 
-    def several(instance: BackendInstance, requests: Sequence[InferenceRequest]) -> list[float]:
+    def several(instance: BackendInstance, batches: Sequence[Sequence[InferenceRequest]]) -> list[float]:
+        """Seconds of all batches, several times."""
         taken: list[float] = []
         begun = ended = time.perf_counter()
         while ended < begun + _LONG_ENOUGH_S or (len(taken) < _LEAST and ended < begun + _TOO_LONG_S):
             at = time.perf_counter()
-            run(instance, requests)
+            for requests in batches:
+                run(instance, requests)
             ended = time.perf_counter()
             taken.append(ended - at)
         return taken[1:] or taken  # the first may have to allocate
-
-    def mixed(instance: BackendInstance) -> float:
-        took: list[float] = []
-        while not took or (len(took) < _LEAST and sum(took) < _TOO_LONG_S):
-            random = np.random.default_rng(0)
-            begun = time.perf_counter()
-            for size in random.integers(1, most, _MIXED, endpoint=True):
-                run(instance, requests_of(size, int(random.integers(len(tensors)))))
-            took.append(time.perf_counter() - begun)
-        return float(np.quantile(took[1:] or took, _QUANTILE))
 
     def requests_of(size: int, first: int = 0) -> list[InferenceRequest]:
         return [InferenceRequest(spec.name, tensors[at % len(tensors)]) for at in range(first, first + size)]
 
     times: dict[int, float] = {}
     with ThreadPoolExecutor(len(instances)) as pool:
+
+        def seconds(batches: Sequence[Sequence[InferenceRequest]]) -> float:
+            taken = [each for part in pool.map(several, instances, repeat(batches)) for each in part]
+            return float(np.quantile(taken, _QUANTILE))
+
         for size in SIZES:
             expected_s = size * min((taken_s / each for each, taken_s in times.items()), default=0.0)
             if expected_s > _HOPELESS * longest_s or (size > 1 and size * items > config.max_batch_size):
                 break
-            taken = [each for part in pool.map(several, instances, repeat(requests_of(size))) for each in part]
-            times[size] = float(np.quantile(taken, _QUANTILE))
-        mixed_s = float(np.mean(list(pool.map(mixed, instances)))) if most else 0.0
+            times[size] = seconds([requests_of(size)])
+        random = np.random.default_rng(0)
+        sizes = random.integers(1, most, _MIXED, endpoint=True) if most else []
+        mixed_s = seconds([requests_of(size, int(random.integers(len(tensors)))) for size in sizes]) if most else 0.0
     answers: list[dict[str, Array]] = []
     begun = time.perf_counter()
     while len(answers) < min(len(tensors), _COMPARED) and time.perf_counter() < begun + _TOO_LONG_S:
