@@ -53,8 +53,9 @@ _GAIN = 1.03
 _REQUESTS = 30
 _MOST_LIVE = 6
 _SHORTEST_S, _LONGEST_S = 0.1, 1.5
-# Shares of the time until which ways are executed, swept, refined and raced. The last comparison has the rest.
-_EXECUTED, _SWEPT, _REFINED, _RACED = 0.3, 0.45, 0.55, 0.65
+# Shares of the time after the model as it is, until which ways are executed, swept, refined and raced. The last
+# comparison has the rest.
+_EXECUTED, _SWEPT, _REFINED, _RACED = 0.2, 0.37, 0.48, 0.6
 _SWEPT_WAYS, _RACED_WAYS, _LAST_WAYS = 8, 4, 2
 # Less leaves no time for enough rounds with two.
 _SHORT_S = 30.0
@@ -424,18 +425,26 @@ def search(bench: Bench, cores: int, seconds: float) -> None:
     before = bench.sweep(AS_IT_IS, unit)
     if before.error:
         return
-    for way in bench.promised(cores, began + _EXECUTED * seconds)[:_SWEPT_WAYS]:
-        if time.monotonic() > began + _SWEPT * seconds:
+    since = time.monotonic()
+    left = began + seconds - since
+    if left <= 0:
+        return
+
+    def until(share: float) -> float:
+        return since + share * left
+
+    for number, way in enumerate(bench.promised(cores, until(_EXECUTED))[:_SWEPT_WAYS]):
+        if number and time.monotonic() > until(_SWEPT):
             break
         bench.sweep(way.candidate, unit, way.load)
     best = next((trial for trial in bench.ranked() if trial is not before and not trial.error), None)
     if best:
-        for candidate in bench.refined(best.candidate, began + _REFINED * seconds):
-            if time.monotonic() < began + _REFINED * seconds:
+        for candidate in bench.refined(best.candidate, until(_REFINED)):
+            if time.monotonic() < until(_REFINED):
                 bench.sweep(candidate, unit, best.fastest.concurrency)
     others = [trial.candidate for trial in bench.ranked() if trial is not before and not trial.error][:_RACED_WAYS]
     if others:
-        bench.race([AS_IT_IS, *others], began + _RACED * seconds, _RACE_ROUNDS, closely=True)
+        bench.race([AS_IT_IS, *others], until(_RACED), _RACE_ROUNDS, closely=True)
         last = [trial.candidate for trial in bench.ranked(others)[: 1 if seconds < _SHORT_S else _LAST_WAYS]]
         bench.race([AS_IT_IS, *last], began + seconds, _LAST_ROUNDS)
 
@@ -496,6 +505,8 @@ def differs(share: float) -> str:
 def outcome(trial: Trial, objective: Objective) -> str:
     if trial.error:
         return trial.error
+    if trial.memory_mb > objective.memory_mb:
+        return f"{figure(trial.memory_mb)} MB are too much"
     level = trial.best(objective.target_ms)
     if level is None:
         return f"p99 {figure(min((each.p99 for each in trial.counted), default=math.nan))} ms at best"

@@ -11,7 +11,7 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby, product, repeat
@@ -70,9 +70,8 @@ class Candidate:
     @property
     def text(self) -> str:
         parts = [f"{self.backend} {self.precision}".strip()] if self.backend else []
-        parts += [f"{self.instances} instances"] * bool(self.instances) + [f"{self.threads} threads"] * bool(
-            self.threads
-        )
+        for count, what in ((self.instances, "instance"), (self.threads, "thread")):
+            parts += [f"{count} {what}{'s' * (count > 1)}"] * (count > 0)
         parts += [f"batches of {self.batch}"] * (self.batch > 0)
         parts += [f"delay {self.delay_us} us"] * bool(self.delay_us)
         parts += [f"padding {self.padding}"] * bool(self.padding)
@@ -373,6 +372,11 @@ def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, long
     def requests_of(size: int, first: int = 0) -> list[InferenceRequest]:
         return [InferenceRequest(spec.name, tensors[at % len(tensors)]) for at in range(first, first + size)]
 
+    def mixed() -> Iterator[list[InferenceRequest]]:
+        random = np.random.default_rng(0)
+        for size in random.integers(1, most, _MIXED, endpoint=True):
+            yield requests_of(size, int(random.integers(len(tensors))))
+
     times: dict[int, float] = {}
     with ThreadPoolExecutor(len(instances)) as pool:
 
@@ -385,9 +389,7 @@ def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, long
             if expected_s > _HOPELESS * longest_s or (size > 1 and size * items > config.max_batch_size):
                 break
             times[size] = seconds([requests_of(size)])
-        random = np.random.default_rng(0)
-        sizes = random.integers(1, most, _MIXED, endpoint=True) if most else []
-        mixed_s = seconds([requests_of(size, int(random.integers(len(tensors)))) for size in sizes]) if most else 0.0
+        mixed_s = seconds(list(mixed())) if most else 0.0
     answers: list[dict[str, Array]] = []
     begun = time.perf_counter()
     while len(answers) < min(len(tensors), _COMPARED) and time.perf_counter() < begun + _TOO_LONG_S:
