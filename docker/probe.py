@@ -40,19 +40,20 @@ from tests.gpu_options.stub_libraries import make_stub_libraries
 SEVEN = 7
 ROWS = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
 # Imports every module of the project and the clients of the cloud storages: none may miss a file that was left out.
-# Of a framework that is not in the image, only the package that names its extra. What is in a folder `stub` runs in the
-# process of a model, with paths of its own.
+# Of backends, those whose extra is in the image. What is in a folder `stub` or `stub_models` runs in the process of a
+# model, with paths of its own.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 import boto3, opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk, redis
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 import trident
+from trident.core.backends.registry import BUILT_IN
 names = [each.name for each in pkgutil.walk_packages(trident.__path__, "trident.") if ".stub" not in each.name]
 extras = {"cpu", *sys.argv[1].split(",")}
 for name in names:
-    package = importlib.import_module(".".join(name.split(".")[:4]))
-    if not name.endswith("__main__") and getattr(package, "EXTRA", "cpu") in extras:
+    backend = BUILT_IN.get(name.split(".")[3]) if name.startswith("trident.core.backends.") else None
+    if not name.endswith("__main__") and (backend is None or backend.extra in extras):
         importlib.import_module(name)
 for service in ("s3", "sts", "sso", "sso-oidc"):
     boto3.client(service, region_name="us-east-1")

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trident.core.backends.fil.backend import DEFAULT_FILES
+from trident.core.backends.fil import DEFAULT_FILES
 from trident.core.backends.model_files import content_hint, origin_of, start_of
-from trident.core.backends.pytorch.packages import tensors_of
+from trident.core.backends.pytorch.backend import tensors_of
 from trident.core.config.platforms import is_hub_folder
 from trident.core.errors import InvalidRequest
 from trident.core.inference.tensors import Shape

@@ -22,15 +22,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from trident.core.backends.backend import Execution, LoadContext, OnChange
-from trident.core.backends.tensors.gather import (
+from trident.core.backends.tensors import (
     Gatherer,
     OnBuffer,
+    PaddedSplitter,
     PaddingGatherer,
+    Splitter,
     SteadySizes,
     batch_inputs,
     batch_total,
+    scattered_outputs,
 )
-from trident.core.backends.tensors.split import PaddedSplitter, Splitter, scattered_outputs
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec

@@ -1,9 +1,8 @@
 """The backends of this server, by the names that model configurations use.
 
-A backend is a package beside this module. The package's module `backend` has a function `make_backend`, which takes the
-backend's settings and returns a Backend. The package is imported when the first model asks for it: a server whose
-repositories hold no such model neither loads the framework nor needs it installed. The package's EXTRA is the extra of
-this distribution that installs the framework, and its RUNTIMES are what `runtime` may say besides the library's name.
+A backend is a row of BUILT_IN, and a module beside this one with a function `make_backend`, which takes the backend's
+settings and returns a Backend. The module is imported when the first model asks for it: a server whose repositories
+hold no such model neither loads the framework nor needs it installed.
 Source: docs/spec/repository.md section 1.2.
 """
 
@@ -18,15 +17,38 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
+from typing import Any
 
-from trident.core import backends
 from trident.core.backends.backend import Backend, CompletingBackend
 from trident.core.backends.parameters import integer
 from trident.core.config.autocomplete import CpuInstead, GpuIds
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, NotInstalled
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A backend of this installation. `module` is its module in this package, `extra` the extra of this distribution
+    that installs the framework, `runtimes` what `runtime` may say besides the name of Triton's library.
+    """
+
+    module: str
+    extra: str
+    runtimes: tuple[str, ...] = ()
+
+
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "fil": BuiltIn("fil", "trees"),
+    "genai": BuiltIn("genai", "genai"),
+    "onnxruntime": BuiltIn("onnxruntime.backend", "cpu"),
+    "openvino": BuiltIn("openvino.backend", "openvino"),
+    "python": BuiltIn("python.backend", "cpu"),
+    "pytorch": BuiltIn("pytorch.backend", "torch", ("model.py",)),
+    "tensorflow": BuiltIn("tensorflow", "tensorflow"),
+    "tensorrt": BuiltIn("tensorrt.backend", "tensorrt"),
+    "text": BuiltIn("text.backend", "text"),
+}
 
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 """The one setting that every backend has, so that the registry reads it."""
@@ -45,8 +67,7 @@ MakeBackend = Callable[[Settings], Backend]
 
 def installed_backends() -> dict[str, MakeBackend]:
     """The makers of all backends of this installation, by name. Imports no framework."""
-    packages = [module.name for module in iter_modules(backends.__path__) if module.ispkg]
-    return {name: partial(_import_and_make, name) for name in packages if find_spec(_module_of(name)) is not None}
+    return {name: partial(_import_and_make, name) for name in BUILT_IN}
 
 
 def device_support() -> dict[str, DeviceSupport | str]:
@@ -55,9 +76,9 @@ def device_support() -> dict[str, DeviceSupport | str]:
     Imports the frameworks. A backend describes its support in the function `device_support` of its module `backend`.
     """
     found: dict[str, DeviceSupport | str] = {}
-    for name in installed_backends():
+    for name in BUILT_IN:
         try:
-            describe = getattr(import_module(_module_of(name)), "device_support", None)
+            describe = getattr(_import(name), "device_support", None)
             if describe is not None:
                 found[name] = describe()
         except ImportError as error:
@@ -152,7 +173,8 @@ class BackendRegistry:
     def _runtimes(self, name: str) -> tuple[str, ...]:
         """The values of `runtime` that fit a backend; () if there is no such backend."""
         if name in self._makers:
-            return (f"libtriton_{name}.so", *_further_runtimes(name))
+            further = BUILT_IN[name].runtimes if name in BUILT_IN else ()  # a maker that was given has no row
+            return (f"libtriton_{name}.so", *further)
         return (_PYTHON_FILE,) if self._python_file(name) is not None else ()
 
     def _python_file(self, name: str) -> Path | None:
@@ -169,26 +191,18 @@ class BackendRegistry:
         return {**self._settings.get("", {}), **python, **self._settings.get(name, {})}
 
 
-def _further_runtimes(name: str) -> tuple[str, ...]:
-    """The RUNTIMES of the package of a backend. A maker that was given has no package."""
-    package = f"{backends.__name__}.{name}"
-    return getattr(import_module(package), "RUNTIMES", ()) if find_spec(package) is not None else ()
-
-
-def _module_of(name: str) -> str:
-    return f"{backends.__name__}.{name}.backend"
+def _import(name: str) -> Any:
+    return import_module(f"trident.core.backends.{BUILT_IN[name].module}")
 
 
 def _import_and_make(name: str, settings: Settings) -> Backend:
-    # The package itself imports no framework.
-    extra: str = getattr(import_module(f"{backends.__name__}.{name}"), "EXTRA", "cpu")
-    with importing(name, extra):
-        make: MakeBackend = import_module(_module_of(name)).make_backend
+    with importing(name):
+        make: MakeBackend = _import(name).make_backend
     return make(settings)
 
 
 def _make_written_in_python(file: Path | None, settings: Settings) -> Backend:
-    make: Callable[[Settings, Path | None], Backend] = import_module(_module_of(_PYTHON)).make_backend
+    make: Callable[[Settings, Path | None], Backend] = _import(_PYTHON).make_backend
     return make(settings, file)
 
 
@@ -204,26 +218,25 @@ def is_installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def check_installed(module: str, extra: str, model: str) -> None:
-    """Raise NotInstalled, which names the extra of this distribution that installs the framework, if it is missing."""
+def check_installed(module: str, backend: str, model: str) -> None:
+    """Raise NotInstalled, which names the extra that installs the framework of a backend, if `module` is missing."""
     if not is_installed(module):
         raise NotInstalled(
-            f"failed to load model '{model}': the framework {module} is not installed", hint=install_hint(extra)
+            f"failed to load model '{model}': the framework {module} is not installed", hint=_install_hint(backend)
         )
 
 
 @contextmanager
-def importing(backend: str, extra: str) -> Iterator[None]:
+def importing(backend: str) -> Iterator[None]:
     """Turn the error of a framework that is missing or broken into NotInstalled."""
     try:
         yield
     except (ImportError, OSError) as error:  # OSError: one of its libraries cannot be loaded
-        raise NotInstalled(f"unable to import backend '{backend}': {error}", hint=install_hint(extra)) from error
+        raise NotInstalled(f"unable to import backend '{backend}': {error}", hint=_install_hint(backend)) from error
 
 
-def install_hint(extra: str) -> str:
-    """How to install the framework of an extra."""
-    return f"install its framework: pip install 'trident-inference[{extra}]'"
+def _install_hint(backend: str) -> str:
+    return f"install its framework: pip install 'trident-inference[{BUILT_IN[backend].extra}]'"
 
 
 @dataclass(frozen=True, slots=True)

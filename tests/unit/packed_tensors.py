@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trident.core.backends.tensors.split import Splitter
+from trident.core.backends.tensors import Splitter
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.request import InferenceRequest, PackedInputs
 from trident.core.inference.response import InferenceResponse

@@ -49,8 +49,8 @@ PLACES: dict[str, tuple[str, ...]] = {
     "grpc": ("app/", "core/grpc/"),
     "openvino": ("core/backends/openvino/", IMPORTED),
     "tensorrt": ("core/backends/tensorrt/",),
-    "torch": ("core/backends/pytorch/", IMPORTED, "app/importing/stub/"),
-    "treelite": ("core/backends/fil/",),
+    "torch": ("core/backends/pytorch/", "core/backends/stub_models/", IMPORTED, "app/importing/stub/"),
+    "treelite": ("core/backends/fil.py",),
 }
 # Clients of other programs: whichever module it is, it is one. An emulator may speak the API of its platform as well.
 IN_ONE_MODULE = (
@@ -64,13 +64,15 @@ IN_ONE_MODULE = (
     "google_crc32c",
     "azure",
 )
-# Frameworks are known to their backends alone, which the registry finds by their folders. The table of Triton's names
-# lists backends that this server does not have as well. The backend `text` runs its graphs by the other one's sessions,
-# and the search for the fastest way to run a model compares frameworks.
+# Frameworks are known to their backends alone, and to the registry, which has a row for each. The table of Triton's
+# names lists backends that this server does not have as well. The backend `text` runs its graphs by the other one's
+# sessions, and the search for the fastest way to run a model compares frameworks.
 FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
     "onnxruntime": (
-        "core/backends/genai/",
+        "core/backends/genai.py",
         "core/backends/onnxruntime/",
+        "core/backends/registry.py",
+        "core/backends/stub_models/",
         "core/backends/text/",
         "core/config/platforms.py",
         IMPORTED,
@@ -85,8 +87,7 @@ ENVIRONMENT_READERS = (
     "adapters/*/settings.py",
     "core/repository/stores/azure.py",
     "core/backends/python/process.py",
-    "core/backends/pytorch/stub/",
-    "core/backends/tensorflow/stub/",
+    "core/backends/stub_models/",
 )
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 

@@ -1,3 +1,1 @@
 """The backend `onnxruntime`. The package `onnxruntime` is imported here and nowhere else."""
-
-EXTRA = "cpu"

@@ -20,8 +20,7 @@ from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.cpu_budget import Spinning, available_cores, spinning_of
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner, may_pad
 from trident.core.backends.model_files import weight_bytes
-from trident.core.backends.onnxruntime.batch_sizes import run_sizes
-from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
+from trident.core.backends.onnxruntime.batch_trial import rounding_margin, run_sizes, tried_signature
 from trident.core.backends.onnxruntime.graph import (
     DEFAULT_FILE,
     has_bounded_graph,
@@ -60,7 +59,7 @@ from trident.core.backends.onnxruntime.session import (
     shrink_arena,
 )
 from trident.core.backends.registry import DeviceSupport, ProviderState
-from trident.core.backends.tensors.gather import SteadySizes
+from trident.core.backends.tensors import SteadySizes
 from trident.core.config.autocomplete import is_complete
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import InvalidModelConfig, ModelSignature

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.model_files import path_of_model
-from trident.core.backends.openvino import EXTRA
 from trident.core.backends.parameters import field_of, parameters_of
 from trident.core.backends.registry import check_installed, importing
 from trident.core.config.placement import DeviceKind, placements
@@ -40,7 +39,7 @@ class OpenVinoBackend:
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
         """The signature of the model in the version directory `path`, fitted to `config` if that is complete."""
         model_path(path, config)
-        check_installed(_FRAMEWORK, EXTRA, config.name)
+        check_installed(_FRAMEWORK, "openvino", config.name)
         return self._compiler.signature(path, config)
 
     def check(self, config: ModelConfig) -> None:
@@ -52,7 +51,7 @@ class OpenVinoBackend:
                 field="instance_group",
             )
         OpenVinoSettings.read(config)
-        check_installed(_FRAMEWORK, EXTRA, config.name)
+        check_installed(_FRAMEWORK, "openvino", config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
         """Compile one version, once for all its instances. Raises a ServerError."""
@@ -61,7 +60,7 @@ class OpenVinoBackend:
 
     @cached_property
     def _compiler(self) -> Compiler:
-        with importing("openvino", EXTRA):
+        with importing("openvino"):
             from trident.core.backends.openvino.compiler import Compiler
         return Compiler()
 

@@ -8,42 +8,27 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 import orjson
 
 from trident.core.backends.backend import Backend, LoadContext
-from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.backends.python.batches import OutputCheck
-from trident.core.backends.python.channel import StubGone
-from trident.core.backends.python.environment import prepare
+from trident.core.backends.python.channel import FileWatcher, StubGone
+from trident.core.backends.python.environment import EnvironmentSettings, prepare
 from trident.core.backends.python.instance import PythonModel
-from trident.core.backends.python.process import LaunchPlan, ModelProcess
-from trident.core.backends.python.settings import ModelLimits, PythonSettings
-from trident.core.backends.python.watcher import FileWatcher
+from trident.core.backends.python.process import MEMORY_SIZE, LaunchPlan, ModelLimits, ModelProcess
 from trident.core.config.config_json import config_json
 from trident.core.config.parse import parse_config_override
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled
+from trident.core.interprocess.shared_memory import LARGEST
 from trident.core.repository.layout_mistakes import missing_file_hint
-
-_PLAIN_CLASS = re.compile(rb"^class\s+TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
-_METHOD = b"auto_complete_config"
-_COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
-
-
-def may_complete(file: Path) -> bool:
-    """Return whether the model in `file` may have the method: a needless process would double the time of a load.
-
-    A class with a base class may inherit it. Raises OSError.
-    """
-    source = file.read_bytes()
-    return _METHOD in source or _PLAIN_CLASS.search(source) is None
-
 
 _log = logging.getLogger("trident.backends.python")
 
@@ -57,6 +42,53 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+
+
+_STRICT_OUTPUTS = "strict-outputs"
+_TIMEOUT = "stub-timeout-seconds"
+_SMALLEST_MEMORY = 1 << 20
+_DEFAULT_MEMORY = 1 << 30
+_DEFAULT_TIMEOUT_S = 30
+# Triton's settings of its own shared memory and threads.
+_WITHOUT_EFFECT = (
+    "shm-default-byte-size",
+    "shm-growth-byte-size",
+    "shm_message_queue_size",
+    "thread-pool-size",
+    "shm-region-prefix-name",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonSettings:
+    """`memory_bytes` is the size of the memory that the server shares with each process: half of it for requests, half
+    for responses. `finalize_limit_s` is how long a model may take to finalize, in seconds. `environments` concerns
+    the Python environments of models. `strict_outputs`: an output that is not as configured is an error.
+    """
+
+    environments: EnvironmentSettings
+    memory_bytes: int = _DEFAULT_MEMORY
+    finalize_limit_s: float = _DEFAULT_TIMEOUT_S
+    strict_outputs: bool = False
+
+    @classmethod
+    def read(cls, settings: Mapping[str, str]) -> PythonSettings:
+        """Raises ConfigInvalid."""
+        ignored = [name for name in _WITHOUT_EFFECT if name in settings]
+        if ignored:
+            _log.warning("without effect here: %s", ", ".join(f"--backend-config=python,{name}" for name in ignored))
+        memory = integer(settings.get(MEMORY_SIZE, str(_DEFAULT_MEMORY)))
+        if not _SMALLEST_MEMORY <= memory <= LARGEST:
+            raise ConfigInvalid(f"{MEMORY_SIZE} is {memory}, which is not between {_SMALLEST_MEMORY} and {LARGEST}")
+        seconds = integer(settings.get(_TIMEOUT, str(_DEFAULT_TIMEOUT_S)))
+        if seconds <= 0:
+            raise ConfigInvalid(f"{_TIMEOUT} can't be smaller than or equal to zero")
+        return cls(
+            environments=EnvironmentSettings.read(settings),
+            memory_bytes=memory,
+            finalize_limit_s=float(seconds),
+            strict_outputs=boolean(settings.get(_STRICT_OUTPUTS, "false")),
+        )
 
 
 def make_backend(settings: Mapping[str, str], file: Path | None = None) -> Backend:
@@ -175,6 +207,20 @@ class PythonBackend:
             limits=ModelLimits.read(parameters),
             finalize_limit_s=self._settings.finalize_limit_s,
         )
+
+
+_PLAIN_CLASS = re.compile(rb"^class\s+TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
+_METHOD = b"auto_complete_config"
+_COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
+
+
+def may_complete(file: Path) -> bool:
+    """Return whether the model in `file` may have the method: a needless process would double the time of a load.
+
+    A class with a base class may inherit it. Raises OSError.
+    """
+    source = file.read_bytes()
+    return _METHOD in source or _PLAIN_CLASS.search(source) is None
 
 
 def _model_file(path: Path, config: ModelConfig) -> Path:

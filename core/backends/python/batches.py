@@ -32,7 +32,7 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     tensors_of,
     write_record,
 )
-from trident.core.backends.tensors.split import client_shape
+from trident.core.backends.tensors import client_shape
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import (
     AlreadyLoaded,

@@ -18,11 +18,9 @@ from enum import Enum
 from types import MappingProxyType
 
 from trident.core.backends.backend import BackendInstance, Execution, OnChange
-from trident.core.backends.python.channel import StubGone, StubSilent
-from trident.core.backends.python.process import LaunchPlan, ModelProcess
-from trident.core.backends.python.settings import EXECUTION_LIMIT
-from trident.core.backends.python.watcher import FileWatcher
-from trident.core.backends.tensors.gather import batch_total
+from trident.core.backends.python.channel import FileWatcher, StubGone, StubSilent
+from trident.core.backends.python.process import EXECUTION_LIMIT, LaunchPlan, ModelProcess
+from trident.core.backends.tensors import batch_total
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ServerError

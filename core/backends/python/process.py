@@ -20,14 +20,13 @@ from typing import IO, Any
 import orjson
 
 from trident.core.backends.backend import BlsClient, Execution
+from trident.core.backends.parameters import field_of
 from trident.core.backends.python.batches import OutputCheck
-from trident.core.backends.python.channel import StubChannel
+from trident.core.backends.python.channel import FileWatcher, StubChannel
 from trident.core.backends.python.model_calls import ModelCalls, ModelLog
-from trident.core.backends.python.settings import MEMORY_SIZE, ModelLimits
-from trident.core.backends.python.watcher import FileWatcher
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, ModelLoadFailed, ModelNotReady, OutOfMemory, ServerError
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, ModelNotReady, OutOfMemory, ServerError
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.streaming import ResponseSender
 from trident.core.interprocess.frames import wait_readable
@@ -170,6 +169,42 @@ class ReadinessCheck:
         self._is_open = False
         is_ready, reason = orjson.loads(line)
         return is_ready, reason
+
+
+MEMORY_SIZE = "shared-memory-byte-size"
+"""The setting of the backend with the size of the memory that the server shares with each process."""
+
+EXECUTION_LIMIT = "EXECUTION_LIMIT_SECONDS"
+MEMORY_LIMIT = "MEMORY_LIMIT_BYTES"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """`execution_s` is how long an execution may take: then its process is killed and started again. `memory_bytes` is
+    the memory that the process may allocate: then Python raises MemoryError. None is without a limit.
+    """
+
+    execution_s: float | None = None
+    memory_bytes: int | None = None
+
+    @classmethod
+    def read(cls, parameters: Mapping[str, str]) -> ModelLimits:
+        """Raises ConfigInvalid."""
+        memory = _positive(MEMORY_LIMIT, parameters)
+        return cls(_positive(EXECUTION_LIMIT, parameters), None if memory is None else int(memory))
+
+
+def _positive(name: str, parameters: Mapping[str, str]) -> float | None:
+    text = parameters.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < 1e15:
+        raise ConfigInvalid(f"parameter '{name}' must be a number above 0, not '{text}'", field=field_of(name))
+    return value
 
 
 _PROGRESS_EVERY_S = 10.0

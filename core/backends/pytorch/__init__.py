@@ -2,7 +2,3 @@
 
 Source: docs/spec/framework-backends.md sections 6.2 and 6.3.
 """
-
-EXTRA = "torch"
-# What `runtime` may say besides the name of Triton's library.
-RUNTIMES = ("model.py",)

@@ -5,26 +5,35 @@ Source: docs/spec/framework-backends.md sections 6.2 and 6.3.
 
 from __future__ import annotations
 
+import json
 import logging
+import platform
 import re
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.model_files import content_hint, path_of_model
 from trident.core.backends.parameters import parameters_of
 from trident.core.backends.python.backend import make_backend as make_python_backend
-from trident.core.backends.pytorch import EXTRA
-from trident.core.backends.pytorch.packages import check_package, package_path, tensors_of
 from trident.core.backends.pytorch.torch_script import check_archive, check_script, module_path
 from trident.core.backends.registry import check_installed, importing
-from trident.core.config.problem import InvalidModelConfig
-from trident.core.config.schema import ModelConfig
+from trident.core.backends.stub_models.torch_places import named_leaves, places
+from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.resolve import resolve_sequence_spec
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
+from trident.core.errors import ModelLoadFailed
+from trident.core.inference.tensors import Datatype, shape_text
 
 _log = logging.getLogger("trident.backends")
 
-_STUB = Path(__file__).parent / "stub"
+_STUB_MODELS = Path(__file__).parents[1] / "stub_models"
 _PACKAGES = "torch_aoti"
 _MODULE = "model.py"
 # The parameter that names another Python than the server's, which may have PyTorch.
@@ -56,8 +65,8 @@ class PyTorchBackend:
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._packages = make_python_backend(settings, _STUB / "package_model.py")
-        self._modules = make_python_backend(settings, _STUB / "module_model.py")
+        self._packages = make_python_backend(settings, _STUB_MODELS / "torch_package.py")
+        self._modules = make_python_backend(settings, _STUB_MODELS / "torch_module.py")
         self.supports_gpus = is_built_for_gpus()
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
@@ -73,8 +82,8 @@ class PyTorchBackend:
                 "skipping model configuration auto-complete for '%s': not supported for pytorch backend", config.name
             )
             return
-        check_installed("torch", EXTRA, config.name)
-        with importing("pytorch", EXTRA):
+        check_installed("torch", "pytorch", config.name)
+        with importing("pytorch"):
             from trident.core.backends.pytorch.script_model import check_arguments
         check_arguments(path, config)
 
@@ -84,14 +93,14 @@ class PyTorchBackend:
         if way == "archive":
             check_script(config)
         if way == "archive" or _ENVIRONMENT not in parameters_of(config):
-            check_installed("torch", EXTRA, config.name)
+            check_installed("torch", "pytorch", config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
         """Load one version. Raises a ServerError."""
         self.check(context.config)
         way = _way(context.config)
         if way == "archive":
-            with importing("pytorch", EXTRA):
+            with importing("pytorch"):
                 from trident.core.backends.pytorch.script_model import load_script
             return load_script(context)
         if way == "module":
@@ -115,3 +124,271 @@ def _way(config: ModelConfig) -> str:
     if config.runtime == _MODULE:
         return "module"
     return "package" if config.platform == _PACKAGES else "archive"
+
+
+# --- packages of torch.export and AOTInductor: whether they run here, and whether a configuration fits their tensors
+#
+# AOTInductor checks nothing of what it is given: an input of another datatype or shape would be read beyond its end.
+# What it makes is machine code, of which an instruction that this processor lacks would end the process.
+# Source: PyTorch's torch/_export/serde/schema.py, and the text of the code that AOTInductor generates and keeps beside
+# its library.
+
+DEFAULT_FILE = "model.pt2"
+
+# The names of PyTorch's instruction sets that are not the processor's own names in capitals.
+_FLAGS = {"AVX512": "avx512f"}
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def package_path(version: Path, config: ModelConfig) -> Path:
+    """The file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
+    name = config.default_model_filename or DEFAULT_FILE
+    message = f'PyTorch inductor model file "{version / name}" is unreachable or inaccessible.'
+    return path_of_model(version, config, name, message=message)
+
+
+def check_package(path: Path, model: str) -> None:
+    """Raise ModelLoadFailed for a file that is no package, or that was compiled for another processor."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            metadata = [json.loads(archive.read(name)) for name in names if name.endswith("_metadata.json")]
+    except (OSError, ValueError, zipfile.BadZipFile) as exc:
+        raise ModelLoadFailed(
+            f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor: {exc}",
+            hint=content_hint(path)
+            or "compare the file with the original, or write it anew with torch.export.save or "
+            "torch._inductor.aoti_compile_and_package",
+        ) from exc
+    if not any(name.endswith("archive_format") for name in names):
+        raise ModelLoadFailed(
+            f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor",
+            hint="a TorchScript archive is called model.pt; a pickle of torch.save is never loaded",
+        )
+    for entry in metadata:
+        _check_machine(entry, path, model)
+
+
+def _check_machine(metadata: object, path: Path, model: str) -> None:
+    if not isinstance(metadata, dict):
+        return
+    machine = str(metadata.get("AOTI_MACHINE", platform.machine()))
+    needed = [_FLAGS.get(name, name.lower()) for name in str(metadata.get("AOTI_CPU_ISA", "")).split()]
+    missing = [machine] if machine != platform.machine() else _missing_flags(needed)
+    if missing:
+        raise ModelLoadFailed(
+            f"failed to load model '{model}': '{path.name}' was compiled for a processor with {', '.join(missing)}, "
+            "which this one has not",
+            hint="compile the package on a machine like this one",
+        )
+
+
+def _missing_flags(needed: list[str]) -> list[str]:
+    """The instruction sets that the processor lacks; none where the system does not list them as x86 does."""
+    try:
+        text = _CPU_INFO.read_text()
+    except OSError:
+        return []
+    flags = {flag for line in text.splitlines() if line.startswith("flags") for flag in line.partition(":")[2].split()}
+    return [name for name in needed if name not in flags] if flags else []
+
+
+# Text, of which no model needs more.
+_AT_MOST = 64 << 20
+# The numbers of torch.export's ScalarType, and the names in the code of AOTInductor.
+_EXPORTED = {1: "UINT8", 2: "INT8", 3: "INT16", 4: "INT32", 5: "INT64", 6: "FP16", 7: "FP32", 8: "FP64", 12: "BOOL"}
+_COMPILED = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    **{f"int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+}
+_SPECS = re.compile(r'\b(in|out)_spec_ = R"\((.{1,100000}?)\)";', re.DOTALL)
+_CHECK = re.compile(r"static void check_input_(\d{1,5})\((.*?)\n}\n", re.DOTALL)
+_DATATYPE = re.compile(r"_expected_dtype = aoti_torch_dtype_(\w{1,20})\(\)")
+_FIXED = re.compile(r"\((\d{1,18}) != \w+_size\[(\d{1,3})\]\)")
+_LARGEST = re.compile(r"_size\[(\d{1,3})\] > (\d{1,18})\)")
+_DIMENSION = re.compile(r"_(?:size|stride)\[(\d{1,3})\]")
+
+
+# The field of each tensor of a configuration, and what it says of it.
+_Entries = list[tuple[str, ModelInput | ModelOutput]]
+
+
+@dataclass(frozen=True, slots=True)
+class PackageTensor:
+    """`datatype` is "" if it is not served. A variable dimension is -1; `largest` are the bounds of such ones."""
+
+    datatype: str
+    dims: tuple[int, ...]
+    largest: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PackageTensors:
+    """The numbers of the leaves of arguments and results, by their names, and what is known of each leaf."""
+
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    arguments: Sequence[str]
+    of_inputs: Mapping[int, PackageTensor]
+    of_outputs: Mapping[int, PackageTensor]
+
+    def problems(self, config: ModelConfig) -> Iterator[Problem]:
+        """Every contradiction between a complete `config` and the package."""
+        unable = f"unable to load model '{config.name}', "
+        inputs, outputs = _entries(config)
+        if len(inputs) != len(self.inputs):
+            text = f"{unable}configuration expects {len(inputs)} inputs, model provides {len(self.inputs)}"
+            yield Problem("input", text, f"the inputs of the model are: {', '.join(self.inputs)}")
+            return
+        sides: list[tuple[str, _Entries, Any, Any, Any]] = [
+            ("input", inputs, self.inputs, self.of_inputs, self.arguments),
+            ("output", outputs, self.outputs, self.of_outputs, ()),
+        ]
+        for side, entries, leaves, tensors, arguments in sides:
+            for path, entry in entries:
+                try:
+                    (number,) = places([entry.name], leaves, arguments).values()  # type: ignore[no-untyped-call]
+                except KeyError:
+                    text = f"unexpected inference {side} '{entry.name}' for model '{config.name}'"
+                    yield Problem(f"{path}.name", text, f"the {side}s of the model are: {', '.join(leaves)}")
+                    continue
+                if number in tensors:
+                    yield from _tensor_problems(config, entry, tensors[number], path, side)
+
+
+def tensors_of(path: Path) -> PackageTensors | None:
+    """The tensors of the package at `path`; None if it does not describe them in a way that is known here."""
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if entry.file_size > _AT_MOST:
+                continue
+            try:
+                if entry.filename.endswith("/models/model.json"):
+                    return _of_program(json.loads(archive.read(entry)))
+                if entry.filename.endswith(".wrapper.cpp"):
+                    return _of_code(archive.read(entry).decode())
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+                return None
+    return None
+
+
+def _entries(config: ModelConfig) -> tuple[_Entries, _Entries]:
+    """The inputs and outputs of a model with those that its sequences add, each with its field."""
+    inputs: _Entries = [(f"input[{index}]", entry) for index, entry in enumerate(config.input)]
+    outputs: _Entries = [(f"output[{index}]", entry) for index, entry in enumerate(config.output)]
+    sequence = resolve_sequence_spec(config)
+    if sequence is None:
+        return inputs, outputs
+
+    def entry(name: str, datatype: Datatype, dims: Sequence[int]) -> ModelInput:
+        return ModelInput(name=name, data_type=datatype.config_number, dims=dims)
+
+    for control in (sequence.start, sequence.end, sequence.ready, sequence.correlation_id):
+        if control is not None:
+            inputs.append(("sequence_batching.control_input", entry(control.name, control.datatype, [1])))
+    known = {each.name for _, each in outputs}
+    for state in sequence.states:
+        inputs.append(("sequence_batching.state", entry(state.input_name, state.datatype, state.dims)))
+        if state.output_name not in known:
+            outputs.append(("sequence_batching.state", entry(state.output_name, state.datatype, state.dims)))
+    return inputs, outputs
+
+
+def _of_program(document: Any) -> PackageTensors:
+    module = document["graph_module"]
+    values = module["graph"]["tensor_values"]
+    call = module["module_call_graph"][0]["signature"]
+    ranges = {name: bounds.get("max_val") for name, bounds in document["range_constraints"].items()}
+
+    def tensors(specs: Any, kind: str) -> dict[int, PackageTensor]:
+        """By number. Of one that is no tensor, such as a number, nothing is known."""
+        names = [spec[kind]["arg"].get("as_tensor", {}).get("name") for spec in specs if kind in spec]
+        return {number: _exported(values[name], ranges) for number, name in enumerate(names) if name in values}
+
+    signature = module["signature"]
+    return PackageTensors(
+        *_leaves(call["in_spec"], call["out_spec"]),
+        [str(name) for name in call.get("forward_arg_names") or ()],
+        tensors(signature["input_specs"], "user_input"),
+        tensors(signature["output_specs"], "user_output"),
+    )
+
+
+def _exported(value: Any, ranges: Mapping[str, int | None]) -> PackageTensor:
+    dims, largest = [], {}
+    for index, size in enumerate(value["sizes"]):
+        dims.append(int(size.get("as_int", -1)))
+        symbol = re.match(r"Symbol\('(\w+)'", size.get("as_expr", {}).get("expr_str", ""))
+        bound = ranges.get(symbol[1]) if symbol else None
+        if bound is not None:
+            largest[index] = int(bound)
+    return PackageTensor(_EXPORTED.get(value["dtype"], ""), tuple(dims), largest)
+
+
+def _of_code(text: str) -> PackageTensors:
+    specs = dict(_SPECS.findall(text))
+    found = {int(number): _compiled(body) for number, body in _CHECK.findall(text)}
+    return PackageTensors(*_leaves(specs["in"], specs["out"]), (), found, {})
+
+
+def _compiled(body: str) -> PackageTensor:
+    fixed = {int(index): int(size) for size, index in _FIXED.findall(body)}
+    rank = max((int(index) + 1 for index in _DIMENSION.findall(body)), default=0)
+    datatype = _DATATYPE.search(body)
+    return PackageTensor(
+        _COMPILED.get(datatype[1], "") if datatype else "",
+        tuple(fixed.get(index, -1) for index in range(rank)),
+        {int(index): int(size) for index, size in _LARGEST.findall(body)},
+    )
+
+
+def _leaves(in_spec: str, out_spec: str) -> tuple[dict[str, int], dict[str, int]]:
+    """The names of the leaves of arguments and results, and their numbers, as the process of the model makes them."""
+    args, kwargs = _numbered(in_spec)
+    inputs = {**named_leaves(list(args), "ARGS"), **named_leaves(kwargs, "KWARGS")}  # type: ignore[no-untyped-call]
+    return inputs, named_leaves(_numbered(out_spec), "RESULT")  # type: ignore[no-untyped-call]
+
+
+def _numbered(spec: str) -> Any:
+    """The structure that PyTorch has written as text, with the numbers of its leaves."""
+    numbers = count()
+
+    def tree(node: Any) -> Any:
+        if node["type"] is None:
+            return next(numbers)
+        parts = [tree(part) for part in node["children_spec"]]
+        if node["type"] in ("builtins.tuple", "builtins.list"):
+            return parts
+        if node["type"] == "builtins.dict":
+            return dict(zip(json.loads(node["context"]), parts, strict=True))
+        raise ValueError(node["type"])
+
+    return tree(json.loads(spec)[1])
+
+
+def _tensor_problems(
+    config: ModelConfig, entry: ModelInput | ModelOutput, tensor: PackageTensor, path: str, side: str
+) -> Iterator[Problem]:
+    unable = f"unable to load model '{config.name}', "
+    wanted = datatype_of(entry.data_type)
+    if wanted is None or wanted.name != tensor.datatype:
+        given = f"TYPE_{tensor.datatype}" if tensor.datatype else "a datatype that is not served"
+        text = f"{unable}the {side} '{entry.name}' of the package has {given}"
+        yield Problem(f"{path}.data_type", text, f"set data_type: {given}" if tensor.datatype else "")
+    batching = config.max_batch_size > 0
+    dims = (-1, *model_dims(entry)) if batching else model_dims(entry)
+    text = f"{unable}the {side} '{entry.name}' of the package has shape {shape_text(tensor.dims)}"
+    if batching and tensor.dims and tensor.dims[0] != -1 and not tensor.dims[0] == config.max_batch_size == 1:
+        yield Problem("max_batch_size", text, _NO_BATCH)
+    elif batching and side == "input" and tensor.largest.get(0, config.max_batch_size) < config.max_batch_size:
+        largest = tensor.largest[0]
+        yield Problem("max_batch_size", f"{text} with at most {largest} rows", f"set max_batch_size: {largest}")
+    rest = range(int(batching), max(len(dims), len(tensor.dims)))
+    if len(dims) != len(tensor.dims) or any(tensor.dims[at] not in (-1, dims[at]) for at in rest):
+        hint = f"set dims: {list(tensor.dims[int(batching) :])}"
+        yield Problem(f"{path}.dims", text, hint)
+
+
+_NO_BATCH = "export the model with a variable first dimension (dynamic_shapes), or set max_batch_size to 0"

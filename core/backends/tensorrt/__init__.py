@@ -7,5 +7,3 @@
 
 Source: docs/spec/framework-backends.md section 6.5.
 """
-
-EXTRA = "tensorrt"

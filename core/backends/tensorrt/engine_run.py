@@ -17,7 +17,7 @@ from trident.core.backends.in_process import BoundTensor
 from trident.core.backends.parameters import field_of, parameters_of
 from trident.core.backends.tensorrt.engine import EngineDescription, EngineTensor, choose_profile
 from trident.core.backends.tensorrt.package import EngineError, TensorRtPackage
-from trident.core.backends.tensors.gather import StagingBuffer
+from trident.core.backends.tensors import StagingBuffer
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda import CudaDriver, CudaError, CudaStream, DeviceMemory, PinnedMemory
 from trident.core.errors import BackendFailed, ConfigInvalid

@@ -18,7 +18,6 @@ from typing import Any
 from trident.core.backends.model_files import origin_of
 from trident.core.backends.parameters import boolean
 from trident.core.backends.registry import DeviceSupport, ProviderState, importing
-from trident.core.backends.tensorrt import EXTRA
 from trident.core.cuda import CudaError
 from trident.core.errors import BackendFailed, ConfigInvalid, DeviceLost, ModelLoadFailed, OutOfMemory, ServerError
 
@@ -180,7 +179,7 @@ class TensorRtPackage:
 
 def import_package(settings: BackendSettings) -> TensorRtPackage:
     """Raises NotInstalled."""
-    with importing("tensorrt", EXTRA):
+    with importing("tensorrt"):
         return TensorRtPackage(import_module("tensorrt"), settings)
 
 
@@ -209,6 +208,6 @@ def device_support() -> DeviceSupport:
     except ModuleNotFoundError:
         return DeviceSupport("TensorRT is not installed (optional)", ())
     except (ImportError, OSError) as error:
-        cure = f"install it again: pip install --force-reinstall 'trident-inference[{EXTRA}]'"
+        cure = "install it again: pip install --force-reinstall 'trident-inference[tensorrt]'"
         return DeviceSupport("TensorRT", [ProviderState("TensorRT", True, str(error), cure)])
     return DeviceSupport(f"TensorRT {version}", ())

@@ -29,7 +29,7 @@ from trident.core.errors import InvalidRequest, ModelLoadFailed
 from trident.core.inference.tensors import Array
 from trident.core.observability.statistics import BucketUse
 
-with importing("onnxruntime", "cpu"):  # the extra `text` brings the tokenizers alone
+with importing("onnxruntime"):  # the extra `text` brings the tokenizers alone
     from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
     from trident.core.backends.onnxruntime.session import FAILURES, failure_of, is_poison, run_options, settings_on
 

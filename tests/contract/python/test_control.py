@@ -158,11 +158,6 @@ def test_a_model_may_load_others_while_it_is_loaded_but_not_itself(tmp_path: Pat
             f"{CLASS}    @staticmethod\n    def auto_complete_config(config):\n        pass",
             "auto_complete_config function in model '{name}' must return a valid pb.ModelConfig object.",
         ),
-        (
-            f"{CLASS}    @staticmethod\n    def auto_complete_config(config):\n        "
-            "config.add_input({'name': 'X', 'dims': [1]})\n        return config",
-            "ValueError: input 'X' in auto-complete-config function for model '{name}' is missing 'data_type' prop",
-        ),
     ],
 )
 def test_loads_that_fail(server: ServerProcess, request: pytest.FixtureRequest, source: str, reason: str) -> None:

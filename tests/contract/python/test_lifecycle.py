@@ -1,16 +1,22 @@
-"""Loading and unloading Python models: what they complete, what keeps them from loading, and what they leave behind.
+"""Python models from their load to their end: what they answer and leave behind, and that nothing outlives the server.
 
-Source: docs/spec/python-backend.md sections 4.1, 4.5 and 4.6.
+Source: docs/spec/python-backend.md sections 4.1, 4.2, 4.5 and 4.6.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
 
 from tests.contract.python.python_models import (
     INT32_PAIR,
@@ -49,10 +55,40 @@ def execute(self, requests):
 SMALL = INT32_PAIR + 'parameters { key: "MEMORY_LIMIT_BYTES" value { string_value: "1000000000" } }'
 
 
+IDENTITY = """
+input [ { name: "INPUT0" data_type: TYPE_STRING dims: [ -1 ] }, { name: "INPUT1" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_STRING dims: [ -1 ] },
+{ name: "OUTPUT1" data_type: TYPE_FP32 dims: [ -1 ] } ]
+dynamic_batching { }
+"""
+RETURN_INPUTS = """
+def execute(self, requests):
+    return [
+        pb_utils.InferenceResponse([
+            pb_utils.Tensor(f"OUTPUT{index}", pb_utils.get_input_tensor_by_name(request, f"INPUT{index}").as_numpy())
+            for index in range(2)
+        ])
+        for request in requests
+    ]
+"""
+FORKING = """
+def initialize(self, args):
+    self.child = os.fork()
+    if not self.child:
+        while True:
+            time.sleep(100)
+
+def execute(self, requests):
+    child = np.full((1, 16), self.child, np.int32)
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", child)]) for _ in requests]
+"""
+
+
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = link_models(tmp_path_factory.mktemp("models"), "simple")
     write_model(repository, "add_sub")
+    write_model(repository, "identity", RETURN_INPUTS, IDENTITY)
     options = ("--model-control-mode=explicit", "--load-model=simple", "--shutdown-grace-secs=0")
     with ServerProcess(repository, tmp_path_factory.mktemp("log") / "log", *options) as running:
         yield running
@@ -105,29 +141,6 @@ def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:
     until(lambda: 'holding_0_0:0] "finalized"' in server.log_text())
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "reason"),
-    [
-        ("no_file", 'default_model_filename: "other.py"', "Python model file not found in '"),
-        ("no_code", 'default_model_filename: "model.txt"', "Model name must end with '.py'. Model name provided: "),
-        (
-            "no_number",
-            'parameters { key: "EXECUTION_LIMIT_SECONDS" value { string_value: "soon" } }',
-            "parameter 'EXECUTION_LIMIT_SECONDS' must be a number above 0, not 'soon'",
-        ),
-        (
-            "neither",
-            'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "maybe" } }',
-            "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe'",
-        ),
-    ],
-    ids=lambda text: text if text.isidentifier() else "",
-)
-def test_what_a_configuration_may_not_say(server: ServerProcess, name: str, more: str, reason: str) -> None:
-    write_model(server.repository, name, more=INT32_PAIR + more)
-    assert reason in load(server, name)
-
-
 def test_a_memory_limit_is_an_error_of_the_request(server: ServerProcess) -> None:
     write_model(server.repository, "hungry", HUNGRY, SMALL)
     assert load(server, "hungry") == ""
@@ -149,3 +162,39 @@ def test_instances_are_processes_of_their_own_and_change_while_the_model_serves(
     assert_adds(server, "scaled")
     assert server.request("GET", "/v2/models/scaled/ready")[0] == 200
     leave(server, "scaled")
+
+
+@pytest.mark.parametrize("protocol", [triton_http, triton_grpc])
+@pytest.mark.parametrize("width", [1, 150_000])
+def test_strings_and_numbers_come_back_as_they_were(server: ServerProcess, protocol: Any, width: int) -> None:
+    strings = np.array([[f"text {n} ä".encode() for n in range(width)]], object)
+    numbers = np.random.default_rng(1).random((1, width), np.float32)
+    port = server.http_port if protocol is triton_http else server.grpc_port
+    inputs = [
+        protocol.InferInput("INPUT0", strings.shape, "BYTES"),
+        protocol.InferInput("INPUT1", numbers.shape, "FP32"),
+    ]
+    inputs[0].set_data_from_numpy(strings)
+    inputs[1].set_data_from_numpy(numbers)
+    assert load(server, "identity") == ""
+    with protocol.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        result = client.infer("identity", inputs, request_id="strings")
+        assert result.as_numpy("OUTPUT0").tolist() == strings.tolist()
+        assert np.array_equal(result.as_numpy("OUTPUT1"), numbers)
+        wanted = [protocol.InferRequestedOutput("OUTPUT1")]
+        assert client.infer("identity", inputs, outputs=wanted).as_numpy("OUTPUT0") is None
+    leave(server, "identity")
+
+
+@pytest.mark.shapes("front-ends")
+def test_a_killed_server_leaves_no_process(http_workers: str, tmp_path: Path) -> None:
+    repository = link_models(tmp_path / "models", "simple")
+    write_model(repository, "forking", FORKING)
+    with ServerProcess(repository, tmp_path / "log") as server:
+        (stub,) = stubs_of(server).values()
+        answer = server.json("POST", "/v2/models/forking/infer", pair())
+        child = answer["outputs"][0]["data"][0]
+        assert is_alive(child)
+        os.kill(engine_of(server), signal.SIGKILL)
+        server.kill()
+        until(lambda: not is_alive(stub) and not is_alive(child), f"process {stub} or its child {child} is alive")

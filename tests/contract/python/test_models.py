@@ -142,11 +142,6 @@ def test_coroutines_of_a_decoupled_model_overlap(stream: Any) -> None:
     assert waiting.numbers() == []
 
 
-def test_a_decoupled_coroutine_that_fails(stream: Any) -> None:
-    with pytest.raises(InferenceServerException, match="ValueError: cannot count down"):
-        stream("async_repeat", -1).numbers()
-
-
 def ask(client: triton_http.InferenceServerClient, how: str, model: str, value: float = 3, asker: str = "bls") -> Any:
     values = np.full(4, value, np.float32)
     return client.infer(asker, [text("HOW", how), text("MODEL", model), tensor("IN", values, "FP32")])
@@ -255,17 +250,6 @@ def case(client: triton_http.InferenceServerClient, name: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        (
-            "wrong_count",
-            FAILED + "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
-            "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0\n",
-        ),
-        ("no_list", FAILED + "Expected a list in the execute return, found type '<class 'numpy.ndarray'>'."),
-        (
-            "wrong_element",
-            FAILED + "Expected an 'InferenceResponse' object in the execute function return list, found type "
-            "'<class 'str'>'.",
-        ),
         ("raises", FAILED + "ValueError: why\n\nAt:\n  {file}({line}): raises\n  {file}(17): execute\n"),
         ("exits", FAILED + "SystemExit: 1\n\nAt:\n  {file}({line}): exits\n  {file}(17): execute\n"),
         ("error_with_code", "gone"),
@@ -362,11 +346,3 @@ def test_lines_of_the_log(server: ServerProcess, client: triton_http.InferenceSe
     line = (MODELS / "cases" / "1" / "model.py").read_text()[:-1].split('log_warn("logged')[0].count("\n") + 1
     for expected in (f"model.py:{line}]", "logged by the model", "printed by the model", "printed to stderr"):
         until(lambda expected=expected: expected in server.log_text(), server.log_text)
-
-
-def test_the_log_has_what_the_client_does_not_hear(
-    server: ServerProcess, client: triton_http.InferenceServerClient
-) -> None:
-    case(client, "two_responses")
-    fault = "Unable to send response. Non-decoupled model cannot send more than one response."
-    until(lambda: fault in server.log_text(), server.log_text)

@@ -112,12 +112,6 @@ def solo(who: int, count: int) -> list[Told]:
     return [(who, number, number == count - 1) for number in range(count)]
 
 
-def test_one_to_none(stage: Stage) -> None:
-    for _ in range(5):
-        stage.enter(0)
-    assert stage.told(5) == [NOBODY] * 5
-
-
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("clients", [1, 5])
 def test_one_to_one_and_one_to_many(stage: Stage, count: int, clients: int) -> None:

@@ -25,6 +25,7 @@ from c_python_backend_utils import (
     load_model,
     unload_model,
 )
+from trident_stub.inference import get_input_tensor_by_name, get_output_tensor_by_name
 from trident_stub.model import (
     ModelConfig,
     get_input_config_by_name,
@@ -32,8 +33,6 @@ from trident_stub.model import (
     get_output_config_by_name,
     using_decoupled_model_transaction_policy,
 )
-from trident_stub.request import get_input_tensor_by_name
-from trident_stub.response import get_output_tensor_by_name
 from trident_stub.tensor import (
     TRITON_STRING_TO_NUMPY,
     deserialize_bytes_tensor,

@@ -17,6 +17,8 @@ from trident.core.backends.cpu_budget import (
     spinning_of,
 )
 
+V1 = {"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"}
+
 
 @pytest.mark.parametrize(
     ("files", "memberships", "affinity", "expected"),
@@ -25,27 +27,11 @@ from trident.core.backends.cpu_budget import (
         ({"cpu.max": "max 100000\n"}, "0::/\n", 3, 3),
         ({"cpu.max": "800000 100000\n"}, "0::/\n", 2, 2),
         # The least of its own and those above it.
-        (
-            {"pod/cpu.max": "150000 100000", "pod/container/cpu.max": "400000 100000"},
-            "0::/pod/container\n",
-            16,
-            1.5,
-        ),
+        ({"a/cpu.max": "150000 100000", "a/b/cpu.max": "400000 100000"}, "0::/a/b\n", 16, 1.5),
         # A path of the host.
         ({"cpu.max": "200000 100000"}, "0::/../../not/here\n", 16, 2),
-        # Version 1.
-        (
-            {"cpu/docker/cpu.cfs_quota_us": "50000\n", "cpu/docker/cpu.cfs_period_us": "100000\n"},
-            "5:memory:/docker\n4:cpu,cpuacct:/docker\n",
-            16,
-            0.5,
-        ),
-        (
-            {"cpu,cpuacct/docker/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/docker/cpu.cfs_period_us": "100000\n"},
-            "4:cpu,cpuacct:/docker\n",
-            16,
-            0.5,
-        ),
+        ({f"cpu/a/{name}": text for name, text in V1.items()}, "5:memory:/a\n4:cpu,cpuacct:/a\n", 16, 0.5),
+        ({f"cpu,cpuacct/a/{name}": text for name, text in V1.items()}, "4:cpu,cpuacct:/a\n", 16, 0.5),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "4:cpu:/\n", 4, 4),
         ({}, "", 5, 5),
     ],
@@ -62,21 +48,7 @@ def test_available_cores_are_the_least_of_affinity_and_quotas(
 
 @pytest.mark.parametrize(
     ("cores", "sessions", "threads"),
-    [
-        (0.5, 1, 1),
-        (1, 4, 1),
-        (1.9, 1, 1),
-        (2, 1, 2),
-        (2, 6, 2),
-        (3, 1, 2),
-        (4, 1, 3),
-        (4, 2, 2),
-        (8, 1, 7),
-        (8, 3, 2),
-        (16, 3, 5),
-        (64, 1, 63),
-        (8, 0, 7),
-    ],
+    [(0.5, 1, 1), (1.9, 4, 1), (2, 6, 2), (3, 1, 2), (4, 1, 3), (8, 3, 2), (16, 3, 5), (8, 0, 7)],
 )
 def test_each_session_gets_its_share(cores: float, sessions: int, threads: int) -> None:
     assert plan_threads(cores, sessions).intra_op_threads == threads

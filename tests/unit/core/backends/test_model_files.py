@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,42 +32,52 @@ def booster() -> xgboost.Booster:
     return xgboost.train({"max_depth": 2}, xgboost.DMatrix(TABLE, label=TABLE[:, 0]), 2)
 
 
-@pytest.mark.parametrize("written_as", ["json", "ubj"])
-def test_xgboost(written_as: str, tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    path.write_bytes(booster().save_raw(written_as))
-    assert origin_of(path) == "XGBoost"
-
-
-def test_lightgbm(tmp_path: Path) -> None:
-    path = tmp_path / "model"
+def write_lightgbm(path: Path) -> None:
     lightgbm.train({"verbose": -1}, lightgbm.Dataset(TABLE, label=TABLE[:, 0].copy()), 2).save_model(path)
-    assert origin_of(path) == "LightGBM"
 
 
-def test_openvino(tmp_path: Path) -> None:
+def write_openvino(path: Path) -> None:
     given = opset13.parameter([-1, 3], openvino.Type.f32, name="x")
-    path = tmp_path / "model.xml"
     openvino.save_model(openvino.Model([opset13.result(opset13.relu(given))], [given], "m"), str(path))
-    assert origin_of(path) == "OpenVINO"
 
 
-def test_tensorflow(tmp_path: Path) -> None:
+def content(written: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(written)
+
+
+# The header of a plan is as libnvinfer writes it; only a GPU can make a real one.
+PLAN = b"ftrt" + bytes(20) + bytes([11, 4, 0, 106]) + b"rtrt" + bytes(100)
+
+
+@pytest.mark.parametrize(
+    ("write", "origin"),
+    [
+        (lambda path: path.write_bytes(booster().save_raw("json")), "XGBoost"),
+        (lambda path: path.write_bytes(booster().save_raw("ubj")), "XGBoost"),
+        (write_lightgbm, "LightGBM"),
+        (write_openvino, "OpenVINO"),
+        (content(PLAN), "TensorRT 11.4.0 (build 106)"),
+        (content(b"ftrt"), "TensorRT"),
+        (content(b"ptrt" + bytes(60)), "TensorRT 8.5 or older"),
+        (content(pickle.dumps([1])), "Python's pickle"),
+        (content(b""), None),
+        (content(b"PK\x03\x04 cut short"), None),
+        (content(b"{}"), None),
+        (content(b"\x08\x08\x12\x07pytorch\x1a\x0513.0:"), None),  # an ONNX graph begins so
+        (content(b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0"), None),  # weights of OpenVINO begin with any numbers
+        (lambda path: None, None),
+    ],
+)
+def test_the_origin_of_a_file(write: Callable[[Path], object], origin: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "model.xml"
+    write(path)
+    assert origin_of(path) == origin
+
+
+def test_a_saved_model_is_of_tensorflow(tmp_path: Path) -> None:
     write_saved_model(tmp_path)
-    assert origin_of(tmp_path / "model.savedmodel") == "TensorFlow"
     assert origins_in(tmp_path) == {"model.savedmodel": "TensorFlow"}
     assert origin_of(tmp_path) is None
-
-
-def test_tensorrt(tmp_path: Path) -> None:
-    """The header of a plan, as libnvinfer writes it; only a GPU can make a real one."""
-    path = tmp_path / "model.plan"
-    path.write_bytes(b"ftrt" + bytes(20) + bytes([11, 4, 0, 106]) + b"rtrt" + bytes(100))
-    assert origin_of(path) == "TensorRT 11.4.0 (build 106)"
-    path.write_bytes(b"ftrt")
-    assert origin_of(path) == "TensorRT"
-    path.write_bytes(b"ptrt" + bytes(60))
-    assert origin_of(path) == "TensorRT 8.5 or older"
 
 
 @pytest.mark.slow
@@ -84,38 +95,6 @@ def test_pytorch(tmp_path: Path) -> None:
     assert origin_of(program) == "PyTorch (torch.export)"
     torch.save(linear.state_dict(), path)
     assert origin_of(path) == "PyTorch's torch.save"
-
-
-def test_a_pickle(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    path.write_bytes(pickle.dumps([1]))
-    assert origin_of(path) == "Python's pickle"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"P",
-        b"PK\x03\x04 cut short",
-        b"{}",
-        b'{"version": [3, "2", 0]}',
-        b"version[#L",
-        b"\x08\x08\x12\x07pytorch\x1a\x0513.0:",  # an ONNX graph begins so
-        b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0",  # weights of OpenVINO begin with any numbers
-        b"\xff" * 64,
-        b"<html>",
-    ],
-)
-def test_files_without_a_known_origin(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    path.write_bytes(content)
-    assert origin_of(path) is None
-
-
-def test_no_file(tmp_path: Path) -> None:
-    assert origin_of(tmp_path) is None
-    assert origin_of(tmp_path / "none") is None
 
 
 # --- files that are no models

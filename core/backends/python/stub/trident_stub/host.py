@@ -12,9 +12,16 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from . import metrics, server
 from .errors import TritonError, TritonModelException, exception_text
-from .logger import LogLevel
+from .inference import (
+    CLOSED_SENDER,
+    RELEASE_ALL,
+    RELEASE_RESCHEDULE,
+    InferenceRequest,
+    InferenceResponse,
+    InferenceResponseSender,
+    SenderState,
+)
 from .model import (
     ModelConfig,
     ModelFailed,
@@ -24,8 +31,7 @@ from .model import (
     set_running_model,
     using_decoupled_model_transaction_policy,
 )
-from .request import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
-from .response import CLOSED_SENDER, InferenceResponse, InferenceResponseSender, SenderState
+from .server import LogLevel, current, drop_unused
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,7 +48,7 @@ class BrokenContract(Exception):
 
 
 class ModelHost:
-    """One model and its instance of TritonPythonModel. Made by `trident_stub.main`, once a server is connected.
+    """One model and its instance of TritonPythonModel. Made by the program, once a server is connected.
 
     All calls but `is_ready` come from the main thread, one at a time.
     """
@@ -118,7 +124,7 @@ class ModelHost:
             if None in responses:
                 # Some clients have their answers, and do not learn of the error.
                 self._log(_reason(error))
-        metrics.drop_unused()
+        drop_unused()
         return responses
 
     def is_rescheduled(self, request: InferenceRequest) -> bool:
@@ -212,7 +218,7 @@ class ModelHost:
             is_open = was is SenderState.OPEN or _take_back(request)
             outcomes.append(failure if answer or is_open else None)
             if was is SenderState.ANSWERED:
-                server.current().send(request._number, None, True)
+                current().send(request._number, None, True)
         return outcomes
 
     def _end_in_background(self, future: Future[Any], requests: list[InferenceRequest]) -> None:
@@ -223,10 +229,10 @@ class ModelHost:
             self._log(_reason(error))
             for request, failure in zip(requests, self._failed(requests, error, [])):
                 if failure is not None:
-                    server.current().send(request._number, failure, True)
+                    current().send(request._number, failure, True)
 
     def _log(self, message: str) -> None:
-        server.current().log(LogLevel.ERROR.value, message, os.path.basename(self._file), 0)
+        current().log(LogLevel.ERROR.value, message, os.path.basename(self._file), 0)
 
 
 def _check_element(request: InferenceRequest, response: object) -> None:

@@ -14,8 +14,7 @@ from typing import Any, Callable
 from .channel import Channel
 from .errors import TritonError, TritonModelException
 from .host import ModelHost
-from .request import InferenceRequest
-from .response import InferenceResponse
+from .inference import InferenceRequest, InferenceResponse
 from .tensor import Tensor
 from .wire import (
     AGAIN,

@@ -14,15 +14,12 @@ import treelite
 import xgboost
 
 from tests.unit.backend_serving import config_of, serving_version
-from trident.core.backends import registry as framework
-from trident.core.backends.fil.backend import FilBackend
-from trident.core.backends.fil.treelite import TreePrediction
+from trident.core.backends.fil import FilBackend, TreePrediction
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import (
     ConfigInvalid,
     ModelLoadFailed,
-    NotInstalled,
     RepositoryUnavailable,
     ServerError,
     Unsupported,
@@ -193,63 +190,27 @@ def test_files_that_contradict_the_configuration_fail_the_load(
     assert not field or raised.value.field == f"parameters[{field}]"
 
 
-def test_shap_values_are_refused(version: Path) -> None:
+# --- predictions by the C library
+
+
+@pytest.mark.parametrize("tensor", ["rows", "treeshap_output"])
+def test_other_tensors_are_refused(tensor: str) -> None:
     config = tree_config("lightgbm", 1)
-    config.output.add().CopyFrom(config.output[0])
-    config.output[1].name = "treeshap_output"
-    with pytest.raises(Unsupported) as raised:
+    config.output[0].name = tensor
+    with pytest.raises(ServerError) as raised:
         FilBackend().check(config)
-    assert raised.value.message.startswith("output 'treeshap_output' of model 'model' cannot be computed")
-
-
-def test_without_treelite_the_extra_is_named(version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(version, "classes")
-    monkeypatch.setattr(framework, "find_spec", lambda name: None)
-    for ask in (lambda config: FilBackend().inspect(version, config), FilBackend().check):
-        with pytest.raises(NotInstalled) as raised:
-            ask(tree_config("xgboost_json", 3))
-        assert raised.value.hint == "install its framework: pip install 'trident-inference[trees]'"
-
-
-def test_inputs_of_another_name_are_refused() -> None:
-    config = tree_config("xgboost_json", 1)
-    config.input[0].name = "rows"
-    with pytest.raises(ConfigInvalid) as refused:
-        FilBackend().check(config)
-    assert refused.value.field == "input"
+    assert raised.value.field == "output"
 
 
 # --- predictions by the C library
 
 
-MANY_ROWS = np.random.default_rng(0).normal(size=(600, FEATURES)).astype(np.float32)
-
-
-def of_xgboost(rounds: int) -> Any:
-    label = np.digitize(MANY_ROWS[:, 0], [-0.5, 0.5])
-    settings = {"objective": "multi:softprob", "num_class": 3, "max_depth": 3}
-    return treelite.frontend.from_xgboost(xgboost.train(settings, xgboost.DMatrix(MANY_ROWS, label=label), rounds))
-
-
-def of_lightgbm(rounds: int) -> Any:
-    """Its thresholds are FP64, so that rows are converted."""
-    data = lightgbm.Dataset(MANY_ROWS, label=MANY_ROWS[:, 0].copy())
-    return treelite.frontend.from_lightgbm(lightgbm.train({"verbose": -1}, data, rounds))
-
-
-@pytest.mark.parametrize("make", [of_xgboost, of_lightgbm])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_scores_are_those_of_the_library(make: Any, threads: int) -> None:
-    trees = make(20)
-    prediction = TreePrediction(trees, threads)
-    # The last is enough work for a second thread.
+def test_scores_of_many_rows_are_those_of_the_library() -> None:
+    """On two threads, with rows that are converted to FP64, and with missing values."""
+    rows = np.random.default_rng(0).normal(size=(600, FEATURES)).astype(np.float32)
+    trained = lightgbm.train({"verbose": -1}, lightgbm.Dataset(rows, label=rows[:, 0].copy()), 20)
+    trees = treelite.frontend.from_lightgbm(trained)
+    rows[1] = np.nan
     for count in (1, 3, 600):
-        np.testing.assert_array_equal(
-            prediction.scores(MANY_ROWS[:count]), treelite.gtil.predict(trees, MANY_ROWS[:count])[:, 0, :]
-        )
-
-
-def test_missing_values_go_the_way_that_the_trees_learned() -> None:
-    trees = of_xgboost(5)
-    rows = np.full((2, FEATURES), np.nan, np.float32)
-    np.testing.assert_array_equal(TreePrediction(trees, 1).scores(rows), treelite.gtil.predict(trees, rows)[:, 0, :])
+        expected = treelite.gtil.predict(trees, rows[:count])[:, 0, :]
+        np.testing.assert_array_equal(TreePrediction(trees, 2).scores(rows[:count]), expected)

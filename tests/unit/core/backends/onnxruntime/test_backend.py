@@ -65,16 +65,6 @@ def test_a_configuration_that_contradicts_the_graph_is_refused(tmp_path: Path) -
     assert caught.value.message == "unexpected inference input 'WRONG', allowed inputs are: INPUT0, INPUT1"
 
 
-def test_a_gpu_that_onnx_runtime_cannot_use_fails_the_load(tmp_path: Path) -> None:
-    if usable_gpus():
-        pytest.skip("this machine has one")
-    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
-    with pytest.raises(ModelLoadFailed) as caught:
-        load(version, add_sub_config(), Placement("model_0", DeviceKind.GPU, 0))
-    assert "CUDAExecutionProvider" in caught.value.message
-    assert caught.value.hint == "install trident-inference[gpu] instead of [cpu]"
-
-
 def test_check_finds_missing_providers_without_a_session() -> None:
     backend, on_cpu = OnnxRuntimeBackend(), "instance_group { kind: KIND_CPU count: 1 } "
     backend.check(config_of(on_cpu))
@@ -111,27 +101,10 @@ def test_run_options_are_tried_at_load(
     OnnxRuntimeBackend().inspect(version, config_of(text + "instance_group { kind: KIND_GPU count: 1 gpus: 0 }"))
 
 
-@pytest.mark.parametrize(
-    ("more", "error", "text"),
-    [
-        (
-            'model_operations { op_library_filename: "none.so" }',
-            ModelLoadFailed,
-            "error 1: Failed to load library none.so",
-        ),
-        (
-            'parameters { key: "intra_op_thread_count" value { string_value: "many" } }',
-            ConfigInvalid,
-            "failed to convert 'many' to integral number",
-        ),
-    ],
-)
-def test_a_wrong_library_or_parameter_fails_the_load(
-    tmp_path: Path, more: str, error: type[ServerError], text: str
-) -> None:
+def test_a_wrong_library_fails_the_load(tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
-    with pytest.raises(error, match=text):
-        load(version, add_sub_config() + more)
+    with pytest.raises(ModelLoadFailed, match=r"error 1: Failed to load library none\.so"):
+        load(version, add_sub_config() + 'model_operations { op_library_filename: "none.so" }')
 
 
 def test_onnx_runtime_accepts_every_option(tmp_path: Path) -> None:
@@ -165,25 +138,6 @@ def test_a_closed_instance_does_not_run_and_can_be_closed_again(tmp_path: Path) 
 
 
 # --- sessions and instances
-
-
-def test_instances_on_one_device_share_a_session(tmp_path: Path) -> None:
-    version = onnx_models.write_version(onnx_models.slow(), tmp_path, "model")
-    config = config_of(
-        "max_batch_size: 8\n"
-        + tensor_text("input", "INPUT0", "FP32", [256])
-        + tensor_text("output", "OUTPUT0", "FP32", [256])
-    )
-    placements = (Placement("model_0", DeviceKind.CPU), Placement("model_1", DeviceKind.CPU))
-    context = LoadContext(path=version, config=config, spec=spec_of(config), placements=placements)
-    model = OnnxRuntimeBackend().load(context)
-    assert isinstance(model, InProcessModel)
-    assert len(model.loaded) == 1
-    instances = [model.instance(placement) for placement in placements]
-    assert [instance.placement.name for instance in instances] == ["model_0", "model_1"]
-    for instance in instances:
-        instance.close()
-    model.close()
 
 
 def test_a_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> None:

@@ -73,14 +73,6 @@ def served_dtype(datatype: str) -> type[np.float32] | type[np.int64]:
     return np.float32 if datatype == "FP32" else np.int64
 
 
-def test_a_model_whose_outputs_do_not_grow_is_not_batched(tmp_path: Path) -> None:
-    config = completed(total(), tmp_path)
-    assert config.max_batch_size == 0
-    assert config.output[0].dims[0] == 1
-    with serving(total(), str(config), tmp_path):
-        pass
-
-
 def test_a_configured_batch_size_needs_outputs_that_grow(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [3])
     with serving(declared([1, 3]), text + tensor_text("output", "OUTPUT0", "FP32", [3]), tmp_path):
@@ -118,26 +110,6 @@ def time_major() -> onnx.ModelProto:
 def found_objects() -> onnx.ModelProto:
     nodes = [helper.make_node("NonZero", ["X"], ["at"]), helper.make_node("Transpose", ["at"], ["Y"], perm=[1, 0])]
     return graph(nodes, [["batch", 3], ["hits", 2], []])
-
-
-def kept_boxes() -> onnx.ModelProto:
-    """X, the scores of three boxes for each image -> Y, the boxes that suppression keeps: [image, class, box]."""
-    nodes = [
-        helper.make_node("Unsqueeze", ["X", "ONE"], ["scores"]),
-        helper.make_node("Shape", ["X"], ["rows"], start=0, end=1),
-        helper.make_node("Concat", ["rows", "REST"], ["all"], axis=0),
-        helper.make_node("Expand", ["BOXES", "all"], ["boxes"]),
-        helper.make_node("NonMaxSuppression", ["boxes", "scores", "MOST", "", "LEAST"], ["Y"]),
-    ]
-    boxes = [[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]]
-    constants = [
-        onnx_models.constant("ONE", [1]),
-        onnx_models.constant("REST", [3, 4]),
-        onnx_models.constant("BOXES", boxes, "FP32"),
-        onnx_models.constant("MOST", [10]),
-        onnx_models.constant("LEAST", [0.2], "FP32"),
-    ]
-    return graph(nodes, [["batch", 3], ["kept", 3], []], *constants)
 
 
 def of_all_rows(operator: str) -> onnx.ModelProto:
@@ -180,14 +152,14 @@ def of_one_row() -> onnx.ModelProto:
     [
         (time_major(), "output 'Y' has shape [5,1,2] for one row"),
         (found_objects(), "output 'Y' has shape [3,2] for one row"),
-        (kept_boxes(), "output 'Y' has shape [0,3] for one row"),
         (graph([helper.make_node("Flatten", ["X"], ["Y"], axis=0)], [["batch", 3], [1, "all"]]), ""),
+        (total(), ""),
         (of_all_rows("Softmax"), "a row of output 'Y' has 1 alone and "),
         (of_all_rows("ReduceMean"), "a row of output 'Y' has 0 alone and"),
         (quantized_dynamically(), "a row of output 'Y' has "),
         (of_one_row(), "it takes one row, and fails on a batch of 2: "),
     ],
-    ids=["time", "objects", "boxes", "all", "softmax", "mean", "dynamic", "one row"],
+    ids=["time", "objects", "all", "total", "softmax", "mean", "dynamic", "one row"],
 )
 def test_dependent_rows_are_not_batched(
     model: onnx.ModelProto, seen: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -196,16 +168,6 @@ def test_dependent_rows_are_not_batched(
     assert config.max_batch_size == 0
     assert "model 'model' runs one request at a time" in caplog.text
     assert seen in caplog.text
-
-
-def test_callers_of_a_time_major_model_get_their_own_numbers(tmp_path: Path) -> None:
-    config = completed(time_major(), tmp_path)
-    with serving(time_major(), str(config), tmp_path) as served:
-        for scale in (1, 10):
-            array = np.array([[[1, 2], [3, 4]]], np.float32) * scale
-            answer = served.infer({"X": array})["Y"]
-            assert answer.shape == (2, 1, 2)
-            assert (answer.reshape(-1) == np.array([1, 3, 2, 4]) * scale).all()
 
 
 def attention() -> onnx.ModelProto:

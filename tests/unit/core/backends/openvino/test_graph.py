@@ -11,13 +11,11 @@ import pytest
 from openvino import opset13
 
 from tests.unit.core.backends.openvino.test_backend import add_sub, ov_config, save
-from trident.core.backends import registry as framework
 from trident.core.backends.openvino.backend import OpenVinoBackend
 from trident.core.backends.openvino.compiler import has_bounded_graph
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
 from trident.core.config.validate import validate_against_signature
-from trident.core.errors import NotInstalled, RepositoryUnavailable
 
 
 @pytest.fixture
@@ -46,16 +44,6 @@ def test_a_configuration_is_compared(version: Path, config: ModelConfig, fields:
     except InvalidModelConfig as error:
         problems = list(error.problems)
     assert [problem.path for problem in problems] == fields
-
-
-def test_without_openvino_only_the_file_is_looked_for(version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framework, "find_spec", lambda name: None)
-    with pytest.raises(RepositoryUnavailable):
-        OpenVinoBackend().inspect(version, ov_config())
-    save(add_sub(), version)
-    with pytest.raises(NotInstalled) as raised:
-        OpenVinoBackend().inspect(version, ov_config())
-    assert raised.value.hint == "install its framework: pip install 'trident-inference[openvino]'"
 
 
 # --- running time

@@ -138,28 +138,6 @@ def test_tensors_that_would_not_be_aligned_are_moved_apart() -> None:
     assert [offset % 8 for offset, _ in record.places] == [0, 0]
 
 
-def test_what_few_requests_have_travels_as_json() -> None:
-    request = InferenceRequest(
-        "m",
-        packed(np.ones((1, 1), np.float32)),
-        id="r\ud800",
-        parameters={"a": 1, "b": True, "c": "x"},
-        timeout_us=7,
-        correlation_id="seq",
-        sequence_start=True,
-        sequence_end=True,
-    )
-    frame = RequestWriter(spec(), SentLayouts(), Memory().share).write(1, 1, [request])
-    ((_, fields, _),) = received(frame, KnownLayouts(), Memory())
-    assert fields == {
-        "id": "r\ud800",
-        "parameters": {"a": 1, "b": True, "c": "x"},
-        "timeout": 7,
-        "correlation_id": "seq",
-        "flags": 3,
-    }
-
-
 def test_a_reshaped_input_arrives_in_the_shape_of_the_model() -> None:
     tensor = InputTensor("A", "FP32", (1, 4), np.arange(4, dtype=np.float32))
     tensor.array = np.arange(4, dtype=np.float32).reshape(1, 2, 2)
@@ -217,15 +195,6 @@ def test_the_outcomes_of_a_batch() -> None:
     assert (later, again) == (response_sender.LATER, response_sender.AGAIN)
     assert isinstance(last, Outcome)
     assert last.parameters == {"took": 3}
-
-
-def test_outputs_that_the_configuration_does_not_have_are_dropped() -> None:
-    answers = Answers()
-    answers.add(("Z", np.ones((1, 2), np.float32)), ("Y", np.zeros((1, 1), np.float32)))
-    (outcome,) = answers.reader.result(answers.content, [1])
-    assert isinstance(outcome, Outcome)
-    assert outcome.outputs is not None
-    assert [(output.name, output.array.tolist()) for output in outcome.outputs] == [("Y", [[0]])]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,12 +83,6 @@ def bench() -> Bench:
     return made
 
 
-def test_more_items_than_the_model_takes_are_refused(bench: Bench) -> None:
-    with pytest.raises(BackendFailed, match="batch size 9 for 'm', max allowed is 8"):
-        bench.execute(9)
-    bench.instance.close()
-
-
 def test_executions_wait_for_a_process_that_is_being_started(bench: Bench) -> None:
     bench.prepare = lambda process: process.may_start.clear()
     bench.processes[0].die()
@@ -104,19 +96,6 @@ def test_executions_wait_for_a_process_that_is_being_started(bench: Bench) -> No
     waiting.join(10)
     assert [answer.outputs for answer in answers] == [[[]]]
     bench.instance.close()
-
-
-def test_executions_fail_at_once_in_the_pause_after_a_failed_start(bench: Bench) -> None:
-    bench.prepare = lambda process: setattr(process, "failure", BackendFailed("no weights"))
-    bench.processes[0].die()
-    until(lambda: "no weights" in bench.instance.trouble)
-    with pytest.raises(BackendFailed, match=r"Stub process is not healthy\.") as caught:
-        bench.execute()
-    assert caught.value.hint == "no weights"
-    with pytest.raises(BackendFailed):
-        bench.instance.check_ready()
-    bench.instance.close()
-    assert bench.instance.is_closed
 
 
 @pytest.mark.slow
@@ -152,31 +131,3 @@ def test_an_unload_during_a_restart_ends_the_new_process(bench: Bench) -> None:
     bench.processes[1].may_start.set()
     until(lambda: bench.processes[1].has_ended)
     assert bench.instance.is_closed
-
-
-@pytest.mark.parametrize("for_good", [False, True])
-def test_an_aborted_instance_serves_again_unless_it_is_for_good(bench: Bench, for_good: bool) -> None:
-    bench.instance.abort("it hangs", for_good=for_good)
-    assert bench.processes[0].has_ended
-    if for_good:
-        assert bench.instance.is_closed
-        with pytest.raises(BackendFailed, match=r"The process of model instance 'm_0' was killed, because it hangs\."):
-            bench.execute()
-    else:
-        until(lambda: bench.instance.trouble == "")
-        assert len(bench.processes) == 2
-        bench.execute()
-    bench.instance.close()
-
-
-def test_a_closed_instance_is_freed_without_the_garbage_collector() -> None:
-    instance = PythonInstance(Placement("m_0", DeviceKind.CPU), spec(), FakeProcess, None, 7.0)  # type: ignore[arg-type]
-    instance.begin()
-    instance.close()
-    gone = weakref.ref(instance)
-    gc.disable()
-    try:
-        del instance
-        assert gone() is None
-    finally:
-        gc.enable()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import socket
 import threading
-import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.waiting import until
+from trident.core.backends.python.channel import FileWatcher, WatchedFile
 from trident.core.backends.python.process import ReadinessCheck
-from trident.core.backends.python.watcher import FileWatcher, WatchedFile
 from trident.core.errors import ModelNotReady
 
 THREAD = "trident-python-models"
@@ -101,21 +98,6 @@ def test_the_thread_ends_with_the_last_file_and_starts_again_with_the_next(watch
         until(lambda: not is_running())
 
 
-def test_what_was_watched_is_freed_without_the_garbage_collector(watcher: FileWatcher) -> None:
-    end = End(watcher)
-    end.theirs.send(b"x")
-    end.watched.arm()
-    assert end.readable.acquire(timeout=60)
-    end.close()
-    gone = weakref.ref(end)
-    gc.disable()
-    try:
-        del end
-        until(lambda: gone() is None)  # the thread may be in a call
-    finally:
-        gc.enable()
-
-
 class Stub:
     """The other end: it answers when the test says so."""
 
@@ -168,20 +150,3 @@ def test_an_answer_that_came_when_nobody_waited_says_nothing_about_now() -> None
         stub.question.ask()
     assert stub.questions == 2
     stub.close()
-
-
-def test_those_who_ask_at_the_same_time_share_an_answer(stub: Stub) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(stub.question.ask) for _ in range(8)]
-        assert stub.ours.recv(1)
-        until(lambda: stub.question._changed._waiters and len(stub.question._changed._waiters) == 7)  # type: ignore[attr-defined]
-        stub.answer(True)
-        for each in asked:
-            each.result(60)
-    assert stub.questions == 0
-
-
-def test_a_process_that_is_gone(stub: Stub) -> None:
-    stub.ours.close()
-    with pytest.raises(ModelNotReady, match=r"Stub process 'm_0' is not healthy\."):
-        stub.question.ask()

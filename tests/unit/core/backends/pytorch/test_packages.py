@@ -18,8 +18,8 @@ import torch
 
 from tests.project import ROOT
 from tests.unit.backend_serving import config_of, tensor_text
-from trident.core.backends.pytorch.packages import check_package, tensors_of
-from trident.core.backends.pytorch.stub.tensor_places import named_leaves, places
+from trident.core.backends.pytorch.backend import check_package, tensors_of
+from trident.core.backends.stub_models.torch_places import named_leaves, places
 from trident.core.errors import ModelLoadFailed
 
 # --- files
@@ -245,9 +245,9 @@ def test_packages_of_unknown_structure_are_not_checked(tmp_path: Path, text: str
 BACKENDS = ROOT / "core" / "backends"
 LOAD = """
 import sys
-import package_model
+import torch_package
 for package in sys.argv[1:]:
-    print(package_model._loaded(package, {}, "cpu")[3])
+    print(torch_package._loaded(package, {}, "cpu")[3])
 """
 
 
@@ -267,7 +267,7 @@ class RunsCode:
 
 
 def loaded(*packages: Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(str(BACKENDS / name) for name in ("python/stub", "pytorch/stub"))
+    path = os.pathsep.join(str(BACKENDS / name) for name in ("python/stub", "stub_models"))
     # What would allow pickles must not reach the process.
     environment = {**os.environ, "PYTHONPATH": path, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
     command = [sys.executable, "-c", LOAD, *map(str, packages)]

@@ -15,6 +15,12 @@ from tests.unit.backend_serving import config_of, serving_version, spec_of, stri
 from trident.core.backends.backend import LoadContext
 from trident.core.backends.pytorch.backend import PyTorchBackend
 from trident.core.backends.pytorch.script_model import is_poison
+from trident.core.backends.pytorch.torch_script import (
+    Argument,
+    Forward,
+    check_controls,
+    input_positions,
+)
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import (
@@ -25,6 +31,7 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
+from trident.core.inference.tensors import BY_NAME
 
 NUMERIC = ["BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"]
 
@@ -215,6 +222,12 @@ def test_strings_are_lists(version: Path) -> None:
     assert answers[1]["OUT__0"].tolist() == [["é!".encode()], [b"c!"]]
 
 
+def answering(datatype: str) -> ModelConfig:
+    config = torch_config({"x": [-1]}, {"y": [-1]})
+    config.output[0].data_type = BY_NAME[datatype].config_number
+    return config
+
+
 @pytest.mark.parametrize(
     ("module", "config", "error", "text"),
     [
@@ -222,35 +235,9 @@ def test_strings_are_lists(version: Path) -> None:
         (Hungry(), ONE, OutOfMemory, "PyTorch execute failure: "),
         (Scalar(), ONE, BackendFailed, "output 'y' is a scalar which is not supported."),
         (Dictionary(), ONE, BackendFailed, "output must be of type Tensor, List[str] or Tuple containing"),
-        (
-            Same(),
-            torch_config({"x": [-1]}, {"OUT__1": [-1]}),
-            BackendFailed,
-            "The output OUT__1 in the model configuration refers to an output index which doesn't exist. This model "
-            "has 1 outputs",
-        ),
-        (
-            Same(),
-            config_of(
-                "max_batch_size: 8\n"
-                + tensor_text("input", "x", "FP32", [-1])
-                + tensor_text("output", "y", "BYTES", [-1]),
-                backend="pytorch",
-            ),
-            BackendFailed,
-            "Triton only supports 1 dimensional List of String as output for 'y' for model 'model'",
-        ),
-        (
-            Same(),
-            config_of(
-                "max_batch_size: 8\n"
-                + tensor_text("input", "x", "FP32", [-1])
-                + tensor_text("output", "y", "INT8", [-1]),
-                backend="pytorch",
-            ),
-            BackendFailed,
-            "configuration expects datatype TYPE_INT8 for output 'y', model provides TYPE_FP32",
-        ),
+        (Same(), torch_config({"x": [-1]}, {"OUT__1": [-1]}), BackendFailed, "refers to an output index which doesn't"),
+        (Same(), answering("BYTES"), BackendFailed, "1 dimensional List of String as output for 'y' for model 'model'"),
+        (Same(), answering("INT8"), BackendFailed, "datatype TYPE_INT8 for output 'y', model provides TYPE_FP32"),
         (Same(), torch_config({"x": [1], "z": [1]}, {"y": [1]}), ConfigInvalid, "expects 2 inputs, model provides 1"),
         (Number(), ONE, BackendFailed, "An input of type 'int' was detected in the model."),
         (Same(), torch_config({"x": [1]}, {"y": [1]}, "UINT16"), BackendFailed, "unsupported datatype TYPE_UINT16"),
@@ -315,11 +302,6 @@ def test_parameters_that_change_how_it_runs(version: Path, more: str) -> None:
         assert (served.infer({"a": ones, "b": ones})["y"] == 2).all()
 
 
-def test_a_parameter_without_meaning_is_refused() -> None:
-    with pytest.raises(ConfigInvalid, match="failed to convert 'perhaps' to boolean"):
-        PyTorchBackend({}).check(torch_config({"x": [1]}, {"y": [1]}, more=parameter("INFERENCE_MODE", "perhaps")))
-
-
 class Positive(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x)
@@ -378,3 +360,85 @@ def test_a_lost_gpu_is_one_that_fails_again(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     assert is_poison(RuntimeError(said)) is is_lost
+
+
+# --- the arguments of `forward`, and which argument or result a name means
+
+
+def test_a_configuration_with_other_inputs_is_found(tmp_path: Path) -> None:
+    save(AddSub(), tmp_path)
+    backend = PyTorchBackend({})
+    backend.inspect(tmp_path, torch_config({"a": [1], "b": [1]}, {"y": [1]}))
+    with pytest.raises(ConfigInvalid, match="configuration expects 1 inputs, model provides 2"):
+        backend.inspect(tmp_path, torch_config({"a": [1]}, {"y": [1]}))
+    save(Number(), tmp_path)
+    with pytest.raises(BackendFailed, match="An input of type 'int' was detected in the model"):
+        backend.inspect(tmp_path, torch_config({"n": [1]}, {"y": [1]}))
+
+
+# --- arguments
+
+
+TENSOR = Argument("x", "TensorType", "Tensor")
+DICTIONARY = Argument("d", "DictType", "Dict[str, Tensor]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([TENSOR, DICTIONARY], "Multiple inputs of kind DictType were detected."),
+        ([TENSOR, Argument("n", "IntType", "int")], "An input of type 'int' was detected in the model."),
+        ([Argument("x", "OptionalType", "Optional[Tensor]")], "An input of type 'Optional[Tensor]' was detected"),
+    ],
+)
+def test_other_arguments_are_refused(arguments: list[Argument], text: str) -> None:
+    with pytest.raises(BackendFailed) as raised:
+        Forward.of(arguments, "model")
+    assert raised.value.message.startswith(text)
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "positions"),
+    [
+        (["b", "a"], ["a", "b"], {"b": 1, "a": 0}),
+        (["INPUT__1", "INPUT__0"], ["a", "b"], {"INPUT__1": 1, "INPUT__0": 0}),
+        (["x__1", "y__0"], ["a", "b"], {"x__1": 1, "y__0": 0}),
+        (["second", "first"], ["a", "b"], {"second": 0, "first": 1}),
+        # Mixed names mean the order of the configuration.
+        (["b", "INPUT__0"], ["a", "b"], {"b": 0, "INPUT__0": 1}),
+        (["INPUT__1", "first"], ["a", "b"], {"INPUT__1": 0, "first": 1}),
+        # Digits must follow the first two underscores, and nothing must follow them.
+        (["IN__x__1", "IN__0"], ["a", "b"], {"IN__x__1": 0, "IN__0": 1}),
+        (["IN__1a", "IN__0"], ["a", "b"], {"IN__1a": 0, "IN__0": 1}),
+        (["__1", "__0"], ["a", "b"], {"__1": 1, "__0": 0}),
+    ],
+)
+def test_positions_of_inputs(names: list[str], arguments: list[str], positions: dict[str, int]) -> None:
+    assert input_positions(names, arguments, "model") == positions
+
+
+@pytest.mark.parametrize(
+    ("batching", "text"),
+    [
+        ("control_input { name: 'START' }", "input 'START' does not follow <name>__<index> naming convention."),
+        ("state { input_name: 'IN' output_name: 'OUT__1' }", "state 'IN' does not follow the <name>__<index> naming"),
+        ("state { input_name: 'IN__1' output_name: 'OUT' }", "state 'OUT' does not follow the <name>__<index> naming"),
+    ],
+)
+def test_controls_and_states_need_an_index(batching: str, text: str) -> None:
+    config = config_of(
+        f"input {{ name: 'A__0' }} output {{ name: 'B__0' }} sequence_batching {{ {batching} }}", backend="pytorch"
+    )
+    with pytest.raises(BackendFailed) as raised:
+        check_controls(config)
+    assert text in raised.value.message
+
+
+def test_states_need_an_index_on_every_tensor() -> None:
+    batching = "sequence_batching { state { input_name: 'IN__1' output_name: 'OUT__1' } }"
+    config = config_of("input { name: 'A' } output { name: 'B__0' } " + batching, backend="pytorch")
+    with pytest.raises(BackendFailed, match="not all inputs and outputs follow the <name>__<index> naming convention"):
+        check_controls(config)

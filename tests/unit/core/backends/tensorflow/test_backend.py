@@ -13,11 +13,11 @@ from tests.unit.backend_serving import ON_CPU, config_of, serving_version, spec_
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_graph, write_saved_model
 from trident.core.backends import registry as framework
 from trident.core.backends.backend import LoadContext
-from trident.core.backends.tensorflow.backend import TensorFlowBackend
+from trident.core.backends.tensorflow import TensorFlowBackend
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
-from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, ServerError
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
 
 SAVED = 'platform: "tensorflow_savedmodel"\n'
 GRAPH = (
@@ -108,15 +108,6 @@ def test_openvino_stands_in_for_tensorflow(version: Path, kind: str) -> None:
     for (a, b), answer in zip(given, answers, strict=True):
         np.testing.assert_array_equal(answer[total], a + b)
         np.testing.assert_array_equal(answer[difference], a - b)
-
-
-def test_without_both_the_load_names_what_to_install(version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_saved_model(version)
-    config = completed(version)
-    monkeypatch.setattr(framework, "find_spec", lambda name: None)
-    with pytest.raises(ModelLoadFailed) as raised, serving_version(TensorFlowBackend({}), version, config):
-        pass
-    assert "pip install 'trident-inference[tensorflow]'" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,6 @@ class TritonPythonModel:
     def fine(self, requests):
         return self.answer(PLAIN)
 
-    def wrong_count(self, requests):
-        return []
-
-    def no_list(self, requests):
-        return PLAIN
-
-    def wrong_element(self, requests):
-        return ["text"]
-
     def raises(self, requests):
         raise ValueError("why")
 

@@ -1,0 +1,467 @@
+"""The backend `fil`: decision trees (XGBoost, LightGBM, Treelite checkpoints) by Treelite, on the instance threads.
+
+The name is that of Triton's Forest Inference Library backend. Source: docs/spec/framework-backends.md section 6.7.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.in_process import Failures, Framework, InProcessModel, Run, Runner
+from trident.core.backends.model_files import content_hint, path_of_model, start_of, written_by
+from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.backends.registry import check_installed, importing
+from trident.core.config.placement import DeviceKind, Placement, placements
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.schema import ModelConfig, datatype_of
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, ServerError, Unsupported
+from trident.core.inference.tensors import BY_NAME, Array, element_count
+
+_NAME, _FRAMEWORK = "fil", "treelite"
+
+INPUT = "input__0"
+
+_FP32 = BY_NAME["FP32"]
+_OUTPUT = "output__0"
+_SHAP = "treeshap_output"
+
+DEFAULT_FILES: Mapping[str, str] = {
+    "xgboost": "xgboost.model",
+    "xgboost_json": "xgboost.json",
+    "xgboost_ubj": "xgboost.ubj",
+    "lightgbm": "model.txt",
+    "treelite_checkpoint": "checkpoint.tl",
+}
+"""The file of each model type, unless the configuration names another."""
+
+_DEFAULT_THRESHOLD = 0.5
+
+
+def make_backend(settings: Mapping[str, str]) -> Backend:
+    """The backend. It has no settings."""
+    return FilBackend()
+
+
+class FilBackend:
+    """Implements Backend. Loader threads, several at once."""
+
+    supports_gpus = False
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
+        """The tensors of the trees in the version directory `path`."""
+        settings = TreeSettings.read(config)
+        file = tree_path(path, config, settings)
+        check_installed(_FRAMEWORK, _NAME, config.name)
+        return signature_of(header_of(read_trees(file, settings, config.name)), settings)
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise a ServerError for what only Triton's GPU library has, and for wrong parameters and tensors."""
+        if any(placement.kind is DeviceKind.GPU for placement in placements(config)):
+            raise Unsupported(
+                "KIND_GPU cannot be used in CPU-only build",
+                hint="set the kind of the instance group to KIND_CPU",
+                field="instance_group",
+            )
+        TreeSettings.read(config)
+        check_tensors(config)
+        check_installed(_FRAMEWORK, _NAME, config.name)
+
+    def load(self, context: LoadContext) -> BackendModel:
+        """Load one version. Raises a ServerError."""
+        config = context.config
+        self.check(config)
+        with importing(_NAME):
+            import treelite
+        settings = TreeSettings.read(config)
+        path = tree_path(context.path, config, settings)
+        (output,) = context.spec.outputs.values()
+        width = element_count(tuple(dim for dim in output.dims if dim != -1))
+        threads = settings.threads or context.threads or 1
+
+        def load(placement: Placement) -> Any:
+            trees = read_trees(path, settings, config.name)
+            check_trees(config, header_of(trees), settings, width)
+            return trees
+
+        def runner(trees: Any, placement: Placement) -> Runner:
+            # How far a row goes in a tree differs with its values, but no further than the tree is deep.
+            return Runner(run=run_of(trees, settings, INPUT, width, threads), may_run_inline=True)
+
+        def provider(trees: Any) -> str:
+            return f"Treelite {treelite.__version__}"
+
+        failures = Failures((treelite.TreeliteError, ValueError), _error_of)
+        return InProcessModel(
+            context, Framework(load=load, runner=runner, failures=failures, provider=provider, threads=str(threads))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSettings:
+    """`threads` is 0 where the thread plan decides. `allows_unknown_fields`: in XGBoost's JSON."""
+
+    model_type: str
+    is_classifier: bool
+    predict_proba: bool
+    threshold: float
+    threads: int
+    allows_unknown_fields: bool
+
+    @classmethod
+    def read(cls, config: ModelConfig) -> TreeSettings:
+        """The settings of `config`. Raises a ServerError that names the parameter."""
+        given = parameters_of(config)
+        model_type = given.get("model_type", "xgboost")
+        if model_type not in DEFAULT_FILES:
+            raise Unsupported(
+                f"{model_type} not recognized as a valid serialization format.",
+                hint=f"set model_type to one of: {', '.join(DEFAULT_FILES)}",
+                field=field_of("model_type"),
+            )
+        # The older name of the parameter, which configurations still have.
+        name = "is_classifier" if "is_classifier" in given or "output_class" not in given else "output_class"
+        if name not in given:
+            raise ConfigInvalid(
+                "Required parameter is_classifier not found in config",
+                hint='parameters { key: "is_classifier" value { string_value: "true" } }, or "false" for a regression',
+                field=field_of("is_classifier"),
+            )
+        return cls(
+            model_type=model_type,
+            is_classifier=_boolean(name, given[name]),
+            predict_proba=_boolean("predict_proba", given.get("predict_proba", "false")),
+            threshold=_number("threshold", given.get("threshold", str(_DEFAULT_THRESHOLD))),
+            threads=max(0, int(_number("cpu_nthread", given.get("cpu_nthread", "-1")))),
+            allows_unknown_fields=_boolean(
+                "xgboost_allow_unknown_field", given.get("xgboost_allow_unknown_field", "false")
+            ),
+        )
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise _wrong(name, f"Expected 'true' or 'false' for parameter '{name}', got: '{text}'")
+    return text == "true"
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise _wrong(name, f"Bad input for parameter {name}", f"'{text}' is not a number") from None
+
+
+def _wrong(name: str, message: str, hint: str | None = None) -> BackendFailed:
+    return BackendFailed(message, hint=hint, field=field_of(name))
+
+
+@dataclass(frozen=True, slots=True)
+class TreeHeader:
+    """`features` are the values of a row. `classes` is 1 for a regression and for two classes."""
+
+    features: int
+    classes: int
+    targets: int
+
+
+def signature_of(header: TreeHeader, settings: TreeSettings) -> ModelSignature:
+    """One input of as many features as the trees know, one output. Triton leaves both to the configuration."""
+    return ModelSignature(
+        (TensorSignature(INPUT, _FP32.name, (-1, header.features)),),
+        (TensorSignature(_OUTPUT, _FP32.name, (-1, _width(header, settings))),),
+    )
+
+
+def check_tensors(config: ModelConfig) -> None:
+    """Raise a ServerError unless the configuration has Triton's one input and output of FP32."""
+    for side, entries, name in (("input", config.input, INPUT), ("output", config.output, _OUTPUT)):
+        if any(entry.name == _SHAP for entry in entries):
+            raise Unsupported(
+                f"output '{_SHAP}' of model '{config.name}' cannot be computed: Treelite has no SHAP values",
+                hint=f"remove the output '{_SHAP}'",
+                field=side,
+            )
+        if [entry.name for entry in entries] != [name]:
+            given = ", ".join(f"'{entry.name}'" for entry in entries) or "none"
+            raise ConfigInvalid(
+                f"model '{config.name}' must have the one {side} '{name}', but the configuration has {given}",
+                field=side,
+            )
+        if datatype_of(entries[0].data_type) is not _FP32:
+            raise BackendFailed(
+                f"incorrect type {_type_name(entries[0].data_type)} for {side} with required type FP32",
+                hint="set data_type: TYPE_FP32",
+                field=f"{side}[0].data_type",
+            )
+
+
+def check_trees(config: ModelConfig, header: TreeHeader, settings: TreeSettings, width: int) -> None:
+    """Raise a ServerError if the trees do not fit the configuration, whose output has `width` values a row.
+
+    Treelite itself would read beyond a short row.
+    """
+    dims = tuple(config.input[0].reshape.shape) or tuple(config.input[0].dims)
+    if not dims or dims[-1] != header.features:
+        raise ConfigInvalid(
+            f"unable to load model '{config.name}', the trees have {header.features} features, but input '{INPUT}' has "
+            f"dims {list(dims)}",
+            hint=f"set dims: [ {header.features} ]",
+            field="input[0].dims",
+        )
+    if header.targets > 1:
+        raise Unsupported("Multi-target model not supported")
+    given = _width(header, settings)
+    is_binary = settings.is_classifier and settings.predict_proba and header.classes == 1
+    if width != given and not (is_binary and width == 1):
+        raise ConfigInvalid(
+            f"unable to load model '{config.name}', the trees give {given} values a row, but output '{_OUTPUT}' has "
+            f"dims {list(config.output[0].dims)}",
+            hint=f"set dims: [ {given} ]; is_classifier and predict_proba decide how many there are",
+            field="output[0].dims",
+        )
+
+
+def _width(header: TreeHeader, settings: TreeSettings) -> int:
+    """How many values a row gets."""
+    if settings.is_classifier and not settings.predict_proba:
+        return 1
+    return max(2, header.classes) if settings.is_classifier else header.classes
+
+
+def _type_name(number: int) -> str:
+    datatype = datatype_of(number)
+    return datatype.name if datatype else "INVALID"
+
+
+def answers(scores: Array, settings: TreeSettings, width: int) -> Array:
+    """The FP32 answer for each row of `scores` (rows, classes): (rows,), or (rows, classes) for probabilities.
+
+    `width` is the number of values that the configuration gives the output: 1, or the number of classes. A binary
+    classifier has one score, the probability of the second class.
+    """
+    if not settings.is_classifier:
+        return _narrow(scores)
+    if scores.shape[1] == 1:
+        if not settings.predict_proba:
+            above: Array = scores[:, 0] > settings.threshold
+            return above.astype(np.float32)
+        return _narrow(scores if width == 1 else np.concatenate([1 - scores, scores], axis=1))
+    if settings.predict_proba:
+        return _narrow(scores)
+    # The first of the largest scores that are above 0, otherwise class 0.
+    best: Array = scores.argmax(axis=1)
+    best[scores.max(axis=1) <= 0] = 0
+    return best.astype(np.float32)
+
+
+def _narrow(scores: Array) -> Array:
+    """As FP32. A dimension of 1 is left out, as in Triton."""
+    narrow = np.ascontiguousarray(scores, np.float32)
+    return narrow[:, 0] if narrow.shape[1] == 1 else narrow
+
+
+def tree_path(version: Path, config: ModelConfig, settings: TreeSettings) -> Path:
+    """The model file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
+    named: str = config.default_model_filename
+    # Triton's rule for a backend without a platform fills in this name, which no type of tree model has.
+    is_given = named not in ("", f"model.{config.backend}")
+    return path_of_model(version, config, named if is_given else DEFAULT_FILES[settings.model_type])
+
+
+def type_of(path: Path, settings: TreeSettings) -> str:
+    """The type by the file's content where XGBoost writes another format than the type says.
+
+    XGBoost no longer writes its binary format: what it saves as `.model` is UBJSON.
+    """
+    start = start_of(path, 64) or b""
+    if settings.model_type != "xgboost" or start[:1] != b"{":
+        return settings.model_type
+    # A quotation mark begins the first key of JSON, and nothing in UBJSON.
+    return "xgboost_json" if start[1:].lstrip()[:1] == b'"' else "xgboost_ubj"
+
+
+def hint_of(path: Path, settings: TreeSettings, other_cause: str) -> str:
+    """The cure for a file that cannot be read."""
+    return content_hint(path) or (
+        f"the file{written_by(path)} is not of type {settings.model_type}, or incomplete, {other_cause}: set "
+        f"model_type to the format that it was saved in ({', '.join(DEFAULT_FILES)}), or compare it with the original"
+    )
+
+
+# --- predictions of Treelite's C library, called with what its Python function makes anew for each call
+#
+# `treelite.gtil.predict` takes 17 µs to make a configuration and to ask for shapes, which is as long as a small model
+# takes. Source: Treelite's `c_api.h`, "General Tree Inference Library".
+
+# Fewer visits than these, a visit being one row in one tree (35 to 70 ns), are not worth another thread.
+_VISITS_PER_THREAD = 4000
+
+
+@cache
+def _library() -> Any:
+    """The library that the package has loaded, with functions of our own: a process loads a file once."""
+    from treelite.libpath import find_lib_path
+
+    library = ctypes.CDLL(str(find_lib_path()[0]))
+    pointer, count, text = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_char_p
+    library.TreeliteGetLastError.restype = text
+    library.TreeliteGTILParseConfig.argtypes = [text, ctypes.POINTER(pointer)]
+    library.TreeliteGTILDeleteConfig.argtypes = [pointer]
+    library.TreeliteGTILGetOutputShape.argtypes = [
+        pointer,
+        count,
+        pointer,
+        ctypes.POINTER(ctypes.POINTER(count)),
+        ctypes.POINTER(count),
+    ]
+    library.TreeliteGTILPredict.argtypes = [pointer, pointer, text, count, pointer, pointer]
+    return library
+
+
+class TreePrediction:
+    """The scores of rows for one instance of a model. `threads` are the most that compute. Instance thread.
+
+    Rows are divided among threads here: those of OpenMP, which Treelite would divide them among, wait for each other
+    by spinning, so that ten times the time is computed when other processes want the cores too. Besides, it is an error
+    to want more of them than another library allows, as PyTorch does for its own models.
+    """
+
+    def __init__(self, trees: Any, threads: int) -> None:
+        self._trees = trees
+        self._features = int(trees.num_feature)
+        self._visits = max(1, int(trees.num_tree))
+        self._input_type = str(trees.input_type).encode()
+        self._input_dtype, self._output_dtype = np.dtype(trees.input_type), np.dtype(trees.output_type)
+        self._config = _Config()
+        self._shape = _row_shape(trees, self._config)
+        self._threads = threads
+        # It starts them when they are needed, and they end when it is dropped.
+        self._others = ThreadPoolExecutor(threads - 1, "trees") if threads > 1 else None
+
+    def scores(self, rows: Array) -> Array:
+        """The scores (rows, classes) of `rows` (rows, features). Raises TreeliteError."""
+        # The library reads `features` values of each row, in order and of its own datatype.
+        rows = np.ascontiguousarray(rows, self._input_dtype).reshape(-1, self._features)
+        count = len(rows)
+        scores: Array = np.zeros((count, *self._shape), self._output_dtype)
+        used = min(self._threads, count, 1 + count * self._visits // _VISITS_PER_THREAD)
+        if self._others is None or used <= 1:
+            self._predict(rows, scores)
+        else:
+            ends = [count * number // used for number in range(used + 1)]
+            parts = [(rows[start:end], scores[start:end]) for start, end in pairwise(ends)]
+            others = [self._others.submit(self._predict, *part) for part in parts[1:]]
+            try:
+                self._predict(*parts[0])
+            finally:
+                wait(others)
+            for other in others:
+                other.result()
+        # Rows, targets, classes; the backend lets no second target pass.
+        return scores[:, 0, :]
+
+    def _predict(self, rows: Array, scores: Array) -> None:
+        """Write the scores of `rows`. Any thread; the interpreter's lock is released meanwhile."""
+        _check(
+            _library().TreeliteGTILPredict(
+                self._trees.handle,
+                rows.ctypes.data,
+                self._input_type,
+                len(rows),
+                scores.ctypes.data,
+                self._config.handle,
+            )
+        )
+
+
+class _Config:
+    """How to predict: on the calling thread, and as the model's objective says."""
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+        text = json.dumps({"predict_type": "default", "nthread": 1}).encode()
+        _check(_library().TreeliteGTILParseConfig(text, ctypes.byref(self.handle)))
+
+    def __del__(self) -> None:
+        if self.handle:
+            _library().TreeliteGTILDeleteConfig(self.handle)
+
+
+def _row_shape(trees: Any, config: _Config) -> tuple[int, ...]:
+    """The targets and classes of the scores of a row."""
+    sizes, dimensions = ctypes.POINTER(ctypes.c_uint64)(), ctypes.c_uint64()
+    _check(
+        _library().TreeliteGTILGetOutputShape(
+            trees.handle, 1, config.handle, ctypes.byref(sizes), ctypes.byref(dimensions)
+        )
+    )
+    return tuple(int(size) for size in sizes[1 : dimensions.value])
+
+
+def _check(status: int) -> None:
+    if status:
+        import treelite
+
+        raise treelite.TreeliteError(_library().TreeliteGetLastError().decode(errors="replace"))
+
+
+def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
+    """The Treelite model in the file at `path`. Raises ModelLoadFailed with Treelite's text."""
+    import treelite
+
+    frontend, file, kind = treelite.frontend, str(path), type_of(path, settings)
+    try:
+        if kind == "treelite_checkpoint":
+            return treelite.Model.deserialize(file)
+        if kind == "lightgbm":
+            return frontend.load_lightgbm_model(file)
+        if kind == "xgboost":
+            return frontend.load_xgboost_model_legacy_binary(file)
+        format_choice = "json" if kind == "xgboost_json" else "ubjson"
+        return frontend.load_xgboost_model(
+            file, format_choice=format_choice, allow_unknown_field=settings.allows_unknown_fields
+        )
+    except treelite.TreeliteError as exc:
+        hint = hint_of(path, settings, f"or newer than Treelite {treelite.__version__}, which is installed")
+        raise ModelLoadFailed(
+            f"failed to load model '{model}': {_first_lines(str(exc))}", hint=hint, model=model
+        ) from exc
+
+
+def header_of(trees: Any) -> TreeHeader:
+    """The header of trees that Treelite has read."""
+    header = trees.get_header_accessor()
+    return TreeHeader(
+        int(trees.num_feature), int(header.get_field("num_class")[0]), int(header.get_field("num_target")[0])
+    )
+
+
+def run_of(trees: Any, settings: TreeSettings, tensor: str, width: int, threads: int) -> Run:
+    """Make the run of an instance: `width` values for each row of the input `tensor`, on at most `threads` threads."""
+    prediction = TreePrediction(trees, threads)
+
+    def run(names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
+        return [answers(prediction.scores(feed[tensor]), settings, width)]
+
+    return run
+
+
+def _first_lines(text: str) -> str:
+    """Treelite's message without its time and the native stack that may follow."""
+    head = text.partition("\nStack trace")[0].strip()
+    return head.partition("] ")[2] if head.startswith("[") and "] " in head else head
+
+
+def _error_of(exc: Exception, model: str) -> ServerError:
+    return BackendFailed(str(exc))

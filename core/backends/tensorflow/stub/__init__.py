@@ -1,1 +1,0 @@
-"""The Python model that runs TensorFlow in the process of an instance."""

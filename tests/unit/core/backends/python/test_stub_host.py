@@ -1,0 +1,291 @@
+"""ModelHost, a model's life and every row of what execute may return; ModelConfig, what may be completed."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trident_stub.errors import TritonError
+from trident_stub.inference import InferenceRequest, InferenceResponse
+from trident_stub.model import ModelConfig, ModelFailed
+
+from tests.unit.core.backends.python.conftest import MakeHost, MemoryServer
+
+DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
+PREFIX = "Failed to process the request(s) for model 'model_0_0', message: "
+
+
+def model(execute: str, kind: str = "def") -> str:
+    """A model whose `execute` has this body; `answers` are as many responses as there are requests."""
+    lines = "".join(f"                    {line}\n" for line in execute.splitlines())
+    return f"""
+        import asyncio, sys, threading, triton_python_backend_utils as pb_utils
+        class TritonPythonModel:
+            {kind} execute(self, requests):
+                answers = [pb_utils.InferenceResponse([]) for _ in requests]
+                if True:
+{lines}
+    """
+
+
+def batch(count: int = 2) -> list[InferenceRequest]:
+    return [InferenceRequest._arrived(number, [], ("A", "B")) for number in range(count)]
+
+
+def error_of(response: InferenceResponse | None) -> tuple[str, int]:
+    assert response is not None
+    error = response.error()
+    assert error is not None
+    return error.message(), error.code()
+
+
+@pytest.mark.parametrize(
+    ("execute", "text"),
+    [
+        ("return answers[1:]", "InferenceRequest(s) size is:2, and InferenceResponse(s) size is:1\n"),
+        ("return 5", "Expected a list in the execute return, found type '<class 'int'>'."),
+        ("return tuple(answers)", "Expected a list in the execute return, found type '<class 'tuple'>'."),
+        ("return [answers[0], 'text']", "in the execute function return list, found type '<class 'str'>'."),
+        ("requests[1].set_release_flags(2)\nreturn answers", "for reschduled request, found type "),
+    ],
+)
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_wrong_returns_are_the_error_of_every_request(make_host: MakeHost, kind: str, execute: str, text: str) -> None:
+    host = make_host(model(execute, kind))
+    host.initialize()
+    requests = batch()
+    responses = host.execute(requests)
+    for message, code in map(error_of, responses):
+        assert (message.startswith(PREFIX), text in message, code) == (True, True, TritonError.INTERNAL)
+    for request in requests:
+        with pytest.raises(Exception, match="Unable to send response"):
+            request.get_response_sender().send(InferenceResponse([]), 1)
+
+
+def test_a_model_without_execute_loads(make_host: MakeHost, tmp_path: Path) -> None:
+    host = make_host("class TritonPythonModel: pass")
+    host.initialize()
+    assert host.is_ready()
+    text = f"Python model {tmp_path}/1/model.py does not implement `execute` method."
+    assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text] * 2
+
+
+def test_one_request_fails_alone(make_host: MakeHost) -> None:
+    host = make_host(
+        model("error = pb_utils.TritonError('no', pb_utils.TritonError.NOT_FOUND)\n"
+              "return [answers[0], pb_utils.InferenceResponse(error=error)]")
+    )  # fmt: skip
+    host.initialize()
+    good, bad = host.execute(batch())
+    assert good is not None
+    assert not good.has_error()
+    assert error_of(bad) == ("no", TritonError.NOT_FOUND)
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("second", ["requests[1].get_response_sender().send(answers[1])", "return answers"])
+def test_the_first_of_two_responses_is_delivered(
+    make_host: MakeHost, memory_server: MemoryServer, kind: str, second: str
+) -> None:
+    host = make_host(model(f"requests[1].get_response_sender().send(answers[1])\n{second}", kind))
+    host.initialize()
+    text = "Unable to send response. Non-decoupled model cannot send more than one response."
+    other, twice = host.execute(batch())
+    assert text in error_of(other)[0]
+    assert twice is None
+    assert [(number, response is None, final) for number, response, final in memory_server.sent] == [
+        (1, False, False),
+        (1, True, True),
+    ]
+    assert [text in line for _, line, _, _ in memory_server.lines] == [True]
+
+
+def test_a_request_that_was_answered_is_not_answered_again(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(model("requests[0].get_response_sender().send(answers[0], 1)\nraise ValueError"))
+    host.initialize()
+    first, second = host.execute(batch())
+    assert first is None
+    assert error_of(second)[0].startswith(f"{PREFIX}ValueError: \n\nAt:\n")
+    assert len(memory_server.sent) == 1
+
+
+def test_a_rescheduled_request_is_not_answered(make_host: MakeHost) -> None:
+    host = make_host(model("requests[0].set_release_flags(2)\nreturn [None, answers[1]]"))
+    host.initialize()
+    requests = batch()
+    first, second = host.execute(requests)
+    assert first is None
+    assert second is not None
+    assert [host.is_rescheduled(request) for request in requests] == [True, False]
+
+
+def test_a_rescheduled_request_has_answers_but_no_end(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    """Its sender is over: that of the next execution ends it, and nobody misses this one."""
+    lines = ["sender = requests[0].get_response_sender()", "sender.send(answers[0])", "self.sender = sender"]
+    host = make_host(model("\n".join([*lines, "requests[0].set_release_flags(2)", "return None"])), **DECOUPLED)
+    host.initialize()
+    (request,) = batch(1)
+    assert host.execute([request]) == [None]
+    assert host.is_rescheduled(request)
+    with pytest.raises(Exception, match="Response sender has been closed"):
+        host._instance.sender.send(InferenceResponse([]))
+    del request, host._instance.sender
+    gc.collect()
+    assert [final for _, _, final in memory_server.sent] == [False]
+
+
+def test_a_rescheduled_request_fails_with_its_batch(make_host: MakeHost) -> None:
+    host = make_host(model("requests[0].set_release_flags(2)\nreturn [None, 'text']"))
+    host.initialize()
+    requests = batch()
+    assert all(error_of(response)[0].startswith(PREFIX) for response in host.execute(requests))
+    assert not host.is_rescheduled(requests[0])
+
+
+@pytest.mark.parametrize("last", ["raise ValueError('why')", "sys.exit(1)", "return answers"])
+def test_a_decoupled_coroutine_that_fails(make_host: MakeHost, memory_server: MemoryServer, last: str) -> None:
+    host = make_host(model(f"await asyncio.sleep(0)\n{last}", "async def"), **DECOUPLED)
+    host.initialize()
+    for _ in range(2):
+        memory_server.something_was_sent.clear()
+        assert list(host.execute(batch(1))) == [None]
+        assert memory_server.something_was_sent.wait(60)
+    number, response, final = memory_server.sent[0]
+    assert (number, final) == (0, True)
+    assert error_of(response)[0].startswith(PREFIX)
+    assert memory_server.lines[0][:2] == (2, error_of(response)[0].removeprefix(PREFIX))
+
+
+def test_coroutines_end_with_the_model(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    host = make_host(model("await asyncio.sleep(1000)", "async def"), **DECOUPLED)
+    host.initialize()
+    host.execute(batch(1))
+    host.finalize()
+    assert not any(thread.name == "model event loop" for thread in threading.enumerate())
+    assert error_of(memory_server.sent[0][1])[0] == PREFIX + "CancelledError: "
+
+
+def test_neighbours_of_both_folders_can_be_imported(make_host: MakeHost, tmp_path: Path) -> None:
+    host = make_host("from . import beside\nimport of_the_version, of_the_model\nclass TritonPythonModel: pass")
+    for file in ("1/beside.py", "1/of_the_version.py", "of_the_model.py"):
+        (tmp_path / file).touch()
+    host.initialize()
+
+
+def test_what_finalize_raises_is_logged(make_host: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:
+    host = make_host("class TritonPythonModel:\n    def finalize(self):\n        raise ValueError('why')")
+    host.initialize()
+    host.finalize()
+    text = f"ValueError: why\n\nAt:\n  {tmp_path}/1/model.py(3): finalize\n"
+    assert memory_server.lines == [(2, text, "model.py", 0)]
+
+
+COMPLETE = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n        "
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ("return None", "in model 'model' must return a valid pb.ModelConfig object."),
+        ("return config.as_dict()", "in model 'model' must return a valid pb.ModelConfig object."),
+        ("config.set_max_batch_size(-1)", "specified max_batch_size -1\n\nAt:\n  {file}(4): auto_complete_config\n"),
+    ],
+)
+def test_auto_completions_that_fail(make_host: MakeHost, tmp_path: Path, last: str, reason: str) -> None:
+    with pytest.raises(ModelFailed) as caught:
+        make_host(COMPLETE + last).auto_complete('{"name": "model"}')
+    assert str(caught.value).endswith(reason.format(file=tmp_path / "1" / "model.py"))
+
+
+def test_metrics_that_a_batch_dropped_are_deleted(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    memory_server.answers = {"metric_family": {"family": 3}, "metric_create": {"metric": 4}}
+    host = make_host(model("pb_utils.MetricFamily('f', 'd', pb_utils.MetricFamily.GAUGE).Metric()\nreturn answers"))
+    host.initialize()
+    host.execute(batch())
+    assert memory_server.calls[-1] == ("metric_delete", {"metric": 4})
+
+
+# --- ModelConfig
+
+
+INPUT = {"name": "X", "data_type": "TYPE_FP32", "dims": [4]}
+WHERE = "in auto-complete-config function for model 'M'"
+
+
+def config(**fields: Any) -> ModelConfig:
+    return ModelConfig(json.dumps({"name": "M", **fields}))
+
+
+def test_an_empty_configuration_is_completed() -> None:
+    made = config()
+    made.set_max_batch_size(8)
+    made.set_dynamic_batching()
+    made.add_input({**INPUT, "optional": True})
+    made.add_output({"name": "Y", "data_type": "TYPE_STRING", "dims": [-1]})
+    made.set_model_transaction_policy({"decoupled": True})
+    assert made.as_dict() == {
+        "name": "M",
+        "max_batch_size": 8,
+        "dynamic_batching": {},
+        "input": [{**INPUT, "optional": True}],
+        "output": [{"name": "Y", "data_type": "TYPE_STRING", "dims": [-1]}],
+        "model_transaction_policy": {"decoupled": True},
+    }
+
+
+def test_what_is_configured_stays() -> None:
+    made = config(
+        max_batch_size=4,
+        dynamic_batching={"max_queue_delay_microseconds": 5},
+        input=[{"name": "A", "data_type": "TYPE_INT8", "dims": [1]}, {"name": "X", "data_type": "TYPE_INVALID"}],
+        output=[dict(INPUT)],
+        model_transaction_policy={"decoupled": True},
+    )
+    made.set_max_batch_size(16)
+    made.set_dynamic_batching()
+    made.add_input(INPUT)
+    made.add_output(INPUT)
+    made.set_model_transaction_policy({"decoupled": True})
+    found = made.as_dict()
+    assert found["max_batch_size"] == 16
+    assert found["dynamic_batching"] == {"max_queue_delay_microseconds": 5}
+    assert [tensor["name"] for tensor in found["input"]] == ["A", "X"]
+    assert found["input"][1] == INPUT
+    assert found["output"] == [INPUT]
+
+
+@pytest.mark.parametrize(
+    ("configured", "change", "text"),
+    [
+        ({"max_batch_size": 8}, lambda made: made.set_max_batch_size(4), "specified max_batch_size 8, but in auto-"),
+        ({"sequence_batching": {}}, lambda made: made.set_dynamic_batching(), "choice as 'sequence_batching', but"),
+        ({"ensemble_scheduling": {}}, lambda made: made.set_dynamic_batching(), "as 'ensemble_scheduling', but"),
+        ({}, lambda made: made.add_input({**INPUT, "reshape": {}}), f"input 'X' {WHERE} contains property other than"),
+        ({}, lambda made: made.add_output({**INPUT, "optional": True}), f"output 'X' {WHERE} contains property other"),
+        ({}, lambda made: made.add_input({"dims": [4]}), f"input {WHERE} is missing 'name' property."),
+        ({}, lambda made: made.add_output({"name": "X", "dims": [4]}), f"output 'X' {WHERE} is missing 'data_type' "),
+        ({}, lambda made: made.add_input({"name": "X", "data_type": "TYPE_FP32"}), "is missing 'dims' property."),
+        ({"input": [INPUT]}, lambda made: made.add_input({**INPUT, "data_type": "TYPE_INT8"}), "provides TYPE_INT8"),
+        ({"output": [INPUT]}, lambda made: made.add_output({**INPUT, "dims": [16]}), "the model expects dims [16] but"),
+        (
+            {"input": [{**INPUT, "optional": False}]},
+            lambda made: made.add_input({**INPUT, "optional": True}),
+            "the model expects optional True but the model configuration specifies optional False",
+        ),
+        ({}, lambda made: made.set_model_transaction_policy({"other": 1}), f"{WHERE} contains property other than"),
+        (
+            {"model_transaction_policy": {"decoupled": False}},
+            lambda made: made.set_model_transaction_policy({"decoupled": True}),
+            "change decoupled property in auto-complete-config for model 'M', which is already set to 'False'",
+        ),
+    ],
+)
+def test_contradictions(configured: dict[str, Any], change: Callable[[ModelConfig], None], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        change(config(**configured))
