@@ -24,12 +24,18 @@ from trident.adapters.common.routes import (
     status_in,
 )
 from trident.adapters.sagemaker import invocations as request_headers
-from trident.adapters.sagemaker.invocations import BINARY, TARGET_MODEL, ResponseTypes, environ_key, invoke
-from trident.adapters.sagemaker.memory import MemoryBudget
+from trident.adapters.sagemaker.invocations import (
+    BINARY,
+    TARGET_MODEL,
+    ResponseTypes,
+    Session,
+    environ_key,
+    invoke,
+    session_of,
+)
 from trident.adapters.sagemaker.model_states import ModelStates
-from trident.adapters.sagemaker.multi_model import LoadedModels, collection, member
-from trident.adapters.sagemaker.sessions import Session, session_of
-from trident.adapters.sagemaker.settings import (
+from trident.adapters.sagemaker.multi_model import LoadedModels, MemoryBudget, collection, member
+from trident.adapters.sagemaker.platform import (
     DEFAULT_MODEL,
     IN_FLIGHT_MB,
     MULTI_MODEL,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trident.adapters.sagemaker.settings import DEFAULT_MODEL
+from trident.adapters.sagemaker.platform import DEFAULT_MODEL
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, InvalidRequest

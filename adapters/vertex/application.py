@@ -21,15 +21,16 @@ from trident.adapters.common.routes import (
     metrics_route,
     status_in,
 )
-from trident.adapters.vertex.endpoint import (
+from trident.adapters.vertex.platform import VertexSettings
+from trident.adapters.vertex.predict import (
+    BINARY,
     RedirectForbidden,
     RedirectUnknown,
     VertexEndpoint,
+    predict,
     received_size,
     set_deadline,
 )
-from trident.adapters.vertex.predict import BINARY, predict
-from trident.adapters.vertex.settings import VertexSettings
 from trident.core.engine.protocol import Engine
 from trident.core.frontend.bridge import Bridge
 from trident.core.http.admin import readiness, ready_reply

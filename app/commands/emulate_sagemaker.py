@@ -14,9 +14,8 @@ from trident.app.commands.emulate import (
     variables_of,
 )
 from trident.app.emulators.sagemaker.api_model import read_settings_file
+from trident.app.emulators.sagemaker.emulator import OPERATIONS, EmulatorOptions, Hosting
 from trident.app.emulators.sagemaker.emulator import Emulator as Emulator
-from trident.app.emulators.sagemaker.emulator import EmulatorOptions
-from trident.app.emulators.sagemaker.hosting import OPERATIONS, Hosting
 from trident.app.emulators.sagemaker.transform import TransformOptions
 from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
 from trident.app.settings.sources import read_values

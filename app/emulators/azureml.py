@@ -16,12 +16,10 @@ from flask import Response, request
 from werkzeug.exceptions import HTTPException
 
 from trident.adapters.azureml.platform import MODEL_DIR, READY_ROUTE, SCORE_ROUTE
-from trident.app.emulators.api import ApiServer, Reply
 from trident.app.emulators.container import ClientClosed, Container, ContainerClient, ContainerFault, free_port
-from trident.app.emulators.emulator import PlatformEmulator, PlatformOptions, counted
-from trident.app.emulators.vertex.container import container_environment, machine_variables, provided
+from trident.app.emulators.emulator import ApiServer, PlatformEmulator, PlatformOptions, Reply, counted
+from trident.app.emulators.vertex.container import Probes, container_environment, machine_variables, provided
 from trident.app.emulators.vertex.limits import PlatformLimits
-from trident.app.emulators.vertex.probes import Probes
 
 DEPLOYMENT = "blue"
 _PORT = "TRIDENT_AZUREML_PORT"

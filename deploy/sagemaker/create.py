@@ -27,7 +27,7 @@ from deploy.sagemaker.aws import (
     tagged,
 )
 from trident.adapters.common.options import BadOption
-from trident.adapters.sagemaker.settings import (
+from trident.adapters.sagemaker.platform import (
     BATCH,
     BIND_TO_PORT,
     EFFECTIVE_VARIABLES,

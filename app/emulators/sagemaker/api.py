@@ -16,23 +16,24 @@ import orjson
 from flask import Response, g, request
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 
-from trident.app.emulators.api import ApiServer, Reply
-from trident.app.emulators.container import ClientClosed, ContainerFault, ContainerStream
-from trident.app.emulators.report import BreachReport, size
+from trident.app.emulators.container import BreachReport, ClientClosed, ContainerFault, ContainerStream, size
+from trident.app.emulators.emulator import ApiServer, Reply
 from trident.app.emulators.sagemaker.api_model import problems
 from trident.app.emulators.sagemaker.endpoint import Endpoint, PlatformLimits
-from trident.app.emulators.sagemaker.errors import ApiError, endpoint_deleted, validation_error
 from trident.app.emulators.sagemaker.invocation import (
     CUSTOM_ATTRIBUTES,
     LARGEST_PART,
     MEDIA_TYPE,
     NAME,
     PREFIX,
+    ApiError,
     Invocation,
+    endpoint_deleted,
     passed_back,
     payload_part,
     read_invocation,
     stream_error,
+    validation_error,
 )
 from trident.app.emulators.sagemaker.queued import InvocationQueue
 

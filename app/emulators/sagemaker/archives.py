@@ -18,9 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO, Protocol, cast
 
-from trident.app.emulators.container import make_read_only, remove_folder
-from trident.app.emulators.report import Interrupted
-from trident.app.emulators.sagemaker.errors import ApiError, endpoint_deleted, validation_error
+from trident.app.emulators.container import Interrupted, make_read_only, remove_folder
+from trident.app.emulators.sagemaker.invocation import ApiError, endpoint_deleted, validation_error
 from trident.app.terminal import drawn
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
 from trident.core.observability.log import escaped

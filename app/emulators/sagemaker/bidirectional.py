@@ -17,10 +17,8 @@ from botocore.eventstream import EventStreamMessage as Event
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from trident.app.emulators.container import HOST, ContainerFault
-from trident.app.emulators.report import BreachReport
-from trident.app.emulators.sagemaker.errors import model_error
-from trident.app.emulators.sagemaker.invocation import PREFIX, payload_part, stream_error
+from trident.app.emulators.container import HOST, BreachReport, ContainerFault
+from trident.app.emulators.sagemaker.invocation import PREFIX, model_error, payload_part, stream_error
 
 _DEFAULT_PATH = "invocations-bidirectional-stream"
 _PATH, _QUERY = (PREFIX + name for name in ("Model-Invocation-Path", "Model-Query-String"))

@@ -14,23 +14,23 @@ from urllib.parse import quote
 import orjson
 
 from trident.app.emulators.container import (
+    BreachReport,
     ClientClosed,
     ContainerAnswer,
     ContainerClient,
     ContainerFault,
     ContainerStream,
 )
-from trident.app.emulators.report import BreachReport
 from trident.app.emulators.sagemaker.archives import ModelArchives, name_of
 from trident.app.emulators.sagemaker.bidirectional import BidirectionalStream
-from trident.app.emulators.sagemaker.errors import (
+from trident.app.emulators.sagemaker.invocation import (
     ApiError,
+    Invocation,
     endpoint_deleted,
     model_error,
     model_not_ready,
     validation_error,
 )
-from trident.app.emulators.sagemaker.invocation import Invocation
 
 _MIB = 1 << 20
 

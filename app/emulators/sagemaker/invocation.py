@@ -1,4 +1,4 @@
-"""One call of the runtime API: the headers that reach the container, and those of its answer that reach the caller.
+"""One call of the runtime API: the headers that reach the container and the caller, the events of a stream, the errors.
 
 Source: docs/spec/sagemaker.md section A3.
 """
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from trident.app.emulators.report import BreachReport
-from trident.app.emulators.sagemaker.errors import validation_error
+from trident.app.emulators.container import BreachReport
 
 MEDIA_TYPE = "application/vnd.amazon.eventstream"
 LARGEST_PART = 1 << 20
@@ -137,3 +136,43 @@ def _given(headers: Mapping[str, str], name: str, is_stream: bool) -> str | None
             return own
         return headers.get(name.lower()) if name == "Content-Type" else None
     return headers.get(name.lower())
+
+
+_LONGEST_MESSAGE = 64 << 10
+_CLIENT_ERRORS = range(400, 500)
+
+
+class ApiError(Exception):
+    """`kind` is the class of the SDK's exception, `members` are its fields besides the message."""
+
+    def __init__(self, status: int, kind: str, message: str, members: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.message = message
+        self.members = dict(members or {})
+
+    def body(self) -> bytes:
+        return orjson.dumps({**self.members, "Message": self.message})
+
+
+def validation_error(message: str) -> ApiError:
+    """The error for an invalid call."""
+    return ApiError(400, "ValidationError", message)
+
+
+def endpoint_deleted() -> ApiError:
+    """The error for a call while the emulator ends, when the container gets no more requests."""
+    return validation_error("The endpoint is being deleted")
+
+
+def model_not_ready(message: str) -> ApiError:
+    return ApiError(429, "ModelNotReadyException", message)
+
+
+def model_error(status: int, original: str) -> ApiError:
+    """The error for an answer of the container with `status` and the text `original`; status 0 means no answer."""
+    original = original[:_LONGEST_MESSAGE]
+    whose = "client" if status in _CLIENT_ERRORS else "server"
+    message = f'Received {whose} error ({status}) from primary with message "{original}".'
+    return ApiError(424, "ModelError", message, {"OriginalStatusCode": status, "OriginalMessage": original})

@@ -20,13 +20,11 @@ import boto3
 import orjson
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trident.app.emulators.container import ClientClosed
-from trident.app.emulators.report import BreachReport, size
+from trident.app.emulators.container import BreachReport, ClientClosed, size
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits
-from trident.app.emulators.sagemaker.errors import ApiError, validation_error
 from trident.app.emulators.sagemaker.fleet import Fleet
-from trident.app.emulators.sagemaker.invocation import INFERENCE_ID, Invocation, passed_back
-from trident.app.emulators.sagemaker.objects import S3_SCHEME, Objects, joined
+from trident.app.emulators.sagemaker.invocation import INFERENCE_ID, ApiError, Invocation, passed_back, validation_error
+from trident.app.emulators.sagemaker.transform import S3_SCHEME, Objects, joined
 from trident.core.errors import ConfigInvalid
 
 INLINE_BYTES = 128_000

@@ -15,9 +15,8 @@ from flask import Response, g, request
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 from werkzeug.routing import BaseConverter
 
-from trident.app.emulators.api import ApiServer, Reply
-from trident.app.emulators.container import ContainerFault
-from trident.app.emulators.report import BreachReport
+from trident.app.emulators.container import BreachReport, ContainerFault
+from trident.app.emulators.emulator import ApiServer, Reply
 from trident.app.emulators.vertex.direct import (
     DirectCalls,
     GrpcApi,
@@ -25,7 +24,16 @@ from trident.app.emulators.vertex.direct import (
     no_direct_predict,
     read_direct_request,
 )
-from trident.app.emulators.vertex.endpoint import Endpoint
+from trident.app.emulators.vertex.endpoint import (
+    Endpoint,
+    RawRequest,
+    passed_back,
+    read_predict_request,
+    read_raw_request,
+    read_sdk_request,
+    sdk_answer,
+    sdk_answers,
+)
 from trident.app.emulators.vertex.limits import (
     Deployment,
     EndpointType,
@@ -34,15 +42,6 @@ from trident.app.emulators.vertex.limits import (
     invalid,
     refused,
     request_too_large,
-)
-from trident.app.emulators.vertex.predictions import (
-    RawRequest,
-    passed_back,
-    read_predict_request,
-    read_raw_request,
-    read_sdk_request,
-    sdk_answer,
-    sdk_answers,
 )
 from trident.app.emulators.vertex.project import Project
 
@@ -128,7 +127,7 @@ class VertexApi(ApiServer):
             self.count()
             # As it was sent, encoded and with its query.
             route = "/" + request.environ["RAW_URI"].split("/", 9 if model is None else 11)[-1]
-            answer = endpoint.invoke(request.method, route, raw)
+            answer = endpoint.ask(request.method, route, raw)
             return Reply(answer.body, answer.status, passed_back(answer.headers, endpoint.deployment))
 
     def _body(self, endpoint: Endpoint, *, has_envelope: bool = False) -> bytes:
@@ -214,7 +213,7 @@ def _check_possible(verb: str, deployment: Deployment) -> None:
 
 
 def _raw_predict(raw: RawRequest, endpoint: Endpoint, *, from_sdk: bool) -> Response:
-    answer = endpoint.raw_predict(raw)
+    answer = endpoint.ask("POST", endpoint.deployment.predict_path, raw)
     headers = passed_back(answer.headers, endpoint.deployment)
     if not from_sdk:
         return Reply(answer.body, answer.status, headers)

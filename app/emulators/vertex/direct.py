@@ -12,9 +12,8 @@ import binascii
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -23,9 +22,9 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from trident.app.emulators.container import HOST
-from trident.app.emulators.report import BreachReport, seconds
+from trident.app.emulators.container import HOST, BreachReport, seconds
 from trident.app.emulators.vertex.limits import (
+    STATUSES,
     CanonicalCode,
     Deployment,
     GoogleError,
@@ -41,20 +40,7 @@ _METHOD = re.compile(r"(/[\w.]+/\w+)/?", re.ASCII)  # the platform's documents e
 _SERVICE = re.compile(r"/google\.cloud\.aiplatform\.v1(?:beta1)?\.PredictionService/(\w+)")
 _HEALTH, _SERVING = "/grpc.health.v1.Health/Check", b"\x08\x01"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-_HTTP_STATUSES = {
-    CanonicalCode.CANCELLED: 499,
-    CanonicalCode.INVALID_ARGUMENT: 400,
-    CanonicalCode.DEADLINE_EXCEEDED: 504,
-    CanonicalCode.NOT_FOUND: 404,
-    CanonicalCode.PERMISSION_DENIED: 403,
-    CanonicalCode.RESOURCE_EXHAUSTED: 429,
-    CanonicalCode.FAILED_PRECONDITION: 400,
-    CanonicalCode.ABORTED: 409,
-    CanonicalCode.UNIMPLEMENTED: 501,
-    CanonicalCode.INTERNAL: 500,
-    CanonicalCode.UNAVAILABLE: 503,
-    CanonicalCode.UNAUTHENTICATED: 401,
-}
+_HTTP_STATUSES = {code: status for status, code in STATUSES.items()} | {CanonicalCode.FAILED_PRECONDITION: 400}
 
 
 class DirectCalls:
@@ -86,14 +72,14 @@ class DirectCalls:
     def predict(self, method: str, message: bytes) -> bytes:
         """The bytes of the answer to one message. Raises GoogleError."""
         call = self._channel.unary_unary(self._method(method))
-        with _errors(self._failure):
+        with self._faults():
             answer: bytes = call(self._checked(message), timeout=self._limits.inference_s)
         return self._checked_answer(answer)
 
     def stream(self, method: str, messages: Iterator[bytes]) -> Iterator[bytes]:
         """The bytes of each answer to a stream of messages. Raises GoogleError."""
         call = self._channel.stream_stream(self._method(method))
-        with _errors(self._failure):
+        with self._faults():
             for answer in call(map(self._checked, messages), timeout=self._limits.inference_s):
                 yield self._checked_answer(answer)
 
@@ -116,29 +102,19 @@ class DirectCalls:
             raise response_too_large(self._deployment, self._limits.body_bytes)
         return answer
 
-    def _failure(self, error: grpc.RpcError) -> GoogleError:
-        code = CanonicalCode.INTERNAL
-        if error.code().value[0] in set(CanonicalCode):
-            code = CanonicalCode(error.code().value[0])
-        if code is CanonicalCode.DEADLINE_EXCEEDED:
-            self._report.add(f"a direct call: the container did not answer within {seconds(self._limits.inference_s)}")
-        return GoogleError(_HTTP_STATUSES[code], error.details() or code.name, code)
-
-
-class _errors:
-    """Turn the errors of a call to the container into what `failure` makes of them."""
-
-    def __init__(self, failure: Callable[[grpc.RpcError], GoogleError]) -> None:
-        self._failure = failure
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, grpc.RpcError):
-            raise self._failure(error) from None
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Turn the errors of a call to the container into GoogleError."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            number, code = error.code().value[0], CanonicalCode.INTERNAL
+            if number in set(CanonicalCode):
+                code = CanonicalCode(number)
+            if code is CanonicalCode.DEADLINE_EXCEEDED:
+                limit = seconds(self._limits.inference_s)
+                self._report.add(f"a direct call: the container did not answer within {limit}")
+            raise GoogleError(_HTTP_STATUSES[code], error.details() or code.name, code) from None
 
 
 def read_direct_request(body: bytes) -> tuple[str, bytes]:

@@ -144,7 +144,7 @@ class CanonicalCode(IntEnum):
 
 
 _LONGEST_MESSAGE = 64 << 10
-_STATUSES = {
+STATUSES = {
     400: CanonicalCode.INVALID_ARGUMENT,
     401: CanonicalCode.UNAUTHENTICATED,
     403: CanonicalCode.PERMISSION_DENIED,
@@ -201,6 +201,4 @@ def refused(status: int, text: str) -> GoogleError:
 
 
 def _status_of(code: int) -> CanonicalCode:
-    if code in _STATUSES:
-        return _STATUSES[code]
-    return CanonicalCode.FAILED_PRECONDITION if code in _CLIENT_ERRORS else CanonicalCode.INTERNAL
+    return STATUSES.get(code, CanonicalCode.FAILED_PRECONDITION if code in _CLIENT_ERRORS else CanonicalCode.INTERNAL)

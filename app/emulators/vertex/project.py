@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from trident.app.emulators.vertex.batch import BatchJobs
 from trident.app.emulators.vertex.container import RunningContainer
 from trident.app.emulators.vertex.endpoint import Endpoint
-from trident.app.emulators.vertex.jobs import BatchJobs
 from trident.app.emulators.vertex.limits import (
     PROJECT_NUMBER,
     CanonicalCode,

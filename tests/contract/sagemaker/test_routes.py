@@ -25,9 +25,8 @@ from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, identity_config
 from tests.waiting import until
 from trident.adapters.sagemaker.application import SageMakerApplication
-from trident.adapters.sagemaker.invocations import CUSTOM_ATTRIBUTES
-from trident.adapters.sagemaker.sessions import CLOSED_SESSION_ID, NEW_SESSION_ID, SESSION_ID
-from trident.adapters.sagemaker.settings import SageMakerSettings
+from trident.adapters.sagemaker.invocations import CLOSED_SESSION_ID, CUSTOM_ATTRIBUTES, NEW_SESSION_ID, SESSION_ID
+from trident.adapters.sagemaker.platform import SageMakerSettings
 from trident.app.emulators.sagemaker.invocation import RESPONSE_HEADERS
 from trident.app.worker.gevent_link import GeventLink
 from trident.core.engine.in_process import InferenceEngine, make_engine

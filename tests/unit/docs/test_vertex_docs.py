@@ -7,11 +7,10 @@ from dataclasses import fields
 
 from tests.project import ROOT
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
-from trident.adapters.vertex import settings as variables
+from trident.adapters.vertex import platform as variables
 from trident.adapters.vertex.application import HEADER
-from trident.adapters.vertex.platform import split_groups
+from trident.adapters.vertex.platform import PayloadKind, VertexSettings, server_options, split_groups
 from trident.adapters.vertex.predict import BINARY, Target
-from trident.adapters.vertex.settings import PayloadKind, VertexSettings, server_options
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.frontend.access import GROUPS

@@ -21,7 +21,7 @@ from trident.adapters.sagemaker.invocations import (
     other_than_v2,
     parameter_headers,
 )
-from trident.adapters.sagemaker.settings import InferenceType, PingMode, SageMakerSettings
+from trident.adapters.sagemaker.platform import InferenceType, PingMode, SageMakerSettings
 from trident.core.errors import (
     AlreadyLoaded,
     BackendFailed,

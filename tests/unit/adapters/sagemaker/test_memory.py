@@ -11,7 +11,7 @@ import pytest
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
 from tests.waiting import until
 from trident.adapters.sagemaker.layout import ModelFolder
-from trident.adapters.sagemaker.memory import (
+from trident.adapters.sagemaker.multi_model import (
     HOST,
     HOST_EXTRA,
     MemoryBudget,

@@ -20,10 +20,16 @@ from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, li
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
 from trident.adapters.sagemaker.application import SageMakerApplication
-from trident.adapters.sagemaker.memory import MemoryBudget
 from trident.adapters.sagemaker.model_states import ModelStates
-from trident.adapters.sagemaker.multi_model import LONGEST_NAME, LoadedModels, check_name, check_url, folder_of
-from trident.adapters.sagemaker.settings import PingMode, SageMakerSettings
+from trident.adapters.sagemaker.multi_model import (
+    LONGEST_NAME,
+    LoadedModels,
+    MemoryBudget,
+    check_name,
+    check_url,
+    folder_of,
+)
+from trident.adapters.sagemaker.platform import PingMode, SageMakerSettings
 from trident.core.errors import (
     AlreadyLoaded,
     InvalidRequest,
@@ -160,7 +166,7 @@ def test_an_unload_waits_for_another_unload(endpoint: Endpoint, pool: ThreadPool
     endpoint.load("a")
     with endpoint.bench.running("a"):
         first = pool.submit(endpoint.models.unload, "a")
-        until(lambda: endpoint.names() == [])
+        until(lambda: endpoint.names() == [] and waiting("unload") == 0)
         second = pool.submit(endpoint.models.unload, "a")
         until(lambda: waiting("unload") == 1)
     first.result(LIMIT_S)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.project import ROOT
 from trident.adapters.common.options import SettingRow
-from trident.adapters.sagemaker.settings import (
+from trident.adapters.sagemaker.platform import (
     EFFECTIVE_VARIABLES,
     WITHOUT_EFFECT,
     SageMakerSettings,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.adapters.vertex.vertex_bench import V2, VertexBench
 from tests.unit.core.http.streaming_engine import StreamingEngine, said
+from trident.adapters.vertex.platform import PayloadKind
 from trident.adapters.vertex.predict import (
     DEFAULT_TARGET,
     Target,
@@ -19,7 +20,6 @@ from trident.adapters.vertex.predict import (
     take_target,
     wants_stream,
 )
-from trident.adapters.vertex.settings import PayloadKind
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.http.errors import HINT_HEADER
 from trident.core.http.long_json import SLICE

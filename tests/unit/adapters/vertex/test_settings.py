@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trident.adapters.common.options import OptionText, SettingRow
-from trident.adapters.vertex.settings import VertexSettings, read_routes, server_options
+from trident.adapters.vertex.platform import VertexSettings, read_routes, server_options
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.errors import ConfigInvalid
 

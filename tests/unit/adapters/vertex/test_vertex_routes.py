@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, PUBLIC, V2, VertexBench
 from trident.adapters.common.routes import RouteAbsent
-from trident.adapters.vertex.endpoint import (
+from trident.adapters.vertex.predict import (
     SHARED_ENDPOINT_BYTES,
     Deadline,
     RedirectForbidden,

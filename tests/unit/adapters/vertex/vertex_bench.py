@@ -10,7 +10,7 @@ from werkzeug.test import Client
 
 from tests.unit.fake_engine import FakeEngine
 from trident.adapters.vertex.application import VertexApplication
-from trident.adapters.vertex.settings import VertexSettings
+from trident.adapters.vertex.platform import VertexSettings
 from trident.core.errors import ServerError
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.front_end import HttpOptions

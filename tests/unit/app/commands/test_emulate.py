@@ -17,7 +17,7 @@ from trident.app.cli import main
 from trident.app.commands import emulate_sagemaker, emulate_vertex
 from trident.app.commands.emulate import platform_of, stop_signals
 from trident.app.emulators.sagemaker.emulator import EmulatorOptions as SageMakerOptions
-from trident.app.emulators.sagemaker.hosting import Hosting
+from trident.app.emulators.sagemaker.emulator import Hosting
 from trident.app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
 from trident.app.emulators.vertex.emulator import EmulatorOptions as VertexOptions
 from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits, batch_limits

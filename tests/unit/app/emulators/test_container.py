@@ -11,11 +11,12 @@ import pytest
 
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, ScriptedContainer
 from trident.app.emulators.container import (
+    BreachReport,
     ContainerClient,
     ContainerFault,
     inherited_environment,
+    size,
 )
-from trident.app.emulators.report import BreachReport, size
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits
 
 LIMITS = PlatformLimits(body_bytes=100_000)

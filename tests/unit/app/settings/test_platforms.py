@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trident.adapters.common.options import BadOption, BadValue, SettingRow
-from trident.adapters.sagemaker.settings import SageMakerSettings
+from trident.adapters.sagemaker.platform import SageMakerSettings
 from trident.adapters.vertex.platform import split_groups
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings

@@ -21,12 +21,12 @@ from tests.unit.app.emulators.sagemaker.bidirectional_caller import Caller
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, ScriptedContainer
 from trident.app.emulators.container import (
     HOST,
+    BreachReport,
     ClientClosed,
     ContainerAnswer,
     ContainerClient,
     ContainerStream,
 )
-from trident.app.emulators.report import BreachReport
 from trident.app.emulators.sagemaker.api import RuntimeApi
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits, SingleModelEndpoint
 from trident.app.emulators.sagemaker.invocation import Invocation

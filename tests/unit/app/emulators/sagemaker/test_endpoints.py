@@ -15,8 +15,7 @@ import pytest
 from tests.unit.app.emulators.sagemaker.test_archives import archived, file
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 from tests.waiting import until
-from trident.app.emulators.container import ContainerClient, ContainerFault
-from trident.app.emulators.report import BreachReport
+from trident.app.emulators.container import BreachReport, ContainerClient, ContainerFault
 from trident.app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
 from trident.app.emulators.sagemaker.endpoint import (
     EndpointModels,
@@ -25,8 +24,7 @@ from trident.app.emulators.sagemaker.endpoint import (
     SingleModelEndpoint,
     read_model_list,
 )
-from trident.app.emulators.sagemaker.errors import ApiError
-from trident.app.emulators.sagemaker.invocation import Invocation
+from trident.app.emulators.sagemaker.invocation import ApiError, Invocation
 
 LIMITS = PlatformLimits(invoke_s=LIMIT_S, stream_s=LIMIT_S, load_s=LIMIT_S)
 ROW = Invocation({"Content-Type": "text/csv"}, b"1,2")

@@ -14,13 +14,11 @@ import pytest
 
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 from tests.waiting import until
-from trident.app.emulators.container import Container
-from trident.app.emulators.report import BreachReport
+from trident.app.emulators.container import BreachReport, Container
+from trident.app.emulators.sagemaker.emulator import Hosting
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits
-from trident.app.emulators.sagemaker.errors import ApiError
 from trident.app.emulators.sagemaker.fleet import Fleet, Machines
-from trident.app.emulators.sagemaker.hosting import Hosting
-from trident.app.emulators.sagemaker.invocation import PREFIX_AWARE_ID, SESSION, Invocation
+from trident.app.emulators.sagemaker.invocation import PREFIX_AWARE_ID, SESSION, ApiError, Invocation
 from trident.core.errors import ConfigInvalid
 
 LIMITS = PlatformLimits(connect_s=LIMIT_S, ping_s=LIMIT_S)

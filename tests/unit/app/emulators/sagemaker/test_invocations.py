@@ -9,7 +9,7 @@ from botocore.eventstream import EventStreamBuffer
 from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
-from trident.app.emulators.report import BreachReport
+from trident.app.emulators.container import BreachReport
 from trident.app.emulators.sagemaker.invocation import (
     CUSTOM_ATTRIBUTES,
     LARGEST_PART,

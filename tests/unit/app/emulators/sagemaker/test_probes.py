@@ -11,10 +11,9 @@ import pytest
 
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 from tests.waiting import until
-from trident.app.emulators.container import Container, ContainerClient
-from trident.app.emulators.report import BreachReport
+from trident.app.emulators.container import BreachReport, Container, ContainerClient
 from trident.app.emulators.sagemaker.endpoint import EndpointModels, PlatformLimits
-from trident.app.emulators.sagemaker.probes import Probes
+from trident.app.emulators.sagemaker.fleet import Probes
 
 QUICK = PlatformLimits(startup_s=0.1, ping_s=LIMIT_S, probe_interval_s=0.005)
 

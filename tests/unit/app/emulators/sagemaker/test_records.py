@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from trident.app.emulators.sagemaker.records import JsonPath, Processing, split
-from trident.app.emulators.sagemaker.transform import TransformOptions
+from trident.app.emulators.sagemaker.transform import JsonPath, Processing, TransformOptions, split
 from trident.core.errors import ConfigInvalid
 
 CSV, JSON, LINES = "text/csv", "application/json", "application/jsonlines"

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.app.emulators.scripted_container import Answer, Call, ScriptedContainer
-from trident.app.emulators.container import ContainerClient
-from trident.app.emulators.report import BreachReport
+from trident.app.emulators.container import BreachReport, ContainerClient
 from trident.app.emulators.vertex.batch import (
     BatchCounts,
     BatchInstance,

@@ -16,12 +16,11 @@ import pytest
 
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
 from tests.waiting import until
-from trident.app.emulators.container import ContainerClient
-from trident.app.emulators.report import BreachReport
+from trident.app.emulators.container import BreachReport, ContainerClient
 from trident.app.emulators.vertex.batch import BatchOptions, InstancesFormat
+from trident.app.emulators.vertex.container import Probes
 from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
 from trident.app.emulators.vertex.limits import Deployment, PlatformLimits
-from trident.app.emulators.vertex.probes import Probes
 from trident.core.errors import ConfigInvalid
 
 QUICK = PlatformLimits(deployment_s=0.2, health_interval_s=0.005, liveness_interval_s=0.02)
