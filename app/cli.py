@@ -31,7 +31,7 @@ _FUNCTIONS = {
     "request": "request.request",
     "status": "overview.status",
     "top": "overview.top",
-    "openapi": "openapi.openapi",
+    "openapi": "request.openapi",
     "bench": "bench.bench",
     "tune": "tune.tune",
     "emulate": "emulate.emulate",

@@ -34,7 +34,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
 from trident.app.bench.client import LoadClient, Target
-from trident.app.bench.plots import Point, lines, picture
+from trident.app.bench.page import Point, lines, picture
 
 PAGE = ROOT / "docs" / "scale.md"
 PICTURE = ROOT / "docs" / "pictures" / "scale.svg"

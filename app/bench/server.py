@@ -119,6 +119,21 @@ def _tree(pid: int) -> Iterator[int]:
                 yield from _tree(int(child))
 
 
+# What a server with an ONNX model and a load client import, for a process from which they are forked.
+PRELOADED = (
+    "numpy.random",
+    "trident.app.bench.client",
+    "trident.app.cli",
+    "trident.app.commands.serve",
+    "trident.app.sites.engine_start",
+    "trident.app.sites.in_process",
+    "trident.app.worker.worker",
+    "trident.core.backends.in_process",
+    "trident.core.backends.onnxruntime.backend",
+    "trident.core.backends.onnxruntime.runs",
+)
+
+
 @contextmanager
 def started(
     repository: str,

@@ -27,7 +27,7 @@ from trident.app.bench.client import LoadClient
 from trident.app.bench.measure import Difference, Level, differences, measure, pooled
 from trident.app.bench.measure import number as figure
 from trident.app.bench.requests import Inputs, Way, make_target
-from trident.app.bench.server import Server, started
+from trident.app.bench.server import PRELOADED, Server, started
 from trident.app.bench.ways import (
     AROUND_S,
     MOST_DIFFERENCE,
@@ -157,7 +157,7 @@ class Bench:
         self._most_live = _MOST_LIVE
 
     def __enter__(self) -> Bench:
-        multiprocessing.set_forkserver_preload(["trident.app.bench.preload", "trident.core.backends.openvino.compiler"])
+        multiprocessing.set_forkserver_preload([*PRELOADED, "trident.core.backends.openvino.compiler"])
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -83,24 +83,37 @@ _own = Option.of_command
 _RANGE = Kind("START:END:STEP", _range)
 _PERCENTILE = choice("percentile", *map(str, PERCENTILES))
 _FORMAT_KIND = choice("input-tensor-format", "binary", "json")
+_INPUTS = (
+    "random or zero; or a JSON file with a v2 request, a golden one, or perf_analyzer's data; or a folder of such "
+    "files, or of bytes named as inputs. Default random."
+)
+_RATES = "Requests sent in a second; a latency counts from the time at which its request should have left."
 OPTIONS = {
     each.flag: each
     for each in (
         _own("model-name", TEXT, "", "The model, as the word before the options; -m."),
         _own("model-version", TEXT, "", "Default the latest; -x."),
-        _own("url", TEXT, (), f"Address of the server, default {DEFAULT_URL}; two are compared; -u.", repeatable=True),
+        _own(
+            "url",
+            TEXT,
+            (),
+            f"Of the server, default {DEFAULT_URL}, localhost:8001 for gRPC; two are compared; -u.",
+            repeatable=True,
+        ),
         _own("protocol", choice("protocol", "http", "grpc", *PLATFORMS), "http", "Default http; -i."),
         _own("repository", TEXT, "", "A server is started for the model in this repository."),
         _own("v2-url", TEXT, "", "Port with the v2 routes beside a platform's port; default the address itself."),
         _own("batch-size", integer(1), 1, "Items in a request; default 1; -b."),
         _own("shape", TEXT, (), "INPUT:3,224,224, without the batch dimension.", repeatable=True),
-        _own("input-data", Kind("random|zero|PATH", str, ("random", "zero"), FILE.paths), "random", "What is sent."),
+        _own("input-data", Kind("random|zero|PATH", str, ("random", "zero"), FILE.paths), "random", _INPUTS),
         _own("input-tensor-format", _FORMAT_KIND, "binary", "Of HTTP; default binary."),
         _own("output-tensor-format", _FORMAT_KIND, "binary", "Of HTTP; default binary."),
-        _own("streaming", SWITCH, False, "Use ModelStreamInfer, or generate_stream over HTTP."),
+        _own("streaming", SWITCH, False, "ModelStreamInfer; over HTTP generate_stream."),
         _own("header", Kind("NAME:VALUE", _header), (), "A header or metadata of each request; -H.", repeatable=True),
-        _own("concurrency-range", _RANGE, (), "Requests under way; default doubled while that gains."),
-        _own("request-rate-range", _RANGE, (), "Requests sent in a second, however long answers take."),
+        _own(
+            "concurrency-range", _RANGE, (), "Requests under way; default 1, 2, 4, ... until a doubling gains nothing."
+        ),
+        _own("request-rate-range", _RANGE, (), _RATES),
         _own("request-distribution", choice("d", "constant", "poisson"), "constant", "Of the rate; default constant."),
         _own("measurement-interval", integer(50), 5000, "Milliseconds of a level; default 5000; -p."),
         _own("percentile", _PERCENTILE, "99", "Of the limit and the plots; default 99."),

@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import re
 from argparse import Action, ArgumentParser, _SubParsersAction
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import shtab
 
 from trident.adapters.common.options import FILE, REPOSITORY, SWITCH, TEXT, BadOption, Kind, Option, Paths
 from trident.adapters.platforms import BUILT_IN
-from trident.app.commands import bench as bench_command
 from trident.app.commands import emulate_azureml as azureml
 from trident.app.commands import emulate_sagemaker as sagemaker
 from trident.app.commands import emulate_vertex as vertex_options
-from trident.app.commands import import_model as import_command
-from trident.app.commands import init as init_command
-from trident.app.commands import overview
-from trident.app.commands import request as request_command
-from trident.app.commands import trace as trace_command
-from trident.app.commands import tune as tune_command
-from trident.app.commands import validate as validate_options
 from trident.app.commands.doctor import JSON
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
-from trident.app.settings.usage import HELP_TOPIC
+from trident.app.settings.usage import COMMAND_LINES, HELP_TOPIC, options_of
 
 SHELLS = ("bash", "zsh", "fish")
 _NO_EFFECT = "Accepted for tritonserver command lines, without effect."
@@ -93,33 +85,35 @@ _SERVE = (
 _SAGEMAKER = (*sagemaker.ACCEPTED, _HELP)
 _VERTEX = (*vertex_options.ACCEPTED, _HELP)
 _AZUREML = (*azureml.ACCEPTED, _HELP)
-COMMANDS = (
+_OPERANDS = {
+    **{"serve": _SOURCE, "import": _SOURCE, "validate": REPOSITORY, "doctor": REPOSITORY},
+    **{"request": _URL, "status": _URL, "top": _URL, "bench": FILE, "trace": FILE},
+    "openapi": Kind("platform", TEXT.parse, _PLATFORMS),
+    "completion": Kind("shell", TEXT.parse, SHELLS),
+    **{"emulate sagemaker": _SOURCE, "emulate vertex": _ARTIFACTS, "emulate azureml": _FOLDER},
+}
+_OPTIONS: dict[str, Iterable[Option]] = {
     # A command line that begins with an option has no command.
-    Command("", "", (*_SERVE, _VERSION)),
-    Command("serve", "Serve the models of a repository, or a model as it is", _SERVE, _SOURCE),
-    Command("import", "Make a model from what another program wrote", (*import_command.ACCEPTED, _HELP), _SOURCE),
-    Command("init", "Write a Python model to begin with", (*init_command.ACCEPTED, _HELP)),
-    Command("validate", "Print every problem of every model", (*validate_options.ACCEPTED, _HELP), REPOSITORY),
-    Command("doctor", "Check whether this machine can serve", (JSON, *_SERVE), REPOSITORY),
-    Command("request", "Print a request to a model, ready to be copied", (*request_command.ACCEPTED, _HELP), _URL),
-    Command("status", "Print how a server and its models are", (*overview.STATUS_OPTIONS, _HELP), _URL),
-    Command("top", "Show what the models of a server do", (*overview.TOP_OPTIONS, _HELP), _URL),
-    Command("openapi", "Print the OpenAPI document of the routes", _SERVE, Kind("platform", TEXT.parse, _PLATFORMS)),
-    Command("bench", "Put load on a model and measure it", (*bench_command.ACCEPTED, _HELP), FILE),
-    Command("tune", "Find how to run a model for a latency", (*tune_command.ACCEPTED, _HELP)),
+    "": (*_SERVE, _VERSION),
+    **{"serve": _SERVE, "doctor": (JSON, *_SERVE), "openapi": _SERVE, "completion": (_HELP,), "version": ()},
     # The options of a platform may stand before its name.
-    Command(
-        "emulate",
-        "Run an endpoint of a platform on this machine",
-        {each.flag: each for each in (*_AZUREML, *_VERTEX, *_SAGEMAKER)}.values(),
-    ),
-    Command("emulate sagemaker", "Run a SageMaker endpoint on this machine", _SAGEMAKER, _SOURCE),
-    Command("emulate vertex", "Run a Vertex AI endpoint on this machine", _VERTEX, _ARTIFACTS),
-    Command("emulate azureml", "Run an Azure ML endpoint on this machine", _AZUREML, _FOLDER),
-    Command("trace", "Show the requests of a trace file as trees", (*trace_command.ACCEPTED, _HELP), FILE),
-    Command("completion", "Print the completion script of a shell", (_HELP,), Kind("shell", TEXT.parse, SHELLS)),
-    Command("version", "Print the version"),
-)
+    "emulate": {each.flag: each for each in (*_AZUREML, *_VERTEX, *_SAGEMAKER)}.values(),
+    **{"emulate sagemaker": _SAGEMAKER, "emulate vertex": _VERTEX, "emulate azureml": _AZUREML},
+}
+
+
+def _commands() -> Iterator[Command]:
+    lines = {"": "", "emulate": "run an endpoint of a platform on this machine"}
+    for line, what in COMMAND_LINES:
+        words = line.split()
+        lines[" ".join(words[: 2 if words[0] == "emulate" else 1])] = what
+    for name, what in lines.items():
+        if not name.startswith("-"):
+            options = _OPTIONS[name] if name in _OPTIONS else (*options_of(name), _HELP)
+            yield Command(name, what, options, _OPERANDS.get(name))
+
+
+COMMANDS = tuple(_commands())
 
 
 def completion(arguments: Sequence[str]) -> int:

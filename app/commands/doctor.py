@@ -52,7 +52,7 @@ from trident.core.observability.hardware import DriverReading, MemoryState, host
 from trident.core.observability.log import LogOptions, configure_logging
 from trident.core.repository.location import Scheme, parse_location
 
-JSON = Option(flag="json", kind=SWITCH, help="Print the report as JSON.", own=True)
+JSON = Option.of_command("json", SWITCH, False, "Print the report as JSON.")
 _JSON_FLAG = f"--{JSON.flag}"
 _URLS = ("http://", "https://")
 

@@ -240,14 +240,11 @@ def _cells(row: Row, seconds: float | None) -> Sequence[str]:
 
 # --- the commands
 
-_SORT = Option(
-    flag="sort", kind=choice("sort", *_SORTS), default="requests", own=True, help="The order; default requests."
-)
-_JSON = Option(flag="json", kind=SWITCH, default=False, own=True, help="Print JSON.")
-_INTERVAL = Option(
-    flag="interval", kind=number(0.1), default=2.0, own=True, help="Seconds from one page to the next; default 2."
-)
-_COUNT = Option(flag="count", kind=integer(0), default=0, own=True, help="End after this many pages; default 0, never.")
+_own = Option.of_command
+_SORT = _own("sort", choice("sort", *_SORTS), "requests", "The order; default requests.")
+_JSON = _own("json", SWITCH, False, "Print JSON.")
+_INTERVAL = _own("interval", number(0.1), 2.0, "Seconds from one page to the next; default 2.")
+_COUNT = _own("count", integer(0), 0, "End after this many pages; default 0, never.")
 STATUS_OPTIONS = (_JSON, _SORT)
 TOP_OPTIONS = (_INTERVAL, _COUNT, _SORT)
 

@@ -1,35 +1,35 @@
-"""`trident request`: prints a request to a model of a server that runs, ready to be copied."""
+"""`trident request` prints a request to a model of a server that runs, `trident openapi` the document of the routes."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Sequence
+from typing import cast
 from urllib.parse import quote, urlsplit
 
-from trident.adapters.common.options import TEXT, BadOption, Option, choice
+from trident.adapters.common.options import TEXT, BadOption, Option, choice, options_by_field
+from trident.adapters.platforms import VARIABLE, platforms
 from trident.app.commands.server_answers import TOKEN as TOKEN_VARIABLE
 from trident.app.commands.server_answers import Ask, NoAnswer, ask, server_url
 from trident.app.process.environment import process_environment
+from trident.app.settings.reading import read_settings
 from trident.app.settings.sources import read_values
+from trident.app.version import VERSION
 from trident.core.config.spec import ModelSpec
 from trident.core.http.sample_request import FORMS, TOKEN, Place, make_sample, parse_shape, write_request
 
-_FORM = Option(
-    flag="form", kind=choice("form", *FORMS), default="curl", own=True, help="What the request is for; default curl."
+_own = Option.of_command
+_FORMS = (
+    "curl, curl-binary, http or grpc (Triton's clients for Python), perf-analyzer (a file for its --input-data), or a "
+    "platform (its SDK for Python); default curl."
 )
-_SHAPE = Option(
-    flag="shape",
-    kind=TEXT,
-    default=(),
-    repeatable=True,
-    own=True,
-    help="INPUT:1,16, the shape of an input as it is sent; an optional input is sent if it has one.",
-)
-_VERSION = Option(flag="model-version", kind=TEXT, default="", own=True, help="Default the latest.")
-_GRPC = Option(
-    flag="grpc-url", kind=TEXT, default="", own=True, help="HOST:PORT of the gRPC port; default port 8001 of the host."
-)
+_SHAPES = "INPUT:1,16, the shape of an input as it is sent; an optional input is sent if it has one."
+_FORM = _own("form", choice("form", *FORMS), "curl", _FORMS)
+_SHAPE = _own("shape", TEXT, (), _SHAPES, repeatable=True)
+_VERSION = _own("model-version", TEXT, "", "Default the latest.")
+_GRPC = _own("grpc-url", TEXT, "", "HOST:PORT of the gRPC port; default port 8001 of the host.")
 ACCEPTED = (_FORM, _SHAPE, _VERSION, _GRPC)
 _OK = 200
 
@@ -79,3 +79,31 @@ def _spec(url: str, model: str, version: str, ask: Ask) -> ModelSpec:
         return resolve_model_spec(config, int(version or 0), {})
     except (ParseError, KeyError, ValueError) as error:
         raise BadOption(f"{place} is no model configuration: {error}") from None
+
+
+def openapi(arguments: Sequence[str]) -> int:
+    """Print the document. The arguments are perhaps a platform, and options of serve.
+
+    Returns 0. Raises BadOption.
+    """
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    options = list(arguments[1:] if name else arguments)
+    known = {each.name: each for each in platforms(process_environment().get(VARIABLE, ""))}
+    if name and name not in known:
+        raise BadOption(f"there is no platform '{name}'; the platforms are {', '.join(known)}")
+    flag = options_by_field(known[name].options)[known[name].switch].flag if name else "allow-http"
+    settings = read_settings([*options, f"--{flag}=true"], needs_repository=False)
+    # The applications are those of a server: they alone know their routes. No model is loaded.
+    from trident.app.sites.applications import Applications, make_thread_bridge
+    from trident.app.sites.engine_start import engine_options
+    from trident.core.engine.in_process import make_engine
+    from trident.core.http.application import V2Application
+    from trident.core.http.openapi import openapi_document
+
+    applications = Applications(settings, make_engine(engine_options(settings)), make_thread_bridge)
+    ports = {each.name: own.port for each, own in settings.open_platforms.items()}
+    application = cast(V2Application, applications.by_port()[ports.get(name, settings.http_port)])
+    title = known[name].title if name else settings.server_id
+    document = openapi_document(title, VERSION, application.documented_routes(), options=application.options)
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    return 0

@@ -1,4 +1,4 @@
-"""The requests of a trace file, as trees of spans.
+"""`trident trace`: the requests of a trace file, of this server or of Triton, as trees of spans.
 
 Source: docs/spec/trace-and-log.md section 3.
 """
@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trident.adapters.common.options import TEXT, BadOption, BadValue, Option, integer
-from trident.app.settings.sources import CommandLine
+from trident.adapters.common.options import TEXT, BadOption, Option, integer
+from trident.app.settings.sources import read_values
 from trident.core.observability.log import escaped
 
 _FRONT_END = {
@@ -172,33 +172,21 @@ def _bar(span: Span, root: Span) -> str:
     return " " * start + "█" * (end - start)
 
 
-# It reads the files of this server and those of Triton. Source: docs/spec/trace-and-log.md section 3.
-
-
 _REQUEST = Option(flag="request", kind=TEXT, help="Show only requests with this id.")
-_SLOWEST = Option(
-    flag="slowest",
-    kind=integer(1),
-    help="Show only this many requests, those that took longest first.",
-)
+_SLOWEST = Option(flag="slowest", kind=integer(1), help="Show only this many requests, those that took longest first.")
 ACCEPTED = (_REQUEST, _SLOWEST)
 
 
 def trace(arguments: Sequence[str]) -> int:
     """Print the trees. Returns 0. Raises BadOption, also for a file that cannot be read."""
-    given, files = CommandLine(ACCEPTED).split(arguments)
+    values, files = read_values(ACCEPTED, arguments)
     if len(files) != 1:
         raise BadOption("one trace file is expected: trident trace FILE")
     requests = read_requests(Path(files[0]))
-    for option, text in given:
-        try:
-            value = option.kind.parse(text)
-        except BadValue as error:
-            raise BadOption.of(f"--{option.flag}", str(error)) from None
-        if option is _REQUEST:
-            requests = [request for request in requests if request.request_id == value]
-        else:
-            requests = sorted(requests, key=lambda request: -request.span.duration_ns)[:value]
+    if values[_REQUEST.flag]:
+        requests = [request for request in requests if request.request_id == values[_REQUEST.flag]]
+    if values[_SLOWEST.flag]:
+        requests = sorted(requests, key=lambda request: -request.span.duration_ns)[: values[_SLOWEST.flag]]
     if not requests:
         raise BadOption(f"{files[0]} has no such request")
     sys.stdout.write("\n".join(draw(request.span) for request in requests))

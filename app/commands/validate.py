@@ -53,39 +53,16 @@ from trident.core.repository.repository import ModelDirectory, scan_repository, 
 from trident.core.repository.sources import Fetched, Source, SourceFile, SourceOpener
 
 _log = logging.getLogger("trident.validate")
-_FORMAT = Option(
-    flag="format",
-    kind=choice("format", "text", "json"),
-    help="Format of the report.",
-    default="text",
+_own = Option.of_command
+_GRAPHS = (
+    "Draw the valid ensembles to the standard output, and write the report to the error output. dot is graphviz's."
 )
-_GRAPH = Option(
-    flag="graph",
-    kind=choice("graph", "text", "dot"),
-    help="Draw the valid ensembles to the standard output, and write the report to the error output. "
-    "dot is graphviz's language.",
-    default="",
-)
-_RUN = Option(
-    flag="run",
-    kind=SWITCH,
-    help="Also run the initialize and finalize of models in Python, each in a process of its own; without it, they are "
-    "only imported.",
-    default=False,
-)
-_REPORTED = (
-    _FORMAT,
-    _GRAPH,
-    _RUN,
-    *(
-        SERVER_OPTIONS[name]
-        for name in (
-            *("model_config_name", "disable_auto_complete_config"),
-            *("backend_config", "backend_directory", "gpu_missing"),
-        )
-    ),
-)
-ACCEPTED = (*_REPORTED, *CACHE_OPTIONS)
+_RUNS = "Also run initialize and finalize of models in Python, each in its process; without it, they are only imported."
+_FORMAT = _own("format", choice("format", "text", "json"), "text", "Of the report; default text.")
+_GRAPH = _own("graph", choice("graph", "text", "dot"), "", _GRAPHS)
+_RUN = _own("run", SWITCH, False, _RUNS)
+_OF_SERVE = ("model_config_name", "disable_auto_complete_config", "backend_config", "backend_directory", "gpu_missing")
+ACCEPTED = (_FORMAT, _GRAPH, _RUN, *(SERVER_OPTIONS[name] for name in _OF_SERVE), *CACHE_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,10 @@
 """The help texts of `trident emulate`."""
 
-EMULATE_COMMANDS = """\
-       trident emulate sagemaker MODEL                  run a SageMaker endpoint on this machine, to try a model
-       trident emulate vertex MODEL                     the same for Vertex AI and its batch prediction
-       trident emulate azureml MODEL                    the same for Azure ML
-"""
-
+EMULATE_LINES = (
+    ("emulate sagemaker MODEL", "run a SageMaker endpoint on this machine, to try a model"),
+    ("emulate vertex MODEL", "the same for Vertex AI and its batch prediction"),
+    ("emulate azureml MODEL", "the same for Azure ML"),
+)
 EMULATE_USAGE = """\
 Usage: trident emulate sagemaker [--multi-model] [options] MODEL
        trident emulate sagemaker --batch=INPUT --output=DIR [options] MODEL

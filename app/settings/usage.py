@@ -1,59 +1,42 @@
-"""The help texts of the command `trident`."""
+"""The help texts of the command `trident`. Those of options are in their rows, beside the command that takes them."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
+from importlib import import_module
 from itertools import groupby
 
 from trident.adapters.common.options import BadOption, Kind, Option
-from trident.app.emulators.usage import EMULATE_COMMANDS, EMULATE_USAGE
+from trident.app.emulators.usage import EMULATE_LINES, EMULATE_USAGE
 from trident.app.settings.groups import PLATFORMS, UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 
-_WIDTH = 100
+# The command lines, each with what it does.
+COMMAND_LINES = (
+    ("serve REPO|FILE [options]", "serve the models of a repository, or a model as it is"),
+    ("import SOURCE [options]", "make a model in a repository from what another program wrote"),
+    ("init NAME", "write a Python model that serves, to begin with"),
+    ("validate REPO [REPO ...]", "print every problem of every model, without a server"),
+    ("doctor REPO [options]", "print whether this machine can serve the models, and cures"),
+    ("request MODEL [URL]", "print a request to a model of a server, ready to be copied"),
+    ("status [URL]", "print how a server and its models are, and what they did"),
+    ("top [URL]", "the same again and again, as it changes"),
+    ("openapi [PLATFORM]", "print the OpenAPI document of the routes"),
+    ("bench MODEL [options]", "put load on a model, measure it, and compare two servers"),
+    ("tune MODEL --repository=REPO --p99=20ms", "find how to run a model for a latency"),
+    *EMULATE_LINES,
+    ("trace FILE", "show the requests of a trace file as trees, with their times"),
+    ("completion bash|zsh|fish", "print a script by which the shell completes these commands"),
+    ("version", "print the version, as trident --version does"),
+    ("--help", "print this, or after a command its options"),
+)
+USAGE = "Usage: "
+USAGE += "       ".join(f"trident {line:<39}  {what}\n" for line, what in COMMAND_LINES)
+USAGE += "\nOptions without a command mean serve, so that a tritonserver command line works unchanged.\n"
 
-USAGE = """\
-Usage: trident serve REPO|FILE [options]                serve the models of a repository, or a model as it is
-       trident import SOURCE [options]                  make a model in a repository from what another program wrote
-       trident init NAME                                write a Python model that serves, to begin with
-       trident validate REPO [REPO ...]                 print every problem of every model, without a server
-       trident doctor REPO [options]                    print whether this machine can serve the models, and cures
-"""
-USAGE += """\
-       trident request MODEL [URL]                      print a request to a model of a server, ready to be copied
-       trident status [URL]                             print how a server and its models are, and what they did
-       trident top [URL]                                the same again and again, as it changes
-       trident openapi [PLATFORM]                       print the OpenAPI document of the routes
-       trident bench MODEL [options]                    put load on a model, measure it, and compare two servers
-       trident tune MODEL --repository=REPO --p99=20ms  find how to run a model for a latency
-"""
-USAGE += EMULATE_COMMANDS
-USAGE += """\
-       trident trace FILE                               show the requests of a trace file as trees, with their times
-       trident completion bash|zsh|fish                 print a script by which the shell completes these commands
-       trident version                                  print the version, as trident --version does
-       trident --help
-
-Options without a command mean serve, so that a tritonserver command line works unchanged.
-`trident serve --help`, `trident validate --help`, `trident doctor --help` and `trident emulate --help` list the options
-of each command.
-"""
-
-VALIDATE_USAGE = """\
-Usage: trident validate [options] REPO [REPO ...]
-
-Prints every problem of every model as path, message and hint; exits with status 1 if there is one, otherwise 0. A
-repository is a folder, s3://bucket/prefix, gs://bucket/prefix or as://account/container/prefix.
-
-  --format=text|json                              default text
-  --model-config-name=string                      use configs/<name>.pbtxt of a model if it exists
-  --disable-auto-complete-config                  take each configuration as written
-  --backend-config=[<backend>,]<setting>=<value>  repeatable; as for serve
-  --model-cache-directory=string                  as for serve, and by default the same
-  --model-cache-bytes=integer                     as for serve
-"""
-
-IMPORT_USAGE = """\
+_PLATFORMS = [each.name for each in PLATFORMS]
+_IMPORT = """\
 Usage: trident import [options] SOURCE
 
 Makes a model in a repository from a file or folder of another program, runs it once, compares its answer with that of
@@ -65,28 +48,21 @@ gs://bucket/key or as://account/container/key. These are recognised, by what is 
   MLflow folders; TorchServe archives (.mar); Hugging Face folders with an ONNX model; folders of BentoML, KServe and
   MLServer with one model; models and repositories of Triton
 
-  --name=string                   of the model; default as the source is called
-  --repository=string             default models
-  --dry-run                       show the files and the configuration, and make nothing
-  --input=DATATYPE:SHAPE          FP32:1,16, the next argument of a model that does not say what it takes; repeatable
-  --trust-pickle                  read pickles, and run the code of an archive: it can do all that you can
-  --python=string                 the interpreter that has the source's framework; default this one
-  --link                          link to the files instead of copying them
-  --no-run                        neither run the model nor compare it
-  --model-cache-directory=string  as for serve, and by default the same
-  --model-cache-bytes=integer     as for serve
-
 Exits with status 1 if the model does not load, fails, or answers otherwise than the original.
 """
-
-INIT_USAGE = """\
+_INIT = """\
 Usage: trident init [--repository=models] NAME
 
 Writes a Python model called NAME: model.py, config.pbtxt and a golden request. It serves as it stands, and with
 `trident serve models --reload` each change of it within a second.
 """
+_VALIDATE = """\
+Usage: trident validate [options] REPO [REPO ...]
 
-DOCTOR_USAGE = """\
+Prints every problem of every model as path, message and hint; exits with status 1 if there is one, otherwise 0. A
+repository is a folder, s3://bucket/prefix, gs://bucket/prefix or as://account/container/prefix.
+"""
+_DOCTOR = """\
 Usage: trident doctor [--json] [REPO ...] [options of serve]
        trident doctor [--json] [--metrics-port=integer] URL ...
 
@@ -102,54 +78,35 @@ why, its version, its clock, its models with their requests and times, and its m
 
 All options of `trident serve --help` have the same meaning here. Without a repository the machine alone is checked.
 """
-
-_PLATFORMS = [each.name for each in PLATFORMS]
-REQUEST_USAGE = f"""\
+_REQUEST = """\
 Usage: trident request [options] MODEL [URL]
 
 Prints a request to a model of the server at URL, by default http://localhost:8000, made from what the model takes: it
 works as it stands. Any server of Triton's protocol will do. If the variable TOKEN is set, its value is sent as a bearer
 token, and the request reads it from there as well.
-
-  --form=FORM             curl (the default), curl-binary, http and grpc (Triton's clients for Python), perf-analyzer (a
-                          file for its --input-data), or the SDK of a platform for Python: {", ".join(_PLATFORMS)}
-  --shape=INPUT:1,16      the shape of an input as it is sent; also sends an optional input; repeatable
-  --model-version=string  default the latest
-  --grpc-url=HOST:PORT    of the gRPC port; default port 8001 of the host in URL
 """
-
-STATUS_USAGE = """\
+_STATUS = """\
 Usage: trident status [options] [URL]
 
 Prints whether the server at URL, by default http://localhost:8000, is ready, and if not why; and for each version of a
 model its state, and since the start of the server the requests, failures, mean latency, share of the time in the queue
 and mean batch size. Any server of Triton's protocol will do. Exits with status 0 if the server is ready, otherwise 1.
 If the variable TOKEN is set, its value is sent as a bearer token.
-
-  --json        the same as JSON
-  --sort=ORDER  requests (the default), latency, queue, failures or name
 """
-
-TOP_USAGE = """\
+_TOP = """\
 Usage: trident top [options] [URL]
 
 Prints what `trident status` does for the time since the page before, again and again: on a terminal in place, until
 Ctrl-C. An arrow marks the slowest model.
-
-  --interval=seconds  from one page to the next; default 2
-  --count=integer     end after this many pages; default 0, never
-  --sort=ORDER        requests (the default), latency, queue, failures or name
 """
-
-OPENAPI_USAGE = f"""\
+_OPENAPI = f"""\
 Usage: trident openapi [{"|".join(_PLATFORMS)}] [options of serve]
 
 Prints the OpenAPI 3.1 document of the routes of the HTTP port, or of a platform's port, without a server. The settings
 are those that serve would have with these options and variables. A server has its own at /v2/docs/openapi.json, and
 one for each model.
 """
-
-BENCH_USAGE = f"""\
+_BENCH = """\
 Usage: trident bench MODEL [--url=URL] [options]                 load on a server that runs
        trident bench MODEL --repository=REPO [options]           a server is started for it
        trident bench MODEL --url=FIRST --url=SECOND [options]    both in 20 turns, and the difference
@@ -158,65 +115,22 @@ Usage: trident bench MODEL [--url=URL] [options]                 load on a serve
 Measures a model of any server of Triton's protocol at several loads; prints a table, the knee, and what a difference is
 worth; writes bench-MODEL.json and bench-MODEL.html. Ctrl-C keeps what was measured. If the variable TOKEN is set, its
 value is sent as a bearer token.
-
-  load
-  --concurrency-range=START:END:STEP   requests under way; by default 1, 2, 4, ... until a doubling gains nothing
-  --request-rate-range=START:END:STEP  requests sent in a second, however long answers take; a latency is counted from
-                                       the time at which the request should have left
-  --request-distribution=WORD          of the rate: constant (the default) or poisson
-  --measurement-interval=ms, -p        of each level; default 5000
-  --latency-threshold=ms, -l           a sweep ends above it; of the percentile --percentile, default 99
-  --processes=integer                  of the client; default 1, and 2 from 8 cores
-
-  requests
-  --protocol=WORD, -i                  http (the default), grpc, or a platform's port: {", ".join(_PLATFORMS)}
-  --streaming                          ModelStreamInfer; over HTTP generate_stream
-  --input-data=random|zero|PATH        default random; or a JSON file with a v2 request, a golden one, or
-                                       perf_analyzer's data; or a folder of such files, or of bytes named as inputs
-  --input-tensor-format=WORD           binary (the default) or json; --output-tensor-format likewise
-  --batch-size=integer, -b             items in a request; default 1
-  --shape=INPUT:3,224,224              without the batch dimension; repeatable
-  --header=NAME:VALUE, -H              repeatable
-  --model-name, -m; --model-version, -x
-
-  server
-  --url=URL, -u                        default http://localhost:8000, localhost:8001 for gRPC
-  --v2-url=URL                         port with configuration and statistics, if --url is a platform's
-
-  files
-  --output=FOLDER/NAME                 of the .json and .html; empty for none
-  --latency-report-file=FILE, -f       CSV with the columns of perf_analyzer
 """
-
-TUNE_USAGE = """\
+_TUNE = """\
 Usage: trident tune MODEL --repository=REPO --p99=20ms [options]
 
 Finds the backend, instances, threads, batch size, queue delay and padding with which a model answers most requests
 while 99 of 100 keep the latency. Each way is measured in a server of its own with a copy of the model; the model and
 servers that run are not touched. Writes MODEL-tuned/config.pbtxt, with the reasons as comments, tune.html and
 tune.json. Ctrl-C keeps what was measured.
-
-  --throughput=requests/s           that are enough: then the way that takes the fewest threads
-  --budget=duration                 how long it may take; default 10m
-  --memory=MB                       that a server may have
-  --precision=same|lower            lower: also bfloat16 or FP16 where the answers stay near; default same
-  --longest=integer                 that clients send of a variable dimension: lengths up to it may be padded
-  --protocol=http|grpc              default http
-  --input-data, --batch-size, --shape   as for `trident bench`
-  --output=FOLDER                   default MODEL-tuned
 """
-
-TRACE_USAGE = """\
+_TRACE = """\
 Usage: trident trace [options] FILE
 
 Prints each request of a trace file, of this server or of Triton, as a tree: a line for each model and each part of its
 work, with its duration and a bar that shows when in the request it was. The server may still be writing the file.
-
-  --request=string   only requests with this id
-  --slowest=integer  only this many requests, those that took longest first
 """
-
-COMPLETION_USAGE = """\
+_COMPLETION = """\
 Usage: trident completion bash|zsh|fish
 
 Prints a script by which the shell completes the commands, options and values of trident, and the paths of repositories.
@@ -227,6 +141,61 @@ Prints a script by which the shell completes the commands, options and values of
   fish: trident completion fish > ~/.config/fish/completions/trident.fish
 """
 
+# Of each command its text, and where its options are in app/commands.
+_TEXTS = {
+    "import": (_IMPORT, "import_model.ACCEPTED"),
+    "init": (_INIT, ""),
+    "validate": (_VALIDATE, "validate.ACCEPTED"),
+    "doctor": (_DOCTOR, ""),
+    "request": (_REQUEST, "request.ACCEPTED"),
+    "status": (_STATUS, "overview.STATUS_OPTIONS"),
+    "top": (_TOP, "overview.TOP_OPTIONS"),
+    "openapi": (_OPENAPI, ""),
+    "bench": (_BENCH, "bench.ACCEPTED"),
+    "tune": (_TUNE, "tune.ACCEPTED"),
+    "emulate": (EMULATE_USAGE, ""),
+    "trace": (_TRACE, "trace.ACCEPTED"),
+    "completion": (_COMPLETION, ""),
+}
+
+
+def usage(command: str, topic: str = "") -> str:
+    """The text of `trident COMMAND --help=TOPIC`; for any other word that of `trident --help`.
+
+    Only the options of serve have topics, see `HELP_TOPIC`; raises BadOption for another.
+    """
+    if command == "serve" or (command == "doctor" and topic):
+        return serve_usage(topic)
+    text, _ = _TEXTS.get(command, (USAGE, ""))
+    options = options_of(command)
+    return f"{text}\n{_table(options)}" if options else text
+
+
+def options_of(command: str) -> tuple[Option, ...]:
+    """The options of a command that has none of serve's; imports its module."""
+    module, _, name = _TEXTS.get(command, ("", ""))[1].partition(".")
+    options: tuple[Option, ...] = getattr(import_module(f"trident.app.commands.{module}"), name) if module else ()
+    return options
+
+
+def _table(options: Iterable[Option]) -> str:
+    """The options with their texts beside them."""
+    rows = {f"--{each.flag}={each.kind.name}" if each.takes_value else f"--{each.flag}": each for each in options}
+    width = min(32, max(map(len, rows)))
+    lines = []
+    for spelling, each in rows.items():
+        first, margin = f"  {spelling:<{width}}  ", " " * (width + 4)
+        if len(spelling) > width:
+            lines.append(f"  {spelling}")
+            first = margin
+        text = each.help + (" Repeatable." if each.repeatable else "")
+        lines += textwrap.wrap(text, _WIDE, initial_indent=first, subsequent_indent=margin, break_on_hyphens=False)
+    return "\n".join(lines) + "\n"
+
+
+# --- serve
+
+_WIDTH, _WIDE = 100, 120
 _SERVE_HEAD = """\
 Usage: trident serve [options] REPO [REPO ...]
        trident serve --model-repository=REPO [options]
@@ -259,33 +228,6 @@ _COMMON = (
 _ALL = "all"
 _COMPATIBILITY = "Accepted for compatibility with tritonserver, without effect"
 _WITHOUT_EFFECT = "without-effect"
-
-
-_USAGES = {
-    "import": IMPORT_USAGE,
-    "init": INIT_USAGE,
-    "validate": VALIDATE_USAGE,
-    "doctor": DOCTOR_USAGE,
-    "request": REQUEST_USAGE,
-    "status": STATUS_USAGE,
-    "top": TOP_USAGE,
-    "openapi": OPENAPI_USAGE,
-    "bench": BENCH_USAGE,
-    "tune": TUNE_USAGE,
-    "emulate": EMULATE_USAGE,
-    "trace": TRACE_USAGE,
-    "completion": COMPLETION_USAGE,
-}
-
-
-def usage(command: str, topic: str = "") -> str:
-    """The text of `trident COMMAND --help=TOPIC`; for any other word that of `trident --help`.
-
-    Only the options of serve have topics, see `HELP_TOPIC`; raises BadOption for another.
-    """
-    if command == "serve" or (command == "doctor" and topic):
-        return serve_usage(topic)
-    return _USAGES.get(command, USAGE)
 
 
 def serve_usage(topic: str = "") -> str:

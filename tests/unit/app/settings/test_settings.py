@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from trident.adapters.common.options import BadOption, SettingRow
-from trident.app.emulators.usage import EMULATE_USAGE
+from trident.app.cli import COMMANDS
 from trident.app.settings.groups import UNUSED_OPTIONS, BackendSettings, LoggingSettings, split_backend_settings
 from trident.app.settings.reading import CloudCache, read_cloud_cache, read_settings, with_repositories
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings, cache_directory
-from trident.app.settings.usage import HELP_TOPIC, USAGE, serve_usage
+from trident.app.settings.usage import HELP_TOPIC, serve_usage, usage
 from trident.core.observability.log import LogOptions
 from trident.core.response_cache.redis_options import RedisOptions
 from trident.core.scheduling.resource_limit import ResourceLimit
@@ -121,7 +121,9 @@ def test_every_option_is_in_the_help_text() -> None:
     for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS):
         assert {f"--{name}" for name in each.names if each.flag} <= words
     assert all(each.variable in text for each in SERVER_OPTIONS.values())
-    assert max(map(len, (serve_usage() + text + USAGE + EMULATE_USAGE).split("\n"))) <= 120
+    pages = [text, *(usage(command) for command in ("", *COMMANDS))]
+    assert max(map(len, "\n".join(pages).split("\n"))) <= 120
+    assert "  --measurement-interval=integer    Milliseconds of a level; default 5000; -p.\n" in usage("bench")
 
 
 def test_the_help_of_serve_has_fifteen_options_and_the_names_of_the_groups() -> None:

@@ -1,4 +1,4 @@
-"""Plots as SVG: rows of bars, as a file of its own."""
+"""The page of a measurement: rows of bars as SVG, as a file of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from trident.app.bench.plots import picture, rows
+from trident.app.bench.page import picture, rows
 
 
 def test_rows_are_as_long_as_their_values_and_a_mark_fits() -> None:
