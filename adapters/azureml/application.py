@@ -16,8 +16,7 @@ from trident.core.http.application import InferPath, V2Application
 from trident.core.http.dataplane import infer_body, one_response, read_body
 from trident.core.http.front_end import PROBE_KEY
 from trident.core.http.openapi import OPERATIONS, Operation
-from trident.core.http.payloads.formats import body_format, format_for
-from trident.core.http.payloads.inference import decode_payload, infer_payload, payload_reply
+from trident.core.http.payloads.inference import body_format, decode_payload, format_for, infer_payload, payload_reply
 from trident.core.http.reply import JSON, Environ, Reply, json_reply
 from trident.core.http.routes import GET, POST, Route
 from trident.core.inference.request import InferenceRequest

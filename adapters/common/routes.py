@@ -13,7 +13,7 @@ from trident.core.http.errors import UnsupportedEncoding
 from trident.core.http.front_end import PROBE_KEY
 from trident.core.http.metrics import MetricsPage
 from trident.core.http.openapi import BYTES_BODY, OCTETS, TEXT_VALUE, Content, ref
-from trident.core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
+from trident.core.http.payloads.inference import NotAcceptable, UnsupportedMediaType
 from trident.core.http.reply import JSON, TEXT, Environ, Reply
 from trident.core.http.routes import GET, Route
 

@@ -53,7 +53,7 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.http.generate import answer_events, answer_object, read_identity
 from trident.core.http.metrics import MetricsPage
 from trident.core.http.openapi import ANY_OBJECT, BYTES_BODY, NUMBER, TEXT_VALUE, Operation, listing, record
-from trident.core.http.payloads.formats import SIZE
+from trident.core.http.payloads.inference import SIZE
 from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply
 from trident.core.http.routes import GET, POST, Route
 from trident.core.http.stream import Forms, open_socket

@@ -23,7 +23,7 @@ from trident.core.http.application import V2Application
 from trident.core.http.body import choose
 from trident.core.http.completions import invocation
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
-from trident.core.http.payloads.formats import (
+from trident.core.http.payloads.inference import (
     CSV,
     FORMATS,
     JSON,
@@ -32,14 +32,12 @@ from trident.core.http.payloads.formats import (
     BinaryType,
     Format,
     body_format,
-    format_for,
-    is_plainly_v2,
-)
-from trident.core.http.payloads.inference import (
     decode_payload,
+    format_for,
     infer_converted,
     infer_lines,
     infer_payload,
+    is_plainly_v2,
     may_be_request_lines,
     payload_reply,
     request_lines,

@@ -29,25 +29,23 @@ from trident.core.http.body import choose
 from trident.core.http.completions import invocation
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.generate import answer_events, answer_object, stream_events
-from trident.core.http.long_json import SLICE, Slicing, outline_of
-from trident.core.http.payloads.formats import (
+from trident.core.http.json import SLICE, Slicing, outline_of
+from trident.core.http.payloads.inference import (
     JSON,
     BinaryType,
     Format,
     body_format,
+    content_of,
+    decode_payload,
     format_for,
+    infer_payload,
     is_json,
     is_plainly_v2,
     known_format,
-    starts_as_v2,
-)
-from trident.core.http.payloads.inference import (
-    content_of,
-    decode_payload,
-    infer_payload,
     payload_reply,
     payload_request,
     result_of,
+    starts_as_v2,
 )
 from trident.core.http.payloads.payload import DecodedPayload, DocumentForm, document_form, parse_json
 from trident.core.http.reply import BODY_KEY, CLIENT_GONE_KEY, Environ, Reply, body_size

@@ -21,7 +21,7 @@ from trident.core.config.golden import TENSOR_FIELDS, GoldenTensor, golden_tenso
 from trident.core.config.json_fields import Fields, Malformed
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.payloads.formats import SIZE
+from trident.core.http.payloads.inference import SIZE
 from trident.core.http.sample_request import make_sample
 from trident.core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, unpack_bytes, wire_bytes
 

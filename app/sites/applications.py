@@ -77,7 +77,7 @@ class Applications:
         )
         routes = ROUTES
         if settings.console:
-            from trident.core.http.console.routes import CONSOLE_ROUTES  # reads the files of the page
+            from trident.core.http.console import CONSOLE_ROUTES  # reads the files of the page
 
             routes = (*ROUTES, *CONSOLE_ROUTES)
         bridge = make_bridge(settings.http_thread_count)

@@ -18,8 +18,7 @@ from gunicorn.glogging import Logger
 from trident.app.process.files import IN_MEMORY, raise_file_limit
 from trident.app.supervisor.arbiter import EngineChild, TridentArbiter
 from trident.app.supervisor.start import FailureNote, release_stop_signals, send_noted_signals
-from trident.app.worker.limits import ConnectionLimits, StopTimes
-from trident.app.worker.listening_sockets import Bind, BindFailed, open_listeners
+from trident.app.worker.listening_sockets import Bind, BindFailed, ConnectionLimits, StopTimes, open_listeners
 from trident.core.observability.log import ask_to_reopen_log, log_failure
 
 if TYPE_CHECKING:

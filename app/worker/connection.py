@@ -15,7 +15,7 @@ from typing import Any, Final
 import gevent
 
 from trident.app.worker.io import CoarseClock, ReadWatch, SendBatching, drop_sent
-from trident.app.worker.limits import ConnectionLimits
+from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.app.worker.tls import TlsSocket
 from trident.core.buffers import RequestBody
 from trident.core.inference.tensors import Buffer

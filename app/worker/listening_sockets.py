@@ -15,6 +15,7 @@ import struct
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -211,3 +212,27 @@ def _command(process: Path) -> str:
     words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     first = next((index for index, word in enumerate(words) if index and word.startswith("-")), len(words))
     return " ".join(filter(None, words[:first]))[:_LONGEST_COMMAND] or (process / "comm").read_text().strip()
+
+
+# --- limits of a connection and of a stop, in seconds and bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopTimes:
+    """Seconds of unready service before the listeners close, and then seconds for the requests in flight."""
+
+    drain_grace_s: float = 0.0
+    exit_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Limits of every connection. Source: docs/spec/http.md section 7 for the size of a body (a signed 32-bit number).
+
+    A client that sends no byte of a request it began, or reads no byte of its response, for `request_timeout_s` is
+    disconnected; a request head must be complete within that time. An idle connection is closed after `keepalive_s`.
+    """
+
+    request_timeout_s: float = 60.0
+    keepalive_s: float = 600.0
+    max_body_size: int = 2**31 - 1

@@ -29,9 +29,8 @@ from trident.core.grpc.headers import (
     read_head,
     with_volatile,
 )
-from trident.core.grpc.infer import InferCall
+from trident.core.grpc.infer import InferCall, StreamInferCall
 from trident.core.grpc.receiving import IDENTITY, response_encoding
-from trident.core.grpc.stream_infer import StreamInferCall
 from trident.core.grpc.transport import Application, Fields, Receiver, Stream
 from trident.core.observability.log import verbose_level
 from trident.core.observability.switches import SWITCHES

@@ -19,6 +19,7 @@ from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.load_report import LoadReports
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.grpc.headers import Method, RequestHead
+from trident.core.grpc.protobuf import service
 from trident.core.grpc.receiving import LEVELS, UnfinishedMessages
 from trident.core.grpc.request import DecodedRequest, Forwarded, RequestDecoder
 from trident.core.grpc.status import Status
@@ -134,7 +135,7 @@ class GrpcFrontEnd:
     def load(self) -> None:
         """Load protobuf on another thread, in a greenlet, if that has not been done yet."""
         if not self._is_loaded:
-            self.bridge.run(_load)
+            self.bridge.run(service)
             self._is_loaded = True
 
     def begin_exit(self) -> None:
@@ -147,10 +148,6 @@ class GrpcFrontEnd:
         if model is None:
             raise WouldBlock(name, version)
         return model
-
-
-def _load() -> None:
-    import trident.core.grpc.schema  # noqa: F401
 
 
 # In this time a request on an open stream gets an error message, as from Triton. Then the stream ends as well:

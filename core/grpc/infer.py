@@ -1,24 +1,45 @@
-"""ModelInfer: one request, one response, and no greenlet between them.
+"""ModelInfer, one request and one response with no greenlet between them, and ModelStreamInfer, requests of any models
+on one stream.
 
-Source: docs/spec/grpc.md sections 2 and 3.
+Source: docs/spec/grpc.md sections 2 to 4.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from time import monotonic_ns
+from typing import Final
 
+from trident.core.errors import (
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    QueueFull,
+    RegionNotFound,
+    ServerError,
+    Unsupported,
+)
 from trident.core.frontend.bridge import SingleResponse
-from trident.core.frontend.request import GRPC, end_trace
-from trident.core.grpc.call import LARGE, UnaryCall
-from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock
+from trident.core.frontend.request import GRPC, NOT_NOTED, end_trace
+from trident.core.grpc.call import LARGE, MOST_INFLATED, PLAIN, Call, UnaryCall
+from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock, stopping
 from trident.core.grpc.headers import RequestHead, ok_trailers
-from trident.core.grpc.receiving import IDENTITY
-from trident.core.grpc.request import DecodedRequest
-from trident.core.grpc.response import encode_response
-from trident.core.grpc.status import Status
+from trident.core.grpc.receiving import IDENTITY, PREFIX, Message
+from trident.core.grpc.request import DecodedRequest, request_id
+from trident.core.grpc.response import (
+    Encoded,
+    encode_empty_final,
+    encode_response,
+    encode_stream_error,
+    encode_stream_failure,
+    encode_stream_response,
+)
+from trident.core.grpc.status import GrpcError, MalformedMessage, Status, log_error, message_of, status_of
 from trident.core.grpc.transport import Stream
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import Buffer
 from trident.core.observability.switches import SWITCHES
 
@@ -138,3 +159,414 @@ class InferCall(UnaryCall):
     def on_cancel(self, cause: CancelCause) -> None:
         if self._pending is not None:
             self._pending.cancel(cause)
+
+
+# --- ModelStreamInfer
+
+# A stream whose client does not take its answers, or whose requests are that large together, is read no further.
+MOST_UNSENT: Final = 1 << 20
+MOST_HELD: Final = 64 << 20
+# Triton refuses these requests before it runs them.
+_REFUSALS: Final = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, RegionNotFound, Unsupported)
+
+
+class _StreamRequest:
+    """A request of the stream. `is_over`: its last response is there. `ready` is the message that waits for those of
+    the requests before it, `failure` an error that ends the whole call when those are answered.
+
+    `size` is the request's size in bytes. A request that was refused has no `decoded`. `pending` is None before it is
+    submitted and after its last response; `taken` responses left before it was set.
+    `trace` is the number of its trace, 0 without one; it was read at `read_ns` of the monotonic clock.
+    """
+
+    __slots__ = (
+        "_call",
+        "_responses",
+        "decoded",
+        "failure",
+        "is_decoupled",
+        "is_over",
+        "pending",
+        "read_ns",
+        "ready",
+        "size",
+        "taken",
+        "trace",
+    )
+
+    def __init__(self, call: StreamInferCall, decoded: DecodedRequest | None, size: int) -> None:
+        self._call = call
+        self.decoded = decoded
+        self.pending: PendingRequest | None = None
+        self.ready: Encoded | None = None
+        self.failure: Exception | None = None
+        self.is_over = False
+        self.size = size
+        self.taken = 0
+        self.trace = 0
+        self.read_ns = 0
+        self.is_decoupled = decoded is not None and decoded.model.spec.decoupled
+        self._responses: SingleResponse | None = None
+
+    def respond(self, response: InferenceResponse) -> None:
+        """Take a response of the model. On the hub."""
+        answer: InferenceResponse | None = response
+        if not self.is_decoupled and not (response.final and self._responses is None):
+            if self._responses is None:
+                self._responses = SingleResponse()
+            answer = self._responses.gather(response)
+        self.trace = response.trace
+        if response.final:
+            self.is_over = True
+            # No cycle: it refers to this request.
+            self.pending = None
+        if answer is not None:
+            self._call.answer(self, answer)
+
+    def begin(self, pending: PendingRequest) -> None:
+        """The request is submitted, and may have been answered already."""
+        if not self.is_over:
+            self.pending = pending
+            if self.taken:
+                self.take(self.taken)
+
+    def take(self, count: int = 1) -> None:
+        """So many responses of a decoupled model have left: it may send as much again."""
+        pending = self.pending
+        if isinstance(pending, StreamedRequest):
+            pending.take(count)
+        elif pending is None:
+            self.taken += count
+
+    def cancel(self, cause: CancelCause) -> None:
+        if self.pending is not None:
+            self.pending.cancel(cause)
+
+
+class StreamInferCall(Call):
+    """Each request is submitted as it arrives. Models that answer once are answered for in the order of the requests,
+    decoupled ones as they answer.
+
+    The client is read no further while it has too many requests in flight or too many answers to take. A decoupled
+    model is told when its responses have left for the socket, so that it waits for a client that reads slowly.
+    """
+
+    __slots__ = (
+        "_failure",
+        "_has_ended",
+        "_held",
+        "_in_flight",
+        "_inbox",
+        "_is_deflating",
+        "_is_leaving",
+        "_is_paused",
+        "_is_waiting",
+        "_leaving",
+        "_ordered",
+        "_outbox",
+        "_sent",
+    )
+
+    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+        super().__init__(front_end, stream, head)
+        self._inbox: deque[Message] = deque()
+        # Those whose responses are sent in order, the oldest first.
+        self._ordered: deque[_StreamRequest] = deque()
+        self._in_flight: dict[_StreamRequest, None] = {}
+        # What has to be compressed before it is sent.
+        self._outbox: deque[tuple[_StreamRequest | None, Encoded]] = deque()
+        # Responses of decoupled models: each has left when the stream has sent so many bytes.
+        self._leaving: deque[tuple[int, _StreamRequest]] = deque()
+        self._sent = 0
+        self._failure: Exception | None = None
+        self._held = 0
+        self._has_ended = False
+        self._is_paused = False
+        self._is_waiting = False
+        self._is_deflating = False
+        self._is_leaving = False
+        front_end.streams.add(self.leave)
+
+    # --- requests
+
+    def on_message(self, message: Buffer) -> None:
+        if self._due and self.has_expired():
+            return
+        if self._inbox or self._is_waiting or self._is_full():
+            self._inbox.append(Message(False, message))
+            self._hold_up()
+        else:
+            self._begin(message)
+
+    def on_compressed(self, content: Buffer) -> None:
+        self._inbox.append(Message(True, content))
+        self._pump()
+
+    def on_end(self) -> None:
+        self._has_ended = True
+        self._finish_if_done()
+
+    def moved(self) -> None:
+        self._take_left()
+
+    def drained(self) -> None:
+        self._take_left()
+        self._pump()
+
+    def _take_left(self) -> None:
+        """Tell the models of the responses that have left."""
+        leaving, left = self._leaving, self._sent - self.unsent
+        while leaving and leaving[0][0] <= left:
+            leaving.popleft()[1].take()
+
+    def _is_full(self) -> bool:
+        return (
+            self._failure is not None
+            or len(self._in_flight) >= self.front_end.options.stream_requests
+            or self._held > MOST_HELD
+            or self.unsent > MOST_UNSENT
+        )
+
+    @property
+    def is_held_up(self) -> bool:
+        return self._is_paused
+
+    def _hold_up(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self.pause()
+
+    def _pump(self) -> None:
+        """Begin requests that had to wait, as many as there is room for."""
+        while self._inbox and not self._is_waiting and not self._is_full() and not self.ended:
+            compressed, content = self._inbox.popleft()
+            if not compressed:
+                self._begin(content)
+            elif MOST_INFLATED * len(content) > LARGE:
+                self._begin_elsewhere(content, compressed=True)
+            else:
+                try:
+                    message = self.inflate(content)
+                except GrpcError as error:
+                    self.fail(error)
+                else:
+                    self._begin(message)
+        if self._inbox:
+            self._hold_up()
+        elif self._is_paused and not self._is_waiting:
+            self._is_paused = False
+            self.resume()
+        self._finish_if_done()
+
+    def _begin(self, message: Buffer) -> None:
+        try:
+            self._submit(self.front_end.decode(message, self.head.forwarded, stream=True), len(message))
+        except WouldBlock:
+            self._begin_elsewhere(message, compressed=False)
+        except Exception as error:  # the request boundary: whatever goes wrong with a request becomes its answer here
+            self._refuse(error, message)
+
+    def _begin_elsewhere(self, content: Buffer, *, compressed: bool) -> None:
+        """Begin a request that first has to wait for something. Those behind it wait with it."""
+        self._is_waiting = True
+        self.busy += 1
+        self.front_end.spawn(self._begin_waiting, content, compressed)
+
+    def _begin_waiting(self, content: Buffer, compressed: bool) -> None:
+        message = content
+        try:
+            if compressed:
+                message = self.front_end.bridge.run(self.inflate, content)
+            decoded = self.front_end.decode_waiting(message, self.head.forwarded, stream=True)
+            if not self.ended:
+                self._submit(decoded, len(message))
+        except Exception as error:  # the same boundary
+            self._refuse(error, message)
+        finally:
+            self._is_waiting = False
+            self.free()
+        self._pump()
+
+    def _submit(self, decoded: DecodedRequest, size: int) -> None:
+        request = _StreamRequest(self, decoded, size)
+        if self.front_end.trace_gate.is_open:
+            request.read_ns = monotonic_ns()
+            self.note_client_trace(decoded.request)
+        self._in_flight[request] = None
+        self._held += size
+        if not request.is_decoupled:
+            self._ordered.append(request)
+        self.busy += 1
+        is_slow = size >= LARGE and decoded.request.may_be_passed
+        submit = self.front_end.bridge.submit
+        request.begin(
+            submit(decoded.model, decoded.request, request.respond, streamed=request.is_decoupled, is_slow=is_slow)
+        )
+
+    def _refuse(self, error: Exception, message: Buffer) -> None:
+        """Answer a request that was not submitted."""
+        if self.ended:
+            return
+        if isinstance(error, GrpcError | MalformedMessage):
+            self.fail(error)
+            return
+        request = _StreamRequest(self, None, 0)
+        request.is_over = True
+        self._ordered.append(request)
+        self._settle(request, self._error_message(error, request_id(message), None))
+        error.__traceback__ = None  # see Call.fail
+        self._finish_if_done()
+
+    # --- responses
+
+    def answer(self, request: _StreamRequest, response: InferenceResponse) -> None:
+        """A response for the client, the last one to its request if `request.is_over`."""
+        if request.is_over:
+            del self._in_flight[request]
+            self._held -= request.size
+        answered_ns = monotonic_ns() if request.trace and request.is_over else 0
+        if not self.ended:
+            try:
+                encoded = self._encoded(request, response)
+            except Exception as error:  # the request boundary, of responses
+                encoded = self._failed(request, response.id, error)
+            if not self.ended:
+                self._settle(request, encoded)
+        if answered_ns:
+            sent = NOT_NOTED if self.ended else (answered_ns, monotonic_ns())
+            end_trace(self.front_end.engine, request.trace, GRPC, (request.read_ns, request.read_ns), sent)
+        if request.is_over:
+            self.free()
+        if not self.ended and (self._inbox or self._is_paused or self._has_ended or self._is_leaving):
+            self._pump()
+
+    def _encoded(self, request: _StreamRequest, response: InferenceResponse) -> Encoded | None:
+        """The message for a response; None if the client gets none."""
+        decoded = request.decoded
+        assert decoded is not None
+        if response.error is not None:
+            return self._failed(request, response.id, response.error)
+        if request.is_decoupled and response.final and not response.outputs:
+            plan = decoded.plan
+            if not plan.empty_final:
+                return None
+            return encode_empty_final(response.id, response.model_name, plan.model_version)
+        return encode_stream_response(response, decoded.plan, decoded.model.spec, final=request.is_over)
+
+    def _failed(self, request: _StreamRequest, identifier: str, error: Exception) -> Encoded | None:
+        """The message for a request that failed; None if the whole call ends with the error, after those before it."""
+        is_refusal = isinstance(error, _REFUSALS)
+        if not is_refusal and self._ends_at_error():
+            request.failure = error
+            return None
+        return self._error_message(error, identifier, None if is_refusal else request)
+
+    def _error_message(self, error: Exception, identifier: str, request: _StreamRequest | None) -> Encoded:
+        """`request` is that of a request that failed as it ran; None if it was refused before."""
+        log_error(error, status_of(error), self.head.path, identifier)
+        text = message_of(error, self.front_end.options.error_hints)
+        if isinstance(error, ServerError):
+            error.__traceback__ = None  # see Call.fail
+        if request is None or request.decoded is None:
+            return encode_stream_error(text, identifier)
+        decoded = request.decoded
+        return encode_stream_failure(text, identifier, decoded.request.model_name, decoded.plan.model_version)
+
+    def _ends_at_error(self) -> bool:
+        return self.head.metadata.text("triton_grpc_error") == "true"
+
+    def _settle(self, request: _StreamRequest, encoded: Encoded | None) -> None:
+        """Send a message for `request`, or keep it until those before it are answered. None: there is no message."""
+        if request.is_decoupled:
+            if encoded is not None:
+                self._write(encoded, request)
+            elif request.failure is not None:
+                self._end_with(request.failure)
+            return
+        ordered = self._ordered
+        if encoded is not None and len(ordered) == 1 and ordered[0] is request:
+            ordered.clear()
+            self._write(encoded)
+            return
+        request.ready = encoded
+        if encoded is not None:
+            self._held += encoded[1]
+        while ordered and ordered[0].is_over:
+            first = ordered.popleft()
+            if first.ready is not None:
+                self._held -= first.ready[1]
+                self._write(first.ready)
+            elif first.failure is not None:
+                self._end_with(first.failure)
+
+    def _end_with(self, failure: Exception) -> None:
+        """End the call with an error, after the messages that are still being compressed."""
+        self._ordered.clear()
+        if self._outbox or self._is_deflating:
+            self._failure = failure
+        else:
+            self.fail(failure)
+
+    def _write(self, encoded: Encoded, request: _StreamRequest | None = None) -> None:
+        """`request` is that of a decoupled model."""
+        if self.head.response_encoding is IDENTITY:
+            self._send(request, *encoded)
+        else:
+            self._outbox.append((request, encoded))
+            self._write_deflated()
+
+    def _send(self, request: _StreamRequest | None, parts: Sequence[Buffer], size: int, flag: bytes = PLAIN) -> None:
+        self._sent += size + PREFIX
+        if request is not None:
+            self._leaving.append((self._sent, request))
+        self.send(parts, size, flag)
+        if request is not None:
+            self._take_left()
+
+    def _write_deflated(self) -> None:
+        while self._outbox and not self._is_deflating:
+            request, (parts, size) = self._outbox.popleft()
+            if size < LARGE:
+                self._send(request, *self.deflate(parts, size))
+            else:
+                # Those behind it wait with it.
+                self._is_deflating = True
+                self.spawn(self._deflate_elsewhere, request, parts, size)
+        if self._failure is not None and not self._is_deflating:
+            self.fail(self._failure)
+
+    def _deflate_elsewhere(self, request: _StreamRequest | None, parts: list[Buffer], size: int) -> None:
+        deflated = self.front_end.bridge.run(self.deflate, parts, size)
+        self._is_deflating = False
+        if not self.ended:
+            self._send(request, *deflated)
+            self._write_deflated()
+            self._pump()
+
+    # --- the end
+
+    def leave(self) -> None:
+        self._is_leaving = True
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if not (self._has_ended or self._is_leaving) or (
+            self._inbox or self._is_waiting or self._in_flight or self._ordered or self._outbox or self._is_deflating
+        ):
+            return
+        if self._has_ended:
+            self.finish()
+        else:
+            self.fail(stopping())
+
+    def _end(self, status: Status) -> None:
+        super()._end(status)
+        self.front_end.streams.remove(self.leave)
+
+    def on_cancel(self, cause: CancelCause) -> None:
+        self._inbox.clear()
+        self._ordered.clear()
+        self._outbox.clear()
+        self._leaving.clear()
+        for request in list(self._in_flight):
+            request.cancel(cause)

@@ -15,7 +15,7 @@ from trident.core.frontend.request import version_number
 from trident.core.grpc.call import Call, UnaryCall
 from trident.core.grpc.front_end import GrpcFrontEnd, stopping
 from trident.core.grpc.headers import RequestHead
-from trident.core.grpc.protobuf import LENGTH, integer_field, length_field, parse, read_length, string_field
+from trident.core.grpc.protobuf import LENGTH, integer_field, length_field, parse, read_length, service, string_field
 from trident.core.grpc.status import MalformedMessage, Status
 from trident.core.grpc.transport import Stream
 from trident.core.inference.pending_request import CancelCause
@@ -225,10 +225,9 @@ def _pool() -> Any:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.descriptor_pool import DescriptorPool
 
-    from trident.core.grpc.schema import service
-
     pool = DescriptorPool()
-    for file in (*service.DESCRIPTOR.dependencies, service.DESCRIPTOR):
+    described = service().DESCRIPTOR
+    for file in (*described.dependencies, described):
         pool.AddSerializedFile(file.serialized_pb)
     pool.AddSerializedFile(FileDescriptorProto(**_HEALTH).SerializeToString())
     return pool

@@ -32,7 +32,7 @@ from trident.core.frontend.request import LATEST, HeaderPattern, client_trace, f
 from trident.core.http.body import IDENTITY, choose_encoding, compress, decompress, read_input
 from trident.core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote, note_inference, note_traces
-from trident.core.http.long_json import Slicing
+from trident.core.http.json import Slicing
 from trident.core.http.reply import (
     ARRIVED_KEY,
     BODY_KEY,
@@ -44,8 +44,7 @@ from trident.core.http.reply import (
     Reply,
 )
 from trident.core.http.v2_json import NotStrict
-from trident.core.http.v2_known import ResponsePlan
-from trident.core.http.v2_request import decode_request
+from trident.core.http.v2_request import ResponsePlan, decode_request
 from trident.core.http.v2_response import Encoded, encode_response
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor

@@ -44,8 +44,7 @@ from trident.core.http.front_end import (
     note_inference,
     note_traces,
 )
-from trident.core.http.json import write_lenient
-from trident.core.http.long_json import SlicedArray, Slicing, joined_array, outline_of
+from trident.core.http.json import SlicedArray, Slicing, joined_array, outline_of, write_lenient
 from trident.core.http.payloads.payload import parse_json
 from trident.core.http.reply import JSON, Environ, Headers, Reply, text_reply
 from trident.core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_datatype, json_values, read_slice

@@ -28,7 +28,7 @@ from trident.core.http.dataplane import TRACEPARENT, TRACESTATE, complete, decod
 from trident.core.http.errors import REQUEST_ID_KEY, HttpError, error_document, log_error
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import Environ, Headers, Reply
-from trident.core.http.v2_known import ResponsePlan
+from trident.core.http.v2_request import ResponsePlan
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse

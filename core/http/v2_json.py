@@ -15,8 +15,19 @@ import numpy as np
 import orjson
 
 from trident.core.errors import InvalidRequest
-from trident.core.http.json import WIDE, flat_numbers, parse, plain_value, simdjson, unique_keys
-from trident.core.http.long_json import Outline, SlicedArray, Slicing, joined_array, outline_of
+from trident.core.http.json import (
+    WIDE,
+    Outline,
+    SlicedArray,
+    Slicing,
+    flat_numbers,
+    joined_array,
+    outline_of,
+    parse,
+    plain_value,
+    simdjson,
+    unique_keys,
+)
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, bytes_array
 
 MAX_DEPTH = 100

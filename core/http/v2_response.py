@@ -13,10 +13,9 @@ import orjson
 
 from trident.core.config.spec import ModelSpec
 from trident.core.frontend.classification import classified
-from trident.core.http.json import write_lenient
-from trident.core.http.long_json import ELEMENTS, LongAnswer
+from trident.core.http.json import ELEMENTS, LongAnswer, write_lenient
 from trident.core.http.v2_json import json_values
-from trident.core.http.v2_known import ResponsePlan, ResponseText
+from trident.core.http.v2_request import ResponsePlan, ResponseText
 from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, PackedOutputs
 from trident.core.inference.tensors import Array, Buffer
 

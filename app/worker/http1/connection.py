@@ -18,7 +18,6 @@ from wsgiref.types import WSGIApplication
 import gevent
 from gunicorn.http.wsgi import base_environ
 
-from trident.app.worker.access_log import log_answered, log_refused
 from trident.app.worker.body_input import BodyInput
 from trident.app.worker.connection import APPLICATION, IDLE, NEVER, ClientGone, Connection, Connections, Phase
 from trident.app.worker.http1.request import (
@@ -45,6 +44,10 @@ from trident.core.observability.switches import SWITCHES, TraceGate
 
 if TYPE_CHECKING:
     from trident.app.worker.web_socket import WebSocket
+import json
+
+from trident.core.http.errors import REQUEST_ID_KEY
+from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, InferenceNote
 
 log = logging.getLogger("trident.http")
 
@@ -391,3 +394,81 @@ def _nothing(environ: dict[str, Any], sent: Span) -> None:
 
 def _unknown(environ: dict[str, Any]) -> int:
     return 0
+
+
+# --- the access log: a line for each request, after its response, while it is switched on. In a text format it is
+# `CLIENT "METHOD PATH" STATUS name=value ...`; in JSON each value is a field of its own. A value that is not known is
+# left out. docs/http.md lists the values.
+
+_access_log = logging.getLogger("trident.access")
+
+_LONGEST_LOGGED = 1024
+
+
+def log_answered(
+    client: str, environ: dict[str, Any], status: int, began_ns: int, sent: int, *, aborted: bool = False
+) -> None:
+    """Log a request that an application answered with a body of `sent` bytes.
+
+    `aborted`: the client left before it had the whole response.
+    """
+    if PROBE_KEY in environ and not SWITCHES.probes:
+        return
+    length = environ.get("CONTENT_LENGTH") or ""
+    fields: dict[str, object] = {
+        "duration_ms": _milliseconds(began_ns),
+        "received_bytes": int(length) if length.isdecimal() else 0,
+        "sent_bytes": sent,
+    }
+    if aborted:
+        fields["aborted"] = True
+    if request_id := environ.get(REQUEST_ID_KEY):
+        fields["request_id"] = request_id[:_LONGEST_LOGGED]
+    note: InferenceNote | None = environ.get(INFERENCE_KEY)
+    if note is not None:
+        fields |= _inference(note)
+    _write(client, environ["REQUEST_METHOD"], environ["RAW_URI"], status, fields)
+
+
+def log_refused(client: str, received: bytes, status: int, began_ns: int, sent: int) -> None:
+    """Log a request that the worker itself refused. `received` is the beginning of the request, as far as known."""
+    method, path = _first_line(received)
+    _write(client, method, path, status, {"duration_ms": _milliseconds(began_ns), "sent_bytes": sent})
+
+
+def _milliseconds(began_ns: int) -> float:
+    return round((time.perf_counter_ns() - began_ns) / 1_000_000, 3)
+
+
+def _inference(note: InferenceNote) -> dict[str, object]:
+    fields: dict[str, object] = {"model": note.model}
+    if note.version > 0:
+        fields["version"] = note.version
+    if note.times is not None:
+        fields |= {name.removeprefix("timing_"): value for name, value in note.times.parameters().items()}
+    return fields
+
+
+def _first_line(received: bytes) -> tuple[str, str]:
+    """Method and target of a request that may be incomplete or no HTTP at all."""
+    words = received.partition(b"\n")[0][:_LONGEST_LOGGED].decode("latin-1").split(maxsplit=2)
+    return (words[0], words[1]) if len(words) > 1 else ("-", "-")
+
+
+def _write(client: str, method: str, path: str, status: int, fields: dict[str, object]) -> None:
+    text = "".join([f" {name}={_plain(value)}" for name, value in fields.items()])
+    _access_log.info(
+        '%s "%s %s" %d%s',
+        client,
+        method,
+        path[:_LONGEST_LOGGED],
+        status,
+        text,
+        extra={"client": client, "method": method, "path": path[:_LONGEST_LOGGED], "status": status, **fields},
+    )
+
+
+def _plain(value: object) -> str:
+    """A value of a text line: quoted if it could be taken for more than one."""
+    text = str(value)
+    return json.dumps(text) if not text or any(c in text for c in ' "=') else text

@@ -24,8 +24,20 @@ from trident.core.config.golden import NOT_FINITE, is_floating
 from trident.core.config.json_fields import shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.json import WIDE, flat_numbers, parse, plain_value, simdjson, unique_keys
-from trident.core.http.long_json import SlicedArray, Slicing, line_slices, outline_of, slice_array, without_blank_lines
+from trident.core.http.json import (
+    WIDE,
+    SlicedArray,
+    Slicing,
+    flat_numbers,
+    line_slices,
+    outline_of,
+    parse,
+    plain_value,
+    simdjson,
+    slice_array,
+    unique_keys,
+    without_blank_lines,
+)
 from trident.core.http.payloads.payload import (
     DecodedPayload,
     DecodedSlice,

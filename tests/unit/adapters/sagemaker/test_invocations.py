@@ -35,7 +35,7 @@ from trident.core.frontend.access import parse_restricted
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsPage
-from trident.core.http.payloads.formats import CSV, JSON, JSONLINES, Format
+from trident.core.http.payloads.inference import CSV, JSON, JSONLINES, Format
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.lifecycle.state import Phase, ServingPhase

@@ -22,7 +22,7 @@ from trident.adapters.vertex.predict import (
 )
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.http.errors import HINT_HEADER
-from trident.core.http.long_json import SLICE
+from trident.core.http.json import SLICE
 from trident.core.lifecycle.state import IndexEntry
 
 JSON = "application/json"

@@ -21,7 +21,7 @@ from trident.core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound,
 from trident.core.frontend.access import GROUPS, parse_restricted
 from trident.core.http.errors import UnsupportedEncoding
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
+from trident.core.http.payloads.inference import NotAcceptable, UnsupportedMediaType
 from trident.core.http.reply import CLIENT_GONE_KEY
 from trident.core.lifecycle.state import Phase, ServingPhase
 

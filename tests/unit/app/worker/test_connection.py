@@ -13,7 +13,7 @@ from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
 from trident.app.worker.connection import NEVER, ClientGone, Connection, Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.io import CoarseClock, SendBatching
-from trident.app.worker.limits import ConnectionLimits
+from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.buffers import RequestBody
 from trident.core.inference.tensors import Buffer
 

@@ -4,7 +4,7 @@ import socket
 
 import gevent
 
-from trident.app.worker.body_input import BodyInput
+from trident.app.worker.http1.request import BodyInput
 from trident.app.worker.io import ReadWatch, SendBatching
 
 LIMIT_S = 60.0

@@ -26,7 +26,7 @@ from tests.unit.fake_engine import FakeEngine
 from trident.app.worker.connection import Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.io import CoarseClock
-from trident.app.worker.limits import ConnectionLimits
+from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.errors import BackendFailed
 from trident.core.frontend.access import AuthTokens, Scope
 from trident.core.frontend.gevent_bridge import GeventBridge

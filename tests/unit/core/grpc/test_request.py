@@ -382,15 +382,16 @@ import sys
 import trident.core.grpc.request, trident.core.grpc.response
 import trident.core.grpc.application
 print("google.protobuf" in sys.modules)
-from trident.core.grpc.schema import service
+from trident.core.grpc.protobuf import service
+service()
 print("grpc" in sys.modules, "tritonclient.grpc" in sys.modules)
 from tritonclient.grpc.service_pb2 import ModelInferRequest as theirs
-print(service.ModelInferRequest is theirs)
+print(service().ModelInferRequest is theirs)
 """
 THE_OTHER_WAY_ROUND = """
 from tritonclient.grpc.service_pb2 import ModelInferRequest as theirs
-from trident.core.grpc.schema import service
-print(service.ModelInferRequest is theirs)
+from trident.core.grpc.protobuf import service
+print(service().ModelInferRequest is theirs)
 """
 
 

@@ -12,7 +12,7 @@ from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers,
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
 from trident.core.http.generate import ObjectEncoder, decode_object, encode_object
-from trident.core.http.long_json import Slicing
+from trident.core.http.json import Slicing
 from trident.core.http.v2_json import NESTED_TOO_DEEP
 from trident.core.inference.request import InferenceRequest, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput

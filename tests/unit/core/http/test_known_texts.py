@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.packed_tensors import spec
 from trident.core.errors import InvalidRequest
 from trident.core.http import v2_request as request_codec
-from trident.core.http.v2_known import KnownBodies, KnownHeaders, ResponsePlan
-from trident.core.http.v2_request import decode_request
+from trident.core.http.v2_request import KnownBodies, KnownHeaders, ResponsePlan, decode_request
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from trident.core.inference.response import RegionInput, RegionRequest
 from trident.core.inference.tensors import BY_NAME

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
-from trident.core.http.long_json import Slicing
-from trident.core.http.payloads.formats import BinaryType
+from trident.core.http.json import Slicing
+from trident.core.http.payloads.inference import BinaryType
 from trident.core.http.v2_json import NotStrict
 from trident.core.http.v2_request import decode_request
 from trident.core.inference.response import RegionInput, RegionRequest

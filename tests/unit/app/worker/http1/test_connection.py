@@ -14,7 +14,7 @@ from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until
 from trident.app.worker.connection import Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.io import CoarseClock
-from trident.app.worker.limits import ConnectionLimits
+from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY
 from trident.core.observability.switches import SWITCHES
 

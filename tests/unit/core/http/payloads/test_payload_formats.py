@@ -16,7 +16,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.body import choose
 from trident.core.http.payloads.arrays import decode_octets, decode_raw
-from trident.core.http.payloads.formats import (
+from trident.core.http.payloads.inference import (
     CSV,
     FORMATS,
     JSON,

@@ -15,8 +15,7 @@ from trident.core.errors import InvalidRequest, ServerError
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.payloads.formats import NotAcceptable
-from trident.core.http.payloads.inference import AnswerType, PayloadResult, infer_lines, infer_payload
+from trident.core.http.payloads.inference import AnswerType, NotAcceptable, PayloadResult, infer_lines, infer_payload
 from trident.core.http.payloads.payload import DecodedPayload
 from trident.core.http.reply import Reply
 from trident.core.inference.request import InferenceRequest

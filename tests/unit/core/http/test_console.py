@@ -14,7 +14,7 @@ from tests.unit.fake_engine import FakeEngine
 from trident.core.frontend.access import AuthTokens, Scope
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.application import V2Application
-from trident.core.http.console.routes import _FILES, CONSOLE_ROUTES
+from trident.core.http.console import _FILES, CONSOLE_ROUTES
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.routes import ROUTES
 from trident.core.lifecycle.state import IndexEntry, ModelState, VersionOverview

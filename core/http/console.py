@@ -35,7 +35,7 @@ from trident.core.observability.tracing.trace import TraceRecord
 
 # --- the files
 
-_FOLDER = Path(__file__).parent / "page"
+_FOLDER = Path(__file__).parent / "console" / "page"
 _MIMES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
