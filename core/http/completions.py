@@ -28,7 +28,7 @@ from trident.core.http.dataplane import add_load, complete, off_hub, open_stream
 from trident.core.http.errors import EVENT_STREAM, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
-from trident.core.http.text_routes import openai_error, openai_error_object, read_object, ready_models
+from trident.core.http.text_routes import openai_error_object, read_object, ready_models
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BYTES, Buffer, bytes_array
@@ -244,11 +244,8 @@ def _generated(
 
 
 def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form) -> Reply:
-    try:
-        body = read_object(front_end, environ)
-        return _completed(front_end, environ, form, _model(front_end, body.get("model")), body)
-    except ServerError as error:
-        return openai_error(front_end, environ, error)
+    body = read_object(front_end, environ)
+    return _completed(front_end, environ, form, _model(front_end, body.get("model")), body)
 
 
 def _model(front_end: HttpFrontEnd, name: object) -> ServedModel:

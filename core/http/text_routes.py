@@ -52,43 +52,29 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_
 # --- the routes
 
 
-def embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """OpenAI's `POST /v1/embeddings`."""
-    try:
-        return _embeddings(front_end, environ)
-    except ServerError as error:
-        return openai_error(front_end, environ, error)
-
-
 def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
     """The models that are ready, `GET /v1/models`, or one of them, `/v1/models/NAME`, as OpenAI and KServe have it."""
-    try:
-        if model:
-            front_end.engine.model(model)
-            return json_reply(_model_object(model))
-    except ServerError as error:
-        return openai_error(front_end, environ, error)
+    if model:
+        front_end.engine.model(model)
+        return json_reply(_model_object(model))
     ready = ready_models(front_end)
     return json_reply({"object": "list", "data": [_model_object(name) for name in ready], "models": ready})
 
 
 def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """`POST /v1/rerank`: documents in the order of their relevance for a query."""
-    try:
-        body = read_object(front_end, environ)
-        documents = [each.get(TEXT) if isinstance(each, dict) else each for each in _list(body, "documents")]
-        texts = _strings(documents, "documents")
-        model = _model_with(front_end, _name(body), SCORE)
-        scores, tokens = _scores(front_end, environ, model, body, texts)
-        order = _best_first(scores)[: _count(body, "top_n", len(texts))]
-        results = [
-            {"index": at, "relevance_score": float(scores[at])}
-            | ({"document": {TEXT: texts[at]}} if body.get("return_documents", True) is True else {})
-            for at in order
-        ]
-        return json_reply({"object": "list", "model": model.spec.name, "usage": tokens, "results": results})
-    except ServerError as error:
-        return openai_error(front_end, environ, error)
+    body = read_object(front_end, environ)
+    documents = [each.get(TEXT) if isinstance(each, dict) else each for each in _list(body, "documents")]
+    texts = _strings(documents, "documents")
+    model = _model_with(front_end, _name(body), SCORE)
+    scores, tokens = _scores(front_end, environ, model, body, texts)
+    order = _best_first(scores)[: _count(body, "top_n", len(texts))]
+    results = [
+        {"index": at, "relevance_score": float(scores[at])}
+        | ({"document": {TEXT: texts[at]}} if body.get("return_documents", True) is True else {})
+        for at in order
+    ]
+    return json_reply({"object": "list", "model": model.spec.name, "usage": tokens, "results": results})
 
 
 def embed(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -240,7 +226,8 @@ def _labelled(spec: ModelSpec, row: Array) -> list[dict[str, Any]]:
 # --- embeddings
 
 
-def _embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+def embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """OpenAI's `POST /v1/embeddings`."""
     body = read_object(front_end, environ)
     texts = _texts_or_ids(body, "input")
     form = body.get("encoding_format", "float")

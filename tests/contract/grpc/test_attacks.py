@@ -6,7 +6,9 @@ Source: docs/spec/attacks.md section 1; tests/unit/app/worker/http2/test_attacks
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,3 +93,15 @@ def test_half_open_connections_leave_others_their_places(server: ServerProcess):
             for _ in range(50):
                 sock = opened.enter_context(socket.create_connection((HOST, server.grpc_port)))
                 sock.sendall(sent)
+
+
+def test_all_of_h2spec(server: ServerProcess):
+    """The conformance suite for HTTP/2, whose checks http2/test_rules.py has as raw frames, too."""
+    h2spec = shutil.which("h2spec")
+    if h2spec is None:
+        pytest.skip("there is no h2spec on the PATH: https://github.com/summerwind/h2spec")
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    command = [h2spec, "-h", HOST, "-p", str(server.grpc_port), "-P", path, "-o", "5"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
+    assert "146 tests, 146 passed, 0 skipped, 0 failed" in ran.stdout, ran.stdout + ran.stderr
+    assert "Traceback" not in server.log_text()

@@ -66,27 +66,6 @@ def test_pings_that_come_too_fast_end_the_connection(server: ServerProcess) -> N
     assert_serves(server)
 
 
-def test_a_client_that_gives_no_sign_of_life_is_disconnected(
-    http_workers: str, shipped_models: Path, tmp_path: Path
-) -> None:
-    times = ("--grpc-keepalive-time=200", "--grpc-keepalive-timeout=2000")
-    options = ("--shutdown-grace-secs=0", "--grpc-keepalive-permit-without-calls=true", *times)
-    with (
-        ServerProcess(shipped_models, tmp_path / "log", *options) as server,
-        raw_connection(server) as dead,
-        raw_connection(server) as living,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        ended = pool.submit(dead.ends)
-        while not ended.done():
-            flags, _, content = living.next(frames.PING)
-            assert not flags & frames.ACK
-            living.send(frames.frame(frames.PING, frames.ACK, 0, content))
-        assert ended.result()
-        living.call(1, simple_message().SerializeToString())
-        assert living.next(frames.DATA)[1] == 1
-
-
 @pytest.mark.parametrize("resets", [True, False], ids=["reset", "closed"])
 def test_clients_that_end_within_a_message_leave_nothing(server: ServerProcess, resets: bool) -> None:
     """The memory for their messages, which front ends share with the engine, is free for others."""
@@ -168,39 +147,6 @@ def test_ten_thousand_calls_that_are_reset_leave_nothing(server: ServerProcess) 
     until(lambda: Held.by(server).is_within(before, growth_mb=10), lambda: f"{before}, then {Held.by(server)}")
     assert "Traceback" not in server.log_text()
     assert_serves(server)
-
-
-def test_a_slow_reader_holds_up_nobody_else(server: ServerProcess) -> None:
-    wide = {frames.INITIAL_WINDOW_SIZE: frames.LARGEST_WINDOW, frames.MAX_FRAME_SIZE: frames.LARGEST_FRAME}
-    with raw_connection(server, settings=wide) as slow:
-        slow.next(frames.SETTINGS)
-        slow.send(frames.window_update(0, frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW))
-        message = large_message()
-        sent = 0
-        slow.begin(1)
-        content = b"\0" + len(message).to_bytes(4, "big") + message
-        while sent < len(content):
-            piece = content[sent : sent + 16384]
-            sent += len(piece)
-            ends = frames.END_STREAM if sent == len(content) else 0
-            slow.send(frames.frame(frames.DATA, ends, 1, piece))
-        for _ in range(20):
-            assert_serves(server)
-        received = 0
-        while received < LARGE:
-            _, stream, part = slow.next(frames.DATA)
-            assert stream == 1
-            received += len(part)
-
-
-def large_message() -> bytes:
-    from tritonclient.grpc import service_pb2 as pb
-
-    request = pb.ModelInferRequest(model_name="identity_fp32")
-    request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, LARGE // 4])
-    request.raw_input_contents.append(bytes(LARGE))
-    message: bytes = request.SerializeToString()
-    return message
 
 
 def test_idle_connections_cost_little_memory(http_workers: str, server: ServerProcess) -> None:

@@ -35,20 +35,6 @@ FULL = (
     "max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 60000000 "
     "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 1 value { max_queue_size: 2 } } }"
 )
-# Complete, because auto-completion would add a dynamic batcher.
-ALONE = """
-max_batch_size: 8
-input [ { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }, { name: "INPUT1" data_type: TYPE_INT32 dims: 1 } ]
-output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 } ]
-"""
-WARMUP = f"""
-{ONE} max_batch_size: 8
-model_warmup {{
-  name: "zeros" batch_size: 3 count: 2
-  inputs {{ key: "INPUT0" value {{ data_type: TYPE_INT32 dims: 16 zero_data: true }} }}
-  inputs {{ key: "INPUT1" value {{ data_type: TYPE_INT32 dims: 16 random_data: true }} }}
-}}
-"""
 OPTIONAL = """
 input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 }
 input { name: "OFFSET" data_type: TYPE_FP32 dims: 4 optional: true }
@@ -124,7 +110,6 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_version(add_sub(width=1), repository, "late", full + short + "} }")
     override = "default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true } }"
     write_version(add_sub(width=1), repository, "own_time", full + override)
-    write_version(add_sub(), repository, "warm", WARMUP)
     write_version(onnx_models.with_default(), repository, "optional", OPTIONAL)
     write_version(identity("FP32", ("batch", 4)), repository, "reshaped", RESHAPED)
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
@@ -138,8 +123,6 @@ def held_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> 
     repository = folder / "models"
     batching = "max_batch_size: 8 dynamic_batching { }"
     write_version(add_sub(width=1), repository, "batched", batching)
-    write_version(add_sub(width=1), repository, "alone", ALONE)
-    write_version(identity(), repository, "shapes", batching)
     write_version(onnx_models.picky(), repository, "picky", batching)
     write_version(onnx_models.slow(1024, 100), repository, "urgent", PRIORITIES)
     with ExitStack() as stack:
@@ -165,21 +148,6 @@ def test_four_clients_make_one_batch_and_get_their_own_answers(held_server: Serv
     assert (counted["inference_count"], counted["execution_count"]) == (HELD, 1)
     assert counted["inference_stats"]["success"]["count"] == HELD
     assert batches(held_server, "batched") == {HELD: 1}
-
-
-def test_without_a_dynamic_batcher_each_request_is_an_execution(held_server: ServerProcess) -> None:
-    answers = ask_at_once(held_server, "alone", [pair(10 * n, n) for n in range(HELD)])
-    assert [answer.values("OUTPUT0") for answer in answers] == [[11 * n] for n in range(HELD)]
-    assert batches(held_server, "alone") == {1: HELD}
-
-
-def test_requests_of_different_shapes_are_not_batched(held_server: ServerProcess) -> None:
-    widths = (1, 2, 1, 2)
-    bodies = [body_of(("INPUT0", "FP32", (1, width), [n] * width)) for n, width in enumerate(widths)]
-    answers = ask_at_once(held_server, "shapes", bodies)
-    assert [answer.values("OUTPUT0") for answer in answers] == [[n] * width for n, width in enumerate(widths)]
-    counted = statistics(held_server, "shapes")
-    assert (counted["inference_count"], counted["execution_count"] >= 2) == (HELD, True)
 
 
 def test_failing_request_does_not_fail_its_batch(held_server: ServerProcess) -> None:
@@ -238,18 +206,6 @@ def test_timeout_of_a_request_shortens_the_models(server: ServerProcess) -> None
     assert (refused.status, refused.document) == (503, {"error": "Request timeout expired"})
     assert ask(server, "own_time", pair(1, 1, timeout=90_000_000)).values("OUTPUT0") == [2]
     assert ask(server, "late", pair(1, 1, timeout=90_000_000)).status == 503
-
-
-# --- warmup
-
-
-def test_warmup_is_not_counted(server: ServerProcess) -> None:
-    counted = statistics(server, "warm")
-    assert (counted["inference_count"], counted["execution_count"], counted["last_inference"]) == (0, 0, 0)
-    assert counted["inference_stats"]["success"]["count"] == 0
-    assert batches(server, "warm") == {}
-    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
-    assert 'nv_inference_exec_count{model="warm",version="1"} 0\n' in page
 
 
 # --- forms of inputs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,20 +30,17 @@ JSON = "application/json"
 
 
 class TextServer(ServerProcess):
-    """A server of one model that gives its input back, on the ports of all platforms."""
+    """A server of one model that gives its input back, on the plain port and SageMaker's."""
 
     def __init__(self, repository: Path, log: Path) -> None:
-        self.sagemaker_port, self.vertex_port = free_ports(2)
+        (self.sagemaker_port,) = free_ports(1)
         super().__init__(
             repository,
             log,
             "--platform=plain",
             "--allow-sagemaker=true",
             f"--sagemaker-port={self.sagemaker_port}",
-            "--allow-vertex-ai=true",
-            f"--vertex-ai-port={self.vertex_port}",
             "--shutdown-grace-secs=0",
-            environment={**os.environ, "AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/ping"},
         )
 
 
@@ -163,14 +159,4 @@ def test_sagemaker_port_while_instances_are_read(numbers_server: TextServer, for
         "csv": b"[[%b]]" % content.strip().replace(b"\n", b"],["),
     }[form]
     assert json.loads(text) == sent
-    assert min(counts) >= ANSWERS, counts
-
-
-def test_vertex_port_while_instances_are_read(strings_server: TextServer) -> None:
-    sent = [[text] for text in strings(ROWS)]
-    body = orjson.dumps({"instances": sent})
-    port = strings_server.vertex_port
-    status, content, counts = answers_meanwhile(port, "/ping", "/predict", JSON, body)
-    assert status == 200, content[:300]
-    assert json.loads(content)["predictions"] == sent
     assert min(counts) >= ANSWERS, counts

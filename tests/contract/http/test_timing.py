@@ -121,13 +121,6 @@ def test_every_answer_has_server_timing(platforms: Platforms) -> None:
         assert int(found[1]) == batch_size
 
 
-def test_sagemaker_passes_the_times_on_in_its_custom_attributes(platforms: Platforms) -> None:
-    _, headers, _ = platforms.request("POST", "/invocations", INSTANCES, JSON, port=platforms.sagemaker_port)
-    attributes = dict(item.split("=") for item in headers["X-Amzn-SageMaker-Custom-Attributes"].split(","))
-    assert attributes.keys() == TIMES
-    assert attributes["timing_batch_size"] == "2"
-
-
 def test_each_inference_is_in_the_access_log(platforms: Platforms) -> None:
     document = {**json.loads(good_body()), "id": "request 7"}
     requests = [

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import contextlib
-import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ from trident.app.sites.site import Http2Port
 from trident.app.worker.http2 import frames
 from trident.app.worker.http2.connection import Http2Connection, Http2Connections, Http2Service
 from trident.app.worker.http2.frames import Http2Limits
-from trident.app.worker.io import CoarseClock, drop_sent
-from trident.app.worker.tls import HTTP2, ServerTls, TlsFiles, TlsSocket, server_context
+from trident.app.worker.io import CoarseClock
+from trident.app.worker.tls import HTTP2, ServerTls, TlsFiles, server_context
 from trident.core.errors import ConfigInvalid
 
 LARGE = 3 << 20
@@ -143,87 +141,6 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
         assert files[0] in str(refusal.value)
     with pytest.raises(ConfigInvalid, match="the root certificates '/none' cannot be used"):
         server_context(TlsFiles(certificate, key, "/none"), HTTP2)
-
-
-class Pair:
-    """A TlsSocket and its client, which waits on the hub, over a socket pair."""
-
-    def __init__(self, authority: Authority) -> None:
-        ours, self.wire = socket_pair()
-        self.sock = TlsSocket(ours, tls_of(authority).context)
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = client_context(authority).wrap_bio(self._in, self._out, server_hostname="localhost")
-        while not self.sock.is_open:
-            with contextlib.suppress(ssl.SSLWantReadError):
-                self._tls.do_handshake()
-            self.flush()
-            self.sock.shake_hands()
-            with contextlib.suppress(BlockingIOError):
-                self._in.write(self.wire.recv(65536, socket.MSG_DONTWAIT))
-
-    def flush(self) -> None:
-        self.wire.sendall(self._out.read())
-
-    def send(self, content: bytes) -> None:
-        self._tls.write(content)
-        self.flush()
-
-    def receive(self) -> bytes:
-        self._in.write(self.wire.recv(65536))
-        received = b""
-        with contextlib.suppress(ssl.SSLWantReadError):
-            while True:
-                received += self._tls.read(65536)
-        return received
-
-    def leave(self) -> None:
-        """Say the end by TLS, and leave the connection open."""
-        with contextlib.suppress(ssl.SSLWantReadError):
-            self._tls.unwrap()
-        self.flush()
-
-    def close(self) -> None:
-        self.sock.close()
-        self.wire.close()
-
-
-@pytest.fixture
-def pair(authority: Authority) -> Iterator[Pair]:
-    made = Pair(authority)
-    yield made
-    made.close()
-
-
-def test_a_look_at_the_first_byte_leaves_it(pair: Pair) -> None:
-    with pytest.raises(BlockingIOError):
-        pair.sock.recv(1, socket.MSG_PEEK)
-    pair.send(b"request")
-    assert [pair.sock.recv(1, socket.MSG_PEEK), pair.sock.recv(1, socket.MSG_PEEK)] == [b"r", b"r"]
-    assert pair.sock.pending() == 7
-    assert pair.sock.recv(100) == b"request"
-    pair.send(b"body")
-    assert pair.sock.recv(1, socket.MSG_PEEK) == b"b"
-    room = memoryview(bytearray(10))
-    assert pair.sock.recv_into(room) == 4
-    assert room[:4] == b"body"
-
-
-def test_parts_are_sent_as_far_as_the_wire_takes_them(pair: Pair) -> None:
-    parts = [b"head", b"x" * 100, bytes(range(256)) * 4096]
-    content = b"".join(parts)
-    left, received = len(content), b""
-    while left:
-        try:
-            sent = pair.sock.sendmsg(parts)
-        except BlockingIOError:
-            received += pair.receive()
-        else:
-            left -= sent
-            if left:
-                drop_sent(parts, sent)
-    while len(received) < len(content):
-        received += pair.receive()
-    assert received == content
 
 
 def test_a_certificate_is_read_again_and_a_broken_one_is_not_used(

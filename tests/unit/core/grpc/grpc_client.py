@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 from urllib.parse import unquote
 
 import gevent
+import numpy as np
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
 from trident.core.buffers import Allocate
@@ -16,8 +18,11 @@ from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.grpc.application import GrpcApplication
 from trident.core.grpc.front_end import GrpcOptions
 from trident.core.grpc.transport import HeaderFields, Receiver
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import Buffer
 
+P = ParamSpec("P")
 SERVICE = "/inference.GRPCInferenceService/"
 
 
@@ -171,28 +176,30 @@ class Client:
         return stream
 
 
-@contextmanager
-def _client(hub: Any, engine: Engine, options: GrpcOptions, allocate: Allocate | None) -> Iterator[Client]:
-    bridge = GeventBridge(hub)
-    try:
-        yield Client(GrpcApplication(engine, options, bridge, gevent.spawn, allocate))
-    finally:
-        bridge.close()
+_bridges: list[GeventBridge] = []
 
 
-def with_client(
-    engine: Engine,
-    test: Callable[[Client], None],
-    options: GrpcOptions | None = None,
-    allocate: Allocate | None = None,
-) -> None:
-    """Run `test` in a greenlet of a new hub, as the client of an application in front of `engine`."""
+def on_hub(test: Callable[P, None]) -> Callable[P, None]:
+    """Run a test in a greenlet of a new hub. What it made with `serve` is closed at its end."""
 
-    def run(hub: Any) -> None:
-        with _client(hub, engine, options or GrpcOptions(), allocate) as client:
-            test(client)
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        def body(hub: Any) -> None:
+            try:
+                test(*args, **kwargs)
+            finally:
+                while _bridges:
+                    _bridges.pop().close()
 
-    run_on_hub(run)
+        run_on_hub(body)
+
+    return run
+
+
+def serve(engine: Engine, options: GrpcOptions | None = None, allocate: Allocate | None = None) -> Client:
+    """The client of an application in front of `engine`, on the hub of this thread."""
+    _bridges.append(GeventBridge(gevent.get_hub()))
+    return Client(GrpcApplication(engine, options or GrpcOptions(), _bridges[-1], gevent.spawn, allocate))
 
 
 def _texts(section: HeaderFields) -> dict[str, str]:
@@ -207,3 +214,35 @@ def _frames(body: bytes) -> Iterator[tuple[int, bytes]]:
         assert len(body) >= end, "half a message"
         yield body[0], body[5:end]
         body = body[end:]
+
+
+# --- messages for the models of `tests.unit.fake_engine`, which echo the input IN as OUT
+
+
+def infer_request(identifier: str = "", model: str = "simple", *, count: int = 4, **fields: Any) -> bytes:
+    """A request with the numbers from 0."""
+    request = ModelInferRequest(model_name=model, id=identifier, **fields)
+    request.inputs.add(name="IN", datatype="INT32", shape=[count])
+    request.raw_input_contents.append(np.arange(count, dtype=np.int32).tobytes())
+    return bytes(request.SerializeToString())
+
+
+def echo(request: InferenceRequest) -> InferenceResponse:
+    """The response of a model that echoes its input."""
+    tensor = request.inputs[0]
+    array = np.frombuffer(tensor.data, np.int32)
+    output = OutputTensor("OUT", "INT32", tensor.shape, array)
+    return InferenceResponse(request.model_name, 3, [output], id=request.id)
+
+
+def infer_response(message: bytes) -> Any:
+    return ModelInferResponse.FromString(message)
+
+
+def stream_response(message: bytes) -> Any:
+    return ModelStreamInferResponse.FromString(message)
+
+
+def numbers(response: Any) -> list[int]:
+    """The numbers of a ModelInferResponse."""
+    return list(np.frombuffer(response.raw_output_contents[0], np.int32))

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.unit.core.grpc.grpc_client import Client, ClientStream, with_client
+from tests.unit.core.grpc.grpc_client import ClientStream, on_hub, serve
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import ModelLoadFailed
@@ -63,7 +63,7 @@ def called(engine: FakeEngine, method: str, request: Any) -> ClientStream:
     seen: list[ClientStream] = []
     content = request if isinstance(request, bytes) else request.SerializeToString()
     options = GrpcOptions(allow_client_shm=True)
-    with_client(engine, lambda client: seen.append(client.call(method, content)), options)
+    on_hub(lambda: seen.append(serve(engine, options).call(method, content)))()
     return seen[0]
 
 
@@ -180,50 +180,45 @@ SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 
 @pytest.mark.slow
+@on_hub
 def test_watchers_get_each_readiness_change_until_the_server_stops() -> None:
     engine = FakeEngine()
     engine.ready = False
-
-    def test(client: Client) -> None:
-        watches = [client.send(WATCH) for _ in range(2)]
-        assert [watch.messages for watch in watches] == [[NOT_SERVING]] * 2
-        engine.ready = True
-        until(lambda: all(len(watch.messages) == 2 for watch in watches))
-        engine.serving = ServingPhase(name=Phase.EXITING)
-        until(lambda: all(watch.releases for watch in watches))
-        for watch in watches:
-            assert watch.messages == [NOT_SERVING, SERVING, NOT_SERVING]
-            assert (watch.status, watch.message) == (UNAVAILABLE, "Server exiting")
-
-    with_client(engine, test)
+    client = serve(engine)
+    watches = [client.send(WATCH) for _ in range(2)]
+    assert [watch.messages for watch in watches] == [[NOT_SERVING]] * 2
+    engine.ready = True
+    until(lambda: all(len(watch.messages) == 2 for watch in watches))
+    engine.serving = ServingPhase(name=Phase.EXITING)
+    until(lambda: all(watch.releases for watch in watches))
+    for watch in watches:
+        assert watch.messages == [NOT_SERVING, SERVING, NOT_SERVING]
+        assert (watch.status, watch.message) == (UNAVAILABLE, "Server exiting")
 
 
+@on_hub
 def test_readiness_is_no_longer_polled_after_the_last_watcher_leaves() -> None:
-    def test(client: Client) -> None:
-        watch = client.send(WATCH)
-        assert watch.receiver is not None
-        watch.receiver.cancel()
-        assert watch.releases == 1
-        readiness = client.application.front_end.readiness
-        until(lambda: not readiness._is_looking)
-        assert readiness._watchers == {}
-
-    with_client(FakeEngine(), test)
+    client = serve(FakeEngine())
+    watch = client.send(WATCH)
+    assert watch.receiver is not None
+    watch.receiver.cancel()
+    assert watch.releases == 1
+    readiness = client.application.front_end.readiness
+    until(lambda: not readiness._is_looking)
+    assert readiness._watchers == {}
 
 
+@on_hub
 def test_a_watcher_that_does_not_read_gets_only_the_latest_state() -> None:
     engine = FakeEngine()
-
-    def test(client: Client) -> None:
-        watch = client.begin(WATCH, window=0)
-        client.end(client.feed(watch, b"\0\0\0\0\0"))
-        readiness = client.application.front_end.readiness
-        for ready in (False, True, False):
-            engine.ready = ready
-            readiness.expire()
-        assert watch.messages == [SERVING]
-        watch.take_all()
-        until(lambda: len(watch.messages) == 2)
-        assert watch.messages == [SERVING, NOT_SERVING]
-
-    with_client(engine, test)
+    client = serve(engine)
+    watch = client.begin(WATCH, window=0)
+    client.end(client.feed(watch, b"\0\0\0\0\0"))
+    readiness = client.application.front_end.readiness
+    for ready in (False, True, False):
+        engine.ready = ready
+        readiness.expire()
+    assert watch.messages == [SERVING]
+    watch.take_all()
+    until(lambda: len(watch.messages) == 2)
+    assert watch.messages == [SERVING, NOT_SERVING]

@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from tests.unit.core.grpc.grpc_client import Client, with_client
-from tests.unit.core.grpc.infer_messages import echo, infer_request
+from tests.unit.core.grpc.grpc_client import echo, infer_request, on_hub, serve
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import BackendFailed
 from trident.core.grpc.front_end import GrpcOptions
@@ -28,20 +27,19 @@ UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 12, 13, 14
         ({"content-type": "application/grpcx"}, "415"),
     ],
 )
+@on_hub
 def test_requests_that_are_not_grpc_get_an_http_error(fields: dict[str, str], status: str) -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ServerLive", fields)
-        assert stream.receiver is not None
-        stream.receiver.take(b"{}")
-        assert not stream.headers
-        stream.receiver.end()
-        assert stream.headers[":status"] == status
-        assert stream.headers.get("allow") == ("POST" if status == "405" else None)
-        assert b"this port serves gRPC" in stream.body
-        assert stream.has_ended
-        assert stream.releases == 1
-
-    with_client(FakeEngine(), test)
+    client = serve(FakeEngine())
+    stream = client.begin("ServerLive", fields)
+    assert stream.receiver is not None
+    stream.receiver.take(b"{}")
+    assert not stream.headers
+    stream.receiver.end()
+    assert stream.headers[":status"] == status
+    assert stream.headers.get("allow") == ("POST" if status == "405" else None)
+    assert b"this port serves gRPC" in stream.body
+    assert stream.has_ended
+    assert stream.releases == 1
 
 
 @pytest.mark.parametrize(
@@ -54,29 +52,27 @@ def test_requests_that_are_not_grpc_get_an_http_error(fields: dict[str, str], st
         ("ServerLive", {"grpc-timeout": "123456789S"}, INTERNAL, "invalid grpc-timeout '123456789S'"),
     ],
 )
+@on_hub
 def test_calls_with_invalid_headers_are_rejected(method: str, metadata: dict[str, str], status: int, text: str) -> None:
-    def test(client: Client) -> None:
-        stream = client.begin(method, metadata)
-        assert (stream.status, stream.message) == (status, text)
-        assert stream.trailers[":status"] == "200"
-        assert ("grpc-accept-encoding" in stream.trailers) == ("grpc-encoding" in metadata)
-        assert stream.releases == 1
-
-    with_client(FakeEngine(), test)
+    client = serve(FakeEngine())
+    stream = client.begin(method, metadata)
+    assert (stream.status, stream.message) == (status, text)
+    assert stream.trailers[":status"] == "200"
+    assert ("grpc-accept-encoding" in stream.trailers) == ("grpc-encoding" in metadata)
+    assert stream.releases == 1
 
 
+@on_hub
 def test_calls_share_a_parsed_head_except_for_volatile_fields() -> None:
-    def test(client: Client) -> None:
-        application = client.application
-        fields = ((b":method", b"POST"), (b":path", b"/inference.GRPCInferenceService/ModelInfer"))
-        head = application.parse_head((*fields, (b"content-type", b"application/grpc"), (b"my-a", b"1")))
-        other = application.with_volatile(head, ((b"grpc-timeout", b"2S"), (b"x-request-id", b"r")))
-        assert (head.timeout_s, other.timeout_s) == (None, 2.0)
-        assert head.method is other.method
-        assert other.metadata.text("x-request-id") == "r"
-        assert (head.forwarded, other.forwarded) == ((("my-a", "1"),), (("my-a", "1"), ("x-request-id", "r")))
-
-    with_client(FakeEngine(), test, GrpcOptions(header_forward_pattern="my-|x-"))
+    client = serve(FakeEngine(), GrpcOptions(header_forward_pattern="my-|x-"))
+    application = client.application
+    fields = ((b":method", b"POST"), (b":path", b"/inference.GRPCInferenceService/ModelInfer"))
+    head = application.parse_head((*fields, (b"content-type", b"application/grpc"), (b"my-a", b"1")))
+    other = application.with_volatile(head, ((b"grpc-timeout", b"2S"), (b"x-request-id", b"r")))
+    assert (head.timeout_s, other.timeout_s) == (None, 2.0)
+    assert head.method is other.method
+    assert other.metadata.text("x-request-id") == "r"
+    assert (head.forwarded, other.forwarded) == ((("my-a", "1"),), (("my-a", "1"), ("x-request-id", "r")))
 
 
 RESPONSE_SIZE = 51
@@ -94,7 +90,9 @@ def lines(caplog: pytest.LogCaptureFixture, scope: str) -> list[str]:
     SWITCHES.set(access=scope)
     caplog.set_level(1)
 
-    def test(client: Client) -> None:
+    @on_hub
+    def call() -> None:
+        client = serve(FakeEngine(respond))
         client.call("ModelInfer", infer_request("r 1"))
         client.call("ModelInfer", infer_request("bad"))
         client.call("ServerLive")
@@ -103,7 +101,7 @@ def lines(caplog: pytest.LogCaptureFixture, scope: str) -> list[str]:
         assert gone.receiver is not None
         gone.receiver.cancel()
 
-    with_client(FakeEngine(respond), test)
+    call()
     records = [record for record in caplog.records if record.name == "trident.access"]
     assert all(record.__dict__["duration_ms"] >= 0 for record in records)
     return [re.sub(r"duration_ms=[0-9.]+", "", record.getMessage()) for record in records]

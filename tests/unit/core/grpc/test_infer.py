@@ -16,8 +16,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.project import pure_python_only
-from tests.unit.core.grpc.grpc_client import Client, frame, with_client
-from tests.unit.core.grpc.infer_messages import echo, infer_request, infer_response, numbers
+from tests.unit.core.grpc.grpc_client import echo, frame, infer_request, infer_response, numbers, on_hub, serve
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import BackendFailed, QueueFull
@@ -31,44 +30,21 @@ from trident.core.observability.metrics.snapshot import MetricsSnapshot
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 4, 5, 8, 12, 13, 14
 
 
+@on_hub
 def test_the_load_is_behind_the_answer_in_the_form_asked_for() -> None:
     class Busy(FakeEngine):
         def metrics(self) -> MetricsSnapshot:
             return MetricsSnapshot()
 
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", infer_request("a"), {"endpoint-load-metrics-format": "bin"})
-        until(lambda: stream.releases == 1)
-        assert stream.trailers.keys() == {"grpc-status", "endpoint-load-metrics-bin"}
-        assert b"pending_requests" in b64decode(stream.trailers["endpoint-load-metrics-bin"])
-        assert numbers(infer_response(stream.messages[0])) == [0, 1, 2, 3]
-
-    with_client(Busy(echo), test)
+    client = serve(Busy(echo))
+    stream = client.call("ModelInfer", infer_request("a"), {"endpoint-load-metrics-format": "bin"})
+    until(lambda: stream.releases == 1)
+    assert stream.trailers.keys() == {"grpc-status", "endpoint-load-metrics-bin"}
+    assert b"pending_requests" in b64decode(stream.trailers["endpoint-load-metrics-bin"])
+    assert numbers(infer_response(stream.messages[0])) == [0, 1, 2, 3]
 
 
-def test_unknown_models_are_looked_up_in_a_greenlet() -> None:
-    engine = FakeEngine(echo)
-    engine.knows_models = False
-    asked: list[tuple[str, int]] = []
-    find = engine.model
-
-    def model(name: str, version: int = -1) -> Any:
-        asked.append((name, version))
-        engine.knows_models = True
-        return find(name, version)
-
-    engine.model = model  # type: ignore[method-assign]
-
-    def test(client: Client) -> None:
-        stream = client.send("ModelInfer", infer_request(model_version="3"))
-        assert not stream.has_ended
-        until(lambda: stream.releases)
-        assert stream.status == 0
-        assert asked[0] == ("simple", 3)
-
-    with_client(engine, test)
-
-
+@on_hub
 def test_a_large_message_is_received_in_place() -> None:
     message = frame(infer_request(count=20_000))
     allocated: list[int] = []
@@ -77,25 +53,24 @@ def test_a_large_message_is_received_in_place() -> None:
         allocated.append(size)
         return np.empty(size, np.uint8)
 
-    def test(client: Client) -> None:
-        stream = client.feed(client.begin("ModelInfer"), message[:20])
-        at = 20
-        while at < len(message):
-            assert stream.receiver is not None
-            room = stream.receiver.room(7000)
-            assert room is not None
-            assert len(room) <= 7000
-            room[:] = message[at : at + len(room)]
-            at += len(room)
-            stream.receiver.filled(len(room))
-        client.end(stream)
-        until(lambda: stream.releases)
-        assert numbers(infer_response(stream.messages[0])) == list(range(20_000))
-        assert len(allocated) == 1
-
-    with_client(FakeEngine(echo), test, allocate=allocate)
+    client = serve(FakeEngine(echo), allocate=allocate)
+    stream = client.feed(client.begin("ModelInfer"), message[:20])
+    at = 20
+    while at < len(message):
+        assert stream.receiver is not None
+        room = stream.receiver.room(7000)
+        assert room is not None
+        assert len(room) <= 7000
+        room[:] = message[at : at + len(room)]
+        at += len(room)
+        stream.receiver.filled(len(room))
+    client.end(stream)
+    until(lambda: stream.releases)
+    assert numbers(infer_response(stream.messages[0])) == list(range(20_000))
+    assert len(allocated) == 1
 
 
+@on_hub
 def test_the_tensor_of_a_large_message_like_earlier_ones_is_aligned() -> None:
     message = frame(infer_request("x", count=20_000))
     places: list[int] = []
@@ -104,29 +79,26 @@ def test_the_tensor_of_a_large_message_like_earlier_ones_is_aligned() -> None:
         places.append(np.frombuffer(request.inputs[0].data, np.uint8).__array_interface__["data"][0] % 64)
         return echo(request)
 
-    def test(client: Client) -> None:
-        for _ in range(4):
-            stream = client.begin("ModelInfer")
-            client.end(client.feed(stream, message[:100], message[100:]))
-            until(lambda stream=stream: stream.releases)  # type: ignore[misc]
-        assert places[-2:] == [0, 0]
-        assert any(places[:2])
-
-    with_client(FakeEngine(respond), test)
+    client = serve(FakeEngine(respond))
+    for _ in range(4):
+        stream = client.begin("ModelInfer")
+        client.end(client.feed(stream, message[:100], message[100:]))
+        until(lambda stream=stream: stream.releases)  # type: ignore[misc]
+    assert places[-2:] == [0, 0]
+    assert any(places[:2])
 
 
+@on_hub
 def test_the_error_of_a_model_has_its_hint_and_says_when_to_send_again() -> None:
     def respond(request: InferenceRequest) -> InferenceResponse:
         return InferenceResponse.failed(request, QueueFull("the queue is full: 100 %", hint="add instances… or wait"))
 
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", infer_request())
-        assert stream.status == UNAVAILABLE
-        assert stream.trailers["grpc-message"] == "the queue is full: 100 %25"
-        assert stream.trailers["trident-hint"] == "add instances? or wait"
-        assert stream.trailers["grpc-retry-pushback-ms"] == "1000"
-
-    with_client(FakeEngine(respond), test)
+    client = serve(FakeEngine(respond))
+    stream = client.call("ModelInfer", infer_request())
+    assert stream.status == UNAVAILABLE
+    assert stream.trailers["grpc-message"] == "the queue is full: 100 %25"
+    assert stream.trailers["trident-hint"] == "add instances? or wait"
+    assert stream.trailers["grpc-retry-pushback-ms"] == "1000"
 
 
 STRINGS = [b"string %d" % number for number in range(10_000)]
@@ -143,6 +115,7 @@ def strings_request() -> bytes:
 @pytest.mark.parametrize(
     ("metadata", "encoding"), [({}, b""), ({"grpc-accept-encoding": "gzip"}, b"gzip")], ids=["plain", "compressed"]
 )
+@on_hub
 def test_many_strings_are_unpacked_and_packed_on_another_thread(metadata: dict[str, str], encoding: bytes) -> None:
     threads: list[threading.Thread] = []
 
@@ -156,34 +129,31 @@ def test_many_strings_are_unpacked_and_packed_on_another_thread(metadata: dict[s
         output = Packed("OUT", "BYTES", (len(STRINGS),), bytes_array(STRINGS, (len(STRINGS),)))
         return InferenceResponse("simple", 1, [output], id=request.id)
 
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", strings_request(), metadata)
-        ((flag, message),) = stream.frames
-        content = inflate(message, encoding, 1 << 30) if flag else message
-        assert flag == bool(encoding)
-        assert infer_response(content).raw_output_contents[0] == pack_bytes(STRINGS)
-        assert len(threads) == 2
-        assert threading.current_thread() not in threads
-        threads.clear()
-        request = pb.ModelInferRequest.FromString(strings_request())
-        request.parameters["sequence_id"].int64_param = 7
-        assert client.call("ModelInfer", request.SerializeToString()).status == 0
-        assert set(threads) == {threading.current_thread()}  # it stays in its order
-
-    with_client(FakeEngine(respond), test, GrpcOptions(compression_level="low"))
+    client = serve(FakeEngine(respond), GrpcOptions(compression_level="low"))
+    stream = client.call("ModelInfer", strings_request(), metadata)
+    ((flag, message),) = stream.frames
+    content = inflate(message, encoding, 1 << 30) if flag else message
+    assert flag == bool(encoding)
+    assert infer_response(content).raw_output_contents[0] == pack_bytes(STRINGS)
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
+    threads.clear()
+    request = pb.ModelInferRequest.FromString(strings_request())
+    request.parameters["sequence_id"].int64_param = 7
+    assert client.call("ModelInfer", request.SerializeToString()).status == 0
+    assert set(threads) == {threading.current_thread()}  # it stays in its order
 
 
+@on_hub
 def test_unexpected_errors_reveal_nothing_to_clients() -> None:
     def respond(request: InferenceRequest) -> InferenceResponse:
         response = echo(request)
         response.outputs = [None]  # type: ignore[list-item]
         return response
 
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", infer_request())
-        assert (stream.status, stream.message) == (INTERNAL, "unexpected error in the server, its log says more")
-
-    with_client(FakeEngine(respond), test)
+    client = serve(FakeEngine(respond))
+    stream = client.call("ModelInfer", infer_request())
+    assert (stream.status, stream.message) == (INTERNAL, "unexpected error in the server, its log says more")
 
 
 @pytest.mark.parametrize(
@@ -199,28 +169,25 @@ def test_unexpected_errors_reveal_nothing_to_clients() -> None:
         ([frame(b"x" * 1001)], EXHAUSTED, "Received message larger than max (1001 vs. 1000)"),
     ],
 )
+@on_hub
 def test_broken_framing_ends_the_call(pieces: list[bytes], status: int, text: str) -> None:
-    def test(client: Client) -> None:
-        stream = client.end(client.feed(client.begin("ModelInfer"), *pieces))
-        assert (stream.status, stream.message) == (status, text)
-        assert stream.releases == 1
-
-    with_client(FakeEngine(echo), test, GrpcOptions(max_message_size=1000))
+    client = serve(FakeEngine(echo), GrpcOptions(max_message_size=1000))
+    stream = client.end(client.feed(client.begin("ModelInfer"), *pieces))
+    assert (stream.status, stream.message) == (status, text)
+    assert stream.releases == 1
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @pytest.mark.parametrize("count", [4, 100_000])
+@on_hub
 def test_a_compressed_request_is_inflated(encoding: str, count: int) -> None:
     deflater = zlib.compressobj(wbits=31 if encoding == "gzip" else 15)
     content = deflater.compress(infer_request(count=count)) + deflater.flush()
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelInfer", {"grpc-encoding": encoding})
-        client.end(client.feed(stream, frame(content, flag=1)))
-        until(lambda: stream.releases)
-        assert numbers(infer_response(stream.messages[0])) == list(range(count))
-
-    with_client(FakeEngine(echo), test)
+    client = serve(FakeEngine(echo))
+    stream = client.begin("ModelInfer", {"grpc-encoding": encoding})
+    client.end(client.feed(stream, frame(content, flag=1)))
+    until(lambda: stream.releases)
+    assert numbers(infer_response(stream.messages[0])) == list(range(count))
 
 
 @pytest.mark.parametrize(
@@ -233,15 +200,14 @@ def test_a_compressed_request_is_inflated(encoding: str, count: int) -> None:
         (zlib.compress(b"\0" * 500_000), EXHAUSTED, "Received message larger than max (1001 vs. 1000)"),
     ],
 )
+@on_hub
 def test_broken_and_bombing_compression_ends_the_call(content: bytes, status: int, text: str) -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ModelInfer", {"grpc-encoding": "deflate"})
-        client.end(client.feed(stream, frame(content, flag=1)))
-        until(lambda: stream.releases)
-        assert stream.status == status
-        assert stream.message.startswith(text)
-
-    with_client(FakeEngine(echo), test, GrpcOptions(max_message_size=1000))
+    client = serve(FakeEngine(echo), GrpcOptions(max_message_size=1000))
+    stream = client.begin("ModelInfer", {"grpc-encoding": "deflate"})
+    client.end(client.feed(stream, frame(content, flag=1)))
+    until(lambda: stream.releases)
+    assert stream.status == status
+    assert stream.message.startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -255,19 +221,19 @@ def test_broken_and_bombing_compression_ends_the_call(content: bytes, status: in
     ],
 )
 @pytest.mark.parametrize("count", [2000, 100_000])
+@on_hub
 def test_a_response_is_compressed_at_the_level(level: str, accepted: str, encoding: str | None, count: int) -> None:
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", infer_request(count=count), {"grpc-accept-encoding": accepted})
-        assert stream.headers.get("grpc-encoding") == encoding
-        ((flag, message),) = stream.frames
-        assert flag == (encoding is not None)
-        if encoding is not None:
-            message = zlib.decompress(message, 31 if encoding == "gzip" else 15)
-        assert numbers(infer_response(message)) == list(range(count))
-
-    with_client(FakeEngine(echo), test, GrpcOptions(compression_level=level))
+    client = serve(FakeEngine(echo), GrpcOptions(compression_level=level))
+    stream = client.call("ModelInfer", infer_request(count=count), {"grpc-accept-encoding": accepted})
+    assert stream.headers.get("grpc-encoding") == encoding
+    ((flag, message),) = stream.frames
+    assert flag == (encoding is not None)
+    if encoding is not None:
+        message = zlib.decompress(message, 31 if encoding == "gzip" else 15)
+    assert numbers(infer_response(message)) == list(range(count))
 
 
+@on_hub
 def test_the_place_of_a_cancelled_call_is_taken_until_the_model_has_answered() -> None:
     kept: list[Any] = []
 
@@ -280,20 +246,19 @@ def test_the_place_of_a_cancelled_call_is_taken_until_the_model_has_answered() -
         def cancel(self, pending: Any) -> None:
             """Ignored."""
 
-    def test(client: Client) -> None:
-        stream = client.send("ModelInfer", infer_request())
-        until(lambda: kept)
-        assert stream.receiver is not None
-        stream.receiver.cancel()
-        assert kept[0].cancelled
-        assert stream.releases == 0
-        kept[0].on_response(echo(kept[0].request))
-        assert stream.releases == 1
-        assert stream.messages == []
-
-    with_client(Deaf(), test)
+    client = serve(Deaf())
+    stream = client.send("ModelInfer", infer_request())
+    until(lambda: kept)
+    assert stream.receiver is not None
+    stream.receiver.cancel()
+    assert kept[0].cancelled
+    assert stream.releases == 0
+    kept[0].on_response(echo(kept[0].request))
+    assert stream.releases == 1
+    assert stream.messages == []
 
 
+@on_hub
 def test_answers_after_the_deadline_are_dropped() -> None:
     """Also within the 20 ms in which deadlines are looked at together."""
 
@@ -303,15 +268,14 @@ def test_answers_after_the_deadline_are_dropped() -> None:
             pass
         return echo(request)
 
-    def test(client: Client) -> None:
-        stream = client.call("ModelInfer", infer_request("late"), {"grpc-timeout": "2m"})
-        assert (stream.status, stream.messages) == (DEADLINE_EXCEEDED, [])
-        assert client.call("ModelInfer", infer_request("in time"), {"grpc-timeout": "1M"}).status == 0
-
-    with_client(FakeEngine(respond), test)
+    client = serve(FakeEngine(respond))
+    stream = client.call("ModelInfer", infer_request("late"), {"grpc-timeout": "2m"})
+    assert (stream.status, stream.messages) == (DEADLINE_EXCEEDED, [])
+    assert client.call("ModelInfer", infer_request("in time"), {"grpc-timeout": "1M"}).status == 0
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+@on_hub
 def test_forwarded_metadata_become_parameters(method: str) -> None:
     seen: list[InferenceRequest] = []
 
@@ -319,14 +283,12 @@ def test_forwarded_metadata_become_parameters(method: str) -> None:
         seen.append(request)
         return echo(request)
 
-    def test(client: Client) -> None:
-        metadata = {"my-name": "é", "other": "x", "grpc-my": "x", "user-agent": "my"}
-        assert client.call(method, infer_request(), metadata).status == 0
-        assert seen[0].parameters == {"my-name": "é"}
-        refused = client.call("ModelInfer", infer_request(), {"triton_my": "1"})
-        assert refused.message == "Header 'triton_my' is reserved for Triton usage and cannot be forwarded."
-
-    with_client(FakeEngine(respond), test, GrpcOptions(header_forward_pattern="MY"))
+    client = serve(FakeEngine(respond), GrpcOptions(header_forward_pattern="MY"))
+    metadata = {"my-name": "é", "other": "x", "grpc-my": "x", "user-agent": "my"}
+    assert client.call(method, infer_request(), metadata).status == 0
+    assert seen[0].parameters == {"my-name": "é"}
+    refused = client.call("ModelInfer", infer_request(), {"triton_my": "1"})
+    assert refused.message == "Header 'triton_my' is reserved for Triton usage and cannot be forwarded."
 
 
 @pytest.mark.parametrize("way", ["answered", "failed", "cancelled", "expired", "refused"])
@@ -349,7 +311,9 @@ def test_a_finished_call_is_freed_without_the_garbage_collector(way: str) -> Non
 
     engine = FakeEngine(respond)
 
-    def test(client: Client) -> None:
+    @on_hub
+    def call() -> None:
+        client = serve(engine, allocate=allocate)
         metadata = {"grpc-timeout": "1m"} if way == "expired" else {}
         client.call("ModelInfer", infer_request(model=model, count=20_000)) if way in ("answered", "failed") else None
         gc.disable()
@@ -366,6 +330,6 @@ def test_a_finished_call_is_freed_without_the_garbage_collector(way: str) -> Non
         assert memory
 
     try:
-        with_client(engine, test, allocate=allocate)
+        call()
     finally:
         gc.enable()

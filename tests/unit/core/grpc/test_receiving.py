@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.core.grpc.grpc_client import Client, frame, with_client
-from tests.unit.core.grpc.infer_messages import echo, infer_request
+from tests.unit.core.grpc.grpc_client import echo, frame, infer_request, on_hub, serve
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.buffers import ALIGNMENT
@@ -46,36 +45,34 @@ MESSAGE = frame(infer_request(count=1000))
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 @pytest.mark.parametrize("size", [3, 100])
+@on_hub
 def test_half_a_message_and_then_silence_ends_the_call(method: str, size: int) -> None:
-    def test(client: Client) -> None:
-        unfinished = client.application.front_end.unfinished
-        stream = client.feed(client.begin(method), MESSAGE[:size])
-        unfinished.expire()
-        client.feed(stream, MESSAGE[size : size + 1])
-        unfinished.expire()
-        assert not stream.has_ended
-        unfinished.expire()
-        assert (stream.status, stream.message) == (DEADLINE_EXCEEDED, "the request was not received in time")
-        assert not unfinished
-
-    with_client(FakeEngine(echo), test)
+    client = serve(FakeEngine(echo))
+    unfinished = client.application.front_end.unfinished
+    stream = client.feed(client.begin(method), MESSAGE[:size])
+    unfinished.expire()
+    client.feed(stream, MESSAGE[size : size + 1])
+    unfinished.expire()
+    assert not stream.has_ended
+    unfinished.expire()
+    assert (stream.status, stream.message) == (DEADLINE_EXCEEDED, "the request was not received in time")
+    assert not unfinished
 
 
+@on_hub
 def test_a_client_held_back_by_the_server_does_not_time_out() -> None:
-    def test(client: Client) -> None:
-        unfinished = client.application.front_end.unfinished
-        stream = client.begin("ModelStreamInfer", window=0)
-        for _ in range(2):
-            client.feed(stream, MESSAGE)
-        until(lambda: stream.unsent)
-        stream.unsent = 2 << 20
-        client.feed(stream, MESSAGE, MESSAGE[:100])
-        assert stream.is_paused
-        for _ in range(3):
-            unfinished.expire()
-        assert not stream.has_ended
-
-    with_client(FakeEngine(echo), test, GrpcOptions(stream_requests=100))
+    client = serve(FakeEngine(echo), GrpcOptions(stream_requests=100))
+    unfinished = client.application.front_end.unfinished
+    stream = client.begin("ModelStreamInfer", window=0)
+    for _ in range(2):
+        client.feed(stream, MESSAGE)
+    until(lambda: stream.unsent)
+    stream.unsent = 2 << 20
+    client.feed(stream, MESSAGE, MESSAGE[:100])
+    assert stream.is_paused
+    for _ in range(3):
+        unfinished.expire()
+    assert not stream.has_ended
 
 
 class Messages:
@@ -135,18 +132,17 @@ def test_the_silent_and_the_largest_are_refused_first() -> None:
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+@on_hub
 def test_calls_are_rejected_when_unfinished_messages_exceed_the_limit(method: str) -> None:
-    def test(client: Client) -> None:
-        first = client.feed(client.begin(method), MESSAGE[:3000])
-        second = client.feed(client.begin(method), MESSAGE[:2000])
-        assert not first.has_ended
-        third = client.feed(client.begin(method), MESSAGE[:2500])
-        assert (first.status, first.releases) == (RESOURCE_EXHAUSTED, 1)
-        assert "more than 4000 bytes together" in first.message
-        for stream, begun in ((second, 2000), (third, 2500)):
-            client.end(client.feed(stream, MESSAGE[begun:]))
-            until(lambda stream=stream: stream.releases)
-            assert stream.status == 0
-        assert client.application.front_end.unfinished.total == 0
-
-    with_client(FakeEngine(echo), test, GrpcOptions(max_unfinished_size=4000))
+    client = serve(FakeEngine(echo), GrpcOptions(max_unfinished_size=4000))
+    first = client.feed(client.begin(method), MESSAGE[:3000])
+    second = client.feed(client.begin(method), MESSAGE[:2000])
+    assert not first.has_ended
+    third = client.feed(client.begin(method), MESSAGE[:2500])
+    assert (first.status, first.releases) == (RESOURCE_EXHAUSTED, 1)
+    assert "more than 4000 bytes together" in first.message
+    for stream, begun in ((second, 2000), (third, 2500)):
+        client.end(client.feed(stream, MESSAGE[begun:]))
+        until(lambda stream=stream: stream.releases)
+        assert stream.status == 0
+    assert client.application.front_end.unfinished.total == 0

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from tests.unit.core.grpc.grpc_client import Client, frame, with_client
+from tests.unit.core.grpc.grpc_client import frame, on_hub, serve
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 
@@ -21,7 +21,9 @@ def asked(version: str, *questions: dict[str, Any]) -> list[Any]:
     """The answers to questions on one stream. The two versions have the same bytes."""
     found: list[Any] = []
 
-    def test(client: Client) -> None:
+    @on_hub
+    def ask() -> None:
+        client = serve(FakeEngine())
         stream = client.begin(PATH.format(version))
         for question in questions:
             client.feed(stream, frame(reflection_pb2.ServerReflectionRequest(**question).SerializeToString()))
@@ -30,7 +32,7 @@ def asked(version: str, *questions: dict[str, Any]) -> list[Any]:
         assert stream.status == 0
         found.extend(map(reflection_pb2.ServerReflectionResponse.FromString, stream.messages))
 
-    with_client(FakeEngine(), test)
+    ask()
     return found
 
 

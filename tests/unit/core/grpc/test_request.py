@@ -144,11 +144,6 @@ def output_in_region(message: Any, **parameters: int) -> Any:
         (infer_message(model_version="abc"), InvalidRequest, "failed to get model version from specified version str"),
         (infer_message(model_name="nope"), ModelNotFound, "Request for unknown model: 'nope' is not found"),
         (
-            without_tensors(infer_message()),
-            InvalidRequest,
-            "unable to find data for input tensor 'INPUT0' for model 'simple' in request.",
-        ),
-        (
             with_contents(infer_message()),
             InvalidRequest,
             "contents field must not be specified when using raw_input_contents for 'INPUT0' for model 'simple'",
@@ -162,11 +157,6 @@ def output_in_region(message: Any, **parameters: int) -> Any:
             output_in_region(infer_message(), classification=1),
             InvalidRequest,
             "output can't set both 'shared_memory_region' and 'classification'",
-        ),
-        (
-            infer_message(id="7", outputs=[{"name": "A"}, {"name": "A"}]),
-            InvalidRequest,
-            "[request id: 7] output 'A' already exists in request",
         ),
         (
             infer_message(inputs=[{"name": "X", "shape": [1] * 65}]),
@@ -334,30 +324,21 @@ def test_a_wrong_parameter_has_tritons_text(key: str, value: dict[str, Any], tex
 
 REGION = {"shared_memory_region": {"string_param": "r"}}
 SIZE = {"shared_memory_byte_size": {"int64_param": 4}}
+WRONG_TYPE = "invalid value type for '{}' parameter for tensor 'T', expected {}."
+WITHOUT_REGION = "'{}' can not be specified without 'shared_memory_region' parameter for tensor 'T'"
+WITHOUT_SIZE = "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'T'"
 
 
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        (
-            {"shared_memory_region": {"int64_param": 1}},
-            "invalid value type for 'shared_memory_region' parameter for tensor 'T', expected string_param.",
-        ),
-        (
-            REGION,
-            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'T'",
-        ),
-        (
-            SIZE,
-            "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor 'T'",
-        ),
-        (
-            {"shared_memory_offset": {"int64_param": 0}},
-            "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'T'",
-        ),
+        ({"shared_memory_region": {"int64_param": 1}}, WRONG_TYPE.format("shared_memory_region", "string_param")),
+        (REGION, WITHOUT_SIZE),
+        (SIZE, WITHOUT_REGION.format("shared_memory_byte_size")),
+        ({"shared_memory_offset": {"int64_param": 0}}, WITHOUT_REGION.format("shared_memory_offset")),
         (
             REGION | {"shared_memory_byte_size": {"uint64_param": 4}},
-            "invalid value type for 'shared_memory_byte_size' parameter for tensor 'T', expected int64_param.",
+            WRONG_TYPE.format("shared_memory_byte_size", "int64_param"),
         ),
     ],
 )
@@ -403,3 +384,46 @@ def output_of(script: str) -> list[str]:
 def test_protobuf_is_imported_once_and_grpc_never() -> None:
     assert output_of(SCRIPT) == ["False", "False", "False", "True"]
     assert output_of(THE_OTHER_WAY_ROUND) == ["True"]
+
+
+# --- request templates
+
+
+def test_tensors_whose_boundary_has_moved_are_read_apart() -> None:
+    decoder = RequestDecoder(FakeEngine().model)
+    for large in (b"", bytes(100_000)):
+        first = infer_message()
+        first.raw_input_contents[0] = large + FIRST
+        decode(first, decoder=decoder)
+        moved = infer_message()
+        moved.raw_input_contents[0] = large + FIRST[:-4]
+        moved.raw_input_contents[1] = SECOND + bytes(4)
+        inputs = decode(moved, decoder=decoder).request.inputs
+        assert [bytes(tensor.data) for tensor in inputs] == list(moved.raw_input_contents)
+
+
+@pytest.mark.parametrize("size", [0, 2048])
+def test_requests_without_tensors_or_with_long_heads_are_not_remembered(size: int) -> None:
+    decoder = RequestDecoder(FakeEngine().model)
+    message = infer_message()
+    if size:
+        message.inputs[0].name = "n" * size
+    else:
+        message.ClearField("inputs")
+        message.ClearField("raw_input_contents")
+    content = message.SerializeToString()
+    decode(content, decoder=decoder)
+    assert decoder._templates.fill(content) is None
+
+
+def test_the_place_of_the_first_tensor_is_known_by_the_size_of_its_message() -> None:
+    decoder = RequestDecoder(FakeEngine().model)
+    large = infer_message(id="a")
+    large.raw_input_contents[0] = bytes(100_000)
+    message = large.SerializeToString()
+    assert decoder.tensor_offset(len(message)) == 0
+    for _ in range(2):
+        decode(message, decoder=decoder)
+    offset = decoder.tensor_offset(len(message))
+    assert message[offset - 4 : offset] == b"\x3a\xa0\x8d\x06"
+    assert decoder.tensor_offset(len(message) + 1) == 0

@@ -9,12 +9,21 @@ from typing import Any
 import gevent
 import pytest
 
-from tests.unit.core.grpc.grpc_client import Client, ClientStream, frame, with_client
-from tests.unit.core.grpc.infer_messages import echo, infer_request, numbers, stream_response
+from tests.unit.core.grpc.grpc_client import (
+    Client,
+    ClientStream,
+    echo,
+    frame,
+    infer_request,
+    numbers,
+    on_hub,
+    serve,
+    stream_response,
+)
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.errors import BackendFailed
 from trident.core.grpc.front_end import GrpcOptions
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
@@ -71,32 +80,18 @@ def failing(error: Exception) -> Any:
     return respond
 
 
-def test_a_rejected_request_is_reported_with_its_id_only() -> None:
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer", {"triton_grpc_error": "true"})
-        send(client, stream, "bad")
-        client.end(stream)
-        until(lambda: stream.releases)
-        (bad,) = answers(stream)
-        assert (bad.error_message, bad.infer_response.id, bad.infer_response.model_name) == ("no", "bad", "")
-        assert stream.status == 0
-
-    with_client(FakeEngine(failing(InvalidRequest("no"))), test)
-
-
 @pytest.mark.parametrize("count", [1000, 100_000])
+@on_hub
 def test_with_triton_grpc_error_compressed_responses_come_before_the_failure(count: int) -> None:
-    def test(client: Client) -> None:
-        metadata = {"triton_grpc_error": "true", "grpc-accept-encoding": "gzip"}
-        stream = client.begin("ModelStreamInfer", metadata)
-        send(client, stream, "a", "b", count=count)
-        send(client, stream, "bad")
-        until(lambda: stream.releases)
-        found = [stream_response(zlib.decompress(message, 31)) for _, message in stream.frames]
-        assert [each.infer_response.id for each in found] == ["a", "b"]
-        assert (stream.status, stream.message) == (INTERNAL, "no")
-
-    with_client(FakeEngine(failing(BackendFailed("no"))), test, GrpcOptions(compression_level="low"))
+    client = serve(FakeEngine(failing(BackendFailed("no"))), GrpcOptions(compression_level="low"))
+    metadata = {"triton_grpc_error": "true", "grpc-accept-encoding": "gzip"}
+    stream = client.begin("ModelStreamInfer", metadata)
+    send(client, stream, "a", "b", count=count)
+    send(client, stream, "bad")
+    until(lambda: stream.releases)
+    found = [stream_response(zlib.decompress(message, 31)) for _, message in stream.frames]
+    assert [each.infer_response.id for each in found] == ["a", "b"]
+    assert (stream.status, stream.message) == (INTERNAL, "no")
 
 
 def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> None:
@@ -106,98 +101,91 @@ def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> Non
     pending.on_response(response)
 
 
+@on_hub
 def test_a_decoupled_model_learns_when_its_responses_have_left() -> None:
     engine = DecoupledEngine()
     taken: list[str] = []
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer", window=0)
-        send(client, stream, "a", "b", model="a%2Fb")
-        until(lambda: len(engine.kept) == 2)
-        a, b = engine.kept["a"], engine.kept["b"]
-        for pending in (a, b):
-            assert isinstance(pending, StreamedRequest)
-            pending.on_take = lambda request, count: taken.extend([request.request.id] * count)
-        decoupled_answer(a, 1, final=False)
-        size = stream.unsent
-        decoupled_answer(b, 1, final=False)
-        decoupled_answer(a, 1, final=False)
-        assert taken == []
-        stream.take(size)
-        assert taken == ["a"]
-        stream.take_all()
-        assert taken == ["a", "b", "a"]
-        decoupled_answer(b, 1, final=False)
-        assert taken == ["a", "b", "a", "b"]
-        for pending in (a, b):
-            decoupled_answer(pending, 0, final=True)
-        assert taken == ["a", "b", "a", "b"]
-
-    with_client(engine, test)
+    client = serve(engine)
+    stream = client.begin("ModelStreamInfer", window=0)
+    send(client, stream, "a", "b", model="a%2Fb")
+    until(lambda: len(engine.kept) == 2)
+    a, b = engine.kept["a"], engine.kept["b"]
+    for pending in (a, b):
+        assert isinstance(pending, StreamedRequest)
+        pending.on_take = lambda request, count: taken.extend([request.request.id] * count)
+    decoupled_answer(a, 1, final=False)
+    size = stream.unsent
+    decoupled_answer(b, 1, final=False)
+    decoupled_answer(a, 1, final=False)
+    assert taken == []
+    stream.take(size)
+    assert taken == ["a"]
+    stream.take_all()
+    assert taken == ["a", "b", "a"]
+    decoupled_answer(b, 1, final=False)
+    assert taken == ["a", "b", "a", "b"]
+    for pending in (a, b):
+        decoupled_answer(pending, 0, final=True)
+    assert taken == ["a", "b", "a", "b"]
 
 
+@on_hub
 def test_the_end_of_a_stream_cancels_the_requests_of_decoupled_models() -> None:
     engine = DecoupledEngine()
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        send(client, stream, "a", model="a%2Fb")
-        until(lambda: engine.kept)
-        decoupled_answer(engine.kept["a"], 1, final=False)
-        assert stream.receiver is not None
-        stream.receiver.cancel()
-        assert [request.id for request in engine.cancelled] == ["a"]
-        decoupled_answer(engine.kept["a"], 1, final=False)
-        assert stream.releases == 0
-        decoupled_answer(engine.kept["a"], 0, final=True)
-        assert len(answers(stream)) == stream.releases == 1
-
-    with_client(engine, test)
+    client = serve(engine)
+    stream = client.begin("ModelStreamInfer")
+    send(client, stream, "a", model="a%2Fb")
+    until(lambda: engine.kept)
+    decoupled_answer(engine.kept["a"], 1, final=False)
+    assert stream.receiver is not None
+    stream.receiver.cancel()
+    assert [request.id for request in engine.cancelled] == ["a"]
+    decoupled_answer(engine.kept["a"], 1, final=False)
+    assert stream.releases == 0
+    decoupled_answer(engine.kept["a"], 0, final=True)
+    assert len(answers(stream)) == stream.releases == 1
 
 
+@on_hub
 def test_requests_wait_behind_one_whose_model_is_looked_up() -> None:
     engine = FakeEngine(echo)
     engine.knows_models = False
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        send(client, stream, "a", "b")
-        client.end(stream)
-        assert not stream.has_ended
-        engine.knows_models = True
-        until(lambda: stream.releases)
-        assert ids(stream) == ["a", "b"]
-        assert stream.pauses == 1
-        assert stream.status == 0
-
-    with_client(engine, test)
+    client = serve(engine)
+    stream = client.begin("ModelStreamInfer")
+    send(client, stream, "a", "b")
+    client.end(stream)
+    assert not stream.has_ended
+    engine.knows_models = True
+    until(lambda: stream.releases)
+    assert ids(stream) == ["a", "b"]
+    assert stream.pauses == 1
+    assert stream.status == 0
 
 
+@on_hub
 def test_a_stream_with_too_many_requests_in_flight_is_paused() -> None:
     engine = SlowEngine()
-
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer")
-        send(client, stream, "a")
-        until(lambda: "a" in engine.kept)
-        engine.answer("a")
-        send(client, stream, "b", "c", "d")
-        gevent.sleep(0.01)
-        assert set(engine.kept) == {"b", "c"}
-        assert stream.is_paused
-        client.end(stream)
-        engine.answer("b")
-        until(lambda: "d" in engine.kept)
-        assert not stream.is_paused
-        engine.answer("c")
-        engine.answer("d")
-        assert ids(stream) == ["a", "b", "c", "d"]
-        assert stream.status == 0
-
-    with_client(engine, test, GrpcOptions(stream_requests=2))
+    client = serve(engine, GrpcOptions(stream_requests=2))
+    stream = client.begin("ModelStreamInfer")
+    send(client, stream, "a")
+    until(lambda: "a" in engine.kept)
+    engine.answer("a")
+    send(client, stream, "b", "c", "d")
+    gevent.sleep(0.01)
+    assert set(engine.kept) == {"b", "c"}
+    assert stream.is_paused
+    client.end(stream)
+    engine.answer("b")
+    until(lambda: "d" in engine.kept)
+    assert not stream.is_paused
+    engine.answer("c")
+    engine.answer("d")
+    assert ids(stream) == ["a", "b", "c", "d"]
+    assert stream.status == 0
 
 
 @pytest.mark.parametrize("count", [4, 100_000])
+@on_hub
 def test_compressed_requests_and_responses_keep_their_order(count: int) -> None:
     metadata = {"grpc-encoding": "gzip", "grpc-accept-encoding": "gzip"}
 
@@ -205,14 +193,12 @@ def test_compressed_requests_and_responses_keep_their_order(count: int) -> None:
         deflater = zlib.compressobj(wbits=31)
         return frame(deflater.compress(infer_request(identifier, count=count)) + deflater.flush(), flag=1)
 
-    def test(client: Client) -> None:
-        stream = client.begin("ModelStreamInfer", metadata)
-        client.feed(stream, compressed("a"), frame(infer_request("b", count=4)), compressed("c"))
-        client.end(stream)
-        until(lambda: stream.releases)
-        found = [stream_response(zlib.decompress(each, 31) if flag else each) for flag, each in stream.frames]
-        assert [each.infer_response.id for each in found] == ["a", "b", "c"]
-        assert numbers(found[2].infer_response) == list(range(count))
-        assert stream.status == 0
-
-    with_client(FakeEngine(echo), test, GrpcOptions(compression_level="low"))
+    client = serve(FakeEngine(echo), GrpcOptions(compression_level="low"))
+    stream = client.begin("ModelStreamInfer", metadata)
+    client.feed(stream, compressed("a"), frame(infer_request("b", count=4)), compressed("c"))
+    client.end(stream)
+    until(lambda: stream.releases)
+    found = [stream_response(zlib.decompress(each, 31) if flag else each) for flag, each in stream.frames]
+    assert [each.infer_response.id for each in found] == ["a", "b", "c"]
+    assert numbers(found[2].infer_response) == list(range(count))
+    assert stream.status == 0

@@ -9,7 +9,6 @@ from werkzeug.exceptions import BadRequest
 from trident.core.errors import (
     BackendFailed,
     DeadlineExceeded,
-    ErrorHints,
     InvalidRequest,
     ModelLoadFailed,
     ModelLoading,
@@ -68,20 +67,6 @@ def test_the_body_has_the_hint_unless_the_port_keeps_it_out() -> None:
     assert error_reply(error, 404, JSON, {}, has_hint_field=False).body == [b'{"error":"no"}']
     assert error_reply(ModelNotFound("no"), 404, JSON, {}).body == [b'{"error":"no"}']
     assert len(error_reply(ModelNotFound("no", hint="x" * 5000), 404, JSON, {}).body[0]) < 1200
-
-
-@pytest.mark.parametrize(
-    ("hints", "body", "header"),
-    [
-        (ErrorHints.TEXT, b'{"error":"no (hint: look)"}', "look"),
-        (ErrorHints.FIELD, b'{"error":"no","hint":"look"}', "look"),
-        (ErrorHints.OFF, b'{"error":"no"}', None),
-    ],
-)
-def test_hints_are_where_the_option_puts_them(hints: ErrorHints, body: bytes, header: str | None) -> None:
-    reply = error_reply(ModelNotFound("no", hint="look"), 404, JSON, {}, hints=hints)
-    assert (reply.body, dict(reply.headers).get("Trident-Hint")) == ([body], header)
-    assert error_reply(ModelNotFound("no"), 404, JSON, {}, hints=hints).body == [b'{"error":"no"}']
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import (
     OPENMETRICS,
     PROMETHEUS,
-    MetricsApplication,
     MetricsPage,
     request_metrics_page,
     share_request_counts,
@@ -144,21 +143,6 @@ def test_the_page_sums_the_counts_of_all_processes(case: Callable[[Path], None],
     """Each page shows the counts of every process, also of one that has ended."""
     found = output.partition(f"[{case.__name__}]\n")[2].partition("[")[0]
     assert found.splitlines() == CASES[case]
-
-
-# --- metrics application
-
-
-@pytest.fixture
-def client() -> Client:
-    return Client(MetricsApplication(MetricsPage(lambda _: "nv_inference_count 1\né".encode())))
-
-
-@pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/metrics", "/"])
-def test_other_methods_are_405(client: Client, method: str, path: str) -> None:
-    answer = client.open(path, method=method)
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
 
 
 # --- metrics page

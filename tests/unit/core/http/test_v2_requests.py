@@ -230,31 +230,6 @@ def test_raw_request_deduces_its_shape() -> None:
     assert bytes(request.inputs[0].data) == b"\x03\0\0\0abc"
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (
-            spec(2, names=("A", "B")),
-            "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in "
-            "'m' model configuration",
-        ),
-        (
-            spec(-1, -1),
-            "[request id: <id_unknown>] The shape of the raw input 'IN' can not be deduced because there are more than "
-            "one variable-sized dimension",
-        ),
-        (
-            spec(2, datatype="BYTES"),
-            "[request id: <id_unknown>] For BYTE datatype raw input 'IN', the model must have input shape [1]",
-        ),
-    ],
-)
-def test_raw_requests_are_refused_for_other_models(model: ModelSpec, message: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        decode_request(b"", None, -1, model, LIMIT)
-    assert caught.value.message == message
-
-
 # --- A request that is read in slices is the request that is read as a whole, and so is its error
 
 

@@ -228,19 +228,6 @@ def is_ping(frame: Frame) -> bool:
     return frame.kind == frames.PING and not frame.flags
 
 
-def test_a_client_that_does_not_read_the_end_is_left_after_a_while(bench: MakeBench) -> None:
-    made = bench()
-    client = made.connect(b"GET / HTTP/1.1\r\n\r\n")
-    found = client.frames_until_end()
-    assert found[-1].kind == frames.GOAWAY
-    assert ErrorCode(found[-1].content[7]) is ErrorCode.PROTOCOL_ERROR
-    client.send(b"more")  # is thrown away, and not answered by a reset
-    made.pass_time(1.0)
-    assert made.connections.open
-    made.pass_time(2.0)
-    assert not made.connections.open
-
-
 def test_a_failure_of_the_application_ends_the_connection_and_is_logged(
     bench: MakeBench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -217,14 +217,6 @@ def test_the_first_error_is_named(values: list[Any], datatype: str, dims: tuple[
 TWO = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))}, optional="B")
 
 
-def test_objects_may_have_inputs_in_any_order_and_omit_optional_ones() -> None:
-    payload = decode_instances([{"A": [1, 2], "B": "x"}, {"B": "y", "A": [3, 4]}], TWO, RULES, instance_name)
-    assert payload.arrays["A"].tolist() == [[1, 2], [3, 4]]
-    assert payload.arrays["B"].tolist() == [[b"x"], [b"y"]]
-    assert (payload.count, payload.stacked) == (2, True)
-    assert list(decode_instances([{"A": [1, 2]}], TWO, RULES, instance_name).arrays) == ["A"]
-
-
 def test_one_input_takes_values_or_objects_but_not_both() -> None:
     for instances in ([[1, 2]], [{"IN": [1, 2]}]):
         assert decode_instances(instances, one("FP32", 2), RULES, instance_name).arrays["IN"].tolist() == [[1, 2]]

@@ -25,12 +25,10 @@ from trident.core.http.payloads.payload import (
     ErrorLocation,
     OutputColumn,
     as_datatype,
-    check_names,
     expected_text,
     instance_name,
     output_columns,
     row_slices,
-    single_input,
     split_instances,
 )
 from trident.core.inference.response import OutputTensor
@@ -99,24 +97,6 @@ def test_special_values_and_bf16_keep_their_meaning() -> None:
     wide = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20])
     got = as_numbers(as_datatype(wide, BY_NAME["BF16"], LOCATION), BY_NAME["BF16"])
     assert got.tolist() == [1.0, 1.0, 1 + 2**-6, 1 + 2**-7]
-
-
-# --- instance signature
-
-
-def test_wrong_names_of_inputs_are_refused() -> None:
-    spec = model({"A": ("FP32", (1,)), "B": ("FP32", (1,))}, optional="B")
-    check_names(["A"], spec, "here")
-    with pytest.raises(InvalidRequest, match="here: 'C' is not an input of model 'm', whose inputs are 'A', 'B'"):
-        check_names(["A", "C"], spec, "here")
-    with pytest.raises(InvalidRequest, match="here: input 'A' is missing"):
-        check_names(["B"], spec, "here")
-    assert single_input(one("FP32", 1), "this").name == "IN"
-    with pytest.raises(InvalidRequest, match="this needs a model with one input, 'm' has 'A', 'B'"):
-        single_input(model({"A": ("FP32", ()), "B": ("FP32", ())}), "this")
-    names = [f"x{n}" for n in range(20)]
-    with pytest.raises(InvalidRequest, match="'x0' is not an input"):
-        check_names(iter(names), one("FP32", 1), "here")
 
 
 # --- output columns
@@ -320,21 +300,6 @@ def bodies(rows: list[str]) -> list[tuple[Callable[[bytearray, ModelSpec, Decode
     texts.append((decode_jsonlines, "\n".join(rows)))
     texts.append((decode_csv, "\n".join(row.strip("[]") for row in rows)))
     return [(decode, text.encode("utf-8", "surrogateescape")) for decode, text in texts]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *("[1.5]", '[1.5,"x"]', "[1e300,1]", "1.5", "{}", '{"IN":[1]}', '{"b64":"AACAPwAAgD8="}', "[1.5 2.5]"),
-        *("[1.5,2.5", "[1.5,2.5}", "[1.5,2.5]]", '["\udcff",1]', "\udcff", "[1.5,x]", '[NaN,"x"]', "[NaN,1]"),
-    ],
-)
-def test_one_wrong_row_gives_the_error_of_the_whole_body(wrong: str) -> None:
-    rows = ["[1.5,2.5]"] * 20
-    rows[11] = wrong
-    for decode, body in bodies(rows):
-        for text in (body, body[:-1]):
-            assert outcome(decode, text, "numbers", Slicing(size=30)) == outcome(decode, text, "numbers")
 
 
 @pytest.mark.parametrize("row", ["[1.5,2.5]", "[1.5,NaN]"])
