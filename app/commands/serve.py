@@ -64,7 +64,8 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
 
 _FRONT_END_MODULES = (
     "trident.app.worker.worker",
-    "trident.app.sites.front_end",
+    "trident.app.sites.applications",
+    "trident.core.remote.engine_client",
     "trident.core.http.flask_app",
     "trident.app.worker.gevent_link",
 )
@@ -95,11 +96,11 @@ def _make_site(
 ) -> Site:
     # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
     if directory is None:
+        from trident.app.sites.applications import InProcessSite
         from trident.app.sites.engine_start import EngineStart
-        from trident.app.sites.in_process import InProcessSite
 
         return InProcessSite(settings, credentials, begun or EngineStart(settings))
-    from trident.app.sites.front_end import FrontEndSite
+    from trident.app.sites.applications import FrontEndSite
 
     return FrontEndSite(settings, credentials, directory, engines)
 

@@ -1,9 +1,11 @@
-"""The WSGI applications of the server's ports, in front of one engine."""
+"""The applications of the server's ports, and the sites that put them in front of an engine: one in the same process,
+or those behind sockets.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
@@ -12,9 +14,11 @@ import gevent
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from trident.adapters.common.platform import Host, Platform, PlatformSettings
+from trident.app.process.files import PrivateDirectory
+from trident.app.process.heap import settle_collector
 from trident.app.settings.server import GRPC as GRPC_SERVICE
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.site import Credentials, Http2Port
+from trident.app.sites.site import Credentials, Http2Port, http_tls
 from trident.app.worker.http2.frames import Http2Limits
 from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine
@@ -24,13 +28,16 @@ from trident.core.frontend.bridge import Bridge, ThreadBridge, TimeSlice
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.metrics import MetricsApplication, MetricsPage, request_metrics_page
+from trident.core.http.metrics import MetricsApplication, MetricsPage, request_metrics_page, share_request_counts
 from trident.core.http.routes import ROUTES
 from trident.core.observability.metrics.families import log_family, metric_families, render
 from trident.core.observability.metrics.snapshot import MetricsOptions
 
 if TYPE_CHECKING:
+    from trident.app.sites.engine_start import EngineStart
     from trident.core.grpc.front_end import GrpcOptions
+    from trident.core.remote.engine_client import RemoteEngine
+    from trident.core.remote.pool import EnginePool
 
 
 # Makes a bridge, given the number of threads for blocking calls.
@@ -211,3 +218,128 @@ def http2_limits(settings: ServerSettings) -> Http2Limits:
 def _seconds(milliseconds: int) -> float:
     """0 is never."""
     return milliseconds / 1000 if milliseconds else math.inf
+
+
+class InProcessSite:
+    """Made in the worker, after the fork, around the engine that has started there."""
+
+    allocate: Allocate | None = None
+
+    def __init__(self, settings: ServerSettings, credentials: Credentials, started: EngineStart) -> None:
+        self._credentials = credentials
+        self.tls = http_tls(settings, credentials)
+        self._started = started
+        self._engine = started.engine
+        applications = Applications(settings, self._engine, make_hub_bridge, tokens=credentials.tokens)
+        self._applications = applications.by_port()
+        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
+            settings, self._engine, make_hub_bridge, credentials, show=applications.show
+        )
+        from trident.app.sites.engine_start import (  # with the engine, which front ends lack
+            StartWatch,
+            make_metrics_log,
+        )
+
+        self._start_watch = StartWatch(settings, self._engine, started.fail)
+        self._metrics_log = make_metrics_log(settings, self._engine)
+
+    @property
+    def applications(self) -> Mapping[int, WSGIApplication]:
+        return self._applications
+
+    @property
+    def failure(self) -> str | None:
+        return self._started.failure
+
+    def release_memory(self) -> None:
+        """Nothing: there is no other process to share with."""
+
+    def start(self) -> None:
+        self._start_watch.start()
+        self._credentials.watch()
+        if self._metrics_log is not None:
+            self._metrics_log.start()
+
+    def begin_exit(self) -> None:
+        self._engine.begin_exit()
+
+    def log_in_flight(self, seconds_left: float) -> None:
+        self._engine.log_in_flight(seconds_left)
+
+    def finish(self, timeout_s: float) -> bool:
+        self._credentials.close()
+        if self._metrics_log is not None:
+            self._metrics_log.close()
+        return self._engine.finish(timeout_s)
+
+
+class FrontEndSite:
+    """Made in the worker, after the fork. It is connected to the engines at the sockets in `directory`."""
+
+    failure: str | None = None
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        credentials: Credentials,
+        directory: PrivateDirectory,
+        engines: int = 1,
+    ) -> None:
+        self._credentials = credentials
+        self.tls = http_tls(settings, credentials)
+        self._directory = directory
+        request_counts = share_request_counts(directory.metrics)
+        self._engine = _engine(settings, directory, engines)
+        self.allocate = self._engine.allocate
+        self.release_memory = self._engine.release_memory
+        applications = Applications(
+            settings,
+            self._engine,
+            make_hub_bridge,
+            request_counts,
+            credentials.tokens,
+            directory.path,
+            self._engine.process_ids,
+        )
+        self.applications: Mapping[int, WSGIApplication] = applications.by_port()
+        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
+            settings, self._engine, make_hub_bridge, credentials, allocate=self.allocate
+        )
+
+    def start(self) -> None:
+        self._engine.start()
+        self._credentials.watch()
+        settle_collector()
+
+    def begin_exit(self) -> None:
+        self._engine.begin_exit()
+
+    def log_in_flight(self, seconds_left: float) -> None:
+        """Nothing: the engine's process logs it once, and each front end would log it again."""
+
+    def finish(self, timeout_s: float) -> bool:
+        """True: all requests in flight have been answered, and the engine ends after the front ends."""
+        self._credentials.close()
+        self._directory.remove_if_orphaned()
+        return True
+
+
+def _engine(settings: ServerSettings, directory: PrivateDirectory, engines: int) -> RemoteEngine | EnginePool:
+    from trident.app.worker.gevent_link import GeventLink  # these are for servers with front ends only
+    from trident.core.remote.engine_client import RemoteEngine
+
+    memory_bytes = settings.http_worker_memory_bytes
+    if engines == 1:
+        return RemoteEngine(str(directory.socket), GeventLink(), memory_bytes)
+    from trident.core.remote.pool import EnginePool  # for several engines only
+
+    sockets = [str(directory.socket_of(index)) for index in range(engines)]
+    keeps_answers = bool(settings.response_cache_bytes) and settings.redis_options is None
+    return EnginePool(
+        sockets,
+        GeventLink,
+        memory_bytes,
+        directory.changes,
+        keeps_answers=keeps_answers,
+        by_model=settings.multi_model,
+    )

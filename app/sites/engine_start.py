@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from trident.app.process.heap import keep_freed_memory, settle_collector, use_one_heap
@@ -30,6 +31,7 @@ from trident.core.inference.window_limits import WindowLimits
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, EnginePlace, Readiness
 from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
 from trident.core.observability.metrics.snapshot import MetricsOptions
+from trident.core.observability.metrics_log import Format, MetricsLog, cloud_logging_line, embedded_metrics_line
 from trident.core.observability.tracing.settings import TraceOptions
 
 _ALONE = EnginePlace()
@@ -110,6 +112,19 @@ def _has_metrics(settings: ServerSettings) -> bool:
 
 def _has_page(settings: ServerSettings) -> bool:
     return settings.allow_metrics or bool(settings.open_platforms)
+
+
+def make_metrics_log(settings: ServerSettings, engine: InferenceEngine) -> MetricsLog | None:
+    """None if --metrics-log is none."""
+    dimensions = settings.metrics_log_dimensions
+    formats: dict[str, Format] = {
+        "emf": partial(embedded_metrics_line, settings.metrics_log_namespace, dimensions),
+        "gcp": partial(cloud_logging_line, dimensions),
+    }
+    chosen = formats.get(settings.metrics_log)
+    if chosen is None:
+        return None
+    return MetricsLog(engine.metrics, engine.is_ready, chosen, settings.metrics_log_interval_secs)
 
 
 # Longer than the imports of a storage's client and a listing take; a slow storage is better waited for with imports.

@@ -2,8 +2,8 @@
 shows to clients and the tokens that it asks for.
 
 Site
-├── InProcessSite   the engine and the applications in one process (app/sites/in_process.py)
-├── FrontEndSite    the applications, with the engine in its own process (app/sites/front_end.py)
+├── InProcessSite   the engine and the applications in one process (app/sites/applications.py)
+├── FrontEndSite    the applications, with the engine in its own process (app/sites/applications.py)
 └── _ThreadSite     the applications in front of an engine of the caller's program (app/library/ports.py)
 """
 

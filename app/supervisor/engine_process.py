@@ -24,8 +24,7 @@ from trident.app.process.environment import show_gpus
 from trident.app.process.files import PrivateDirectory
 from trident.app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock, use_one_heap
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.engine_start import StartWatch, engine_options
-from trident.app.sites.in_process import make_metrics_log
+from trident.app.sites.engine_start import StartWatch, engine_options, make_metrics_log
 from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
 from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
 from trident.core.engine.in_process import InferenceEngine, make_engine

@@ -15,8 +15,8 @@ from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerStopping
 from trident.core.frontend.access import AuthTokens, RestrictedApi
+from trident.core.frontend.admin import LoadReports
 from trident.core.frontend.gevent_bridge import GeventBridge
-from trident.core.frontend.load_report import LoadReports
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.grpc.headers import Method, RequestHead
 from trident.core.grpc.protobuf import service

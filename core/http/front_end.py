@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
 from trident.core.frontend.access import AuthTokens, RestrictedApi
+from trident.core.frontend.admin import LoadReports
 from trident.core.frontend.bridge import Bridge
-from trident.core.frontend.load_report import LoadReports
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.http import errors
 from trident.core.http.reply import JSON, Environ, Headers

@@ -63,7 +63,7 @@ import sys
 from trident.app.settings.reading import read_settings
 from trident.app.sites.site import Credentials
 from trident.app.sites.engine_start import EngineStart
-from trident.app.sites.in_process import InProcessSite
+from trident.app.sites.applications import InProcessSite
 
 settings = read_settings(["--model-repository=" + sys.argv[1], "--allow-grpc=" + sys.argv[2]], {})
 site = InProcessSite(settings, Credentials(settings), EngineStart(settings))
@@ -85,7 +85,7 @@ def test_the_engine_starts_before_what_is_in_front_of_it_is_imported() -> None:
 
 @pytest.mark.slow
 def test_the_worker_imports_http2_on_use() -> None:
-    code = "import sys, trident.app.worker.worker, trident.app.sites.in_process; print(*sys.modules)"
+    code = "import sys, trident.app.worker.worker, trident.app.sites.applications; print(*sys.modules)"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
     )
