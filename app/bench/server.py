@@ -125,7 +125,6 @@ PRELOADED = (
     "trident.app.bench.client",
     "trident.app.cli",
     "trident.app.commands.serve",
-    "trident.app.sites.engine_start",
     "trident.app.sites.applications",
     "trident.app.sites.engine_start",
     "trident.app.worker.worker",

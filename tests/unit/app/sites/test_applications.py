@@ -69,13 +69,6 @@ def test_each_port_has_its_own_routes() -> None:
     assert found["/metrics"][HTTP] == 404
 
 
-def test_the_metrics_page_follows_the_metrics_configuration() -> None:
-    page = by_port("--metrics-config=counter_latencies=false")[METRICS].get("/metrics").text
-    assert "nv_inference_request_success" in page
-    assert "nv_inference_queue_duration_us" not in page
-    assert "nv_inference_queue_duration_us" in by_port()[METRICS].get("/metrics").text
-
-
 def test_the_metrics_page_is_in_openmetrics_where_there_are_exemplars() -> None:
     accepted = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.4"}
     ports = by_port()

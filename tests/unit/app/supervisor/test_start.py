@@ -52,18 +52,6 @@ def test_a_multi_model_endpoint_has_one_process_unless_more_are_asked_for(cores:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--http-workers=0"], "all in one process: set by --http-workers"),
-        (["--http-workers=3"], "3 HTTP workers in front of an engine process: set by --http-workers"),
-        ([], "2 HTTP workers in front of an engine process: there are 4 cores"),
-    ],
-)
-def test_the_text_gives_the_topology_and_its_reason(arguments: list[str], text: str) -> None:
-    assert str(choose_topology(settings(REPOSITORY, *arguments), 4)) == text
-
-
-@pytest.mark.parametrize(
     ("cores", "engines", "workers"),
     [(1, 1, 0), (1.5, 1, 0), (2, 1, 0), (4, 1, 2), (7, 1, 3), (8, 2, 5), (16, 4, 10), (64, 16, 40)],
 )

@@ -11,7 +11,6 @@ import pytest
 from trident.core.errors import ConfigInvalid
 from trident.core.frontend.access import (
     GROUPS,
-    GRPC,
     ApiRestricted,
     AuthTokens,
     RestrictedApi,
@@ -177,16 +176,3 @@ def test_only_the_exact_value_opens_a_group() -> None:
         with pytest.raises(ApiRestricted) as refused:
             restrictions.check("health", headers.get)
         assert refused.value.message == "This API is restricted, expecting header 'Admin-Key'"
-
-
-def test_grpc_has_its_own_words_and_a_prefix_of_its_keys() -> None:
-    (api,) = parse_restricted(["inference:key=value"], GRPC)
-    assert api.header == "triton-grpc-protocol-key"
-    restrictions = Restrictions([api], GRPC)
-    restrictions.check("inference", {"triton-grpc-protocol-key": "value"}.get)
-    with pytest.raises(ApiRestricted) as refused:
-        restrictions.check("inference", {}.get)
-    assert refused.value.message == "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
-    for option, text in (("nope:k=v", "unknown restricted protocol 'nope' "), ("health", "--grpc-restricted-protocol")):
-        with pytest.raises(ConfigInvalid, match=text):
-            parse_restricted([option], GRPC)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
 
-from trident.core.interprocess.restarts import Restarts, SharedNote, end_text, restart_delay_s
+from trident.core.interprocess.restarts import Restarts, end_text, restart_delay_s
 
 
 def test_the_first_restarts_are_immediate_and_then_the_delay_grows() -> None:
@@ -48,15 +47,3 @@ def test_processes_that_end_together_are_one_end() -> None:
 )
 def test_the_log_names_the_status_or_the_signal(code: int, text: str) -> None:
     assert end_text(code) == text
-
-
-def test_a_child_leaves_bytes_for_its_parent() -> None:
-    note = SharedNote(5)
-    assert note.read() == b""
-    note.write(b"first")
-    child = os.fork()
-    if not child:
-        note.write(b"\0b")
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert note.read() == b"\0b"
