@@ -78,7 +78,6 @@ class FilBackend:
         check_installed(_FRAMEWORK, _NAME, config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
-        """Load one version. Raises a ServerError."""
         config = context.config
         self.check(config)
         with importing(_NAME):

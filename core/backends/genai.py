@@ -16,9 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.parameters import at_least_one, parameters_of
-from trident.core.backends.python.backend import make_backend as make_python_backend
+from trident.core.backends.python.backend import PythonBackend
 from trident.core.backends.registry import check_installed
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.problem import ModelSignature, TensorSignature, is_plain
@@ -51,16 +51,11 @@ _LIMITS = {"max_sequences": 16, "max_waiting": 256}
 _CACHE_TOKENS, _THREADS = "max_cache_tokens", "intra_op_thread_count"
 
 
-def make_backend(settings: Mapping[str, str]) -> Backend:
-    """The backend with the values of --backend-config for it and for Python models."""
-    return GenaiBackend(settings)
-
-
 class GenaiBackend:
     """Implements CompletingBackend. Loader threads, several at once."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._processes = make_python_backend(settings, _STUB)
+        self._processes = PythonBackend(settings, _STUB)
         self.supports_gpus = _is_installed(_GPU_PACKAGE)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:

@@ -221,7 +221,6 @@ class InProcessModel:
             self._loaded = {device: weights for device, weights in self._loaded.items() if device in kept}
 
     def shrink(self, device: str) -> None:
-        """Return the memory of `device` that only past runs needed."""
         weights = self._loaded.get(device)
         if self._framework.shrink is not None and weights is not None:
             self._framework.shrink(weights, device)

@@ -1,8 +1,7 @@
 """The backends of this server, by the names that model configurations use.
 
-A backend is a row of BUILT_IN, and a module beside this one with a function `make_backend`, which takes the backend's
-settings and returns a Backend. The module is imported when the first model asks for it: a server whose repositories
-hold no such model neither loads the framework nor needs it installed.
+A backend is a row of BUILT_IN, and a module beside this one. The module is imported when the first model asks for it: a
+server whose repositories hold no such model neither loads the framework nor needs it installed.
 Source: docs/spec/repository.md section 1.2.
 """
 
@@ -29,25 +28,27 @@ from trident.core.errors import ConfigInvalid, NotInstalled
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """A backend of this installation. `module` is its module in this package, `extra` the extra of this distribution
-    that installs the framework, `runtimes` what `runtime` may say besides the name of Triton's library.
+    """A backend of this installation: `make`, in a module of this package, makes it of its settings. `extra` is the
+    extra of this distribution that installs the framework, `runtimes` what `runtime` may say besides the name of
+    Triton's library.
     """
 
     module: str
+    make: str
     extra: str
     runtimes: tuple[str, ...] = ()
 
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "fil": BuiltIn("fil", "trees"),
-    "genai": BuiltIn("genai", "genai"),
-    "onnxruntime": BuiltIn("onnxruntime.backend", "cpu"),
-    "openvino": BuiltIn("openvino.backend", "openvino"),
-    "python": BuiltIn("python.backend", "cpu"),
-    "pytorch": BuiltIn("pytorch.backend", "torch", ("model.py",)),
-    "tensorflow": BuiltIn("tensorflow", "tensorflow"),
-    "tensorrt": BuiltIn("tensorrt.backend", "tensorrt"),
-    "text": BuiltIn("text.backend", "text"),
+    "fil": BuiltIn("fil", "make_backend", "trees"),
+    "genai": BuiltIn("genai", "GenaiBackend", "genai"),
+    "onnxruntime": BuiltIn("onnxruntime.backend", "OnnxRuntimeBackend", "cpu"),
+    "openvino": BuiltIn("openvino.backend", "make_backend", "openvino"),
+    "python": BuiltIn("python.backend", "PythonBackend", "cpu"),
+    "pytorch": BuiltIn("pytorch.backend", "PyTorchBackend", "torch", ("model.py",)),
+    "tensorflow": BuiltIn("tensorflow", "TensorFlowBackend", "tensorflow"),
+    "tensorrt": BuiltIn("tensorrt.backend", "make_backend", "tensorrt"),
+    "text": BuiltIn("text.backend", "TextBackend", "text"),
 }
 
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
@@ -166,7 +167,7 @@ class BackendRegistry:
     def _backend(self, name: str) -> Backend:
         with self._making:
             if name not in self._made:
-                make = self._makers.get(name) or partial(_make_written_in_python, self._python_file(name))
+                make = self._makers.get(name) or partial(_import(_PYTHON).PythonBackend, file=self._python_file(name))
                 self._made[name] = make(self._settings_of(name))
             return self._made[name]
 
@@ -197,13 +198,8 @@ def _import(name: str) -> Any:
 
 def _import_and_make(name: str, settings: Settings) -> Backend:
     with importing(name):
-        make: MakeBackend = _import(name).make_backend
+        make: MakeBackend = getattr(_import(name), BUILT_IN[name].make)
     return make(settings)
-
-
-def _make_written_in_python(file: Path | None, settings: Settings) -> Backend:
-    make: Callable[[Settings, Path | None], Backend] = _import(_PYTHON).make_backend
-    return make(settings, file)
 
 
 def _nearest(name: str, backends: Collection[str]) -> str:

@@ -15,10 +15,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.model_files import content_hint, message_classes, path_of_model, written_by
 from trident.core.backends.parameters import field_of, parameters_of
-from trident.core.backends.python.backend import make_backend as make_python_backend
+from trident.core.backends.python.backend import PythonBackend
 from trident.core.backends.registry import is_installed
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig, copy_of
@@ -34,11 +34,6 @@ _NOT_NEGATIVE = ("TF_NUM_INTRA_THREADS", "TF_NUM_INTER_THREADS")
 _POSITIVE = ("MAX_SESSION_SHARE_COUNT",)
 
 
-def make_backend(settings: Mapping[str, str]) -> Backend:
-    """The backend with the values of --backend-config for it and for Python models."""
-    return TensorFlowBackend(settings)
-
-
 class TensorFlowBackend:
     """Implements Backend. Loader threads, several at once. It imports no TensorFlow: the models' processes do."""
 
@@ -46,7 +41,7 @@ class TensorFlowBackend:
     supports_gpus = True
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._processes = make_python_backend(settings, _FILE)
+        self._processes = PythonBackend(settings, _FILE)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
         """The signature of a SavedModel. A frozen graph does not say what it serves."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import onnxruntime
 
-from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.cpu_budget import Spinning, available_cores, spinning_of
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner, may_pad
 from trident.core.backends.model_files import weight_bytes
@@ -78,11 +78,6 @@ _NO_SEARCH = {"cudnn_conv_algo_search": "DEFAULT"}
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 _pool_lock = threading.Lock()
-
-
-def make_backend(settings: Mapping[str, str]) -> Backend:
-    """The backend with the values of --backend-config for it."""
-    return OnnxRuntimeBackend(settings)
 
 
 def device_support() -> DeviceSupport:

@@ -271,21 +271,6 @@ def without_links(content: bytes, path: Path) -> tuple[bytes, Path]:
     return (content, path.parent) if model is None else (model.SerializeToString(), folder)
 
 
-def external_files(content: bytes) -> dict[str, int]:
-    """The other files with weights of the model file `content`, by the names that it has, and the least of their sizes.
-
-    Only those of the graph itself, and not of the graphs in its nodes.
-    """
-    model = _parsed(content)
-    sizes: dict[str, int] = {}
-    for weights in model.graph.initializer if model is not None else ():
-        entries = {entry.key: entry.value.decode(errors="replace") for entry in weights.external_data}
-        if name := entries.get(b"location"):
-            ends = [int(entries[key]) for key in (b"offset", b"length") if entries.get(key, "").isdecimal()]
-            sizes[name] = max(sizes.get(name, 0), sum(ends))
-    return sizes
-
-
 def _nodes(part: Any) -> Iterator[Any]:
     """The nodes of a graph or function, with those of the graphs in their attributes."""
     for node in part.node:

@@ -25,7 +25,6 @@ from trident.core.backends.cpu_budget import Spinning
 from trident.core.backends.model_files import content_hint
 from trident.core.backends.onnxruntime.graph import (
     LOCALE,
-    external_files,
     is_zipped,
     library_path,
     missing_locale,
@@ -109,22 +108,18 @@ def failure_of(
 
 _TOO_NEW_IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
 _TOO_NEW_OPSET = re.compile(r"Opset (\d+) is under development.*?domain (\S+) is till opset (\d+)", re.DOTALL)
-# How ONNX Runtime begins its texts about weights in other files. An unreadable one has only "SystemError : 13".
-_OF_WEIGHTS = re.compile(r"[Ee]xternal data|External initializer|Deserialize tensor|SystemError")
-MayRead = Callable[[Path, int], bool]
 # CUDA's own finding, for a machine whose driver cannot be asked.
 _OLD_DRIVER = "CUDA failure 35:"
 _UNREADABLE = "Protobuf parsing failed"
-_FORBIDDEN = re.compile(r"system error number 13\b|errcode = 13\b|Permission denied")
+# Of weights in another file that cannot be read, ONNX Runtime says only "SystemError : 13".
+_FORBIDDEN = re.compile(r"system error number 13\b|errcode = 13\b|SystemError : 13\b|Permission denied")
 
 
-def load_hint(text: str, path: Path, version: str, may_read: MayRead = os.access) -> str | None:
+def load_hint(text: str, path: Path, version: str) -> str | None:
     """The cure for ONNX Runtime's message `text` about the file at `path`; None if it is not known.
 
     `version` is that of the installed ONNX Runtime.
     """
-    if _OF_WEIGHTS.search(text) and (hint := _weights_hint(path, may_read)):
-        return hint
     if _FORBIDDEN.search(text):
         return f"user {os.geteuid()}, as which the server runs, may not read the files: chmod -R a+rX {path.parent}"
     if _OLD_DRIVER in text:
@@ -151,33 +146,6 @@ def load_hint(text: str, path: Path, version: str, may_read: MayRead = os.access
     if _UNREADABLE in text and path.is_file():
         size = path.stat().st_size
         return f"the file ({size} bytes) is not an ONNX model, or incomplete: compare it with the original"
-    return None
-
-
-def _weights_hint(path: Path, may_read: MayRead) -> str | None:
-    """Why one of the other files with the weights of the model at `path` is wrong; None if none is."""
-    try:
-        files = external_files(path.read_bytes())
-    except OSError:
-        return None
-    allowed = (path.parent.resolve(), path.resolve().parent)
-    for name, size in files.items():
-        file = path.parent / name
-        where, real = f"the weights of the model are in '{name}'", file.resolve()
-        if not file.exists():
-            link = f", a link to {real}, which is not there" if file.is_symlink() else ", which is missing"
-            return f"{where}{link}: copy the file from where the model was saved into {path.parent}"
-        if not any(real.is_relative_to(folder) for folder in allowed):
-            cure = "replace the link by the file" if file.is_symlink() else "save the model with its weights beside it"
-            return f"{where}, which is outside of the folder of the model file, at {real}: {cure}"
-        if not file.is_file():
-            return f"{where}, which is not a file: copy it again from where the model was saved"
-        if not may_read(file, os.R_OK):
-            return f"{where}, which user {os.geteuid()}, as which the server runs, may not read: chmod a+r {file}"
-        if hint := content_hint(file):
-            return f"{where}: {hint}"
-        if file.stat().st_size < size:
-            return f"{where}, which was cut: it has {file.stat().st_size} of at least {size} bytes, copy it again"
     return None
 
 

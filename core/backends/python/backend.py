@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import orjson
 
-from trident.core.backends.backend import Backend, LoadContext
+from trident.core.backends.backend import LoadContext
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.backends.python.batches import OutputCheck
 from trident.core.backends.python.channel import FileWatcher, StubGone
@@ -89,11 +89,6 @@ class PythonSettings:
             finalize_limit_s=float(seconds),
             strict_outputs=boolean(settings.get(_STRICT_OUTPUTS, "false")),
         )
-
-
-def make_backend(settings: Mapping[str, str], file: Path | None = None) -> Backend:
-    """The backend with the values of --backend-config for it. `file`, if given, is the code of all its models."""
-    return PythonBackend(settings, file)
 
 
 class PythonBackend:
@@ -185,7 +180,6 @@ class PythonBackend:
             process.end()
 
     def load(self, context: LoadContext) -> PythonModel:
-        """Start a process for each instance. Raises a ServerError."""
         self.check(context.config)
         plan = self._plan(context.path, context.config, context.spec, context.threads)
         plan = replace(plan, models=context.models, metrics=context.metrics)

@@ -131,18 +131,15 @@ def request_fields(request: InferenceRequest) -> bytes:
         or request.trace
     ):
         return b""
-    fields: dict[str, object] = {}
-    if request.id:
-        fields["id"] = request.id
-    if request.parameters:
-        fields["parameters"] = request.parameters
-    if request.correlation_id:
-        fields["correlation_id"] = request.correlation_id
-    if request.timeout_us:
-        fields["timeout"] = request.timeout_us
     flags = (_SEQUENCE_START if request.sequence_start else 0) | (_SEQUENCE_END if request.sequence_end else 0)
-    if flags:
-        fields["flags"] = flags
+    given: list[tuple[str, object]] = [
+        ("id", request.id),
+        ("parameters", request.parameters),
+        ("correlation_id", request.correlation_id),
+        ("timeout", request.timeout_us),
+        ("flags", flags),
+    ]
+    fields = {name: value for name, value in given if value}
     trace = request.trace
     if trace is not None:
         fields["trace"] = [trace.number, trace.context_json()]

@@ -325,15 +325,20 @@ def prepare(model_directory: Path, parameters: Mapping[str, str], settings: Envi
     text = parameters.get(PATH_PARAMETER, "")
     requirements = model_directory / FILE_NAME
     if text:
-        return _checked(_given(_absolute(text, model_directory), settings))
-    if requirements.is_file() and settings.install_requirements and _wants_install(parameters):
+        path = _absolute(text, model_directory)
+        folder = path if path.is_dir() else extracted(path, settings.cache)
+    elif requirements.is_file() and settings.install_requirements and _wants_install(parameters):
         if not settings.may_install and not is_installed(requirements, settings.cache):
             raise NotInstalled(
                 f"'{requirements}' is not installed",
                 hint="--backend-config=python,install-requirements=true installs it",
             )
-        return _checked(_of_folder(installed(requirements, settings.cache)))
-    return StubEnvironment(sys.executable)
+        folder = installed(requirements, settings.cache)
+    else:
+        return StubEnvironment(sys.executable)
+    environment = _of_folder(folder)
+    check_interpreter(environment)
+    return environment
 
 
 def _wants_install(parameters: Mapping[str, str]) -> bool:
@@ -358,10 +363,6 @@ def _absolute(text: str, model_directory: Path) -> Path:
         raise ModelLoadFailed(f"Failed to get the canonical path for {path}.", hint=str(error)) from error
 
 
-def _given(path: Path, settings: EnvironmentSettings) -> StubEnvironment:
-    return _of_folder(path if path.is_dir() else extracted(path, settings.cache))
-
-
 def _of_folder(folder: Path) -> StubEnvironment:
     if is_virtual_environment(folder):
         return StubEnvironment(interpreter_of(folder), virtual_environment_variables(folder))
@@ -370,8 +371,3 @@ def _of_folder(folder: Path) -> StubEnvironment:
             f"Path {folder}/bin/activate does not exist. The Python environment should contain an 'activate' script."
         )
     return StubEnvironment(interpreter_of(folder), activated_variables(folder))
-
-
-def _checked(environment: StubEnvironment) -> StubEnvironment:
-    check_interpreter(environment)
-    return environment

@@ -98,59 +98,48 @@ class _Output:
 
 
 LIMIT_S = 5.0
+_TIMED_OUT = "Timed out waiting for user-defined is_ready() response"
 
 
 class ReadinessCheck:
     """Asks over the socket that a stub process has for it alone, so that a long execution does not delay the answer.
 
-    Any thread. Those who ask at the same time share one answer, and who asks while the model still thinks about an
-    earlier question, whose time is over, gets the answer to that one.
+    Any thread. Who asks while the model still thinks about an earlier question, whose time is over, gets the answer to
+    that one.
     """
 
     def __init__(self, sock: socket.socket, instance: str, limit_s: float = LIMIT_S) -> None:
         self._sock = sock
         self._instance = instance
         self._limit_s = limit_s
-        self._changed = threading.Condition()
-        self._is_asking = False
-        self._answer: str | None = None
+        self._asking = threading.Lock()
         # Whether the model has not answered the last question that was sent.
         self._is_open = False
         self._received = b""
 
     def ask(self) -> None:
         """Raises ModelNotReady with the reason. Blocks."""
-        with self._changed:
-            if self._is_asking:
-                self._changed.wait_for(lambda: not self._is_asking)
-                reason = self._answer
-            else:
-                self._is_asking = True
-                self._changed.release()
-                try:
-                    reason = self._ask()
-                finally:
-                    self._changed.acquire()
-                    self._is_asking = False
-                    self._changed.notify_all()
-                self._answer = reason
+        end = time.monotonic() + self._limit_s
+        reason: str | None = _TIMED_OUT
+        if self._asking.acquire(timeout=self._limit_s):
+            try:
+                reason = self._ask(end)
+            except (OSError, ValueError):
+                reason = f"Stub process '{self._instance}' is not healthy."
+            finally:
+                self._asking.release()
         if reason is not None:
             raise ModelNotReady(reason)
 
-    def _ask(self) -> str | None:
-        """Why the model is not ready; None if it is."""
-        unhealthy = f"Stub process '{self._instance}' is not healthy."
-        end = time.monotonic() + self._limit_s
-        try:
-            self._receive(0)  # an answer that no call waited for says nothing about now
-            if not self._is_open:
-                self._is_open = True
-                self._sock.send(b"?")
-            while (answer := self._receive(end - time.monotonic())) is None:
-                if time.monotonic() >= end:
-                    return "Timed out waiting for user-defined is_ready() response"
-        except (OSError, ValueError):
-            return unhealthy
+    def _ask(self, end: float) -> str | None:
+        """Why the model is not ready; None if it is. Raises OSError and ValueError."""
+        self._receive(0)  # an answer that no call waited for says nothing about now
+        if not self._is_open:
+            self._is_open = True
+            self._sock.send(b"?")
+        while (answer := self._receive(end - time.monotonic())) is None:
+            if time.monotonic() >= end:
+                return _TIMED_OUT
         is_ready, reason = answer
         failed = f"Model '{self._instance}' is not ready (user-defined check failed)."
         return None if is_ready else reason or failed

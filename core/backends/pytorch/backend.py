@@ -18,10 +18,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.model_files import content_hint, path_of_model
 from trident.core.backends.parameters import parameters_of
-from trident.core.backends.python.backend import make_backend as make_python_backend
+from trident.core.backends.python.backend import PythonBackend
 from trident.core.backends.pytorch.torch_script import check_archive, check_script, module_path
 from trident.core.backends.registry import check_installed, importing
 from trident.core.backends.stub_models.torch_places import named_leaves, places
@@ -53,11 +53,6 @@ def is_built_for_gpus() -> bool:
     return _CUDA.search(Path(spec.origin).with_name("version.py").read_text()) is not None
 
 
-def make_backend(settings: Mapping[str, str]) -> Backend:
-    """The backend with the values of --backend-config for it and for Python models. Raises ImportError."""
-    return PyTorchBackend(settings)
-
-
 class PyTorchBackend:
     """Implements Backend: hands each model to the way that runs it. Loader threads, several at once.
 
@@ -65,8 +60,8 @@ class PyTorchBackend:
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._packages = make_python_backend(settings, _STUB_MODELS / "torch_package.py")
-        self._modules = make_python_backend(settings, _STUB_MODELS / "torch_module.py")
+        self._packages = PythonBackend(settings, _STUB_MODELS / "torch_package.py")
+        self._modules = PythonBackend(settings, _STUB_MODELS / "torch_module.py")
         self.supports_gpus = is_built_for_gpus()
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
@@ -96,7 +91,6 @@ class PyTorchBackend:
             check_installed("torch", "pytorch", config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
-        """Load one version. Raises a ServerError."""
         self.check(context.config)
         way = _way(context.config)
         if way == "archive":
@@ -249,7 +243,7 @@ class PackageTensors:
         for side, entries, leaves, tensors, arguments in sides:
             for path, entry in entries:
                 try:
-                    (number,) = places([entry.name], leaves, arguments).values()  # type: ignore[no-untyped-call]
+                    (number,) = places([entry.name], leaves, arguments).values()
                 except KeyError:
                     text = f"unexpected inference {side} '{entry.name}' for model '{config.name}'"
                     yield Problem(f"{path}.name", text, f"the {side}s of the model are: {', '.join(leaves)}")
@@ -347,8 +341,8 @@ def _compiled(body: str) -> PackageTensor:
 def _leaves(in_spec: str, out_spec: str) -> tuple[dict[str, int], dict[str, int]]:
     """The names of the leaves of arguments and results, and their numbers, as the process of the model makes them."""
     args, kwargs = _numbered(in_spec)
-    inputs = {**named_leaves(list(args), "ARGS"), **named_leaves(kwargs, "KWARGS")}  # type: ignore[no-untyped-call]
-    return inputs, named_leaves(_numbered(out_spec), "RESULT")  # type: ignore[no-untyped-call]
+    inputs = {**named_leaves(list(args), "ARGS"), **named_leaves(kwargs, "KWARGS")}
+    return inputs, named_leaves(_numbered(out_spec), "RESULT")
 
 
 def _numbered(spec: str) -> Any:

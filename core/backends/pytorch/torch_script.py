@@ -12,7 +12,6 @@ Source: docs/spec/framework-backends.md section 6.2.
 from __future__ import annotations
 
 import logging
-import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from trident.core.backends.model_files import content_hint, path_of_model, start_of, written_by
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
+from trident.core.backends.stub_models.torch_places import index_of
 from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed
 from trident.core.inference.tensors import BYTES
@@ -118,16 +118,6 @@ class TorchSettings:
             _log.info("%s is %s for model instance '%s'", name, "enabled" if is_on else "disabled", config.name)
 
 
-# Any prefix, then the first two underscores, then only digits.
-_INDEXED = re.compile(r"(?:(?!__).)*__(?P<index>\d+)", re.DOTALL)
-
-
-def index_of(name: str) -> int | None:
-    """The index of a name of the form <name>__<index>; None for any other."""
-    match = _INDEXED.fullmatch(name)
-    return int(match["index"]) if match else None
-
-
 def input_positions(names: Sequence[str], arguments: Sequence[str], model: str) -> dict[str, int]:
     """The position of each input among the arguments of `forward`: by their names, their indices, or their order.
 
@@ -177,7 +167,7 @@ def check_controls(config: ModelConfig) -> None:
 
 
 def _by_index_or_order(names: Sequence[str], warning: str) -> dict[str, int]:
-    indices = [index_of(name) for name in names]
+    indices: list[int | None] = [index_of(name) for name in names]
     if None not in indices:
         return {name: index for name, index in zip(names, indices, strict=True) if index is not None}
     wrong = names[indices.index(None)]

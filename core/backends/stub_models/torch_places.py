@@ -6,11 +6,13 @@ It imports no PyTorch. Source: docs/spec/framework-backends.md section 6.3.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 _INDEXED = re.compile(r"(?:(?!__).)*__(\d+)", re.DOTALL)
 
 
-def named_leaves(tree, name):
+def named_leaves(tree: Any, name: str) -> dict[str, int]:
     """The numbers of the leaves of nested dictionaries, lists and tuples, by names such as RESULT[key][0]."""
     if isinstance(tree, dict):
         parts = tree.items()
@@ -24,18 +26,23 @@ def named_leaves(tree, name):
     return found
 
 
-def places(names, leaves, arguments=()):
+def index_of(name: str) -> int | None:
+    """The index of a name of the form <name>__<index>, after its first two underscores; None for any other."""
+    match = _INDEXED.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def places(names: Iterable[str], leaves: Mapping[str, int], arguments: Sequence[str] = ()) -> dict[str, int]:
     """The number of the leaf of each of `names`: by the name of the leaf, by the number after two underscores, or by
     the name of an argument of `forward`. Raises KeyError with the name that means none.
     """
     numbers = set(leaves.values())
     found = {}
     for name in names:
-        match = _INDEXED.fullmatch(name)
         if name in leaves:
             found[name] = leaves[name]
-        elif match and int(match.group(1)) in numbers:
-            found[name] = int(match.group(1))
+        elif index_of(name) in numbers:
+            found[name] = index_of(name)
         elif name in arguments:
             found[name] = arguments.index(name)
         else:

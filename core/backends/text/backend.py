@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.backends.registry import importing
 from trident.core.backends.text.folder import CONFIG, TOKENIZER, TaskName, TextModel, read_text_model
@@ -47,11 +47,6 @@ _CPU_TOKENS, _CPU_PADDING = 1024, 16
 _GPU_TOKENS, _GPU_PADDING = 16384, 512
 _KNOWN_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _FAILURES = Failures(FAILURES, failure_of, is_poison)
-
-
-def make_backend(settings: Mapping[str, str]) -> Backend:
-    """The backend with the values of --backend-config for it, which are those of ONNX Runtime."""
-    return TextBackend(settings)
 
 
 class TextBackend:

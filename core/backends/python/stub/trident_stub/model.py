@@ -60,16 +60,12 @@ class ModelFailed(Exception):
 
 
 def import_model(model_file: str, version_directory: str) -> Any:
-    """The class TritonPythonModel of `model_file`. Raises ModelFailed, and all that the import may raise.
+    """The class TritonPythonModel of `model_file`. Raises all that the import may raise.
 
     A file in the version directory is the module VERSION.STEM, so that it can import its neighbours relatively. Any
     other is the file of a backend that is written in Python, and the module STEM.
     """
     folder, file = os.path.split(model_file)
-    if not file.endswith(".py"):
-        raise ModelFailed(f"Model name must end with '.py'. Model name provided: '{file}'")
-    if not os.path.isfile(model_file):
-        raise ModelFailed(f"Python model file not found in '{model_file}'")
     stem = file[: -len(".py")]
     if os.path.realpath(folder) != os.path.realpath(version_directory):
         sys.path.append(folder)
