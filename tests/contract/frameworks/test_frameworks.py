@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,45 @@ RELOADED = [name for name in NAMES if name != "package"]
 RELOADS = 2
 
 
+SUMS = """
+platform: "torch_aoti"
+max_batch_size: 4
+input { name: "ARGS[0]" data_type: TYPE_FP32 dims: 1 }
+output { name: "RESULT[0]" data_type: TYPE_FP32 dims: 1 }
+instance_group { count: 1 kind: KIND_CPU }
+sequence_batching {
+  oldest { max_candidate_sequences: 4 }
+  control_input { name: "ARGS[1]" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } }
+  state { input_name: "ARGS[2]" output_name: "RESULT[1]" data_type: TYPE_FP32 dims: 1 }
+}
+"""
+
+
+def write_sums(version: Path) -> None:
+    import torch
+
+    class Sums(torch.nn.Module):
+        def forward(self, x: torch.Tensor, start: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            total = x + state * (1 - start)
+            return total, total + 0
+
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(SUMS)
+    rows: Any = torch.export.Dim("rows", min=1, max=4)
+    example = tuple(torch.zeros(2, 1) for _ in range(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Sums(), example, dynamic_shapes=({0: rows},) * 3)
+        torch.export.save(program, version / "model.pt2")
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for model in framework_models().values():
         model.write_to(folder)
+    if "package" in NAMES:
+        write_sums(folder / "sums" / "1")
     return folder
 
 
@@ -113,3 +148,18 @@ def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, n
         for thread in threads:
             thread.join()
     assert failures == []
+
+
+@pytest.mark.skipif("package" not in NAMES, reason="needs PyTorch")
+def test_a_package_serves_sequences_with_controls_and_state(server: ServerProcess) -> None:
+    with tritonclient.http.InferenceServerClient(f"{HOST}:{server.http_port}") as client:
+        totals: dict[int, list[float]] = {1: [], 2: []}
+        for step in range(3):
+            for sequence in totals:
+                given = tritonclient.http.InferInput("ARGS[0]", [1, 1], "FP32")
+                given.set_data_from_numpy(np.full((1, 1), sequence, np.float32))
+                answer = client.infer(
+                    "sums", [given], sequence_id=sequence, sequence_start=step == 0, sequence_end=step == 2
+                )
+                totals[sequence].append(float(answer.as_numpy("RESULT[0]").item()))
+    assert totals == {1: [1, 2, 3], 2: [2, 4, 6]}

@@ -113,23 +113,6 @@ def test_decoupled(stream: Any, model: str, value: int, expected: list[int]) -> 
     assert stream(model, 0).numbers() == []
 
 
-def test_more_responses_than_any_window(stream: Any) -> None:
-    assert stream("repeat", 2000).numbers() == [*range(2000)]
-
-
-def test_responses_of_a_decoupled_model_have_parameters(stream: Any) -> None:
-    responses = stream("repeat", 2)
-    numbers = [responses.next().get_response().parameters["number"].int64_param for _ in range(2)]
-    assert numbers == [0, 1]
-
-
-def test_a_client_that_goes_away_cancels(server: ServerProcess, stream: Any) -> None:
-    responses = stream("repeat", -1)
-    responses.next()
-    responses.close()
-    until(lambda: "repeat was cancelled" in server.log_text(), server.log_text)
-
-
 def test_coroutines_of_a_decoupled_model_overlap(stream: Any) -> None:
     waiting = stream("async_repeat", 0)
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of
-from tests.unit.core.backends.onnxruntime.cpu_as_gpu import LOST, NO_MEMORY, Gpu, install
+from tests.unit.core.backends.onnxruntime.cpu_as_gpu import LOST, Gpu, install
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving
 from trident.core.backends.backend import LoadContext
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
@@ -141,16 +141,6 @@ def test_sizes_that_will_occur_run_before_a_model_on_a_gpu_is_ready(
         backend.load(context).close()
         # How long a change of size takes is measured afterwards.
         assert [shape[0] for shape in gpu.runs][: len(expected) or None] == expected
-
-
-def test_a_batch_without_memory_is_a_warning_and_smaller_ones_run(
-    gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    gpu.at_run, gpu.from_rows = NO_MEMORY, 8
-    text = identity_config("FP32", [3]) + "dynamic_batching { preferred_batch_size: [ 4 ] }"
-    with serving(ROWS, text, tmp_path, placement=ON_GPU):
-        assert [shape[0] for shape in gpu.runs][:3] == [8, 4, 1]
-    assert "model 'model' has not enough memory on gpu:0 for a batch of 8: lower max_batch_size" in caplog.text
 
 
 def test_a_graph_that_refuses_made_up_inputs_serves(gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,7 +25,6 @@ from trident.core.backends.onnxruntime.providers import (
     requested_providers,
     tensorrt_options,
 )
-from trident.core.backends.onnxruntime.session import SessionRequest, SessionSettings, make_session
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
 from trident.core.observability.hardware import DriverReading
@@ -166,15 +165,6 @@ def old_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     session.driver_problem.cache_clear()
     yield
     session.driver_problem.cache_clear()
-
-
-@pytest.mark.usefixtures("old_driver")
-def test_no_session_is_made_on_a_driver_that_is_too_old(tmp_path: Path) -> None:
-    config = config_of("")
-    request = SessionRequest(config, tmp_path, Placement("m_0", DeviceKind.GPU), SessionSettings(), [])
-    with pytest.raises(ModelLoadFailed, match=r"'model', driver 535\.183\.01 is too old for CUDA 13") as raised:
-        make_session(request)
-    assert "the image with CUDA 12" in (raised.value.hint or "")
 
 
 @pytest.mark.usefixtures("old_driver")

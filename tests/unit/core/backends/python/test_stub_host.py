@@ -76,18 +76,6 @@ def test_a_model_without_execute_loads(make_host: MakeHost, tmp_path: Path) -> N
     assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text] * 2
 
 
-def test_one_request_fails_alone(make_host: MakeHost) -> None:
-    host = make_host(
-        model("error = pb_utils.TritonError('no', pb_utils.TritonError.NOT_FOUND)\n"
-              "return [answers[0], pb_utils.InferenceResponse(error=error)]")
-    )  # fmt: skip
-    host.initialize()
-    good, bad = host.execute(batch())
-    assert good is not None
-    assert not good.has_error()
-    assert error_of(bad) == ("no", TritonError.NOT_FOUND)
-
-
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize("second", ["requests[1].get_response_sender().send(answers[1])", "return answers"])
 def test_the_first_of_two_responses_is_delivered(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -29,30 +28,6 @@ from tests.unit.core.backends.python.conftest import MemoryServer, MemoryStream
 from tests.waiting import until
 
 T = Tensor("T", np.zeros(1))
-
-
-def test_a_request_that_arrived() -> None:
-    fields = json.dumps(
-        {
-            "id": "r",
-            "correlation_id": "s",
-            "flags": 3,
-            "timeout": 5,
-            "parameters": {"a": [1, 0.5]},
-            "trace": [7, '{"traceparent": "00-1"}'],
-        }
-    )
-    request = InferenceRequest._arrived(7, [T], ("A", "B"), fields.encode())
-    assert request.inputs() == [T]
-    assert request.request_id() == "r"
-    assert request.correlation_id() == "s"
-    assert request.flags() == 3
-    assert request.timeout() == 5
-    assert json.loads(request.parameters()) == {"a": [1, 0.5]}
-    assert request.trace().get_context() == '{"traceparent": "00-1"}'
-    assert request.requested_output_names() == {"A", "B"}
-    request.set_flags(1)
-    assert request.flags() == 1
 
 
 def test_a_request_of_the_model() -> None:

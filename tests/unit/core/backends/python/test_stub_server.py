@@ -8,7 +8,6 @@ import os
 import socket
 from typing import Any
 
-import numpy as np
 import pytest
 from trident_stub import server as metrics
 from trident_stub.channel import Channel
@@ -55,33 +54,6 @@ def _family_and_metric(memory_server: MemoryServer) -> Any:
 
 def metric(kind: MetricKind) -> Metric:
     return MetricFamily("f", "d", kind).Metric(buckets=[1] if kind is MetricFamily.HISTOGRAM else None)
-
-
-def test_a_gauge_from_its_creation_to_its_end(memory_server: MemoryServer) -> None:
-    family = MetricFamily(name="f", description="d", kind=MetricFamily.GAUGE)
-    gauge = family.Metric(labels={"a": "b"})
-    gauge.increment(-2)
-    gauge.set(np.float32(0.5))
-    assert gauge.value() == 1.5
-    del gauge
-    gc.collect()
-    metrics.drop_unused()
-    assert memory_server.calls == [
-        ("metric_family", {"name": "f", "description": "d", "kind": "GAUGE"}),
-        ("metric_create", {"family": 3, "labels": {"a": "b"}, "buckets": None}),
-        ("metric_increment", {"metric": 4, "value": -2.0}),
-        ("metric_set", {"metric": 4, "value": 0.5}),
-        ("metric_value", {"metric": 4}),
-        ("metric_delete", {"metric": 4}),
-    ]
-
-
-def test_a_histogram(memory_server: MemoryServer) -> None:
-    MetricFamily("f", "d", MetricFamily.HISTOGRAM).Metric(buckets=[1, 2.5]).observe(2)
-    assert memory_server.calls[1:] == [
-        ("metric_create", {"family": 3, "labels": {}, "buckets": [1.0, 2.5]}),
-        ("metric_observe", {"metric": 4, "value": 2.0}),
-    ]
 
 
 def test_refusals_of_the_server_have_the_prefix(memory_server: MemoryServer) -> None:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -457,15 +456,6 @@ def test_plans_under_another_name_are_suggested(tmp_path: Path, cuda: FakeCuda) 
     assert "'yolo.engine': rename it" in str(caught.value.hint)
 
 
-@pytest.mark.skipif(find_spec("tensorrt") is not None, reason="TensorRT is installed")
-def test_without_the_package_its_command_and_the_version_of_the_plan_are_named(tmp_path: Path) -> None:
-    version = write_plan(tmp_path / "1", add_sub())
-    with pytest.raises(ModelLoadFailed, match="unable to import backend 'tensorrt'") as caught:
-        TensorRtBackend(BackendSettings()).complete(version, trt_config())
-    assert str(caught.value.hint).startswith("install its framework: pip install 'trident-inference[tensorrt]'")
-    assert str(caught.value.hint).endswith("the plan was built by TensorRT 10.9.0 (build 34)")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -482,12 +472,6 @@ def test_backend_settings(settings: dict[str, str], message: str) -> None:
 def test_a_plugin_that_does_not_load_is_named(tmp_path: Path, cuda: FakeCuda) -> None:
     with pytest.raises(ConfigInvalid, match="unable to load plugin library '/nowhere/x' of TensorRT"):
         load(tmp_path, add_sub(), cuda, FULL, plugins="/nowhere/x")
-
-
-def test_errors_of_tensorrt_are_logged(tmp_path: Path, cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR), pytest.raises(ModelLoadFailed):
-        completed(tmp_path, add_sub(version=(8, 6, 1, 6)), cuda)
-    assert "TensorRT: The engine plan file is not compatible" in caplog.text
 
 
 # --- the package `tensorrt`
