@@ -24,7 +24,16 @@ import pytest
 import requests
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.contract.grpc.grpc_requests import LIMIT_S, Responses, client_of, stub_of, tensor
+from tests.contract.ensembles.ensemble_models import step, write_ensemble
+from tests.contract.grpc.grpc_requests import (
+    LIMIT_S,
+    Responses,
+    assert_simple,
+    client_of,
+    simple_inputs,
+    stub_of,
+    tensor,
+)
 from tests.contract.python.python_models import stubs_of, write_model
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import engine_of, front_ends_of, memory_bound
@@ -65,6 +74,38 @@ def talk(self, sender, count, size):
         print("cancelled", flush=True)
     sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
+SCORE_CONFIG = """
+model_transaction_policy { decoupled: true }
+input [ { name: "WHO" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "SCORE" data_type: TYPE_INT32 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 2 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+# A request WHO stays open until a score has named it as -WHO; that is its last response, with the flag. WHO 0 is
+# nobody: its score is played, and it ends without a response. In its own score a request may name itself.
+ORCHESTRA = """
+def initialize(self, args):
+    self.players = {}
+
+def execute(self, requests):
+    for request in requests:
+        who = int(pb_utils.get_input_tensor_by_name(request, "WHO").as_numpy()[0])
+        sender = request.get_response_sender()
+        self.players[who] = [sender, 0]
+        for player in pb_utils.get_input_tensor_by_name(request, "SCORE").as_numpy():
+            self.play(abs(int(player)), player < 0)
+        if not who:
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+def play(self, who, is_last):
+    sender, number = self.players[who]
+    tensor = pb_utils.Tensor("OUT", np.array([who, number], np.int32))
+    flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if is_last else 0
+    sender.send(pb_utils.InferenceResponse([tensor]), flags=flags)
+    self.players[who][1] += 1
+"""
+# A response: who, its number, and whether it is the last one. Nobody's only one is empty.
+Told = tuple[int, int, bool]
+NOBODY = (0, 0, True)
 MEGABYTE = 1 << 20
 CLIENTS = 100
 
@@ -73,6 +114,10 @@ CLIENTS = 100
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("many")
     write_model(folder / "models", "talker", TALKER, CONFIG, max_batch_size=0)
+    write_model(folder / "models", "orchestra", ORCHESTRA, SCORE_CONFIG, max_batch_size=0)
+    mapped = step("orchestra", {"WHO": "WHO", "SCORE": "SCORE"}, {"OUT": "OUT"})
+    tensors = [("WHO", "TYPE_INT32", [1]), ("SCORE", "TYPE_INT32", [-1])]
+    write_ensemble(folder / "models", "hall", tensors, [("OUT", "TYPE_INT32", [2])], [mapped], batch=0)
     # The engine is known by the framework of its other model.
     link_models(folder / "models", "simple")
     options = (f"--response-window-bytes={2 * MEGABYTE}", "--shutdown-grace-secs=0")
@@ -259,8 +304,7 @@ def test_a_process_of_the_model_that_dies_ends_its_streams(server: ServerProcess
     with stream(server, -1) as response:
         told = events(response)
         assert next(told)["said"] == "0"
-        (process,) = stubs_of(server).values()
-        os.kill(process, signal.SIGKILL)
+        os.kill(stubs_of(server)["talker_0_0"], signal.SIGKILL)
         *_, last = told
     assert last["error"] == "Stub process 'talker_0_0' is not healthy."
     until(lambda: answers_again(server))
@@ -292,3 +336,99 @@ def test_an_engine_that_dies_ends_its_streams(server: ServerProcess) -> None:
         *_, last = told
     assert last["error"].startswith("the engine is not there")
     until(lambda: answers_again(server))
+
+
+# --- the order of responses, as NVIDIA's L0_decoupled, without its sleeps
+
+
+@pytest.fixture(params=["orchestra", "hall"])
+def stage(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Stage]:
+    with client_of(server) as client:
+        made = Stage(client, request.param)
+        yield made
+        client.stop_stream()
+
+
+class Stage:
+    """One stream to one of the models."""
+
+    def __init__(self, client: Any, model: str) -> None:
+        self._client = client
+        self._model = model
+        self.responses = Responses()
+        client.start_stream(self.responses.put)
+
+    def enter(self, who: int, *score: int) -> None:
+        """Ask as `who`, and have `score` played."""
+        inputs = [
+            tensor("WHO", np.array([who], np.int32), "INT32"),
+            tensor("SCORE", np.array(score, np.int32), "INT32"),
+        ]
+        self._client.async_stream_infer(self._model, inputs, request_id=str(who), enable_empty_final_response=True)
+
+    def ask_another(self) -> None:
+        self._client.async_stream_infer("simple", simple_inputs(7), request_id="another")
+
+    def told(self, count: int) -> list[Told]:
+        """The next `count` responses."""
+        return [self._told(self.responses.next_result()) for _ in range(count)]
+
+    @staticmethod
+    def _told(result: Any) -> Told:
+        response = result.get_response()
+        who, number = result.as_numpy("OUT").tolist() if response.outputs else (0, 0)
+        assert response.id == str(who)
+        return who, number, response.parameters["triton_final_response"].bool_param
+
+
+def solo(who: int, count: int) -> list[Told]:
+    """All responses to a request."""
+    return [(who, number, number == count - 1) for number in range(count)]
+
+
+@pytest.mark.shapes("front-ends")
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("clients", [1, 5])
+def test_one_to_one_and_one_to_many(stage: Stage, count: int, clients: int) -> None:
+    """The model sends while it executes the request, and after it has executed all of them."""
+    for who in range(1, clients + 1):
+        stage.enter(who, *[who] * (count - 1), -who)
+    assert stage.told(count * clients) == [told for who in range(1, clients + 1) for told in solo(who, count)]
+    for who in range(1, clients + 1):
+        stage.enter(who)
+    stage.enter(0, *[player for who in range(1, clients + 1) for player in [*[who] * (count - 1), -who]])
+    assert stage.told(count * clients + 1) == [
+        *(told for who in range(1, clients + 1) for told in solo(who, count)),
+        NOBODY,
+    ]
+
+
+@pytest.mark.shapes("front-ends")
+@pytest.mark.parametrize(
+    "score",
+    [
+        (1, 2, 1, 2, 1, 2, -1, -2),
+        (2, 2, 2, -2, 1, 1, 1, -1),
+        (1, 2, 2, 2, -2, 1, 1, -1),
+        (1, 1, 1, 2, 2, 2, -2, -1),
+    ],
+)
+def test_responses_come_in_the_order_in_which_they_are_sent(stage: Stage, score: tuple[int, ...]) -> None:
+    """Interleaved; the second request first; in the middle of the first; and the first one's last at the end."""
+    stage.enter(1)
+    stage.enter(2)
+    stage.enter(0, *score)
+    numbers = {1: iter(range(4)), 2: iter(range(4))}
+    assert stage.told(9) == [*((abs(who), next(numbers[abs(who)]), who < 0) for who in score), NOBODY]
+
+
+@pytest.mark.shapes("front-ends")
+def test_an_open_request_holds_up_no_other(stage: Stage) -> None:
+    stage.enter(1, 1)
+    assert stage.told(1) == [(1, 0, False)]
+    stage.ask_another()
+    assert_simple(stage.responses.next_result(), 7)
+    stage.enter(2, 2, -2)
+    assert stage.told(2) == solo(2, 2)
+    stage.enter(0, 1, -1)
+    assert stage.told(3) == [(1, 1, False), (1, 2, True), NOBODY]
