@@ -14,10 +14,8 @@ import shtab
 
 from trident.adapters.common.options import FILE, REPOSITORY, SWITCH, TEXT, BadOption, Kind, Option, Paths
 from trident.adapters.platforms import BUILT_IN
-from trident.app.commands import emulate_azureml as azureml
-from trident.app.commands import emulate_sagemaker as sagemaker
-from trident.app.commands import emulate_vertex as vertex_options
 from trident.app.commands.doctor import JSON
+from trident.app.commands.emulate import AZUREML_OPTIONS, SAGEMAKER_OPTIONS, VERTEX_OPTIONS
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.usage import COMMAND_LINES, HELP_TOPIC, options_of
@@ -82,9 +80,9 @@ _SERVE = (
     *(each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag),
     _printed("help", HELP_TOPIC, "Print the common options, or a group."),
 )
-_SAGEMAKER = (*sagemaker.ACCEPTED, _HELP)
-_VERTEX = (*vertex_options.ACCEPTED, _HELP)
-_AZUREML = (*azureml.ACCEPTED, _HELP)
+_SAGEMAKER = (*SAGEMAKER_OPTIONS, _HELP)
+_VERTEX = (*VERTEX_OPTIONS, _HELP)
+_AZUREML = (*AZUREML_OPTIONS, _HELP)
 _OPERANDS = {
     **{"serve": _SOURCE, "import": _SOURCE, "validate": REPOSITORY, "doctor": REPOSITORY},
     **{"request": _URL, "status": _URL, "top": _URL, "bench": FILE, "trace": FILE},

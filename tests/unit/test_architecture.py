@@ -94,7 +94,7 @@ ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unse
 # Only the platforms' rows say what is special about them; the server's own code treats all alike. The emulators and
 # their commands are each about one platform.
 PLATFORM_NAMES = ("sagemaker", "vertex")
-ABOUT_PLATFORMS = ("app/emulators/", "app/commands/emulate*.py", "app/commands/completion.py")
+ABOUT_PLATFORMS = ("app/emulators/", "app/commands/emulate.py", "app/commands/completion.py")
 
 
 def sources(*folders: str) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from tests.contract.servers.simple_model import good_body, is_good_answer
 from tests.contract.vertex.vertex_container import environment
 from tests.project import ROOT
 from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE, AzureMLOptions, repository
-from trident.app.commands.emulate_azureml import read_options
+from trident.app.commands.emulate import read_azureml
 from trident.app.emulators.azureml import Emulator
 
 SIMPLE = ROOT / "deploy" / "models" / "simple"
@@ -24,7 +24,7 @@ SIMPLE = ROOT / "deploy" / "models" / "simple"
 @pytest.mark.slow
 def test_calls_reach_the_container(tmp_path: Path) -> None:
     variables = {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
-    options = read_options(["azureml", str(SIMPLE)], environment(variables))
+    options = read_azureml(["azureml", str(SIMPLE)], environment(variables))
     said, breaches = io.StringIO(), io.StringIO()
     with EmulatorThread(Emulator(options, said, breaches)) as running:
         request = urllib.request.Request(f"{running.url}/score", good_body(), {"Content-Type": "application/json"})

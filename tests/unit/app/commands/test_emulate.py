@@ -14,8 +14,7 @@ import pytest
 
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
-from trident.app.commands import emulate_sagemaker, emulate_vertex
-from trident.app.commands.emulate import platform_of, stop_signals
+from trident.app.commands.emulate import platform_of, read_sagemaker, read_vertex, stop_signals, vertex_example
 from trident.app.emulators.sagemaker.emulator import EmulatorOptions as SageMakerOptions
 from trident.app.emulators.sagemaker.emulator import Hosting
 from trident.app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
@@ -91,7 +90,7 @@ PLAIN = Hosting()
 
 
 def sagemaker(*arguments: str) -> SageMakerOptions:
-    return replace(emulate_sagemaker.read_options(["sagemaker", *arguments], {"HERE": "1"}), hosting=PLAIN)
+    return replace(read_sagemaker(["sagemaker", *arguments], {"HERE": "1"}), hosting=PLAIN)
 
 
 def test_the_options_of_sagemaker_are_read() -> None:
@@ -128,7 +127,7 @@ def test_what_sagemaker_would_refuse_is_refused(arguments: list[str], text: str)
 
 
 def vertex(*arguments: str) -> VertexOptions:
-    return emulate_vertex.read_options(["vertex", *arguments], {"HERE": "1"})
+    return read_vertex(["vertex", *arguments], {"HERE": "1"})
 
 
 def test_a_model_is_the_only_required_argument_of_vertex() -> None:
@@ -146,8 +145,8 @@ def test_routes_variables_and_limits_are_read() -> None:
     assert (options.deployment.predict_path, options.deployment.health_path) == ("/predict", "/health")
     options = vertex("m", "--invoke-route-prefix=/*")
     assert options.deployment.is_invoked
-    assert "/invoke/" in emulate_vertex.example(options, "http://h:1")
-    assert "PredictionServiceClient" in emulate_vertex.example(vertex("m"), "http://h:1")
+    assert "/invoke/" in vertex_example(options, "http://h:1")
+    assert "PredictionServiceClient" in vertex_example(vertex("m"), "http://h:1")
     assert (vertex("m").limits.body_bytes, vertex("m").limits.inference_s) == (10_000_000, 600.0)
     shared = vertex("m", "--endpoint-type=shared")
     assert (shared.limits.body_bytes, shared.limits.inference_s) == (1_500_000, 60.0)
