@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypedDict, Unpack
 
@@ -47,24 +46,6 @@ class RequestOptions(TypedDict, total=False):
     parameters: Mapping[str, Parameter]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """The same with the defaults."""
-
-    outputs: tuple[str, ...] = ()
-    classes: int = 0
-    id: str = ""
-    priority: int = 0
-    timeout_s: float | None = None
-    sequence_id: int | str = 0
-    sequence_start: bool = False
-    sequence_end: bool = False
-    parameters: Mapping[str, Parameter] | None = None
-
-
-_DEFAULTS = _Options()
-
-
 class Model:
     """A model of a Server, by name and version. Made by `Server.model`; any thread; costs nothing to keep.
 
@@ -77,7 +58,12 @@ class Model:
     """
 
     def __init__(
-        self, engine: Callable[[], InferenceEngine], bridge: ThreadBridge, name: str, version: int, options: _Options
+        self,
+        engine: Callable[[], InferenceEngine],
+        bridge: ThreadBridge,
+        name: str,
+        version: int,
+        options: RequestOptions,
     ) -> None:
         self.name = name
         self.version = version
@@ -91,7 +77,7 @@ class Model:
         if unknown:
             known = ", ".join(RequestOptions.__annotations__)
             raise InvalidRequest(f"unknown request option '{min(unknown)}'", hint=f"the options are: {known}")
-        return Model(self._engine, self._bridge, self.name, self.version, replace(self._options, **options))
+        return Model(self._engine, self._bridge, self.name, self.version, {**self._options, **options})
 
     def infer(self, inputs: Mapping[str, npt.ArrayLike] | None = None, /, **named: npt.ArrayLike) -> Outputs:
         """The outputs for these inputs. Blocks; short executions run on the calling thread.
@@ -100,12 +86,12 @@ class Model:
         DeadlineExceeded after it; an execution that has begun goes on, and its answer is dropped.
         """
         served, request = self._request(inputs, named)
-        options = self._options
-        if options.timeout_s is None:
-            return outputs_of(self._bridge.infer(served, request), served.spec, options.classes)
+        timeout_s = self._options.get("timeout_s")
+        if timeout_s is None:
+            return outputs_of(self._bridge.infer(served, request), served.spec, self._options.get("classes", 0))
         future = self._submit(served, request)
         try:
-            return future.result(options.timeout_s)
+            return future.result(timeout_s)
         except TimeoutError:
             raise self._give_up(future) from None
 
@@ -116,7 +102,7 @@ class Model:
         served, request = self._request(inputs, named)
         future = self._submit(served, request)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._options.timeout_s)
+            return await asyncio.wait_for(asyncio.wrap_future(future), self._options.get("timeout_s"))
         except TimeoutError:
             raise self._give_up(future) from None
 
@@ -131,7 +117,7 @@ class Model:
     def stream(self, inputs: Mapping[str, npt.ArrayLike] | None = None, /, **named: npt.ArrayLike) -> Stream:
         """The responses of a decoupled model, as they arrive: an iterator, and one for `async for`."""
         served, request = self._request(inputs, named)
-        return Stream(served, request, self._options.classes)
+        return Stream(served, request, self._options.get("classes", 0))
 
     def is_ready(self) -> bool:
         """Whether the model serves. Raises ModelNotFound or ModelNotReady if no such version is known."""
@@ -158,21 +144,20 @@ class Model:
         given = named if inputs is None else {**inputs, **named} if named else inputs
         request = InferenceRequest(self.name, inputs_of(served.spec, given), model_version=self.version)
         request.wants_arrays = True
-        options = self._options
-        if options is not _DEFAULTS:
-            request.outputs = tuple(options.outputs)
-            request.id = options.id
-            request.priority = options.priority
-            request.timeout_us = int(options.timeout_s * 1e6) if options.timeout_s else 0
-            request.correlation_id = options.sequence_id
-            request.sequence_start = options.sequence_start
-            request.sequence_end = options.sequence_end
-            request.parameters = dict(options.parameters) if options.parameters else None
+        if options := self._options:
+            request.outputs = tuple(options.get("outputs", ()))
+            request.id = options.get("id", "")
+            request.priority = options.get("priority", 0)
+            request.timeout_us = int((options.get("timeout_s") or 0) * 1e6)
+            request.correlation_id = options.get("sequence_id", 0)
+            request.sequence_start = options.get("sequence_start", False)
+            request.sequence_end = options.get("sequence_end", False)
+            request.parameters = dict(options.get("parameters") or {}) or None
         return served, request
 
     def _submit(self, served: ServedModel, request: InferenceRequest) -> Future[Outputs]:
         future: Future[Outputs] = Future()
-        answer = _Answer(future, served.spec, self._options.classes)
+        answer = _Answer(future, served.spec, self._options.get("classes", 0))
         pending = PendingRequest(request, answer.respond)
         future.add_done_callback(lambda done: pending.cancel() if done.cancelled() else None)
         served.submit(pending)
@@ -180,8 +165,8 @@ class Model:
 
     def _give_up(self, future: Future[Outputs]) -> DeadlineExceeded:
         future.cancel()
-        seconds = self._options.timeout_s
-        return DeadlineExceeded(f"the request had no answer after {seconds:g} seconds", model=self.name)
+        seconds = f"{self._options.get('timeout_s'):g} seconds"
+        return DeadlineExceeded(f"the request had no answer after {seconds}", model=self.name)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, version={self.version})"

@@ -14,7 +14,7 @@ from wsgiref.types import WSGIApplication
 
 from trident.adapters.common.options import BadOption
 from trident.app.library.functions import FUNCTION, FunctionModel, make_function_backend, write_repository
-from trident.app.library.model import _DEFAULTS, Model
+from trident.app.library.model import Model
 from trident.app.process.environment import process_environment
 from trident.app.settings.groups import PLAIN
 from trident.app.settings.reading import read_settings
@@ -84,7 +84,7 @@ class Server:
 
     def model(self, name: str, version: int = -1) -> Model:
         """The model `name`, in its version -1 for the latest that is ready. It is looked up by each call of it."""
-        return Model(self._engine, self._bridge, name, version, _DEFAULTS)
+        return Model(self._engine, self._bridge, name, version, {})
 
     def load(
         self,
