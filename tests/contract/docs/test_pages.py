@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.contract.docs.documented_examples import (
     ADDRESS,
+    BLOCK,
     GRPC_ADDRESS,
     Example,
     assert_answers,
@@ -18,8 +22,11 @@ from tests.contract.docs.documented_examples import (
     same,
     write_model,
 )
+from tests.contract.emulators.vertex_emulator import VertexEmulator
+from tests.contract.servers.ports import free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
+from tests.waiting import until
 
 PYTHON_MODELS = (ROOT / "docs" / "python-models.md").read_text()
 GENERATE = (ROOT / "docs" / "streams.md").read_text().partition("## WebSocket")[0]
@@ -127,3 +134,54 @@ def test_shipped_picture_is_classified_right(digit: int, server: ServerProcess) 
 )
 def test_answers_are_compared_by_value(answer: str, expected: str, equal: bool) -> None:
     assert same(answer, expected) is equal
+
+
+# --- docs/tracing.md: its commands trace a request to the ensemble of the examples, and show the tree of the page
+
+TRACING = BLOCK.findall((ROOT / "docs" / "tracing.md").read_text())
+TRACE_FILE = "/tmp/trace.json"
+
+
+def names(tree: str) -> list[str]:
+    """The branches and names of the lines, without durations and bars."""
+    return [re.split(r"  +[0-9.]+ ms", line)[0].rstrip() for line in tree.splitlines()]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_on_tracing_show_its_tree(http_workers: str, tmp_path: Path) -> None:
+    start, switch, infer, show, *_ = [text for language, text in TRACING if language == "bash"]
+    (tree,) = [text for language, text in TRACING if language == "text"]
+    file = tmp_path / "trace.json"
+    options = start.replace(TRACE_FILE, str(file)).split()[3:]
+    with ServerProcess(ROOT / "deploy" / "examples", tmp_path / "log", *options, "--shutdown-grace-secs=0") as server:
+        for command in (switch, infer):
+            run = ["bash", "-c", command.replace(ADDRESS, server.address)]
+            answer = subprocess.run(run, check=True, capture_output=True, text=True, timeout=60).stdout
+            assert '"error"' not in answer
+        until(file.exists, "nothing was written")
+        command_line = [sys.executable, "-m", "trident.app", *show.split()[1:-1], str(file)]
+        shown = subprocess.run(command_line, check=True, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert names(shown.stdout) == names(tree)
+
+
+# --- docs/vertex.md: the calls of the emulated platform, with Google's SDK
+
+VERTEX = (ROOT / "docs" / "vertex.md").read_text()
+VERTEX_ADDRESSES = ("http://127.0.0.1:8199", "127.0.0.1:PORT")
+VERTEX_COMMAND = "trident emulate vertex deploy/models --port=8199 -- --vertex-ai-default-model=simple"
+
+
+@pytest.mark.slow
+def test_the_calls_of_the_emulated_platform_are_answered(shipped_models: Path, tmp_path: Path) -> None:
+    blocks = [text for language, text in BLOCK.findall(VERTEX) if language == "python"]
+    calls = [text for address in VERTEX_ADDRESSES for text in blocks if address in text]
+    assert (VERTEX_COMMAND in VERTEX, len(calls)) == (True, 2)
+    (port,) = free_ports(1)
+    arguments = ("--vertex-ai-default-model=simple", "--allow-grpc=true", f"--grpc-port={port}")
+    with VertexEmulator(tmp_path, shipped_models, f"--grpc-port={port}", "--", *arguments) as emulator:
+        until(lambda: "gRPC calls are" in emulator.log_text())
+        for text in calls:
+            for written, real in zip(VERTEX_ADDRESSES, (emulator.url, emulator.grpc_address), strict=True):
+                text = text.replace(written, real)
+            exec(text, {})
+        assert emulator.stop() == 0, emulator.log_text()

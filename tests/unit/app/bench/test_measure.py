@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from dataclasses import asdict
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from trident.app.bench.measure import (
     pooled,
     server_times,
 )
+from trident.app.bench.page import picture, rows
 
 
 def sample(latencies_ms: list[float], seconds: float = 1.0) -> Sample:
@@ -114,3 +117,18 @@ def test_the_report_has_perf_analyzers_columns_in_microseconds() -> None:
     values = dict(zip(head, row, strict=True))
     assert (values["Concurrency"], values["Inferences/Second"], values["p50 latency"]) == ("4", "500", "2000")
     assert (values["Server Queue"], values["Server Compute Infer"]) == ("2000", "4000")
+
+
+# --- the page
+
+
+def test_rows_are_as_long_as_their_values_and_a_mark_fits() -> None:
+    plot = rows("sizes", ["ours", "a & b"], [("GB", [(0.408, 0), (10.0, 1)])], mark=(20.0, "limit"))
+    ElementTree.fromstring(picture(plot))
+
+    short, long = map(float, re.findall(r'<rect class="s\d fill"[^>]* width="([\d.]+)"', plot))
+    left = float(re.findall(r'<rect class="s0 fill" x="([\d.]+)"', plot)[0])
+    mark = float(re.findall(r'<line class="limit" x1="([\d.]+)"', plot)[0])
+    assert short / long == pytest.approx(0.408 / 10, rel=0.01)
+    assert mark - left == pytest.approx(2 * long, rel=0.01)
+    assert re.findall(r'class="value"[^>]*>([^<]*)<', plot) == ["0.408", "10"]
