@@ -6,6 +6,7 @@ import fcntl
 import gc
 import mmap
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -86,6 +87,19 @@ def test_the_memory_is_unmapped_with_its_last_view() -> None:
     assert view.tolist() == [9, 9, 9, 9]
     del view
     assert (mappings(), descriptors()) == before
+
+
+def test_create_says_why_the_system_refuses() -> None:
+    gc.collect()
+    before = descriptors()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, limits[1]))
+    try:
+        with pytest.raises(MemoryError, match="File too large"):
+            SharedMemory.create(2 << 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert descriptors() == before
 
 
 # --- refusals
