@@ -8,8 +8,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -39,15 +37,6 @@ MOST = 2**64
 NUMBERS = st.sampled_from([0, 1, 63, 64, 4096, 2**31, 2**63 - 1, 2**63, MOST - 1, MOST, -1, 1.5, True])
 ANYTHING = st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | st.lists(NUMBERS, max_size=2)
 KEYS = st.sampled_from(["/k", "", "/", "..", "/proc/self/mem", "/a\0b", "/dev/null", "k" * 300]) | st.text(max_size=8)
-DYING = """
-import os, signal, sys
-import tritonclient.http as triton
-import tritonclient.utils.shared_memory as shm
-address, key = sys.argv[1:]
-region = shm.create_shared_memory_region("dying", key, 64)
-triton.InferenceServerClient(address).register_system_shared_memory("dying", key, 64)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -105,22 +94,6 @@ def test_memory_that_shrinks_and_grows_under_the_requests(server: ServerProcess)
         assert failures, "no request met the shrunken memory"
         assert all(f"of shared memory '{both.key}' cannot be " in text for text in failures), failures[0]
         speaks.client.infer("same", [given_], outputs=[wanted])
-
-
-def test_a_client_that_dies_leaves_a_region_that_others_end(server: ServerProcess) -> None:
-    key = f"/trident_dying_{os.getpid()}"
-    try:
-        command = [sys.executable, "-c", DYING, server.address, key]
-        assert subprocess.run(command, timeout=60, check=False).returncode == -9
-        (region,) = server.json("GET", "/v2/systemsharedmemory/status")
-        assert region == {"name": "dying", "key": key, "offset": 0, "byte_size": 64}
-        with speaker("grpc", server) as speaks:
-            given_ = speaks.shared_input("INPUT0", [1, 64], "UINT8", "dying", 64)
-            assert speaks.client.infer("same", [given_]).as_numpy("OUTPUT0").tolist() == [64 * [0]]
-            speaks.client.unregister_system_shared_memory("dying")
-            assert speaks.names() == []
-    finally:
-        path_of(key).unlink(missing_ok=True)
 
 
 def test_many_regions_of_one_object_take_one_descriptor(server: ServerProcess) -> None:

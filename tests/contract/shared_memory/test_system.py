@@ -120,30 +120,6 @@ def test_one_region_gives_the_input_and_takes_the_output(
         assert both.array(np.uint8, [size]).tobytes() == both.array(np.uint8, [size], 1 << 23).tobytes()
 
 
-def test_requests_at_once_use_their_own_places(speaks: Speaker, server: ServerProcess) -> None:
-    count = 24
-    with memory(2 * count * SIZE) as both:
-        speaks.client.register_system_shared_memory("both", both.key, 2 * count * SIZE)
-        for index in range(count):
-            both.put(FIRST + index, index * SIZE)
-
-        def infer(index: int) -> None:
-            with speaker(speaks.protocol, server) as own:
-                inputs = [
-                    own.shared_input("INPUT0", [1, 16], "INT32", "both", SIZE, index * SIZE),
-                    own.input("INPUT1", SECOND, "INT32"),
-                ]
-                own.client.infer(
-                    "simple", inputs, outputs=[own.shared_output("OUTPUT0", "both", SIZE, (count + index) * SIZE)]
-                )
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(infer, range(count)))
-        expected = [(FIRST + index + SECOND).tolist() for index in range(count)]
-        found = [both.array(np.int32, [1, 16], (count + index) * SIZE).tolist() for index in range(count)]
-        assert found == expected
-
-
 def test_the_status_shows_what_was_registered(speaks: Speaker) -> None:
     client = speaks.client
     with memory(2 * PAGE) as object_:

@@ -11,23 +11,14 @@ from trident.core.frontend.request import DefaultModel, header_pattern, version_
 from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
 
 
-@pytest.mark.parametrize("text", ["abc", "-1", "1.0", "²", str(2**63), "9" * 100_000])
+@pytest.mark.parametrize("text", ["abc", "-1", "1.0", "²", str(2**63), "9" * 100_000, "0", "000"])
 def test_invalid_versions_are_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         version_number(text)
-    assert refused.value.message == (
-        f"failed to get model version from specified version string '{text}' (details: stol), "
-        "version should be an integral value > 0"
-    )
-
-
-@pytest.mark.parametrize("text", ["0", "000"])
-def test_version_zero_is_rejected(text: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        version_number(text)
-    assert refused.value.message == (
-        f"invalid model version specified '{text}' , version should be an integral value > 0"
-    )
+    other = f"failed to get model version from specified version string '{text}' (details: stol), "
+    zero = f"invalid model version specified '{text}' , "
+    start = other if text.strip("0") else zero
+    assert refused.value.message == start + "version should be an integral value > 0"
 
 
 def test_header_patterns_ignore_case_and_take_linear_time() -> None:

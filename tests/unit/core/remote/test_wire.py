@@ -161,16 +161,6 @@ def test_large_inputs_are_read_from_shared_memory() -> None:
     assert values[0][0] == 99
 
 
-def test_each_request_has_its_own_parameters() -> None:
-    request = InferenceRequest("m", [])
-    request.parameters = {"a": 1}
-    reader = RequestReader(view_of)
-    first, second = (read_request(RequestWriter().write(request, number, no_offset), reader) for number in (1, 2))
-    assert first.parameters is not None
-    first.parameters["b"] = 2
-    assert second.parameters == {"a": 1}
-
-
 @pytest.mark.parametrize("size", [2, 3, 100, LARGE])
 @pytest.mark.parametrize("share", [no_offset, lambda content: 0])
 def test_the_moment_of_arrival_arrives_whatever_the_inputs_are(size: int, share: Share) -> None:

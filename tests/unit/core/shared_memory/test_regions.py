@@ -135,19 +135,6 @@ def test_a_shrunken_object_is_an_error_and_does_not_grow_again() -> None:
 
 
 @pytest.mark.slow
-def test_the_descriptor_is_closed_with_the_last_reference() -> None:
-    before = open_files()
-    with shared_memory_object(8) as key:
-        memory = open_object(key)
-        read = memory.read
-        del memory
-        assert open_files() == before + 1
-        read(0, memoryview(bytearray(8)))
-        del read
-        assert open_files() == before
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     [
