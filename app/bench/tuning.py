@@ -30,7 +30,6 @@ from trident.app.bench.requests import Inputs, Way, make_target
 from trident.app.bench.server import PRELOADED, Server, started
 from trident.app.bench.ways import (
     AROUND_S,
-    MOST_DIFFERENCE,
     SIZES,
     THREADS,
     Candidate,
@@ -39,6 +38,7 @@ from trident.app.bench.ways import (
     engines,
     execute,
     may_batch,
+    most_difference,
     paddings,
     promises,
 )
@@ -53,9 +53,9 @@ _GAIN = 1.03
 _REQUESTS = 30
 _MOST_LIVE = 6
 _SHORTEST_S, _LONGEST_S = 0.1, 1.5
-# Shares of the time after the model as it is, until which ways are executed, swept, refined and raced. The last
+# Shares of the time after the model as it is, until which ways are executed, swept, delayed and raced. The last
 # comparison has the rest.
-_EXECUTED, _SWEPT, _REFINED, _RACED = 0.2, 0.37, 0.48, 0.6
+_EXECUTED, _SWEPT, _DELAYED, _RACED = 0.2, 0.37, 0.42, 0.55
 _SWEPT_WAYS, _RACED_WAYS, _LAST_WAYS = 8, 4, 2
 # Less leaves no time for enough rounds with two.
 _SHORT_S = 30.0
@@ -220,7 +220,18 @@ class Bench:
             used = way.candidate.cores if way.rate else way.shortest_s
             return -round(math.log(max(way.rate, 1e-3), _NEAR)), place, used
 
-        return [way for _, way in sorted(found, key=order)]
+        ways = [way for _, way in sorted(found, key=order)]
+        may_try = bool(self._longest) or time.monotonic() < until
+        return [*(self._padded(ways[0]) if may_try else ()), *ways]
+
+    def _padded(self, best: Promise) -> Iterator[Promise]:
+        """The way with padding, if executions of mixed sizes take less time then."""
+        padded = paddings(best.candidate, self._complete, self._requests, self._longest)
+        most = max(1, best.candidate.batch // self._items)
+        plain = self._executed(best.candidate, most=most) if padded else None
+        for way in padded:
+            if plain and self._executed(way, most=most, beside=plain):
+                yield replace(best, candidate=way)
 
     @property
     def _items(self) -> int:
@@ -242,22 +253,12 @@ class Bench:
         else:
             self._own = self._own or seen
             difference = self.differences[way.answers] = seen.difference(self._own)
-            if difference <= MOST_DIFFERENCE and (beside is None or seen.is_faster(beside, _WORTH)):
+            is_near = difference <= most_difference(way)
+            if is_near and (beside is None or seen.is_faster(beside, _WORTH)):
                 return seen
-            reason = "executions take as long" if difference <= MOST_DIFFERENCE else differs(difference)
+            reason = "executions take as long" if is_near else differs(difference)
         self.trials[way] = Trial(way, error=reason)
         return None
-
-    def refined(self, best: Candidate, until: float) -> Iterator[Candidate]:
-        """The way with a delay, and padded where executions of mixed sizes take less time then."""
-        if best.batch > 1:
-            yield replace(best, delay_us=round(100 * self.objective.target_ms))
-        padded = paddings(best, self._complete, self._requests, self._longest)
-        most = max(1, best.batch // self._items)
-        plain = self._executed(best, most=most) if padded and time.monotonic() < until else None
-        for way in padded:
-            if plain and time.monotonic() < until and self._executed(way, most=most, beside=plain):
-                yield way
 
     def sweep(self, candidate: Candidate, seconds: float, start: int = 0) -> Trial:
         """Double the requests under way while that gains and leaves room. KeyboardInterrupt after Ctrl-C.
@@ -437,11 +438,10 @@ def search(bench: Bench, cores: int, seconds: float) -> None:
         if number and time.monotonic() > until(_SWEPT):
             break
         bench.sweep(way.candidate, unit, way.load)
-    best = next((trial for trial in bench.ranked() if trial is not before and not trial.error), None)
-    if best:
-        for candidate in bench.refined(best.candidate, until(_REFINED)):
-            if time.monotonic() < until(_REFINED):
-                bench.sweep(candidate, unit, best.fastest.concurrency)
+    best = bench.ranked()[0]
+    if best.candidate.batch > 1 and time.monotonic() < until(_DELAYED):
+        delayed = replace(best.candidate, delay_us=round(100 * bench.objective.target_ms))
+        bench.sweep(delayed, unit, best.fastest.concurrency)
     others = [trial.candidate for trial in bench.ranked() if trial is not before and not trial.error][:_RACED_WAYS]
     if others:
         bench.race([AS_IT_IS, *others], until(_RACED), _RACE_ROUNDS, closely=True)

@@ -287,8 +287,9 @@ class Executions:
         return max((_difference(first[name], second[name]) for first, second in pairs for name in first), default=0.0)
 
 
-# Lower precisions keep two to three digits.
-MOST_DIFFERENCE = 0.02
+def most_difference(way: Candidate) -> float:
+    """That may be between the answers of a way and the model's own. Lower precisions keep two to three digits."""
+    return 0.02 if way.precision else 0.001
 
 
 def _difference(own: Array, other: Array) -> float:

@@ -162,9 +162,14 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
     target = f"p99 within {objective.target_ms:g} ms"
     target += f" at {objective.rate:g} requests/s" if objective.rate else ""
     level = chosen.best(objective.target_ms)
+    rows = [
+        (trial.candidate.text, outcome(trial, objective), f"{trial.memory_mb:.0f}")
+        for trial in bench.ranked()
+        if trial.levels
+    ]
     said = [
         *filter(None, about),
-        f"Target: {target}. {len(bench.trials)} ways measured on {available_cores():g} cores.",
+        f"Target: {target}. {len(rows)} ways measured on {available_cores():g} cores.",
         f"As it was: {outcome(before, objective)}.",
         f"Chosen: {chosen.candidate.text}: {outcome(chosen, objective)}, {figure(chosen.memory_mb)} MB.",
     ]
@@ -182,11 +187,6 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
         )
     elif objective.rate and level.rate < objective.rate:
         said.append(f"{objective.rate:g} requests/s need {math.ceil(objective.rate / level.rate)} such machines.")
-    rows = [
-        (trial.candidate.text, outcome(trial, objective), f"{trial.memory_mb:.0f}")
-        for trial in bench.ranked()
-        if trial.levels
-    ]
     print(table(("way", f"most requests/s with {target}", "MB"), rows[:_SHOWN]))
     print("\n".join(said))
     folder = Path(output)
