@@ -150,9 +150,6 @@ OBJECTS = a_dict(
     IN=TENSOR, INPUT0=TENSOR, INPUT1=TENSOR, id=st.text(max_size=10), parameters=a_dict(IN=TENSOR, custom=LEAVES)
 )
 
-FIELD_TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=30)
-LENGTHS = st.one_of(EDGES.map(str), st.integers(-10, 400).map(str), FIELD_TEXT)
-ENCODINGS = st.sampled_from(["gzip", "deflate", "identity", "br", "gzip, deflate"]) | FIELD_TEXT
 EDITS = st.lists(
     st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=4
 )  # the position, the number of removed bytes, the inserted bytes
@@ -210,35 +207,6 @@ def test_damaged_requests_are_answered(
 ) -> None:
     path, body, headers = good
     post(edited(body, edits), headers, path=path)
-
-
-@bounded(300)
-@given(
-    good=st.sampled_from(GOOD) | st.tuples(PATHS, st.binary(max_size=300), st.just({})),
-    headers=st.fixed_dictionaries(
-        {}, optional={HEADER_LENGTH: LENGTHS, "Content-Encoding": ENCODINGS, "Accept-Encoding": ENCODINGS}
-    ),
-)
-def test_bodies_under_any_headers_are_answered(
-    post: Post, good: tuple[str, bytes, dict[str, str]], headers: dict[str, str]
-) -> None:
-    path, body, own = good
-    post(body, own | headers, path=path)
-
-
-SEGMENTS = st.sampled_from(
-    ["v2", "models", "simple", "versions", "1", "0", "infer", "ready", "stats", "health", "live"]
-)
-ODD_SEGMENTS = st.text(st.sampled_from("a%.0/2f?#[]@!~;=&\"'<>^`{|}\\"), max_size=6)
-
-
-@bounded(200)
-@given(
-    segments=st.lists(SEGMENTS | ODD_SEGMENTS, max_size=7),
-    method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"]),
-)
-def test_any_path_and_method_are_answered(post: Post, segments: list[str], method: str) -> None:
-    post(good_body(), path="/" + "/".join(segments), method=method)
 
 
 @bounded(300)

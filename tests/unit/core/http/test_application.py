@@ -16,7 +16,6 @@ from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import (
     BackendFailed,
-    ConfigInvalid,
     QueueFull,
     RegionFailed,
 )
@@ -334,16 +333,3 @@ def test_the_parts_of_a_stream_are_made_one_after_the_other(environ: dict[str, A
 )
 def test_path_of_takes_the_path_from_a_target(target: str, path: str) -> None:
     assert path_of(target) == path
-
-
-# --- options
-
-
-def test_the_header_pattern_forwards_nothing_by_default_and_ignores_case() -> None:
-    assert HttpOptions().header_pattern is None
-    pattern = HttpOptions(header_forward_pattern="x-(a|b)").header_pattern
-    assert pattern is not None
-    assert pattern.matches("My-X-A-Header")
-    assert not pattern.matches("X-C")
-    with pytest.raises(ConfigInvalid, match="--http-header-forward-pattern is not a regular expression: '\\('"):
-        HttpOptions(header_forward_pattern="(")

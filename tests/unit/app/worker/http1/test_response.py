@@ -93,19 +93,6 @@ def test_start_response_may_be_repeated_only_for_an_error() -> None:
         response.start_response("500 Internal Server Error", [], (ValueError, error, error.__traceback__))  # type: ignore[arg-type]
 
 
-def test_a_stream_that_is_always_ready_lets_others_run() -> None:
-    sink = Sink()
-
-    def application(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
-        start_response("200 OK", [])
-        while sink.turns < 3:
-            yield b"part"
-
-    head = RequestHead({"REQUEST_METHOD": "GET"}, 1)
-    Response(sink, head, ResponseHeads(), CoarseClock()).run(application, {})
-    assert len(sink.sent) > 3
-
-
 @pytest.mark.parametrize(
     ("status", "headers"),
     [

@@ -129,20 +129,6 @@ def signature(inputs: Signature, optional: str = "") -> InstanceSignature:
     return instance_signature(model(inputs, optional=optional), None)
 
 
-def blocks(inputs: Signature, columns: int, optional: str = "") -> list[tuple[str, int, int, tuple[int, ...]]]:
-    layout = RowLayout(signature(inputs, optional), columns, "row 1")
-    return [(b.spec.name, b.columns.start, b.columns.stop, b.dims) for b in layout.blocks]
-
-
-def test_inputs_are_columns_side_by_side() -> None:
-    inputs: Signature = {"A": ("FP32", (2, 3)), "B": ("BYTES", (1,)), "C": ("FP32", ())}
-    assert blocks(inputs, 8) == [("A", 0, 6, (2, 3)), ("B", 6, 7, (1,)), ("C", 7, 8, ())]
-    assert blocks({"A": ("FP32", (-1, 3)), "B": ("FP32", (1,))}, 7) == [("A", 0, 6, (2, 3)), ("B", 6, 7, (1,))]
-    inputs = {"A": ("FP32", (2,)), "B": ("FP32", (1,))}
-    assert len(blocks(inputs, 3, optional="B")) == 2
-    assert blocks(inputs, 2, optional="B") == [("A", 0, 2, (2,))]
-
-
 @pytest.mark.parametrize(
     ("inputs", "columns", "message"),
     [

@@ -93,23 +93,6 @@ def test_one_tensor_of_each_datatype_survives(row: Format, datatype: str, drawn:
     assert same(payload.arrays["IN"], array, datatype)
 
 
-@pytest.mark.parametrize("row", [row for row in FORMATS if row is not NPY], ids=lambda row: row.media_types[0])
-@settings(max_examples=20)
-@given(drawn=st.data())
-def test_several_tensors_survive(row: Format, drawn: st.DataObject) -> None:
-    names = drawn.draw(st.lists(st.sampled_from([d.name for d in DATATYPES]), min_size=2, max_size=4))
-    rows = drawn.draw(st.integers(1, 3))
-    tensors = {
-        f"T{i}": (datatype, drawn.draw(columns_of(datatype, rows, drawn.draw(st.integers(1, 2)))))
-        for i, datatype in enumerate(names)
-    }
-    spec = model({name: (datatype, array.shape[1:]) for name, (datatype, array) in tensors.items()})
-    payload = row.decode(encoded(row, tensors), spec, RULES)
-    assert payload.arrays.keys() == tensors.keys()
-    for name, (datatype, array) in tensors.items():
-        assert same(payload.arrays[name], array, datatype)
-
-
 @pytest.mark.parametrize("row", FORMATS, ids=lambda row: row.media_types[0])
 @settings(max_examples=60)
 @given(
