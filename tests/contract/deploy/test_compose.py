@@ -15,8 +15,6 @@ from tests.contract.deploy.compose_stack import (
     PROFILES,
     SERVER_IMAGE,
     ComposeStack,
-    Mount,
-    Port,
     mounts_of,
     ports_of,
     resolved,
@@ -187,17 +185,6 @@ def test_grafana_has_its_data_source_and_dashboard(services: dict[str, Any]) -> 
     assert source["type"] == "prometheus"
     listening = [word for word in services["prometheus"]["command"] if "--web.listen-address" in word]
     assert source["url"] == f"http://prometheus:{listening[0].rpartition(':')[2]}"
-
-
-def test_both_forms_of_ports_and_mounts_are_read() -> None:
-    texts = {"ports": ["127.0.0.1:8081:8080/tcp"], "volumes": ["/a:/b:ro"]}
-    objects = {
-        "ports": [{"mode": "ingress", "host_ip": HOST, "target": 8080, "published": "8081", "protocol": "tcp"}],
-        "volumes": [{"type": "bind", "source": "/a", "target": "/b", "read_only": True, "bind": {}}],
-    }
-    for service in (texts, objects):
-        assert ports_of(service) == [Port(HOST, 8081, 8080)]
-        assert mounts_of(service) == [Mount(Path("/a"), "/b", True)]
 
 
 def _provisioned(folder: Path) -> dict[str, Any]:

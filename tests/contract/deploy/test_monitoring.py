@@ -126,11 +126,3 @@ def test_promtool_accepts_the_files(arguments: tuple[str, ...]) -> None:
         command, cwd=MONITORING, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-
-
-def test_selectors_are_found_in_an_expression() -> None:
-    found = selectors(
-        'sum by (job) (rate(nv_inference_count{a="b"}[5m] offset 1m)) / on (job) up{job=~"x|y"} > 0 or up'
-    )
-    assert found == ['nv_inference_count{a="b"}', "up", 'up{job=~"x|y"}']
-    assert all(selectors(alert["expr"]) for alert in ALERTS)

@@ -22,7 +22,6 @@ from tests.contract.deploy.sagemaker_credentials import emulated, set_credential
 from tests.contract.repository.s3_emulator import REGION, S3Emulator, leave_aws
 from tests.unit.deploy.sagemaker.sagemaker_command import (
     ASYNC,
-    BATCH,
     IMAGE,
     INSTANCE,
     MULTI_MODEL,
@@ -161,25 +160,6 @@ def test_scaling_is_removed_without_the_endpoint(deploy: Deploy, autoscaling: An
     assert autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"] == []
     assert sagemaker.describe_endpoint(EndpointName="wide")["EndpointStatus"] == "InService"
     done(deploy("delete", "wide"))
-
-
-def test_batch_transform_job_is_started(deploy: Deploy, sagemaker: Any) -> None:
-    done(deploy("create", "nightly", *BATCH, "--split=RecordIO", "--assemble=None", "--no-wait"))
-    (listed,) = sagemaker.list_transform_jobs(NameContains="nightly")["TransformJobSummaries"]
-    job = sagemaker.describe_transform_job(TransformJobName=listed["TransformJobName"])
-    assert (job["TransformInput"]["SplitType"], job["BatchStrategy"]) == ("RecordIO", "SingleRecord")
-    assert names_with(sagemaker, "nightly-") == {job["ModelName"]}
-
-
-def test_update_of_a_missing_or_unchanged_endpoint_fails(deploy: Deploy) -> None:
-    absent = deploy("update", "absent", *REAL_TIME)
-    assert absent.status == 1
-    assert "Could not find endpoint" in absent.errors
-    assert "use the action create" in absent.errors
-    done(deploy("create", "same", *REAL_TIME))
-    same = deploy("update", "same", *REAL_TIME)
-    assert (same.status, "nothing to update" in same.errors) == (1, True)
-    done(deploy("delete", "same"))
 
 
 def queue_result(moto: S3Emulator, data: object, *, is_failure: bool = False) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from tests.contract.deploy.sagemaker_credentials import emulated, set_credentials
 from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator
-from tests.contract.repository.s3_emulator import leave_aws
 from tests.contract.sagemaker.sagemaker_archives import pack
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import Result, run
@@ -74,14 +73,6 @@ def test_one_model_answers_the_same_in_every_form(one: SageMakerEmulator) -> Non
     assert passed(smoke(one, "--request", DIGITS)) == [f"{form}: 1 rows of 10 values" for form in FORMS]
 
 
-def test_an_emulator_needs_no_credentials_and_no_region(
-    one: SageMakerEmulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    leave_aws(monkeypatch, tmp_path)
-    command = ("smoke", "any", "--request", DIGITS, "--endpoint-url", one.client.meta.endpoint_url)
-    assert passed(run(*command)) == [f"{form}: 1 rows of 10 values" for form in FORMS]
-
-
 def test_named_model_answers(many: SageMakerEmulator, pair: str) -> None:
     to = ("--kind=multi-model", "--target-model")
     digits = passed(smoke(many, *to, "digits.tar.gz", "--request", DIGITS))
@@ -95,8 +86,3 @@ def test_refused_request_fails(one: SageMakerEmulator, pair: str) -> None:
     assert result.status == 1
     assert "InvokeEndpoint: ModelError" in result.errors
     assert "expected 1 inputs but got 2 inputs" in result.errors
-
-
-def test_missing_model_fails(many: SageMakerEmulator) -> None:
-    result = smoke(many, "--kind=multi-model", "--target-model=none.tar.gz", "--request", DIGITS)
-    assert (result.status, "none.tar.gz" in result.errors) == (1, True)

@@ -19,9 +19,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1beta1
 
 from deploy.vertex.__main__ import run
-from tests.contract.emulators.emulator_thread import EmulatorThread
+from tests.contract.emulators.emulator_process import EmulatorThread
 from tests.contract.repository.gcs_emulator import GcsEmulator
-from tests.unit.app.emulators.vertex.test_emulator import SERVE
 from trident.app.emulators.vertex.batch import InstancesFormat
 from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
 from trident.app.emulators.vertex.storage import Storage
@@ -32,6 +31,34 @@ MACHINE = ("--machine-type=n1-standard-4", "--endpoint=digits")
 UPLOAD = ("--image=image", "--artifact-uri=gs://zoo/digits")
 
 pytestmark = pytest.mark.slow
+
+# Answers every request with predictions of its arguments and its environment.
+SERVE = """\
+import json, os, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Connection(BaseHTTPRequestHandler):
+    def do_GET(self):
+        assert self.path == os.environ["AIP_HEALTH_ROUTE"], self.path
+        self.answer({})
+
+    def do_POST(self):
+        instances = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["instances"]
+        found = {"arguments": sys.argv[1:], "environment": dict(os.environ), "path": self.path}
+        self.answer({"predictions": [{**found, "instance": each} for each in instances]})
+
+    def answer(self, document):
+        body = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["AIP_HTTP_PORT"])), Connection).serve_forever()
+"""
 
 
 class Site:
@@ -90,7 +117,7 @@ def test_model_is_deployed_shifted_rolled_batched_and_deleted(monkeypatch: pytes
     with GcsEmulator() as storage:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.endpoint)
         storage.put("zoo", "in/rows.jsonl", b'{"id": "a", "x": 1}\n{"id": "b", "x": 2}\n')
-        command = [sys.executable, "-c", SERVE.replace("HTTPServer", "ThreadingHTTPServer")]
+        command = [sys.executable, "-c", SERVE]
         options = EmulatorOptions(model="", command=command, environment={})
         with EmulatorThread(Emulator(options, io.StringIO())) as emulator:
             walk(Site(emulator.url), tmp_path)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator
+from tests.contract.emulators.emulator_process import LIMIT_S
+from tests.contract.emulators.vertex_emulator import VertexEmulator
 from tests.contract.servers.simple_model import good_document
 from tests.contract.vertex.vertex_container import environment
 from tests.project import ROOT
@@ -46,7 +47,7 @@ def test_every_call_of_a_dedicated_endpoint_is_answered(tmp_path: Path) -> None:
         assert (status, errors) == (0, ""), out
         assert out.count(" ...\n") == 1 + ALL_CALLS
         assert out.count("  1 rows of 10 values\n") == ALL_CALLS - 1
-        assert emulator.stop() == 0, emulator.log_text()
+        assert emulator.end() == 0, emulator.text()
 
 
 def test_shared_endpoint_gets_no_unsupported_calls(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_shared_endpoint_gets_no_unsupported_calls(tmp_path: Path) -> None:
         assert "predict with 1 instances ...\n  1 rows of 32 values" in out
         assert "stream" not in out
         assert out.count(" ...\n") == 1 + ALL_CALLS - 2
-        assert emulator.stop() == 0, emulator.log_text()
+        assert emulator.end() == 0, emulator.text()
 
 
 def test_wrong_request_and_missing_endpoint_fail(tmp_path: Path) -> None:
@@ -71,4 +72,4 @@ def test_wrong_request_and_missing_endpoint_fail(tmp_path: Path) -> None:
         assert status == 1
         assert "is not found" in errors
         assert "Traceback" not in errors
-        assert emulator.stop() == 0, emulator.log_text()
+        assert emulator.end() == 0, emulator.text()

@@ -179,9 +179,9 @@ def test_the_calls_of_the_emulated_platform_are_answered(shipped_models: Path, t
     (port,) = free_ports(1)
     arguments = ("--vertex-ai-default-model=simple", "--allow-grpc=true", f"--grpc-port={port}")
     with VertexEmulator(tmp_path, shipped_models, f"--grpc-port={port}", "--", *arguments) as emulator:
-        until(lambda: "gRPC calls are" in emulator.log_text())
+        until(lambda: "gRPC calls are" in emulator.text())
         for text in calls:
             for written, real in zip(VERTEX_ADDRESSES, (emulator.url, emulator.grpc_address), strict=True):
                 text = text.replace(written, real)
             exec(text, {})
-        assert emulator.stop() == 0, emulator.log_text()
+        assert emulator.end() == 0, emulator.text()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.contract.emulators.emulator_process import temporary_folder
+
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A container's folder for temporary files. It is not in `tmp_path`: the address of a socket is short."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
+    with temporary_folder() as folder:
+        yield folder

@@ -1,17 +1,13 @@
-"""`trident emulate sagemaker` as a process, called by the real SDK, and the check that it leaves nothing behind."""
+"""`trident emulate sagemaker` as a process, called by the real SDK."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
-import subprocess
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
 from typing import Any
 
 import boto3
@@ -19,11 +15,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from tests.contract.emulators.emulator_thread import container_members
+from tests.contract.emulators.emulator_process import EmulatorProcess
 from tests.contract.sagemaker.sagemaker_archives import CSV
-from tests.contract.sagemaker.sagemaker_container import LIMIT_S, platform_environment
-from tests.contract.servers.session import TRIDENT, start_session
-from tests.waiting import until
+from tests.contract.sagemaker.sagemaker_container import LIMIT_S
 
 ROW = b"1,2,3,4\n"
 _LATE = ("did not answer within", "did not accept a connection within")
@@ -35,12 +29,14 @@ _REPORT = re.compile(
 _URL = re.compile(r"the runtime API is at (\S+)\n")
 
 
-class SageMakerEmulator:
-    """A context manager: its API is open on entry, unless `ready` is false. On exit it ends.
+class SageMakerEmulator(EmulatorProcess):
+    """Called by the real SDK's `client`. On exit it ends.
 
-    The exit status must be 1 if a limit was broken, else 0, or `status` where a test sets it. Its container and its
-    temporary files must be gone by then. The log is in `folder`. `variables` are added to the environment.
+    The exit status must be 1 if a limit was broken, else 0, or `status` where a test sets it.
     """
+
+    platform = "sagemaker"
+    open_text = "the runtime API is at"
 
     def __init__(
         self,
@@ -49,60 +45,25 @@ class SageMakerEmulator:
         *options: str,
         ready: bool = True,
         nohup: bool = False,
-        variables: Mapping[str, str] = MappingProxyType({}),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__(folder, str(model), *options, ready=ready, variables=variables)
         self.status: int | None = None
-        # Not in `folder`: the address of a socket is short.
-        self._temporary = tempfile.TemporaryDirectory()
-        self.temporary = Path(self._temporary.name)
-        self._log = folder / "log"
-        self._arguments = [str(model), *options]
-        self._ready = ready
         self._is_nohup = nohup
-        self._variables = variables
 
     def __enter__(self) -> SageMakerEmulator:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
         # Whether SIGHUP is ignored is inherited, and the test run itself may ignore it.
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN if self._is_nohup else signal.SIG_DFL)
         try:
-            self.process = self._started()
+            return super().__enter__()
         finally:
             signal.signal(signal.SIGHUP, before)
-        try:
-            if self._ready:
-                self.wait_for_text("the runtime API is at")
-                self.client = sdk(_URL.findall(self.text())[0])
-        except BaseException:
-            self._clear()
-            raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                assert self.end() == (len(self.report()) > 0 if self.status is None else self.status), self.text()
-                assert self.container_members() == []
-                assert list(self.temporary.iterdir()) == []
-        finally:
-            self._clear()
-            if self._ready:
-                self.client.close()
+    def _on_open(self) -> None:
+        self.client = self._held.enter_context(contextlib.closing(sdk(_URL.findall(self.text())[0])))
 
-    def end(self, number: int = signal.SIGINT) -> int:
-        """Send the signal of Ctrl-C, or another. Returns the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.wait()
-
-    def wait(self) -> int:
-        return self.process.wait(LIMIT_S)
-
-    def text(self) -> str:
-        """The output of the emulator and its container."""
-        return self._log.read_text(errors="replace")
+    def _check_end(self) -> None:
+        assert self.end() == (len(self.report()) > 0 if self.status is None else self.status), self.text()
 
     def report(self) -> list[str]:
         """The breaches in the report at its end."""
@@ -113,29 +74,6 @@ class SageMakerEmulator:
     def breaches(self) -> list[str]:
         """The breaches except those of time limits, which a busy machine may cause."""
         return [line for line in self.report() if not any(words in line for words in _LATE)]
-
-    def wait_for_text(self, text: str) -> None:
-        until(lambda: text in self.text() or self.process.poll() is not None, self.text)
-        assert text in self.text(), self.text()
-
-    def container_members(self) -> list[int]:
-        """The processes of its container."""
-        return [member for member in container_members(self.temporary) if member != self.process.pid]
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        # ONNX Runtime would write a file there.
-        variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1", **self._variables}
-        command = [TRIDENT, "emulate", "sagemaker", *self._arguments]
-        return start_session(command, self._log, env=platform_environment(variables))
-
-    def _clear(self) -> None:
-        for member in self.container_members():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._temporary.cleanup()
 
 
 def sdk(url: str) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.contract.emulators.emulator_thread import EmulatorThread
+from tests.contract.emulators.emulator_process import EmulatorThread
 from tests.contract.servers.simple_model import good_body, is_good_answer
 from tests.contract.vertex.vertex_container import environment
 from tests.project import ROOT

@@ -161,36 +161,12 @@ def ask(emulator: SageMakerEmulator, key: str, factor: int) -> None:
     assert is_scaled_by(answer["Body"], factor)
 
 
-def test_model_is_loaded_by_its_first_call(many: SageMakerEmulator) -> None:
-    assert loads(many, "once.tar.gz") == 0
-    for _ in range(3):
-        ask(many, "once.tar.gz", 2)
-    assert loads_of_asked(many, "once.tar.gz") == 1
-
-
 def test_flat_and_nested_archives_serve_side_by_side(many: SageMakerEmulator) -> None:
     factors = {"a.tar.gz": 3, "b.tar.gz": 4, "deep/er/c.tar.gz": 5, "nested.tar.gz": 9}
     for _ in range(2):
         for key, factor in factors.items():
             ask(many, key, factor)
     assert [loads_of_asked(many, key) for key in factors] == [1] * len(factors)
-
-
-def test_missing_archive_is_a_validation_error(many: SageMakerEmulator) -> None:
-    key = "../outside.tar.gz"
-    found = refusal(many, "ValidationError", ONES, TargetModel=key)
-    assert found["status"] == 400
-    assert found["text"].startswith("Failed to download model data: there is no archive")
-    assert key in found["text"]
-
-
-def test_bad_archive_never_reaches_the_container(many: SageMakerEmulator) -> None:
-    key = "traversal.tar.gz"
-    found = refusal(many, "ValidationError", ONES, TargetModel=key)
-    assert found["text"].startswith("Failed to unpack model data: ")
-    assert "which is outside the destination" in found["text"]
-    assert name_of(key) not in many.text()
-    assert not found_below(many.temporary, name_of(key))
 
 
 def test_model_that_cannot_be_loaded_is_a_model_error_each_time(many: SageMakerEmulator) -> None:

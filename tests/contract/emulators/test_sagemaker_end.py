@@ -20,7 +20,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.changing_files import found_below
-from tests.contract.emulators.emulator_thread import EmulatorThread, container_members, signal_members
+from tests.contract.emulators.emulator_process import EmulatorThread, container_members, signal_members
 from tests.contract.emulators.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal, response, sdk
 from tests.contract.lifecycle.changing_models import WIDTH, Gate
 from tests.contract.sagemaker.sagemaker_archives import (

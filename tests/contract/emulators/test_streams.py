@@ -99,4 +99,4 @@ def test_vertex_passes_events_on_as_they_come(
         assert b"".join(parts) == b'data: {"predictions":[["first"]]}\n\n'
         run_vertex_request(emulator, STREAMER, monkeypatch)
         assert '"said":"text"' in capsys.readouterr().out
-        assert emulator.stop() == 0
+        assert emulator.end() == 0

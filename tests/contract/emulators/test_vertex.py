@@ -20,9 +20,9 @@ from google.cloud.aiplatform_v1.services.prediction_service.transports.grpc impo
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
-from tests.contract.emulators.emulator_thread import EmulatorThread, signal_members
+from tests.contract.emulators.emulator_process import LIMIT_S, EmulatorThread, signal_members
 from tests.contract.emulators.printed_requests import model_of, run_vertex_request
-from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator, sdk_client
+from tests.contract.emulators.vertex_emulator import VertexEmulator, sdk_client
 from tests.contract.repository.cloud_models import fetched
 from tests.contract.repository.fault_proxy import FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
@@ -124,9 +124,9 @@ def test_generated_client_is_answered(tmp_path: Path) -> None:
             assert json.loads(redirected.data)["name"] == "simple"
             with pytest.raises(BadRequest, match="neither"):
                 client.raw_predict(request={"endpoint": endpoint, "http_body": held(b"{}")})
-        assert emulator.stop() == 0, emulator.log_text()
-        until(lambda: KEPT in emulator.log_text())
-        until(lambda: "explain: the platform computes attributions itself" in emulator.log_text())
+        assert emulator.end() == 0, emulator.text()
+        until(lambda: KEPT in emulator.text())
+        until(lambda: "explain: the platform computes attributions itself" in emulator.text())
 
 
 def test_sdks_endpoint_class_is_answered(
@@ -149,7 +149,7 @@ def test_sdks_endpoint_class_is_answered(
         inputs = {"INPUT0": ("INT32", WIDTH), "INPUT1": ("INT32", WIDTH)}
         run_vertex_request(emulator, model_of(inputs, max_batch_size=8), monkeypatch)
         assert json.loads(capsys.readouterr().out)["outputs"][0]["data"] == [2] * WIDTH
-        assert emulator.stop(signal.SIGINT) == 0, emulator.log_text()
+        assert emulator.end(signal.SIGINT) == 0, emulator.text()
 
 
 def test_invoke_route_prefix_opens_every_path_and_closes_predict(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_invoke_route_prefix_opens_every_path_and_closes_predict(tmp_path: Path)
         assert requests.get(f"{emulator.address}/invoke/v2/health/ready", timeout=LIMIT_S).status_code == 200
         with emulator.client() as client, pytest.raises(BadRequest, match="invoke route prefix"):
             client.predict(endpoint=emulator.endpoint, instances=[INSTANCE])
-        assert emulator.stop() == 0, emulator.log_text()
+        assert emulator.end() == 0, emulator.text()
 
 
 def test_shared_endpoint_has_its_limits_and_the_models_routes_and_arguments(tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ def test_shared_endpoint_has_its_limits_and_the_models_routes_and_arguments(tmp_
         assert refused.status_code == 400
         assert "Response size too large" in refused.json()["error"]["message"]
 
-        assert emulator.stop() == 1
-        report = emulator.log_text().partition("2 breaches of the platform's limits:")[2]
+        assert emulator.end() == 1
+        report = emulator.text().partition("2 breaches of the platform's limits:")[2]
         assert f"the caller sent a request body of {len(large)} bytes, where the endpoint takes 1500000" in report
         assert "POST /v2/models/identity_fp32/infer: the container answered with more than 1.5 MB" in report
 
@@ -213,7 +213,7 @@ def test_artifacts_come_from_cloud_storage_once(tmp_path: Path) -> None:
                     instance = {name: [1.0] * WIDTH for name in ("INPUT0", "INPUT1")}
                     answer = client.predict(endpoint=emulator.endpoint, instances=[instance])
                     assert dict(answer.predictions[0])["OUTPUT0"] == [2] * WIDTH
-                assert emulator.stop() == 0, emulator.log_text()
+                assert emulator.end() == 0, emulator.text()
         assert fetched(proxy.requests) == {"some/model.onnx": 1}
 
 
@@ -240,7 +240,7 @@ def test_killed_container_is_restarted_and_calls_are_503_until_then(tmp_path: Pa
 def test_container_that_cannot_start_fails_the_deployment(tmp_path: Path) -> None:
     with VertexEmulator(tmp_path, SIMPLE, "--", "--no-such-option", ready=False) as emulator:
         assert emulator.wait() == 1
-        until(lambda: "breach: the container ended by itself, with status 1" in emulator.log_text())
+        until(lambda: "breach: the container ended by itself, with status 1" in emulator.text())
 
 
 def lines(path: Path) -> list[Any]:
@@ -255,8 +255,8 @@ def test_batch_job_labels_predictions_with_the_key_field(tmp_path: Path) -> None
     arguments = [f"--batch={source}", f"--output={output}", "--key-field=id", "--batch-size=2"]
     with VertexEmulator(tmp_path, SIMPLE, *arguments, ready=False) as emulator:
         assert emulator.wait() == 1
-        until(lambda: "8 instances predicted, 2 failed" in emulator.log_text())
-        until(lambda: KEPT in emulator.log_text())
+        until(lambda: "8 instances predicted, 2 failed" in emulator.text())
+        until(lambda: KEPT in emulator.text())
     found = lines(output / "predictions_0001.jsonl")
     assert [line["key"] for line in found] == [f"row {n}" for n in (0, 1, 2, 3, 6, 7, 8, 9)]
     assert found[2]["prediction"] == {"OUTPUT0": [3] * WIDTH, "OUTPUT1": [1] * WIDTH}

@@ -28,38 +28,11 @@ def request_of(folder: Path, document: object) -> Request:
     return Request.read(path)
 
 
-def test_v2_form_requests_all_outputs_in_json(tmp_path: Path) -> None:
-    body = request_of(tmp_path, TWO).body(Form.V2, BINARY_TYPE)
-    assert (body.content_type, body.accept) == ("application/json", "application/json")
-    assert json.loads(body.content) == {
-        "inputs": [
-            {"name": "A", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3, 4]},
-            {"name": "B", "datatype": "BYTES", "shape": [2, 1], "data": ["x,y", "z"]},
-        ]
-    }
-
-
-def test_binary_form_has_the_header_size_in_its_content_type(tmp_path: Path) -> None:
-    body = request_of(tmp_path, TWO).body(Form.BINARY, BINARY_TYPE)
-    kind, _, size = body.content_type.partition(";json-header-size=")
-    header, tensors = json.loads(body.content[: int(size)]), body.content[int(size) :]
-    assert kind == BINARY_TYPE
-    assert [each["parameters"]["binary_data_size"] for each in header["inputs"]] == [16, 12]
-    assert header["parameters"] == {"binary_data_output": True}
-    assert tensors == np.array([1, 2, 3, 4], "<i4").tobytes() + bytes(pack_bytes([b"x,y", b"z"]))
-
-
 def test_instances_of_several_inputs_have_names(tmp_path: Path) -> None:
     several = json.loads(request_of(tmp_path, TWO).body(Form.INSTANCES, BINARY_TYPE).content)
     assert several == {"instances": [{"A": [1, 2], "B": ["x,y"]}, {"A": [3, 4], "B": ["z"]}]}
     one = json.loads(request_of(tmp_path, {"inputs": TWO["inputs"][:1]}).body(Form.INSTANCES, BINARY_TYPE).content)
     assert one == {"instances": [[1, 2], [3, 4]]}
-
-
-def test_instances_are_nested_according_to_the_shape(tmp_path: Path) -> None:
-    given = {"name": "A", "datatype": "INT32", "shape": [2, 1, 3], "data": [1, 2, 3, 4, 5, 6]}
-    body = request_of(tmp_path, {"inputs": [given]}).body(Form.INSTANCES, BINARY_TYPE)
-    assert json.loads(body.content) == {"instances": [[[1, 2, 3]], [[4, 5, 6]]]}
 
 
 def test_csv_has_one_item_per_line_and_quotes(tmp_path: Path) -> None:

@@ -71,9 +71,6 @@ def test_a_body_without_a_known_form_is_refused(body: bytes) -> None:
     assert "'inputs'" in answer.json["error"]
 
 
-# --- binary tensors
-
-
 # --- targets
 
 
@@ -121,9 +118,6 @@ def test_a_version_in_the_predict_route_is_used() -> None:
     assert bench.post({"instances": [[1]], "parameters": {"version": 3}}, path=path).status_code == 200
     assert bench.post({"instances": [[1]], "parameters": {"model": "simple"}}, path=path).status_code == 200
     assert [each.model_version for each in bench.seen] == [1, 1, 3, -1]
-
-
-# --- instances
 
 
 # --- streams
@@ -226,12 +220,6 @@ def test_a_redirect_reaches_generate() -> None:
     assert bench.redirect("v2/models/simple/generate", b'{"IN": [1, 2]}').json == OBJECT
     answer = bench.redirect("v2/models/simple/versions/1/generate_stream", b'{"IN": [1, 2]}')
     assert (answer.status_code, answer.content_type) == (400, JSON)  # an event of 64 bytes
-
-
-# --- limits
-
-
-# --- compression
 
 
 def test_npy_for_several_outputs_is_refused_before_the_model_runs() -> None:

@@ -146,11 +146,6 @@ def test_the_host_image_has_a_driver_for_the_image(options: list[str], ami: str 
     assert printed.errors.startswith(f"host image {chosen}: ") if chosen else printed.errors == ""
 
 
-def test_the_reason_names_the_drivers() -> None:
-    printed = run("create", "digits", *MODEL, "--model-data", ARCHIVE, "--instance-type=ml.g5.xlarge", "--dry-run")
-    assert "CUDA 13 (--cuda) needs driver 580.65.06 or later, and this one has 580;" in printed.errors
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -185,12 +180,6 @@ def test_batch_transform_job_splits_and_assembles() -> None:
     }
     assert job["BatchStrategy"] == "SingleRecord"
     assert only(dry_run("create", "nightly", *BATCH), "sagemaker.CreateTransformJob")["BatchStrategy"] == "MultiRecord"
-
-
-def test_repeated_batch_is_another_job_of_the_same_model() -> None:
-    jobs = [only(dry_run("create", "nightly", *BATCH), "sagemaker.CreateTransformJob") for _ in range(2)]
-    assert jobs[0]["TransformJobName"] != jobs[1]["TransformJobName"]
-    assert jobs[0]["ModelName"] == jobs[1]["ModelName"]
 
 
 @pytest.mark.parametrize(

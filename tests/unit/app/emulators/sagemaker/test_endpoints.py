@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,92 +29,27 @@ LIMITS = PlatformLimits(invoke_s=LIMIT_S, stream_s=LIMIT_S, load_s=LIMIT_S)
 ROW = Invocation({"Content-Type": "text/csv"}, b"1,2")
 
 
-class Single:
-    def __init__(self, answer: Callable[[Call], Answer], limits: PlatformLimits = LIMITS) -> None:
-        self.container = ScriptedContainer(answer)
-        self.report = BreachReport()
-        self.endpoint = SingleModelEndpoint(ContainerClient(self.container.port, limits), limits, self.report)
-
-    def refusal(self) -> ApiError:
-        with self.container, pytest.raises(ApiError) as found:
-            self.endpoint.invoke(ROW)
-        return found.value
+def single(container: ScriptedContainer) -> SingleModelEndpoint:
+    return SingleModelEndpoint(ContainerClient(container.port, LIMITS), LIMITS, BreachReport())
 
 
 def test_a_target_model_is_refused_by_a_single_model_endpoint() -> None:
-    single = Single(lambda call: Answer())
-    with single.container, pytest.raises(ApiError, match="single-model endpoint"):
-        single.endpoint.invoke(Invocation({}, b"", "a"))
-    assert single.container.calls == []
+    with ScriptedContainer(lambda call: Answer()) as container, pytest.raises(ApiError, match="single-model endpoint"):
+        single(container).invoke(Invocation({}, b"", "a"))
+    assert container.calls == []
 
 
 def test_a_refused_stream_is_a_model_error() -> None:
-    single = Single(lambda call: Answer(501, b"not yet"))
-    with single.container, pytest.raises(ApiError) as refusal, single.endpoint.stream(ROW):
-        pass
+    with ScriptedContainer(lambda call: Answer(501, b"not yet")) as container, pytest.raises(ApiError) as refusal:
+        single(container).stream(ROW).__enter__()
     assert refusal.value.members == {"OriginalStatusCode": 501, "OriginalMessage": "not yet"}
-
-
-class Multi:
-    """An endpoint with two archives. Loads succeed, and invocations get the `statuses` in order."""
-
-    def __init__(self, folder: Path) -> None:
-        for key in ("a", "b"):
-            (folder / "archives").mkdir(exist_ok=True)
-            archived(folder, file("config.pbtxt")).rename(folder / "archives" / key)
-        (folder / "models").mkdir()
-        self.statuses: list[int] = []
-        self.report = BreachReport()
-        self.container = ScriptedContainer(self._answer)
-        client = ContainerClient(self.container.port, LIMITS)
-        archives = ModelArchives(LocalArchives(folder / "archives"), folder / "models", 1 << 20)
-        self.models = EndpointModels(client, archives, LIMITS, self.report)
-        self.endpoint = MultiModelEndpoint(client, self.models, LIMITS, self.report)
-
-    def invoke(self, key: str) -> bytes:
-        return self.endpoint.invoke(Invocation({}, b"x", key)).body
-
-    def _answer(self, call: Call) -> Answer:
-        if not call.path.endswith("/invoke"):
-            return Answer()
-        return Answer(self.statuses.pop(0) if self.statuses else 200, call.path.encode())
-
-
-@pytest.fixture
-def multi(tmp_path: Path) -> Iterator[Multi]:
-    made = Multi(tmp_path)
-    with made.container:
-        yield made
-
-
-def test_a_request_without_memory_evicts_another_model(multi: Multi) -> None:
-    multi.invoke("a")
-    multi.invoke("b")
-    multi.statuses = [507, 200]
-    multi.invoke("a")
-    assert list(multi.models.loaded()) == [name_of("a")]
-
-
-def test_a_request_without_memory_fails_if_nothing_can_be_evicted(multi: Multi) -> None:
-    multi.statuses = [507]
-    with pytest.raises(ApiError) as refusal:
-        multi.invoke("a")
-    assert refusal.value.members["OriginalStatusCode"] == 507
-
-
-def test_a_404_for_a_loaded_model_is_a_breach(multi: Multi) -> None:
-    multi.statuses = [404]
-    with pytest.raises(ApiError):
-        multi.invoke("a")
-    (breach,) = multi.report.breaches
-    assert breach.endswith("answered 404 for a model that is loaded")
 
 
 KEYS = ("a", "b", "c", "d")
 
 
 class Shelf:
-    """A container with room for `places` models; loads wait for the gate."""
+    """A container with room for `places` models; loads wait for the gate, and invocations get `statuses` in order."""
 
     def __init__(self, places: int) -> None:
         self.places = places
@@ -123,9 +57,12 @@ class Shelf:
         self.gate = threading.Event()
         self.gate.set()
         self.unload_status = 200
+        self.statuses: list[int] = []
         self._lock = threading.Lock()
 
     def __call__(self, call: Call) -> Answer:
+        if call.path.endswith("/invoke"):
+            return Answer(self.statuses.pop(0) if self.statuses else 200)
         if call.method == "DELETE":
             with self._lock:
                 self.loaded.remove(call.path.removeprefix("/models/"))
@@ -142,21 +79,23 @@ class Shelf:
 
 
 class Bench:
-    """Four archives, and the models of their endpoint."""
+    """Four archives, the models of their endpoint, and the endpoint."""
 
-    def __init__(self, tmp_path: Path, shelf: Callable[[Call], Answer], limits: PlatformLimits) -> None:
+    def __init__(self, tmp_path: Path, shelf: Callable[[Call], Answer], limits: PlatformLimits = LIMITS) -> None:
         (tmp_path / "archives").mkdir()
         (tmp_path / "models").mkdir()
-        (tmp_path / "file").write_text("x")
         for key in KEYS:
-            with tarfile.open(tmp_path / "archives" / key, "w:gz") as tar:
-                tar.add(tmp_path / "file", "file")
+            archived(tmp_path, file("file")).rename(tmp_path / "archives" / key)
         self.report = BreachReport()
         self.folders = tmp_path / "models"
         self.container = ScriptedContainer(shelf)
         self.client = ContainerClient(self.container.port, limits)
         archives = ModelArchives(LocalArchives(tmp_path / "archives"), self.folders, 1 << 20)
         self.models = EndpointModels(self.client, archives, limits, self.report)
+        self.endpoint = MultiModelEndpoint(self.client, self.models, limits, self.report)
+
+    def invoke(self, key: str) -> None:
+        self.endpoint.invoke(Invocation({}, b"x", key))
 
     def use(self, *keys: str) -> None:
         for key in keys:
@@ -167,9 +106,6 @@ class Bench:
         return {folder.name for folder in self.folders.iterdir()}
 
 
-MODEL_LIMITS = PlatformLimits(invoke_s=LIMIT_S, load_s=LIMIT_S)
-
-
 @pytest.fixture
 def shelf() -> Shelf:
     return Shelf(2)
@@ -177,9 +113,32 @@ def shelf() -> Shelf:
 
 @pytest.fixture
 def bench(tmp_path: Path, shelf: Shelf) -> Iterator[Bench]:
-    made = Bench(tmp_path, shelf, MODEL_LIMITS)
+    made = Bench(tmp_path, shelf)
     with made.container:
         yield made
+
+
+def test_a_request_without_memory_evicts_another_model(bench: Bench, shelf: Shelf) -> None:
+    bench.invoke("a")
+    bench.invoke("b")
+    shelf.statuses = [507, 200]
+    bench.invoke("a")
+    assert list(bench.models.loaded()) == [name_of("a")]
+
+
+def test_a_request_without_memory_fails_if_nothing_can_be_evicted(bench: Bench, shelf: Shelf) -> None:
+    shelf.statuses = [507]
+    with pytest.raises(ApiError) as refusal:
+        bench.invoke("a")
+    assert refusal.value.members["OriginalStatusCode"] == 507
+
+
+def test_a_404_for_a_loaded_model_is_a_breach(bench: Bench, shelf: Shelf) -> None:
+    shelf.statuses = [404]
+    with pytest.raises(ApiError):
+        bench.invoke("a")
+    (breach,) = bench.report.breaches
+    assert breach.endswith("answered 404 for a model that is loaded")
 
 
 def names(*keys: str) -> list[str]:
@@ -204,7 +163,7 @@ def test_an_eviction_by_a_user_of_a_model_does_not_wait(bench: Bench) -> None:
 
 
 def test_a_model_that_never_fits_is_an_error_for_the_caller(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Shelf(0), MODEL_LIMITS)
+    bench = Bench(tmp_path, Shelf(0))
     with bench.container, pytest.raises(ApiError) as refusal:
         bench.use("a")
     assert refusal.value.members == {"OriginalStatusCode": 507, "OriginalMessage": "full"}
@@ -212,7 +171,7 @@ def test_a_model_that_never_fits_is_an_error_for_the_caller(tmp_path: Path) -> N
 
 
 def test_a_slow_load_continues_without_its_caller(tmp_path: Path, shelf: Shelf) -> None:
-    bench = Bench(tmp_path, shelf, replace(MODEL_LIMITS, invoke_s=0.05))
+    bench = Bench(tmp_path, shelf, replace(LIMITS, invoke_s=0.05))
     shelf.gate.clear()
     with bench.container:
         with pytest.raises(ApiError) as refusal:
@@ -226,7 +185,7 @@ def test_a_slow_load_continues_without_its_caller(tmp_path: Path, shelf: Shelf) 
 
 def test_an_unanswered_load_is_a_breach(tmp_path: Path) -> None:
     held = threading.Event()
-    bench = Bench(tmp_path, lambda call: (held.wait(LIMIT_S), Answer())[1], replace(MODEL_LIMITS, load_s=0.05))
+    bench = Bench(tmp_path, lambda call: (held.wait(LIMIT_S), Answer())[1], replace(LIMITS, load_s=0.05))
     with bench.container:
         with pytest.raises(ApiError) as refusal:
             bench.use("a")
@@ -240,7 +199,7 @@ def test_a_load_cut_off_by_shutdown_is_not_a_breach(tmp_path: Path) -> None:
         cut.client.close()
         raise ConnectionResetError
 
-    cut = Bench(tmp_path, cut_off, MODEL_LIMITS)
+    cut = Bench(tmp_path, cut_off)
     with cut.container:
         for key in ("a", "b"):  # the second one comes too late to be sent
             with pytest.raises(ApiError, match="being deleted"):

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from botocore.eventstream import EventStreamBuffer
 from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
 from trident.app.emulators.container import BreachReport
 from trident.app.emulators.sagemaker.invocation import (
     CUSTOM_ATTRIBUTES,
-    LARGEST_PART,
     PREFIX,
     REQUEST_HEADERS,
     passed_back,
-    payload_part,
     read_invocation,
-    stream_error,
 )
 
 
@@ -62,27 +56,6 @@ def test_a_malformed_header_of_the_answer_is_a_breach_and_is_removed(name: str, 
     assert passed_back([(name, value)], report) == {}
     (breach,) = report.breaches
     assert name in breach
-
-
-def read(*events: bytes) -> list[tuple[dict[str, object], bytes]]:
-    buffer = EventStreamBuffer()
-    buffer.add_data(b"".join(events))
-    return [(event.headers, event.payload) for event in buffer]
-
-
-def test_parts_survive_encoding() -> None:
-    bodies = [b"", b"one", bytes(LARGEST_PART)]
-    events = read(*(payload_part(body) for body in bodies))
-    assert [payload for _, payload in events] == bodies
-    assert {headers[":event-type"] for headers, _ in events} == {"PayloadPart"}
-    assert {headers[":message-type"] for headers, _ in events} == {"event"}
-
-
-def test_an_error_event_ends_a_stream() -> None:
-    ((headers, payload),) = read(stream_error("the container broke off", "StreamBroken"))
-    assert headers[":message-type"] == "exception"
-    assert headers[":exception-type"] == "ModelStreamError"
-    assert json.loads(payload) == {"Message": "the container broke off", "ErrorCode": "StreamBroken"}
 
 
 @pytest.mark.parametrize("operation", ["InvokeEndpoint", "InvokeEndpointWithResponseStream"])

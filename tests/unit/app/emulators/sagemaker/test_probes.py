@@ -98,19 +98,17 @@ def test_a_correct_list_is_not_a_breach() -> None:
     assert probed.watch_until(lambda: probed.scripted.paths().count("GET /models") > 2) == []
 
 
-def test_a_loaded_model_missing_in_the_list_is_a_breach() -> None:
-    breach = Probed(listing(), loaded={"a": "/a"}).first_breach()
-    assert breach == "GET /models: model a is loaded and not in the container's list"
-
-
-def test_a_wrong_url_in_the_list_is_a_breach() -> None:
-    breach = Probed(listing(("a", "/b")), loaded={"a": "/a"}).first_breach()
-    assert breach == "GET /models: the container lists another url for model a: /b"
-
-
-def test_a_missing_list_is_a_breach() -> None:
-    probed = Probed(lambda call: Answer() if call.path == "/ping" else Answer(404), loaded={})
-    assert probed.first_breach() == "GET /models: the container answered 404"
+@pytest.mark.parametrize(
+    ("answer", "breach"),
+    [
+        (listing(), "model a is loaded and not in the container's list"),
+        (listing(("a", "/b")), "the container lists another url for model a: /b"),
+        (lambda call: Answer() if call.path == "/ping" else Answer(404), "the container answered 404"),
+    ],
+    ids=["missing", "another url", "no list"],
+)
+def test_a_wrong_list_is_a_breach(answer: Callable[[Call], Answer], breach: str) -> None:
+    assert Probed(answer, loaded={"a": "/a"}).first_breach() == f"GET /models: {breach}"
 
 
 @pytest.mark.parametrize(

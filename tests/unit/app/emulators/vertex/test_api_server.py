@@ -125,13 +125,6 @@ def test_an_unhealthy_container_gets_no_calls(platform: Platform) -> None:
     assert platform.breaches == []
 
 
-def test_a_stopping_container_gets_no_calls(platform: Platform) -> None:
-    platform.client.close()
-    for verb in ("predict", "rawPredict", "streamRawPredict"):
-        assert platform.error(f"{ENDPOINT}:{verb}", {"instances": [1]})[:2] == (503, "UNAVAILABLE")
-    assert (platform.container.calls, platform.breaches) == ([], [])
-
-
 def test_a_late_answer_is_a_breach() -> None:
     with Platform(limits=PlatformLimits(inference_s=0.1)) as platform:
         over = threading.Event()
@@ -238,11 +231,6 @@ def test_unsupported_calls_are_refused(method: str, target: str, deployment: Dep
         assert (status, error["code"]) == (code, code)
         assert text in error["message"]
         assert platform.container.calls == []
-
-
-def test_calls_of_the_beta_api_are_the_same(platform: Platform) -> None:
-    beta = ENDPOINT.replace("/v1/", "/v1beta1/")
-    assert platform.post(f"{beta}:predict", {"instances": [1, 2]})[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,6 @@ def values(records: list[InputRecord]) -> list[Any]:
     return [record.value for record in records]
 
 
-def test_the_suffix_decides_the_format() -> None:
-    assert format_of(Path("a.jsonl")) is InstancesFormat.JSONL
-    assert format_of(Path("a.CSV")) is InstancesFormat.CSV
-    assert format_of(Path("a.txt")) is InstancesFormat.FILE_LIST
-
-
 def test_a_line_of_json_is_an_instance(tmp_path: Path) -> None:
     found = read(tmp_path, "a.jsonl", '[1, 2]\n\n{"a": "b"}\r\n3')
     assert values(found) == [[1, 2], {"a": "b"}, 3]
@@ -233,27 +227,3 @@ def test_another_jobs_output_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="exists already"):
         job.run()
     assert job.container.calls == []
-
-
-def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    job = Job(tmp_path, [1])
-    with pytest.raises(ConfigInvalid, match="cannot be created"):
-        job.run(output=job.input)
-
-
-def test_invalid_options_are_refused_before_the_start(tmp_path: Path) -> None:
-    def checked(name: str, **config: Any) -> None:
-        options = BatchOptions(
-            input=tmp_path / name,
-            output=tmp_path,
-            instances_format=InstancesFormat.CSV,
-            config=InstanceConfig(**config),
-        )
-        options.check()
-
-    (tmp_path / "in.csv").write_text("a")
-    checked("in.csv")
-    with pytest.raises(ConfigInvalid, match="is not a file"):
-        checked("nothing")
-    with pytest.raises(ConfigInvalid, match="do not apply to csv"):
-        checked("in.csv", included_fields=("a",))
