@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.unit.core.observability.embedded_metric_format import problems
+from tests.unit.core.observability.embedded_metric_format import check_document
 from tests.unit.pending_requests import pending_request
 from tests.waiting import until
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
@@ -251,7 +251,7 @@ def test_a_line_is_a_document_of_the_format() -> None:
         "model": "digits",
         "request_success": 7,
     }
-    assert problems(line) == []
+    check_document(line)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_every_report_is_valid(report: Report, dimensions: list[str]) -> None:
     own = {f"d{number}": "x" for number in range(28)}
     for given in ({}, own):
         line = embedded_metrics_line("Trident", given, report, NOW_NS)
-        assert problems(line) == []
+        check_document(line)
         assert json.loads(line)["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [[*given, *dimensions]]
 
 
