@@ -9,19 +9,15 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.project import pure_python_only
-from trident.core.interprocess import shared_memory
 from trident.core.interprocess.frames import BadFrame, FrameReader
 from trident.core.interprocess.shared_memory import PAGE, PageAllocator, SharedMemory
 
@@ -371,78 +367,22 @@ def test_threads_never_get_the_same_bytes() -> None:
     assert pages.allocate(24 * PAGE) == 0
 
 
-class Interrupted:
-    """Calls `what` before line number `at` of the allocator, as the garbage collector may do on that thread."""
+def test_free_works_in_the_middle_of_another_call() -> None:
+    """The garbage collector may call it on a thread that has the lock."""
+    pages = PageAllocator(0, 8 * PAGE)
+    for _ in range(3):
+        pages.allocate(PAGE)
+    pages.free(PAGE)
+    garbage = [2 * PAGE]
 
-    def __init__(self, at: int, what: Callable[[], None]) -> None:
-        self.at, self.what = at, what
-        self.lines = 0
+    def release(offset: int, size: int) -> None:
+        while garbage:
+            pages.free(garbage.pop())
 
-    def __call__(self, call: Callable[[], int | None]) -> int | None:
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            return call()
-        finally:
-            sys.settrace(before)
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename != shared_memory.__file__:
-            return None
-        if event == "line":
-            if self.lines == self.at:
-                self.what()
-            self.lines += 1
-        return self._trace
-
-
-def free_at_every_line(act: Callable[[PageAllocator], int | None]) -> int:
-    """Run `act` on an allocator of 8 pages with 0, 1, 2 and 4 in use, and free 1 at each of its lines in turn.
-
-    Returns the number of lines.
-    """
-    at = 0
-    while True:
-        pages = PageAllocator(0, 8 * PAGE)
-        for _ in range(5):
-            pages.allocate(PAGE)
-        pages.free(3 * PAGE)
-        interrupted = Interrupted(at, partial(pages.free, PAGE))
-        given = interrupted(partial(act, pages))
-        if interrupted.lines <= at:
-            return at
-        in_use = [offset for offset in range(0, 8 * PAGE, PAGE) if pages.holds(offset)]
-        assert in_use == ([0, 4 * PAGE] if given is None else sorted([0, 2 * PAGE, 4 * PAGE, given]))
-        assert pages.used == len(in_use) * PAGE
-        for offset in in_use:
-            pages.free(offset)
-        assert pages.used == 0
-        assert pages.allocate(8 * PAGE) == 0
-        at += 1
-
-
-def free_one(pages: PageAllocator) -> None:
-    pages.free(2 * PAGE)
-
-
-def reclaim_all(pages: PageAllocator) -> None:
-    free_one(pages)
-    pages.reclaim(lambda offset, size: None)
-
-
-@pure_python_only  # It stops between the lines of the allocator.
-@pytest.mark.parametrize(
-    "act", [lambda pages: pages.allocate(PAGE), free_one, reclaim_all], ids=["allocate", "free", "reclaim"]
-)
-def test_free_works_in_the_middle_of_any_other_call(act: Callable[[PageAllocator], int | None]) -> None:
-    lines: Future[int] = Future()
-
-    def work() -> None:
-        try:
-            lines.set_result(free_at_every_line(act))
-        except BaseException as error:
-            lines.set_exception(error)
-
-    # A deadlock must fail this test and not stop it.
-    threading.Thread(target=work, daemon=True).start()
-    assert lines.result(LIMIT) > 5
+    thread = threading.Thread(target=pages.reclaim, args=(release,), daemon=True)
+    thread.start()
+    thread.join(LIMIT)
+    assert not thread.is_alive(), "it waits for a lock that its own thread has"
+    assert (pages.used, pages.holds(0), pages.holds(2 * PAGE)) == (PAGE, True, False)
+    pages.free(0)
+    assert pages.allocate(8 * PAGE) == 0
