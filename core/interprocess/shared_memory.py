@@ -257,12 +257,9 @@ class PageAllocator:
 
     It prefers low offsets, so that few pages are ever touched, and merges free neighbours. `free` never waits for a
     lock: the garbage collector may call it at any point of any thread, even in the middle of `allocate`.
-    Raises ValueError unless 0 <= start <= end.
     """
 
     def __init__(self, start: int, end: int) -> None:
-        if not 0 <= start <= end:
-            raise ValueError(f"no pages can lie in the bytes from {start} to {end}")
         first, last = _pages(start), end // PAGE * PAGE
         self.capacity = max(last - first, 0)
         self.used = 0
@@ -279,10 +276,8 @@ class PageAllocator:
     def allocate(self, size: int) -> int | None:
         """The offset of `size` bytes, at the start of a page; None if no hole is large enough.
 
-        Zero bytes take a page too, so that each allocation has its own offset. Raises ValueError for a negative size.
+        Zero bytes take a page too, so that each allocation has its own offset.
         """
-        if size < 0:
-            raise ValueError(f"cannot allocate {size} bytes")
         wanted = _pages(size) or PAGE
         with self._lock:
             self._settle()
