@@ -140,7 +140,19 @@ class NoPrivateDirectory(ServerError):
 
 
 class PrivateDirectory:
-    """A directory that only this user can enter (mode 0700); no two servers have the same."""
+    """A directory that the processes of one server share, and that only this user can enter (mode 0700).
+
+    engine.sock   the socket on which the engine listens; engine-1.sock and so on for those after the first
+    changes/      what clients have changed by request, for a restarted engine
+    files/        the files that the engine unpacks, until it ends; files-1 and so on for those after the first
+    served-0      an empty file: the first engine has served; served-1 and so on for those after the first
+    metrics/      the front ends' counters of requests
+    and folders of the platforms' applications, such as for the models that a platform loads
+
+    All processes of the server hold a lock on it, which the kernel releases when the last of them has ended. A
+    directory without a lock is abandoned, and the next server removes it. A pid would not do: pids are reused, and
+    every container has its own.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -376,10 +376,10 @@ class ResponseStreams:
         self._open = 0
 
 
-AT_ONCE = 16
-
-
 # --- many requests of one caller at the same time, such as the instances of a prediction or the lines of a body
+
+
+AT_ONCE = 16
 
 
 def infer_many(

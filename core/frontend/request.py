@@ -97,6 +97,8 @@ def _loading() -> ModelLoading:
     return ModelLoading("the models are still being loaded", hint="wait until the server is ready")
 
 
+# --- the version
+
 LATEST: Final = -1
 _LARGEST: Final = 2**63 - 1
 _DIGITS_OF_LARGEST: Final = 19
@@ -121,6 +123,8 @@ def version_number(text: str) -> int:
         raise InvalidRequest(f"invalid model version specified '{text}' , version should be an integral value > 0")
     return int(significant)
 
+
+# --- parameters
 
 NON_STRING = "attempt to access JSON non-string as string"
 NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"

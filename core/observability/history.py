@@ -252,6 +252,8 @@ def merged_history(parts: Iterable[VersionHistory]) -> list[VersionHistory]:
     ]
 
 
+# --- the slowest and the last failed requests of a version
+
 MOST = 32
 """How many of each kind are reported."""
 
