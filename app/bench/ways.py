@@ -24,11 +24,10 @@ from trident.app.bench.requests import Inputs
 from trident.core.backends.backend import BackendInstance, LoadContext
 from trident.core.backends.onnxruntime.providers import TENSORRT
 from trident.core.backends.registry import BackendRegistry, DeviceSupport, device_support
-from trident.core.config.batching import BATCH_BUCKETS, LENGTH_BUCKETS, TARGET_P99, parameter
 from trident.core.config.placement import placements
 from trident.core.config.platforms import pads_batches
 from trident.core.config.request_check import RequestValidator
-from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.resolve import BATCH_BUCKETS, LENGTH_BUCKETS, TARGET_P99, parameter, resolve_model_spec
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda import gpu_ids
 from trident.core.errors import BackendFailed, ServerError

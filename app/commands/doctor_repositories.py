@@ -24,9 +24,8 @@ from trident.core.repository.cache import CacheContents
 from trident.core.repository.cloud_sources import open_store
 from trident.core.repository.config import read_config
 from trident.core.repository.disk import free_bytes
-from trident.core.repository.layout_mistakes import no_models_hint
 from trident.core.repository.location import Location, Scheme
-from trident.core.repository.repository import ModelDirectory, model_names, version_number
+from trident.core.repository.repository import ModelDirectory, model_names, no_models_hint, version_number
 from trident.core.repository.sources import SourceFile, SourceOpener, SourceOptions, can_be_model
 from trident.core.repository.stores.object_store import (
     RegionOrigin,

@@ -32,8 +32,7 @@ from trident.core.backends.model_files import origins_in
 from trident.core.backends.python.environment import CACHED, INSTALL
 from trident.core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
 from trident.core.config.autocomplete import normalize
-from trident.core.config.ensemble import EnsembleStep
-from trident.core.config.ensemble_check import KnownModels
+from trident.core.config.ensemble import EnsembleStep, KnownModels
 from trident.core.config.golden import GoldenRequest
 from trident.core.config.placement import placements
 from trident.core.config.platforms import GENAI as GENAI_BACKEND
@@ -47,9 +46,14 @@ from trident.core.errors import NotInstalled, ServerError
 from trident.core.lifecycle.golden_check import check_golden
 from trident.core.observability.log import LogOptions, configure_logging, escaped
 from trident.core.repository.config import check_model, read_config, warnings_of
-from trident.core.repository.layout_mistakes import no_models_hint
 from trident.core.repository.location import Scheme, parse_location
-from trident.core.repository.repository import ModelDirectory, scan_repository, select_versions, version_directories
+from trident.core.repository.repository import (
+    ModelDirectory,
+    no_models_hint,
+    scan_repository,
+    select_versions,
+    version_directories,
+)
 from trident.core.repository.sources import Fetched, Source, SourceFile, SourceOpener
 
 _log = logging.getLogger("trident.validate")

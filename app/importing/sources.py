@@ -21,8 +21,7 @@ from trident.core.backends.pytorch.backend import tensors_of
 from trident.core.config.platforms import is_hub_folder
 from trident.core.errors import InvalidRequest
 from trident.core.inference.tensors import Shape
-from trident.core.repository.layout_mistakes import EXPORTS
-from trident.core.repository.repository import CONFIG_FILE, is_passed_over
+from trident.core.repository.repository import CONFIG_FILE, EXPORTS, is_passed_over
 from trident.core.repository.sources import FolderShape, can_be_model, folder_shape
 
 MODELS = Path(__file__).parent / "stub"

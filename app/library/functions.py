@@ -23,9 +23,9 @@ from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest, ServerError
+from trident.core.inference.pending_request import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import OutputTensor
-from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.tensors import BY_NAME, DATATYPES, Array, Datatype
 from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 

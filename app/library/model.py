@@ -19,10 +19,9 @@ from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancell
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.frontend.bridge import SingleResponse, ThreadBridge
 from trident.core.http.admin import model_config_json, model_metadata_json
-from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest, Parameter
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import StreamedRequest
 
 
 class RequestOptions(TypedDict, total=False):

@@ -43,9 +43,7 @@ from trident.adapters.common.options import (
 )
 from trident.adapters.platforms import VARIABLE, platforms
 from trident.app.process.environment import process_environment
-from trident.core.inference.window_limits import DEFAULT_WINDOW
-from trident.core.response_cache.redis_options import RedisOptions
-from trident.core.scheduling.resource_limit import ResourceLimit
+from trident.core.options import DEFAULT_WINDOW, RedisOptions, ResourceLimit
 
 if TYPE_CHECKING:
     from trident.core.observability.log import LogOptions

@@ -27,12 +27,12 @@ from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.errors import ServerError
-from trident.core.inference.window_limits import WindowLimits
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, EnginePlace, Readiness
 from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
 from trident.core.observability.metrics.snapshot import MetricsOptions
 from trident.core.observability.metrics_log import Format, MetricsLog, cloud_logging_line, embedded_metrics_line
 from trident.core.observability.tracing.settings import TraceOptions
+from trident.core.options import WindowLimits
 
 _ALONE = EnginePlace()
 _KEPT_TRACES = 100

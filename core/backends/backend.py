@@ -19,10 +19,9 @@ from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
-from trident.core.inference.pending_request import Defer, PendingRequest
+from trident.core.inference.pending_request import Defer, DeferredOutcome, PendingRequest, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import OnResponse, Outputs
-from trident.core.inference.streaming import DeferredOutcome, ResponseSender
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 from trident.core.observability.statistics import BucketUse

@@ -37,9 +37,9 @@ from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import ServerError
+from trident.core.inference.pending_request import ResponseSender
 from trident.core.inference.request import InferenceRequest, OutputMemory
 from trident.core.inference.response import DevicePlace, OutputTensor, PlacedOutput, RegionInput, RegionRequest
-from trident.core.inference.streaming import ResponseSender
 from trident.core.inference.tensors import BYTES, Array, Shape
 from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 from trident.core.observability.statistics import BucketUse

@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from trident.core.config.problem import is_plain
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import RepositoryUnavailable
-from trident.core.repository.layout_mistakes import missing_file_hint
+from trident.core.repository.repository import missing_file_hint
 
 _LFS_POINTER = b"version https://git-lfs"
 

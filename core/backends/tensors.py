@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trident.core.config.batching import pad_value
+from trident.core.config.resolve import pad_value
 from trident.core.config.schema import BatchInput, ModelConfig, datatype_of
 from trident.core.config.spec import BucketSpec, ModelSpec, OutputSpec
 from trident.core.errors import BackendFailed, ConfigInvalid

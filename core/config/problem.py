@@ -37,6 +37,17 @@ class InvalidModelConfig(ConfigInvalid):
         self.problems = tuple(problems)
 
 
+DECOUPLED = "'decoupled' transaction policy"
+
+
+def cache_problem(model_name: str, what: str, hint: str = "") -> Problem:
+    """The problem of a response cache for a model with `what`."""
+    text = (
+        f"Response Cache does not currently support model {model_name} with {what}. Please disable the response cache."
+    )
+    return Problem("response_cache", text, hint)
+
+
 def is_plain(relative: str) -> bool:
     """Whether the text of `relative` stays within a directory; symbolic links are not followed."""
     return not (relative.startswith("/") or ".." in relative.split("/") or "\0" in relative)

@@ -1,15 +1,23 @@
-"""Resolves a validated configuration into the ModelSpec that the hot path reads."""
+"""Resolves a validated configuration into the ModelSpec that the hot path reads, with the parameters of batching.
+
+Source: docs/spec/model-config.md section "In Trident"; docs/spec/schedulers.md section 3.2; docs/ragged-batching.md.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from trident.core.config.batching import bucket_spec, target_p99_ns, waits_out_delay
+import numpy as np
+
+from trident.core.config.platforms import pads_batches
+from trident.core.config.problem import Problem
 from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy, ModelSequenceBatching
 from trident.core.config.spec import (
     BatchingSpec,
+    BucketSpec,
     FlagControl,
     IdControl,
     InputSpec,
@@ -19,9 +27,101 @@ from trident.core.config.spec import (
     SequenceSpec,
     StateSpec,
 )
-from trident.core.inference.tensors import BY_CONFIG_NUMBER, BY_NAME, Shape
+from trident.core.inference.tensors import BY_CONFIG_NUMBER, BY_NAME, BYTES, Datatype, Shape
+from trident.core.observability.latency_options import DEFAULT_BUCKETS
 
 _NS_PER_US = 1000
+
+
+def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, tuple[str, ...]]) -> ModelSpec:
+    """The spec of one version; `config` is complete, normalised and validated; `labels` are keyed by output."""
+    batching, sequence = _batching(config), resolve_sequence_spec(config)
+    delayed = batching or sequence
+    return ModelSpec(
+        name=config.name,
+        version=version,
+        platform=config.platform,
+        backend=config.backend,
+        max_batch_size=config.max_batch_size,
+        inputs={entry.name: _input(entry) for entry in config.input},
+        outputs={entry.name: _output(entry, labels.get(entry.name, ())) for entry in config.output},
+        batching=batching,
+        sequence=sequence,
+        buckets=bucket_spec(config),
+        decoupled=config.model_transaction_policy.decoupled,
+        response_cache=config.response_cache.enable and not config.model_transaction_policy.decoupled,
+        counts_arrival=(delayed is not None and delayed.max_queue_delay_ns > 0) or target_p99_ns(config) > 0,
+        metric_tags=dict(config.metric_tags),
+    )
+
+
+def with_graph_labels(spec: ModelSpec, config: ModelConfig, labels: Mapping[str, tuple[str, ...]]) -> ModelSpec:
+    """`spec` with the labels that the graph has, by output, for each output without a label file in `config`."""
+    filed = {entry.name for entry in config.output if entry.label_filename}
+    outputs = {
+        name: output if name in filed else replace(output, labels=labels.get(name, ()))
+        for name, output in spec.outputs.items()
+    }
+    return replace(spec, outputs=outputs)
+
+
+def _input(entry: ModelInput) -> InputSpec:
+    return InputSpec(
+        name=entry.name,
+        datatype=BY_CONFIG_NUMBER[entry.data_type],
+        dims=tuple(entry.dims),
+        model_dims=_model_dims(entry),
+        optional=entry.optional,
+        allow_ragged_batch=entry.allow_ragged_batch,
+        is_shape_tensor=entry.is_shape_tensor,
+    )
+
+
+def _output(entry: ModelOutput, labels: tuple[str, ...]) -> OutputSpec:
+    return OutputSpec(
+        name=entry.name,
+        datatype=BY_CONFIG_NUMBER[entry.data_type],
+        dims=tuple(entry.dims),
+        model_dims=_model_dims(entry),
+        labels=labels,
+    )
+
+
+def _model_dims(entry: ModelInput | ModelOutput) -> Shape | None:
+    return tuple(entry.reshape.shape) if entry.HasField("reshape") else None
+
+
+def _batching(config: ModelConfig) -> BatchingSpec | None:
+    if not config.HasField("dynamic_batching"):
+        return None
+    batching = config.dynamic_batching
+    levels = batching.priority_levels
+    by_level = batching.priority_queue_policy if levels else {}  # without levels they mean nothing
+    return BatchingSpec(
+        # For a model that cannot batch the batcher sends one request at a time.
+        preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))) or (max(1, config.max_batch_size),),
+        max_queue_delay_ns=batching.max_queue_delay_microseconds * _NS_PER_US,
+        waits_out_delay=waits_out_delay(config),
+        target_p99_ns=target_p99_ns(config),
+        preserve_ordering=batching.preserve_ordering,
+        priority_levels=levels,
+        default_priority_level=batching.default_priority_level,
+        default_policy=_queue_policy(batching.default_queue_policy),
+        level_policies={level: _queue_policy(policy) for level, policy in by_level.items()},
+    )
+
+
+def _queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
+    return QueuePolicy(
+        delay_on_timeout=policy.timeout_action == ModelQueuePolicy.DELAY,
+        default_timeout_ns=policy.default_timeout_microseconds * _NS_PER_US,
+        allow_timeout_override=policy.allow_timeout_override,
+        max_queue_size=policy.max_queue_size,
+    )
+
+
+# --- sequences
+
 _FLAG_DATATYPES = {"int32_false_true": "INT32", "fp32_false_true": "FP32", "bool_false_true": "BOOL"}
 
 _Control = ModelSequenceBatching.Control
@@ -127,88 +227,170 @@ def _state(state: ModelSequenceBatching.State) -> StateSpec:
     )
 
 
-def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, tuple[str, ...]]) -> ModelSpec:
-    """The spec of one version; `config` is complete, normalised and validated; `labels` are keyed by output."""
-    batching, sequence = _batching(config), resolve_sequence_spec(config)
-    delayed = batching or sequence
-    return ModelSpec(
-        name=config.name,
-        version=version,
-        platform=config.platform,
-        backend=config.backend,
-        max_batch_size=config.max_batch_size,
-        inputs={entry.name: _input(entry) for entry in config.input},
-        outputs={entry.name: _output(entry, labels.get(entry.name, ())) for entry in config.output},
-        batching=batching,
-        sequence=sequence,
-        buckets=bucket_spec(config),
-        decoupled=config.model_transaction_policy.decoupled,
-        response_cache=config.response_cache.enable and not config.model_transaction_policy.decoupled,
-        counts_arrival=(delayed is not None and delayed.max_queue_delay_ns > 0) or target_p99_ns(config) > 0,
-        metric_tags=dict(config.metric_tags),
-    )
+# --- buckets
+
+BATCH_BUCKETS = "BATCH_BUCKETS"
+LENGTH_BUCKETS = "LENGTH_BUCKETS"
+LENGTH_PAD_VALUES = "LENGTH_PAD_VALUES"
+LENGTH_OUTPUTS = "LENGTH_OUTPUTS"
+
+_TRUE, _FALSE = ("1", "true"), ("0", "false")
 
 
-def with_graph_labels(spec: ModelSpec, config: ModelConfig, labels: Mapping[str, tuple[str, ...]]) -> ModelSpec:
-    """`spec` with the labels that the graph has, by output, for each output without a label file in `config`."""
-    filed = {entry.name for entry in config.output if entry.label_filename}
-    outputs = {
-        name: output if name in filed else replace(output, labels=labels.get(name, ()))
-        for name, output in spec.outputs.items()
-    }
-    return replace(spec, outputs=outputs)
-
-
-def _input(entry: ModelInput) -> InputSpec:
-    return InputSpec(
-        name=entry.name,
-        datatype=BY_CONFIG_NUMBER[entry.data_type],
-        dims=tuple(entry.dims),
-        model_dims=_model_dims(entry),
-        optional=entry.optional,
-        allow_ragged_batch=entry.allow_ragged_batch,
-        is_shape_tensor=entry.is_shape_tensor,
-    )
-
-
-def _output(entry: ModelOutput, labels: tuple[str, ...]) -> OutputSpec:
-    return OutputSpec(
-        name=entry.name,
-        datatype=BY_CONFIG_NUMBER[entry.data_type],
-        dims=tuple(entry.dims),
-        model_dims=_model_dims(entry),
-        labels=labels,
-    )
-
-
-def _model_dims(entry: ModelInput | ModelOutput) -> Shape | None:
-    return tuple(entry.reshape.shape) if entry.HasField("reshape") else None
-
-
-def _batching(config: ModelConfig) -> BatchingSpec | None:
-    if not config.HasField("dynamic_batching"):
+def bucket_spec(config: ModelConfig) -> BucketSpec | None:
+    """The buckets of a validated configuration; None without any."""
+    if not pads_batches(config):
         return None
+    batch_sizes = sizes_of(parameter(config, BATCH_BUCKETS))
+    lengths = sizes_of(parameter(config, LENGTH_BUCKETS))
+    if not batch_sizes and not lengths:
+        return None
+    batch_axes = 1 if config.max_batch_size > 0 else 0
+    return BucketSpec(
+        batch_sizes=batch_sizes,
+        lengths=lengths,
+        axes={i.name: batch_axes + list(i.dims).index(-1) for i in config.input if lengths and -1 in i.dims},
+        pad_values=pad_values_of(parameter(config, LENGTH_PAD_VALUES)),
+        outputs=names_of(parameter(config, LENGTH_OUTPUTS)),
+    )
+
+
+def parameter(config: ModelConfig, name: str) -> str:
+    """The text of a parameter; empty if there is none. Does not add it to `config`."""
+    return str(config.parameters[name].string_value) if name in config.parameters else ""
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """The sizes in a list with commas, in its order. Raises ValueError for what is not a whole number."""
+    return tuple(int(size) for size in text.split(",")) if text.strip() else ()
+
+
+def pad_values_of(text: str) -> dict[str, str]:
+    """The values by name in a list such as `A=1, B=-1`. Raises ValueError for an entry without a name or a sign."""
+    values: dict[str, str] = {}
+    for entry in names_of(text):
+        name, sign, value = entry.partition("=")
+        if not sign or not name.strip():
+            raise ValueError(f"'{entry}' is not NAME=VALUE")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def pad_value(datatype: Datatype, text: str = "") -> Any:
+    """The element that `text` means in a tensor of `datatype`; without text 0, false, or the empty string.
+
+    Raises ValueError if the datatype has no such element.
+    """
+    if datatype is BYTES:
+        return text.encode()
+    if not text:
+        return datatype.dtype.type(0)
+    if datatype.name == "BOOL":
+        if text.lower() not in _TRUE + _FALSE:
+            raise ValueError(f"'{text}' is not true or false")
+        return np.bool_(text.lower() in _TRUE)
+    if datatype.name == "BF16":
+        # The upper half of the bits of a 32-bit number.
+        return np.uint16(np.float32(float(text)).view(np.uint32) >> 16)
+    if datatype.kind == "f":
+        return datatype.dtype.type(float(text))
+    number, limits = int(text), np.iinfo(datatype.dtype)
+    if not limits.min <= number <= limits.max:
+        raise ValueError(f"{number} is not between {limits.min} and {limits.max}")
+    return datatype.dtype.type(number)
+
+
+# --- a target instead of a delay
+
+
+TARGET_P99 = "TARGET_P99_MS"
+_PATH = f"parameters[{TARGET_P99}]"
+_LONGEST_MS = 3_600_000
+_NS_PER_MS = 1_000_000
+
+
+def target_p99_ns(config: ModelConfig) -> int:
+    """The target of a valid configuration, 0 without one."""
+    return round(_target_ms(config) * _NS_PER_MS) if TARGET_P99 in config.parameters else 0
+
+
+def latency_target_problems(config: ModelConfig, *, completed: bool) -> list[Problem]:
+    """The problems of the target; with `completed` False auto-complete may still fill max_batch_size."""
+    if TARGET_P99 not in config.parameters:
+        return []
+    name = config.name
+    text = parameter(config, TARGET_P99)
+    problems = []
+    if not 0 < _target_ms(config) <= _LONGEST_MS:
+        message = f"{TARGET_P99} must be milliseconds from above 0 to {_LONGEST_MS}, got '{text}' for {name}"
+        hint = 'give the latency that one in a hundred requests may exceed, such as string_value: "20"'
+        problems.append(Problem(_PATH, message, hint))
+    if not config.HasField("dynamic_batching"):
+        hint = "add 'dynamic_batching { }', whose delay and size the target sets, or remove the parameter"
+        problems.append(Problem(_PATH, f"{TARGET_P99} needs dynamic_batching for {name}", hint))
+    elif completed and config.max_batch_size < 2:
+        hint = "set max_batch_size to the largest batch that fits into memory, or remove the parameter"
+        problems.append(Problem(_PATH, f"{TARGET_P99} needs a max_batch_size of at least 2 for {name}", hint))
     batching = config.dynamic_batching
-    levels = batching.priority_levels
-    by_level = batching.priority_queue_policy if levels else {}  # without levels they mean nothing
-    return BatchingSpec(
-        # For a model that cannot batch the batcher sends one request at a time.
-        preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))) or (max(1, config.max_batch_size),),
-        max_queue_delay_ns=batching.max_queue_delay_microseconds * _NS_PER_US,
-        waits_out_delay=waits_out_delay(config),
-        target_p99_ns=target_p99_ns(config),
-        preserve_ordering=batching.preserve_ordering,
-        priority_levels=levels,
-        default_priority_level=batching.default_priority_level,
-        default_policy=_queue_policy(batching.default_queue_policy),
-        level_policies={level: _queue_policy(policy) for level, policy in by_level.items()},
-    )
+    for field, is_set in (
+        ("max_queue_delay_microseconds", batching.max_queue_delay_microseconds > 0),
+        # A completed configuration names the default.
+        ("preferred_batch_size", list(batching.preferred_batch_size) not in ([], [config.max_batch_size])),
+    ):
+        if is_set:
+            message = f"{TARGET_P99} sets what {field} sets for {name}"
+            problems.append(
+                Problem(f"dynamic_batching.{field}", message, f"remove one of the two: {TARGET_P99} or {field}")
+            )
+    if config.model_transaction_policy.decoupled:
+        hint = "a decoupled model answers after its execution: give it a max_queue_delay_microseconds instead"
+        problems.append(Problem(_PATH, f"{TARGET_P99} is not for the decoupled model {name}", hint))
+    return problems
 
 
-def _queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
-    return QueuePolicy(
-        delay_on_timeout=policy.timeout_action == ModelQueuePolicy.DELAY,
-        default_timeout_ns=policy.default_timeout_microseconds * _NS_PER_US,
-        allow_timeout_override=policy.allow_timeout_override,
-        max_queue_size=policy.max_queue_size,
-    )
+def _target_ms(config: ModelConfig) -> float:
+    """Not a number for what is none."""
+    try:
+        return float(parameter(config, TARGET_P99))
+    except ValueError:
+        return float("nan")
+
+
+# --- when every caller waits
+
+
+WAIT_OUT = "WAIT_OUT_QUEUE_DELAY"
+_VALUES = {"true": True, "1": True, "false": False, "0": False}
+
+
+def waits_out_delay(config: ModelConfig) -> bool:
+    """The value in a valid configuration, False without one."""
+    return _VALUES.get(parameter(config, WAIT_OUT).lower(), False)
+
+
+def queue_delay_problems(config: ModelConfig) -> list[Problem]:
+    text = parameter(config, WAIT_OUT)
+    if WAIT_OUT not in config.parameters or text.lower() in _VALUES:
+        return []
+    message = f"{WAIT_OUT} must be true or false, got '{text}' for {config.name}"
+    hint = 'give string_value: "true" to wait for the whole queue delay even if every open connection waits already'
+    return [Problem(f"parameters[{WAIT_OUT}]", message, hint)]
+
+
+# --- histograms
+
+
+def histogram_buckets(config: ModelConfig) -> dict[str, tuple[float, ...]]:
+    """The bounds of every histogram of a model, ascending. The configuration is valid; unknown families are ignored."""
+    buckets = dict(DEFAULT_BUCKETS)
+    for control in config.model_metrics.metric_control:
+        family = control.metric_identifier.family
+        chosen = tuple(sorted({bound for bound in control.histogram_options.buckets if math.isfinite(bound)}))
+        if family in buckets and chosen:
+            buckets[family] = chosen
+    return buckets

@@ -11,23 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from trident.core.config.autocomplete import GpuIds, instance_group_problems
-from trident.core.config.batching import (
+from trident.core.config.ensemble import ensemble_problems
+from trident.core.config.platforms import TENSORRT, pads_batches, platform_problems
+from trident.core.config.problem import DECOUPLED, ModelSignature, Problem, TensorSignature, cache_problem, is_plain
+from trident.core.config.resolve import (
     BATCH_BUCKETS,
     LENGTH_BUCKETS,
     LENGTH_OUTPUTS,
     LENGTH_PAD_VALUES,
     latency_target_problems,
     names_of,
+    own_inputs,
     pad_value,
     pad_values_of,
     parameter,
     queue_delay_problems,
+    resolve_sequence_spec,
     sizes_of,
 )
-from trident.core.config.ensemble import EnsembleStep, ensemble_steps, first_unconnected, reachable
-from trident.core.config.platforms import TENSORRT, is_ensemble, pads_batches, platform_problems
-from trident.core.config.problem import ModelSignature, Problem, TensorSignature, is_plain
-from trident.core.config.resolve import own_inputs, resolve_sequence_spec
 from trident.core.config.schema import (
     BatchInput,
     BatchOutput,
@@ -305,9 +306,9 @@ def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool
     yield from ensemble_problems(config, model_name)
     if config.response_cache.enable:
         if config.model_transaction_policy.decoupled:
-            yield decoupled_cache_problem(model_name)
+            yield cache_problem(model_name, DECOUPLED)
         if config.HasField("sequence_batching"):
-            yield _cache_problem(model_name, "sequence batching scheduler")
+            yield cache_problem(model_name, "sequence batching scheduler")
 
 
 def _dynamic_batching_problems(config: ModelConfig, model_name: str, completed: bool) -> Iterator[Problem]:
@@ -349,18 +350,6 @@ def _preferred_size_problems(
     limit = config.max_batch_size
     if (completed or limit > 0) and any(size > limit for size in sizes):
         yield Problem(path, text.format("<= max batch size"), f"max_batch_size is {limit}")
-
-
-def decoupled_cache_problem(model_name: str, hint: str = "") -> Problem:
-    """The problem of a response cache for a model that may answer a request more than once."""
-    return _cache_problem(model_name, "'decoupled' transaction policy", hint)
-
-
-def _cache_problem(model_name: str, what: str, hint: str = "") -> Problem:
-    text = (
-        f"Response Cache does not currently support model {model_name} with {what}. Please disable the response cache."
-    )
-    return Problem("response_cache", text, hint)
 
 
 # Source: docs/spec/schedulers.md section 3.4.
@@ -536,102 +525,6 @@ def _client_problems(config: ModelConfig, suffix: str) -> Iterator[Problem]:
         if name in controls:
             text = f"sequence batching tensor '{name}' is specified as control and as state{suffix}"
             yield Problem("sequence_batching.state", text)
-
-
-# What depends on the models of the steps is checked in `core/config/ensemble_check.py`. Source:
-# docs/spec/model-config.md section 2.10.
-
-
-_STEPS = "ensemble_scheduling.step"
-
-
-def ensemble_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    """The problems of an ensemble, or of ensemble settings of a model that is not an ensemble."""
-    has_scheduling = config.HasField("ensemble_scheduling")
-    if not is_ensemble(config):
-        if has_scheduling:
-            text = f"ensemble scheduling cannot be set for model '{model_name}' whose platform is not ensemble"
-            yield Problem("ensemble_scheduling", text, 'set platform: "ensemble"')
-        return
-    if not has_scheduling:
-        text = f"ensemble scheduling must be set for ensemble {model_name} whose platform is ensemble"
-        yield Problem("ensemble_scheduling", text)
-    if config.instance_group:
-        yield Problem("instance_group", f"instance group should not be specified for ensemble '{model_name}'")
-    if config.HasField("optimization"):
-        yield Problem("optimization", f"optimization should not be specified for ensemble '{model_name}'")
-    if config.model_warmup:
-        yield Problem("model_warmup", f"model_warmup can not be specified for ensemble '{model_name}'")
-    steps = ensemble_steps(config)
-    if has_scheduling and not steps:
-        yield Problem(_STEPS, f"must specify 'step' for ensemble '{model_name}'")
-    unfinished = list(_step_problems(steps, model_name))
-    yield from unfinished
-    yield from _repeated_outputs(steps, {entry.name for entry in config.input}, model_name)
-    # The flow through steps that are not finished would show further problems that are none.
-    if steps and not unfinished:
-        yield from _flow_problems(config, steps, model_name)
-
-
-def _step_problems(steps: tuple[EnsembleStep, ...], model_name: str) -> Iterator[Problem]:
-    for index, step in enumerate(steps):
-        for field, value in (("model_name", step.model), ("input_map", step.inputs), ("output_map", step.outputs)):
-            if not value:
-                text = f"must specify '{field}' in step {index} of ensemble '{model_name}'"
-                yield Problem(f"{_STEPS}[{index}].{field}", text)
-
-
-def _repeated_outputs(steps: tuple[EnsembleStep, ...], inputs: set[str], model_name: str) -> Iterator[Problem]:
-    seen: set[str] = set()
-    for index, step in enumerate(steps):
-        path = f"{_STEPS}[{index}].output_map"
-        for _, tensor in step.outputs:
-            if tensor in seen:
-                text = f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{model_name}' "
-                yield Problem(path, f"{text}step {index}")
-            elif tensor in inputs:
-                text = f"ensemble tensor '{tensor}' is an input of ensemble '{model_name}', so step {index} cannot "
-                yield Problem(path, f"{text}write it", "give the output of the step another name")
-            seen.add(tensor)
-
-
-def _flow_problems(config: ModelConfig, steps: tuple[EnsembleStep, ...], model_name: str) -> Iterator[Problem]:
-    inputs = [entry.name for entry in config.input]
-    outputs = [entry.name for entry in config.output]
-    read = {tensor for step in steps for tensor in step.sources}
-    mapped = read | {tensor for step in steps for tensor in step.results}
-    there = reachable(steps, inputs)
-    for index, name in enumerate(inputs):
-        if name not in mapped:
-            text = f"ensemble input '{name}' for ensemble {model_name}' is not used"
-            yield Problem(f"input[{index}]", text, "no step has it in its 'input_map'")
-    for index, name in enumerate(outputs):
-        if name not in mapped:
-            text = f"ensemble output '{name}' for ensemble {model_name}' is not used"
-            yield Problem(f"output[{index}]", text, "no step has it in its 'output_map'")
-        elif name not in there:
-            yield _unwritten(steps, f"output[{index}]", name, there, model_name)
-    for tensor in sorted(mapped - set(outputs)):
-        if tensor not in there or tensor not in read:
-            text = f"ensemble tensor '{tensor}' is unused in ensemble '{model_name}'"
-            yield Problem(_STEPS, text, _unused_hint(tensor, tensor in read))
-
-
-def _unwritten(
-    steps: tuple[EnsembleStep, ...], path: str, output: str, there: frozenset[str], model_name: str
-) -> Problem:
-    text = f"output '{output}' for ensemble '{model_name}' is not written"
-    missing = first_unconnected(steps, output, there)
-    if not missing:
-        return Problem(path, text, "the steps before it wait for each other in a circle")
-    hint = f"no step writes '{missing}', and it is no input of the ensemble"
-    return Problem(path, f"{text}: at least one of its depending tensors, '{missing}', is not connected", hint)
-
-
-def _unused_hint(tensor: str, is_read: bool) -> str:
-    if is_read:
-        return f"a step reads '{tensor}', but neither an input nor a step that can run provides it"
-    return f"no step reads '{tensor}' and it is no output: remove it from the 'output_map'"
 
 
 # A typing error here would keep a load busy, or take all memory, without a word. Triton has no bounds.

@@ -12,10 +12,9 @@ from functools import partial
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ServerError
-from trident.core.inference.pending_request import Defer, PendingRequest
+from trident.core.inference.pending_request import Defer, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.scheduling.rate_limiter import RateLimiter

@@ -52,8 +52,7 @@ from trident.core.observability.tracing.trace import TraceEvent, TraceRecord
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.repository.progress import DownloadSnapshot
 from trident.core.repository.sources import SourceOpener, SourceOptions
-from trident.core.response_cache.local_cache import LocalCache
-from trident.core.response_cache.response_cache import ResponseCache
+from trident.core.response_cache.response_cache import LocalCache, ResponseCache
 from trident.core.scheduling.rate_limiter import RateLimiter
 from trident.core.shared_memory import CudaRegion, RegionKind, Regions, SystemRegion
 

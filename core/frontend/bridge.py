@@ -22,10 +22,9 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import BackendFailed, RequestCancelled, ServerError
-from trident.core.inference.pending_request import CancelCause, Deferred, LoneRequest, PendingRequest
+from trident.core.inference.pending_request import CancelCause, Deferred, LoneRequest, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.waiting import Mailbox, ThreadMailbox, ThreadWaiter
 
 P = ParamSpec("P")

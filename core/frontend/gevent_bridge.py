@@ -25,10 +25,9 @@ from trident.core.frontend.bridge import (
     SingleResponse,
     refuse_patched_threading,
 )
-from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest
+from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.waiting import Deadlines, Mailbox, ThreadWaiter, Waiter
 
 T = TypeVar("T")

@@ -37,9 +37,8 @@ from trident.core.grpc.response import (
 )
 from trident.core.grpc.status import GrpcError, MalformedMessage, Status, log_error, message_of, status_of
 from trident.core.grpc.transport import Stream
-from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import Buffer
 from trident.core.observability.switches import SWITCHES
 

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from trident.core.config.config_json import Json, config_json
 from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
 from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerStopping
 from trident.core.frontend.admin import (
@@ -144,11 +143,13 @@ def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
 
 
-def model_config_json(config: ConfigMessage) -> Json:
+def model_config_json(config: ConfigMessage) -> dict[str, Any]:
     """Plain JSON values in Triton's order, ready for a JSON encoder.
 
     The first call in a process imports protobuf, see `ConfigMessage.parse`: not for the hub's thread.
     """
+    from trident.core.config.parse import config_json
+
     return config_json(config.parse())
 
 

@@ -29,10 +29,9 @@ from trident.core.http.errors import REQUEST_ID_KEY, HttpError, error_document, 
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import Environ, Headers, Reply
 from trident.core.http.v2_request import ResponsePlan
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import BYTES, Buffer
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.request_check import BatchForm
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import ModelLoadFailed, ServerError
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
-from trident.core.inference.streaming import ResponseSender
 from trident.core.inference.tensors import Array, Datatype, shape_text
 from trident.core.scheduling.instance import run_once
 from trident.core.scheduling.scheduler import Scheduler

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.latency_options import LatencyOptions
 from trident.core.observability.tracing.settings import TraceOptions
-from trident.core.response_cache.redis_options import RedisOptions
-from trident.core.scheduling.resource_limit import ResourceLimit
+from trident.core.options import DEFAULT_WINDOW, RedisOptions, ResourceLimit, WindowLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from hashlib import blake2b
 from typing import Final
 
 from trident.core.backends.backend import BackendInstance, BackendModel, EndableInstance, ShrinkableModel
-from trident.core.config.batching import histogram_buckets
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.placement import Placement
 from trident.core.config.request_check import BatchForm, RequestValidator
+from trident.core.config.resolve import histogram_buckets
 from trident.core.config.schema import ModelConfig, core_config
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping

@@ -15,10 +15,9 @@ from typing import Protocol
 import orjson
 
 from trident.core.errors import InvalidRequest, OutOfMemory
-from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.interprocess.frames import BadFrame, FrameReader, SendQueue, frame
 from trident.core.interprocess.shared_memory import SharedMemory

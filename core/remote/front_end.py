@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trident.core.errors import ServerError
-from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest
+from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.interprocess.frames import LARGE, BadFrame, Frame, FrameReader, SendQueue, frame
 from trident.core.interprocess.shared_memory import SharedMemory

@@ -41,13 +41,13 @@ from trident.core.config.validate import (
 )
 from trident.core.config.warmup import warmup_problems
 from trident.core.errors import ConfigInvalid, ModelNotFound, NotInstalled, ServerError
-from trident.core.repository.layout_mistakes import layout_hint
 from trident.core.repository.repository import (
     CONFIG_FILE,
     ModelDirectory,
     available_versions,
     config_path,
     detection_files,
+    layout_hint,
     read_labels,
     select_versions,
     version_path,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trident.core.errors import RepositoryUnavailable
-from trident.core.repository.layout_mistakes import no_models_hint
+from trident.core.repository.repository import no_models_hint
 from trident.core.repository.sources import Source, SourceFile
 
 _log = logging.getLogger("trident.repository")

@@ -24,8 +24,8 @@ from trident.core.backends.backend import BackendInstance
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import RequestCancelled, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.options import DEFAULT_WINDOW, WindowLimits
 from trident.core.scheduling.batch_forming import BatchLimits, Callers, Run, Wait, Work, limits_of, may_end, take_work
 from trident.core.scheduling.instance import (
     ENDED,
@@ -33,11 +33,11 @@ from trident.core.scheduling.instance import (
     LENT,
     RUNNING,
     WAITING,
+    InstancePool,
     ModelInstance,
     OnPoisoned,
     ShortExecutions,
 )
-from trident.core.scheduling.instance_pool import InstancePool
 from trident.core.scheduling.latency_target import BatchTuner
 from trident.core.scheduling.open_requests import Again, DroppedSenders, OpenRequests, ResponseOrder, refuse_again
 from trident.core.scheduling.queue import (

@@ -18,11 +18,10 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from trident.core.backends.backend import BackendInstance
-from trident.core.config.ensemble import EnsembleStep, needed_steps
-from trident.core.config.ensemble_check import may_match
+from trident.core.config.ensemble import EnsembleStep, may_match, needed_steps
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
-from trident.core.inference.pending_request import CancelCause, Defer, Deferred, PendingRequest
+from trident.core.inference.pending_request import CancelCause, Defer, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.request import (
     InferenceRequest,
     InferenceTimes,
@@ -40,7 +39,6 @@ from trident.core.inference.response import (
     PackedOutputs,
     ReceivedOutput,
 )
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import BYTES, Array, LayoutEntry, PackedTensors, Shape, TensorLayout, layout_of
 from trident.core.memo import Memo
 from trident.core.observability.model_statistics import ModelStatistics

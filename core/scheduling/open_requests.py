@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
-from trident.core.inference.pending_request import PendingRequest, flush
+from trident.core.inference.pending_request import PendingRequest, ResponseWindow, StreamedRequest, flush
 from trident.core.inference.request import InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, Outputs
-from trident.core.inference.streaming import ResponseWindow, StreamedRequest
-from trident.core.inference.window_limits import WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason, ResponseKind
+from trident.core.options import WindowLimits
 from trident.core.scheduling.queue import Clock, Rejection, Respond, flush_callers, reject
 
 if TYPE_CHECKING:
-    from trident.core.scheduling.instance_pool import InstancePool
+    from trident.core.scheduling.instance import InstancePool
 
 
 class RequestSender:

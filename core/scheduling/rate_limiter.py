@@ -15,7 +15,7 @@ from trident.core.backends.backend import BackendInstance
 from trident.core.config.placement import Placement, ResourceNeed
 from trident.core.errors import ConfigInvalid
 from trident.core.observability.metrics.snapshot import ResourceMetrics
-from trident.core.scheduling.resource_limit import ResourceLimit
+from trident.core.options import ResourceLimit
 
 
 class Resource(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Protocol
 from trident.core.backends.backend import BackendInstance
 from trident.core.config.spec import ModelSpec
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.options import DEFAULT_WINDOW, WindowLimits
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.instance import OnPoisoned
 from trident.core.scheduling.rate_limiter import InstanceClaims

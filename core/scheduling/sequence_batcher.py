@@ -31,10 +31,9 @@ import numpy as np
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.spec import BatchingSpec, ModelSpec
 from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled, ServerError, ServerStopping
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, ResponseSender
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor
 from trident.core.inference.response import InferenceResponse, OnResponse
-from trident.core.inference.streaming import ResponseSender
 from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher, Through

@@ -13,9 +13,9 @@ import numpy as np
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.spec import FlagControl, ModelSpec, SequenceSpec
 from trident.core.errors import InvalidRequest
+from trident.core.inference.pending_request import DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs
-from trident.core.inference.streaming import DeferredOutcome, ResponseSender
 from trident.core.inference.tensors import (
     BY_NAME,
     BYTES,

@@ -16,9 +16,9 @@ from trident.core.config.request_check import RequestValidator
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
+from trident.core.inference.pending_request import DeferredOutcome
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import OutputTensor
-from trident.core.inference.streaming import DeferredOutcome
 from trident.core.inference.tensors import BY_NAME, Array
 
 ON_CPU = Placement("model_0", DeviceKind.CPU)

@@ -30,8 +30,8 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError
 from trident.core.frontend.bridge import Bridge
 from trident.core.http.v2_json import parse_document
+from trident.core.inference.pending_request import StreamedRequest
 from trident.core.inference.request import RequestTrace
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.memo import Memo
 from trident.core.remote.calls import reader_of
 from trident.core.scheduling.instance import CollectedAnswer

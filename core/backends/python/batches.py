@@ -44,9 +44,9 @@ from trident.core.errors import (
     ServerError,
     Unsupported,
 )
+from trident.core.inference.pending_request import AGAIN, LATER, DeferredOutcome
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
-from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome
 from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
 from trident.core.interprocess.frames import (
     LARGE,

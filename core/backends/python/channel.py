@@ -41,10 +41,9 @@ from trident.core.errors import (
     BackendFailed,
     ServerError,
 )
-from trident.core.inference.pending_request import CollectedFlushes
+from trident.core.inference.pending_request import AGAIN, LATER, CollectedFlushes, DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Outputs
-from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender
 from trident.core.interprocess.frames import (
     BadFrame,
     FrameReader,

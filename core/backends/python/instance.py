@@ -24,8 +24,8 @@ from trident.core.backends.tensors import batch_total
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ServerError
+from trident.core.inference.pending_request import ResponseSender
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.streaming import ResponseSender
 from trident.core.interprocess.restarts import Restarts
 from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 

@@ -35,10 +35,9 @@ from trident.core.backends.python.stub.trident_stub.wire import (
 )
 from trident.core.config.placement import Placement
 from trident.core.errors import ErrorCode, ServerError, Unsupported
-from trident.core.inference.pending_request import Deferred, PendingRequest
+from trident.core.inference.pending_request import Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest, InputTensor, RequestTrace
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.interprocess.frames import frame
 from trident.core.observability.metrics.custom_metrics import MetricKind, OwnMetrics
 

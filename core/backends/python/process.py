@@ -27,8 +27,8 @@ from trident.core.backends.python.model_calls import ModelCalls, ModelLog
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, ModelNotReady, OutOfMemory, ServerError
+from trident.core.inference.pending_request import ResponseSender
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.streaming import ResponseSender
 from trident.core.interprocess.frames import wait_readable
 from trident.core.interprocess.restarts import end_text
 from trident.core.interprocess.shared_memory import SharedMemory

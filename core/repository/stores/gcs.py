@@ -40,13 +40,13 @@ from google.oauth2 import service_account
 
 from trident.core.errors import AccessRefused, RepositoryUnavailable
 from trident.core.repository.location import Location
-from trident.core.repository.stores.http_body import body_pieces
 from trident.core.repository.stores.object_store import (
     Checksum,
     GcsCredential,
     StorageAccess,
     StoredObject,
     TransientError,
+    body_pieces,
     digest_checksum,
 )
 

@@ -21,10 +21,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
 from trident.core.repository.location import Location, Scheme, uri_prefix
+
+if TYPE_CHECKING:
+    from urllib3.response import HTTPResponse
 
 
 class RegionOrigin(Enum):
@@ -142,6 +145,34 @@ def without_markers(listed: Mapping[str, StoredObject]) -> dict[str, StoredObjec
         for path, stored in listed.items()
         if not (path == "" or (path.endswith("/") and stored.size == 0 and path in folders))
     }
+
+
+_PIECE_BYTES = 256 << 10
+
+
+def body_pieces(response: HTTPResponse, length: int, target: str) -> Iterator[bytes]:
+    """Yield `length` bytes of the body of `response` in pieces of up to 256 KiB, exactly as they are stored.
+
+    Raises TransientError, after the pieces that arrived, for a body that ends or breaks off early, or goes on; `target`
+    names it. A body that was read to its end leaves its connection for the next request.
+    """
+    from urllib3.exceptions import HTTPError  # for servers with an object store only
+
+    if not length:  # the answer may be the whole object
+        return
+    left = length
+    try:
+        while left:
+            # `read1` returns what has arrived, so a connection that breaks loses nothing of what it delivered before.
+            piece = response.read1(min(left, _PIECE_BYTES), decode_content=False)
+            if not piece:
+                raise TransientError(f"{target} ended {left} bytes too early")
+            left -= len(piece)
+            yield piece
+        if response.read1(1, decode_content=False):
+            raise TransientError(f"{target} has more than the {length} bytes that were asked for")
+    except (OSError, HTTPError) as error:
+        raise TransientError(f"{target} broke off {left} bytes before its end: {type(error).__name__}") from None
 
 
 _LONGEST = 255

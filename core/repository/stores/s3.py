@@ -37,7 +37,6 @@ from botocore.parsers import ResponseParserError
 
 from trident.core.errors import AccessRefused, RepositoryUnavailable
 from trident.core.repository.location import Location
-from trident.core.repository.stores.http_body import body_pieces
 from trident.core.repository.stores.object_store import (
     Checksum,
     Hash,
@@ -46,6 +45,7 @@ from trident.core.repository.stores.object_store import (
     StorageAccess,
     StoredObject,
     TransientError,
+    body_pieces,
 )
 
 _PLAIN_ETAG = re.compile(r"[0-9a-f]{32}")

@@ -20,8 +20,7 @@ from trident.app.settings.reading import CloudCache, read_cloud_cache, read_sett
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings, cache_directory
 from trident.app.settings.usage import HELP_TOPIC, serve_usage, usage
 from trident.core.observability.log import LogOptions
-from trident.core.response_cache.redis_options import RedisOptions
-from trident.core.scheduling.resource_limit import ResourceLimit
+from trident.core.options import RedisOptions, ResourceLimit
 
 
 def settings(*arguments: str, **environ: str) -> ServerSettings:

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from google.protobuf import text_format
 
-from trident.core.config.ensemble import EnsembleStep, ensemble_steps, needed_steps
-from trident.core.config.ensemble_check import KnownModels, compose
+from trident.core.config.ensemble import EnsembleStep, KnownModels, compose, ensemble_steps, needed_steps
 from trident.core.config.problem import Problem
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig

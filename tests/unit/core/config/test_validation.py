@@ -13,12 +13,12 @@ from tests.project import ROOT
 from tests.unit.core.config.sequence_configs import sequence_config
 from tests.unit.onnx_models import identity, write_version
 from trident.core.config.autocomplete import fill_identity, normalize
-from trident.core.config.batching import histogram_buckets
+from trident.core.config.ensemble import ensemble_problems
 from trident.core.config.problem import Problem
+from trident.core.config.resolve import histogram_buckets
 from trident.core.config.schema import ModelConfig
 from trident.core.config.validate import (
     batch_tensor_problems,
-    ensemble_problems,
     scheduling_problems,
     sequence_problems,
     settings_without_effect,

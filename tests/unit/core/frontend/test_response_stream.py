@@ -18,7 +18,7 @@ from trident.core.frontend.bridge import Bridge, ResponseStreams, ThreadBridge
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.window_limits import WindowLimits
+from trident.core.options import WindowLimits
 
 WINDOW = WindowLimits(responses=4, nbytes=64)
 Test = Callable[[Bridge, LaterBench, FakeModel], None]

@@ -25,10 +25,9 @@ from tests.unit.fake_engine import FakeEngine
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed
 from trident.core.grpc.front_end import GrpcOptions
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.streaming import StreamedRequest
 
 CANCELLED, INTERNAL, UNAVAILABLE = 1, 13, 14
 

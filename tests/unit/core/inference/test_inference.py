@@ -7,7 +7,14 @@ import pytest
 
 from tests.unit.packed_tensors import packed_request
 from tests.unit.request_fields import FIELDS
-from trident.core.inference.pending_request import CollectedFlushes, Deferred, Flush, PendingRequest, flush
+from trident.core.inference.pending_request import (
+    CollectedFlushes,
+    Deferred,
+    Flush,
+    PendingRequest,
+    ResponseWindow,
+    flush,
+)
 from trident.core.inference.request import (
     CloseReason,
     InferenceRequest,
@@ -15,9 +22,8 @@ from trident.core.inference.request import (
     InputTensor,
 )
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor, PackedOutputs, ReceivedOutput
-from trident.core.inference.streaming import ResponseWindow
 from trident.core.inference.tensors import TensorLayout, bytes_array, layout_of, pack_bytes, unpack_bytes
-from trident.core.inference.window_limits import WindowLimits
+from trident.core.options import WindowLimits
 
 
 def test_a_request_with_other_inputs_has_all_other_fields() -> None:

@@ -25,10 +25,9 @@ from trident.core.engine.in_process import InferenceEngine
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed
 from trident.core.http.admin import repository_index_json
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, ResponseSender
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor
-from trident.core.inference.streaming import ResponseSender
 from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger

@@ -17,9 +17,9 @@ from trident.core.backends.backend import Execution
 from trident.core.config.golden import EXACT, FLOATING, ExpectedOutput, GoldenRequest, GoldenTensor, Tolerance
 from trident.core.config.request_check import RequestValidator
 from trident.core.errors import BackendFailed, ModelLoadFailed
+from trident.core.inference.pending_request import ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import OutputTensor
-from trident.core.inference.streaming import ResponseSender
 from trident.core.inference.tensors import BY_NAME, Array
 from trident.core.lifecycle.golden_check import check_golden
 

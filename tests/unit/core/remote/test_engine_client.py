@@ -35,10 +35,10 @@ from trident.core.frontend.bridge import ThreadBridge
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.window_limits import WindowLimits
 from trident.core.interprocess.frames import LARGE
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.options import WindowLimits
 from trident.core.remote import engine_client as engine_client
 from trident.core.remote.calls import EngineGone
 from trident.core.remote.connection import Connection

@@ -17,11 +17,12 @@ from trident.core.errors import (
     Unsupported,
 )
 from trident.core.repository.config import check_config, check_model, read_config
-from trident.core.repository.layout_mistakes import layout_hint, no_models_hint
 from trident.core.repository.repository import (
     ContentDigest,
     ModelDirectory,
     available_versions,
+    layout_hint,
+    no_models_hint,
     read_labels,
     select_versions,
     version_directories,

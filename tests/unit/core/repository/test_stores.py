@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable
 from trident.core.repository.location import parse_location
 from trident.core.repository.stores.gcs import crc32c_checksum
-from trident.core.repository.stores.http_body import body_pieces
 from trident.core.repository.stores.object_store import (
     AzureCredential,
     Checksum,
@@ -32,6 +31,7 @@ from trident.core.repository.stores.object_store import (
     S3Credential,
     StoredObject,
     TransientError,
+    body_pieces,
     path_problem,
     paths_problem,
     read_cloud_credentials,

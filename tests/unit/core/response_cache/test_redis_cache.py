@@ -21,6 +21,7 @@ from tests.redis_server import RedisServer
 from tests.waiting import until
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.options import RedisOptions
 from trident.core.response_cache.redis_cache import (
     FIRST_PAUSE_S,
     LARGEST,
@@ -30,7 +31,6 @@ from trident.core.response_cache.redis_cache import (
     decode,
     encode,
 )
-from trident.core.response_cache.redis_options import RedisOptions
 from trident.core.response_cache.response_cache import CachedResponse
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from tests.unit.packed_tensors import packed_responses
 from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, PackedInputs
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import layout_of, pack_bytes
-from trident.core.response_cache.local_cache import LocalCache
-from trident.core.response_cache.response_cache import LONGEST_PLAIN, CachedResponse, request_key
+from trident.core.response_cache.response_cache import LONGEST_PLAIN, CachedResponse, LocalCache, request_key
 
 SCOPE = b"12345678"
 A = np.arange(4, dtype=np.int32)

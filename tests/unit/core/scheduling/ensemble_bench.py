@@ -11,10 +11,9 @@ import numpy as np
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import ServerError
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
-from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import BY_NAME, Shape
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import StatisticsSnapshot

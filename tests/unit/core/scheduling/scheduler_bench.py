@@ -15,12 +15,17 @@ from trident.core.backends.backend import Execution
 from trident.core.config.placement import NO_LIMIT, DeviceKind, InstanceLimit, Placement, ResourceNeed
 from trident.core.config.spec import BatchingSpec, ModelSpec, QueuePolicy
 from trident.core.errors import InvalidRequest
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import (
+    LATER,
+    DeferredOutcome,
+    PendingRequest,
+    ResponseSender,
+    StreamedRequest,
+)
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
-from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender, StreamedRequest
-from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.options import DEFAULT_WINDOW, WindowLimits
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
 

@@ -17,8 +17,7 @@ from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.response_cache.local_cache import LocalCache
-from trident.core.response_cache.response_cache import CachedResponse, OnFound
+from trident.core.response_cache.response_cache import CachedResponse, LocalCache, OnFound
 from trident.core.scheduling.response_cache import LARGE, CachingScheduler
 
 

@@ -23,10 +23,9 @@ from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory, ServerError
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import LATER, DeferredOutcome, PendingRequest, ResponseSender
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor
 from trident.core.inference.response import InferenceResponse, Outputs
-from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.tensors import BY_NAME
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BucketStatistics

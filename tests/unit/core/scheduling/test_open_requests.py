@@ -18,12 +18,11 @@ from tests.unit.core.scheduling.scheduler_bench import (
 from tests.waiting import until
 from trident.core.backends.backend import BackendInstance
 from trident.core.errors import BackendFailed
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import LATER, DeferredOutcome, PendingRequest, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Outputs
-from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender
-from trident.core.inference.window_limits import WindowLimits
 from trident.core.observability.statistics import FailureReason, ResponseKind
+from trident.core.options import WindowLimits
 from trident.core.scheduling.open_requests import ResponseOrder
 
 

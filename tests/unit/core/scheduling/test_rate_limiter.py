@@ -11,6 +11,7 @@ from tests.unit.core.scheduling.scheduler_bench import limit, placed
 from trident.core.config.placement import InstanceLimit, Placement
 from trident.core.errors import ConfigInvalid
 from trident.core.observability.metrics.snapshot import ResourceMetrics
+from trident.core.options import ResourceLimit
 from trident.core.scheduling.rate_limiter import (
     HELD,
     IDLE,
@@ -23,7 +24,6 @@ from trident.core.scheduling.rate_limiter import (
     check_limits,
     needs_of,
 )
-from trident.core.scheduling.resource_limit import ResourceLimit
 
 R, S = Resource("r", 0), Resource("s", None)
 

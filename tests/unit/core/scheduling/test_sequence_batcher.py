@@ -14,13 +14,19 @@ from tests.unit.core.scheduling.sequence_bench import CONTROLS, HOUR, SUM, Bench
 from tests.waiting import until
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, DeadlineExceeded, InvalidRequest, RequestCancelled, ServerStopping
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import (
+    AGAIN,
+    LATER,
+    DeferredOutcome,
+    PendingRequest,
+    ResponseSender,
+    StreamedRequest,
+)
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, RequestTrace
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs
-from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender, StreamedRequest
 from trident.core.inference.tensors import layout_of
-from trident.core.inference.window_limits import DEFAULT_WINDOW
 from trident.core.observability.statistics import BatchStatistics, FailureReason
+from trident.core.options import DEFAULT_WINDOW
 from trident.core.scheduling.sequence_tensors import Controls, RequestBuilder, States
 
 OLDEST = HOUR + "oldest { max_candidate_sequences: 2 } "

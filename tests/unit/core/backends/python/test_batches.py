@@ -26,7 +26,7 @@ from trident.core.backends.python.stub.trident_stub.wire import (
 )
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import InvalidRequest
-from trident.core.inference import streaming as response_sender
+from trident.core.inference import pending_request as response_sender
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from trident.core.inference.tensors import BY_NAME, layout_of
 from trident.core.interprocess.frames import LARGE, BadFrame
