@@ -22,20 +22,9 @@ EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel.get("targe
 METRIC = re.compile(r"\b(?:nv|flask|trident)_\w+")
 VARIABLE = re.compile(r"\$(\w+)")
 _GRAFANAS_OWN = {"__rate_interval"}
-_ROWS = [
-    "Overview",
-    "Latency",
-    "Queue and batching",
-    "Errors",
-    "Models and versions",
-    "GPU",
-    "CPU and memory",
-    "Cloud adapters",
-]
 
 
 def test_the_dashboard_works_with_any_data_source() -> None:
-    assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == _ROWS
     assert set(re.findall(r'"uid": "([^"]*)"', json.dumps(DASHBOARD))) == {"${datasource}", "trident"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ from trident.core.errors import (
     QueueFull,
     ServerError,
 )
-from trident.core.frontend.access import parse_restricted
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsPage
@@ -147,14 +145,6 @@ def test_a_route_of_the_other_mode_is_404_with_the_reason() -> None:
     assert multi.seen == []
 
 
-def test_restricted_groups_need_their_header() -> None:
-    bench = Bench(HttpOptions(restricted=parse_restricted(["inference,model-repository:key=value"])))
-    assert bench.invoke().status_code == 403
-    assert bench.get("/models").status_code == 403
-    assert bench.get("/ping").status_code == 200
-    assert bench.invoke(Key="value").status_code == 200
-
-
 # --- the v2 protocol
 
 
@@ -220,13 +210,6 @@ def binary(size: int | str | None = None) -> tuple[bytes, str]:
     return header + np.array(
         [5, 6], np.int32
     ).tobytes(), f"{BINARY};json-header-size={len(header) if size is None else size}"
-
-
-def test_the_content_type_gives_the_binary_offset() -> None:
-    body, content_type = binary()
-    assert Bench().application.binary_offset({"CONTENT_TYPE": content_type}) == len(body) - 8
-    assert Bench().application.binary_offset({"CONTENT_TYPE": "nonsense"}) == 0
-    assert Bench().application.binary_offset({}) == 0
 
 
 def test_a_json_length_of_zero_means_raw_bytes_of_the_only_input() -> None:
@@ -323,12 +306,6 @@ def test_memory_that_a_stream_lacks_is_a_507_with_an_event() -> None:
     bench.error = OutOfMemory("no memory")
     answer = bench.invoke(b'{"IN": 1}')
     assert (answer.status_code, answer.data) == (507, b'data: {"error":"no memory"}\n\n')
-
-
-def test_a_multi_model_endpoint_ignores_the_inference_type(tmp_path: Path) -> None:
-    bench = Bench(inference_type=InferenceType.GENERATE, multi_model=True, models_root=str(tmp_path))
-    answer = bench.invoke(b'{"IN": 1}')
-    assert (answer.status_code, "serves many models" in answer.json["error"]) == (404, True)
 
 
 # --- request headers

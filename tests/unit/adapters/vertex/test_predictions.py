@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -222,43 +221,27 @@ def test_a_redirect_reaches_generate() -> None:
     assert (answer.status_code, answer.content_type) == (400, JSON)  # an event of 64 bytes
 
 
-def test_npy_for_several_outputs_is_refused_before_the_model_runs() -> None:
-    bench = VertexBench()
-    spec = bench.engine.model_spec("simple")
-    two = replace(spec, outputs={**spec.outputs, "MORE": replace(spec.outputs["OUT"], name="MORE")})
-    bench.engine.model_spec = lambda name, version=-1: two  # type: ignore[method-assign]
-    answer = bench.post(b"1,2\n", "text/csv", Accept="application/x-npy")
-    assert (answer.status_code, bench.seen) == (406, [])
-
-
 # --- the model, version and outputs that a document names
 
 
-@pytest.mark.parametrize("value", [None, True, 5, 1.5, [], {}, ["a"], {"a": "b"}])
-@pytest.mark.parametrize(("name", "expected"), [("model", "the name of a model"), ("id", "a string")])
-def test_members_that_are_not_strings_are_refused(name: str, expected: str, value: object) -> None:
-    with pytest.raises(InvalidRequest, match=rf"^'parameters\.{name}': expected {expected}, got "):
-        take_target({name: value})
-
-
 @pytest.mark.parametrize(
-    "value", [None, True, 1.5, float("nan"), -2, 2**63, "", "-1", "x", "1.0", "٣", "9" * 50, [], {}]
+    ("name", "expected", "values"),
+    [
+        ("model", "the name of a model", [None, True, 5, 1.5, [], {}, ["a"]]),
+        ("id", "a string", [None, True, 5, 1.5, [], {"a": "b"}]),
+        (
+            "version",
+            "the number of a version",
+            [None, True, 1.5, float("nan"), -2, 2**63, "", "x", "1.0", "٣", "9" * 50],
+        ),
+        ("outputs", "a list of names of outputs", [None, True, 1, {}, [1], ["A", None], [["A"]]]),
+        ("stream", "true or false", [None, 0, 1, "true", [], {}]),
+    ],
 )
-def test_invalid_versions_are_refused(value: object) -> None:
-    with pytest.raises(InvalidRequest, match=r"^'parameters\.version': expected the number of a version, got "):
-        take_target({"version": value})
-
-
-@pytest.mark.parametrize("value", [None, True, 1, {}, [1], ["A", None], [["A"]]])
-def test_invalid_outputs_are_refused(value: object) -> None:
-    with pytest.raises(InvalidRequest, match=r"^'parameters\.outputs': expected a list of names of outputs, got "):
-        take_target({"outputs": value})
-
-
-@pytest.mark.parametrize("value", [None, 0, 1, "true", [], {}])
-def test_an_invalid_stream_flag_is_refused(value: object) -> None:
-    with pytest.raises(InvalidRequest, match=r"^'parameters\.stream': expected true or false, got "):
-        take_target({"stream": value})
+def test_invalid_members_are_refused(name: str, expected: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(InvalidRequest, match=rf"^'parameters\.{name}': expected {expected}, got "):
+            take_target({name: value})
 
 
 def test_doubles_are_accepted_for_whole_numbers() -> None:

@@ -107,16 +107,6 @@ def test_an_answer_without_predictions_is_a_breach_and_an_error(platform: Platfo
     assert "a body that is not JSON" in platform.breaches[0]
 
 
-def test_explain_returns_empty_explanations_and_notes_it_once(platform: Platform) -> None:
-    for _ in range(2):
-        _, answer = platform.post(f"{ENDPOINT}:explain", {"instances": [1, 2]})
-        assert answer["predictions"] == [1, 2]
-        assert answer["explanations"] == [{"attributions": []}] * 2
-        assert answer["deployedModelId"] == "34"
-    (note,) = platform.said
-    assert note.startswith("explain:")
-
-
 def test_an_unhealthy_container_gets_no_calls(platform: Platform) -> None:
     platform.has_traffic = False
     for verb in ("predict", "rawPredict", "streamRawPredict", "explain"):
@@ -190,19 +180,6 @@ def test_a_broken_stream_has_no_end(platform: Platform) -> None:
     with pytest.raises(http.client.IncompleteRead):
         platform.ask("POST", f"{ENDPOINT}:streamRawPredict", b"x")
     assert platform.breaches == ["a streamed answer: the container broke its answer off"]
-
-
-def test_get_returns_the_endpoint_resource() -> None:
-    def resource(endpoint_type: EndpointType) -> tuple[Any, str]:
-        deployment = Deployment(endpoint_id="12", deployed_model_id="34", endpoint_type=endpoint_type)
-        with Platform(deployment) as platform:
-            return json.loads(platform.ask("GET", f"{ENDPOINT}{SDK}")[2]), platform.api.address
-
-    dedicated, address = resource(EndpointType.DEDICATED)
-    assert dedicated["name"] == DEPLOYMENT.endpoint
-    assert dedicated["deployedModels"][0]["id"] == "34"
-    assert (dedicated["dedicatedEndpointEnabled"], dedicated["dedicatedEndpointDns"]) == (True, address)
-    assert "dedicatedEndpointDns" not in resource(EndpointType.SHARED)[0]
 
 
 INVOKED = Deployment(endpoint_id="12", deployed_model_id="34", is_invoked=True)

@@ -1,12 +1,10 @@
-"""The platform's calls of the WSGI application with real models, through the worker's bridge; without HTTP sockets.
+"""Sessions, on the WSGI application with real models, through the worker's bridge; without HTTP sockets.
 
 The engine is in this process, or is reached as a front end reaches it.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -16,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-import numpy as np
 import pytest
-from werkzeug.test import Client, EnvironBuilder, TestResponse
+from werkzeug.test import Client, TestResponse
 
 from tests.project import ROOT
 from tests.unit import onnx_models
-from tests.unit.onnx_serving import add_sub_config, identity_config
+from tests.unit.onnx_serving import identity_config
 from tests.waiting import until
 from trident.adapters.sagemaker.application import SageMakerApplication
 from trident.adapters.sagemaker.invocations import CLOSED_SESSION_ID, CUSTOM_ATTRIBUTES, NEW_SESSION_ID, SESSION_ID
@@ -34,18 +31,13 @@ from trident.core.engine.protocol import Engine
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsPage
-from trident.core.http.payloads.arrays import write_npy
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
 
 LIMIT_S = 60.0
 BOTH_SHAPES = pytest.mark.shapes("one-process", "front-ends")
-JSON = "application/json"
 CSV = "text/csv"
-LINES = "application/jsonlines"
-NPY = "application/x-npy"
-ROWS = np.arange(60, dtype=np.float32).reshape(20, 3)
 
 Call = Callable[..., TestResponse]
 
@@ -77,9 +69,7 @@ class Platform:
 
 
 def write_repository(folder: Path) -> None:
-    onnx_models.write_version(onnx_models.identity("FP32", ["n", 3]), folder, "batching", identity_config("FP32", [3]))
     onnx_models.write_version(onnx_models.identity("FP32", [3]), folder, "single", identity_config("FP32", [3], 0))
-    onnx_models.write_version(onnx_models.add_sub(), folder, "add_sub", add_sub_config())
     shutil.copytree(ROOT / "deploy" / "examples" / "running_mean", folder / "running_mean")
 
 
@@ -126,94 +116,6 @@ def platform(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
     finally:
         engine.begin_exit()
         assert engine.finish(LIMIT_S)
-
-
-def text(rows: Any) -> bytes:
-    return "".join(",".join(map(str, row)) + "\n" for row in rows.tolist()).encode()
-
-
-def lines(rows: Any) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in rows.tolist())
-
-
-def read(answer: TestResponse) -> Any:
-    assert answer.status_code == 200, answer.data
-    if answer.mimetype == JSON:
-        found = answer.json
-        return np.array(found["predictions"] if isinstance(found, dict) else found, np.float32)
-    if answer.mimetype == CSV:
-        return np.loadtxt(io.BytesIO(answer.data), np.float32, delimiter=",", ndmin=2)
-    if answer.mimetype == LINES:
-        return np.array([json.loads(line) for line in answer.data.splitlines()], np.float32)
-    return np.load(io.BytesIO(answer.data), allow_pickle=False)
-
-
-BODIES = {
-    JSON: json.dumps({"instances": ROWS.tolist()}).encode(),
-    f"{JSON};charset=utf-8": json.dumps(ROWS.tolist()).encode(),
-    CSV: text(ROWS),
-    LINES: lines(ROWS),
-    NPY: write_npy(ROWS),
-    "application/octet-stream": ROWS.tobytes(),
-    "": ROWS.tobytes(),
-}
-
-
-# Each format is read once and written at least once; reading knows nothing of writing.
-PAIRS = [
-    (JSON, CSV),
-    (f"{JSON};charset=utf-8", NPY),
-    (CSV, JSON),
-    (LINES, CSV),
-    (NPY, LINES),
-    ("application/octet-stream", JSON),
-    ("", NPY),
-]
-
-
-@BOTH_SHAPES
-@pytest.mark.parametrize(("content_type", "accept"), PAIRS)
-def test_formats_are_read_and_written(platform: Platform, content_type: str, accept: str) -> None:
-    assert_answered(platform.calls(default_model="batching"), content_type, accept)
-
-
-@pytest.mark.parametrize(("content_type", "accept"), [(CSV, NPY), (NPY, JSON)])
-def test_model_that_does_not_batch_answers_every_row(platform: Platform, content_type: str, accept: str) -> None:
-    assert_answered(platform.calls(default_model="single"), content_type, accept)
-
-
-def assert_answered(call: Call, content_type: str, accept: str) -> None:
-    headers = {"Accept": accept, **({"Content-Type": content_type} if content_type else {})}
-    answer = call("/invocations", method="POST", data=BODIES[content_type], headers=headers)
-    assert answer.mimetype == accept
-    assert np.array_equal(read(answer), ROWS)
-
-
-@pytest.mark.parametrize(("model", "content_type"), [("batching", CSV), ("single", LINES)])
-def test_batch_jobs_keep_one_record_per_line_in_order(platform: Platform, model: str, content_type: str) -> None:
-    """The body is chunked, and large enough for native threads. There is no Accept header."""
-    rows = np.arange(15_000, dtype=np.float32).reshape(5_000, 3)
-    body = text(rows) if content_type == CSV else lines(rows)
-    call = platform.calls(default_model=model, batch=True)
-    builder = EnvironBuilder(method="POST", input_stream=io.BytesIO(body), content_type=content_type)
-    builder.headers["Transfer-Encoding"] = "chunked"
-    answer = call("/invocations", **_chunked(builder))
-    assert (answer.mimetype, answer.data.count(b"\n")) == (content_type, 5_000)
-    assert np.array_equal(read(answer), rows)
-
-
-def _chunked(builder: EnvironBuilder) -> dict[str, Any]:
-    """The request as a server passes it on after it has joined the chunks."""
-    return {
-        "method": "POST",
-        "input_stream": builder.input_stream,
-        "content_type": builder.content_type,
-        "headers": builder.headers,
-        "environ_overrides": {"wsgi.input_terminated": True},
-    }
-
-
-# --- sessions
 
 
 class Caller:
