@@ -101,6 +101,11 @@ class FakeEngine:
         if on_response is not None:
             on_response(InferenceResponse(request.model_name, 1, [], error=RequestCancelled("cancelled")))
 
+    def _noted(self, *call: Any) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.calls.append(call)
+
     def _version(self, name: str, version: int) -> int:
         if name not in self.versions:
             raise ModelNotFound(f"Request for unknown model: '{name}' is not found", model=name)
@@ -168,19 +173,13 @@ class FakeEngine:
         return [IndexEntry(name="simple"), IndexEntry(name="broken")]
 
     def load_model(self, name: str, parameters: dict[str, Any]) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-        self.calls.append(("load", name, parameters))
+        self._noted("load", name, parameters)
 
     def load_directory(self, name: str, directory: str) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-        self.calls.append(("load_directory", name, directory))
+        self._noted("load_directory", name, directory)
 
     def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-        self.calls.append(("unload", name, unload_dependents))
+        self._noted("unload", name, unload_dependents)
 
     def is_live(self) -> bool:
         return self.live and self.serving.name != Phase.EXITING

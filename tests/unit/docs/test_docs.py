@@ -11,6 +11,7 @@ import pytest
 
 from tests.project import ROOT
 from trident.app.version import VERSION
+from trident.app.worker.http2.frames import Http2Limits
 from trident.core.http.routes import ROUTES
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -158,3 +159,38 @@ def test_the_pictures_and_the_tree_name_what_there_is() -> None:
         listed = listed_rooms(tree)[top]
         assert {name for name in listed if name.endswith("/")} == actual_rooms(top)
         assert all((ROOT / top / name).exists() for name in listed)
+
+
+# --- docs/spec/attacks.md names the tests of the attacks, and leaves out none
+
+ATTACKS = (ROOT / "docs" / "spec" / "attacks.md").read_text()
+ATTACK_TESTS = (ROOT / "tests" / "unit" / "app" / "worker" / "http2" / "test_attacks.py").read_text()
+# It shows that a client is served which looks like one that attacks.
+SERVED = {"test_rapid_reset_within_the_limits_goes_on"}
+
+
+ON_HTTP2, ON_MESSAGES = ATTACKS.split("## 2. On messages")
+
+
+def test_the_table_of_attacks_has_the_tests_that_there_are() -> None:
+    named = set(re.findall(r"`(test_\w+)`", ON_HTTP2))
+    assert named == set(re.findall(r"^def (test_\w+)", ATTACK_TESTS, re.MULTILINE)) - SERVED
+    paths = (ROOT / "tests" / "unit" / "core").rglob("test_*.py")
+    tests = {name for path in paths for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+    on_messages = set(re.findall(r"`(test_\w+)`", ON_MESSAGES))
+    assert on_messages
+    assert on_messages <= tests
+
+
+def test_the_limits_are_those_of_the_layer() -> None:
+    limits = Http2Limits()
+    assert f"budget: {limits.burst:,} in a row, and {limits.rate} more each second" in ATTACKS
+    assert f"a stream keeps its place, of {limits.streams:,}," in ATTACKS
+    assert f"{limits.header_frames} frames and {limits.header_list >> 10} KB for one header section" in ATTACKS
+    assert f"with 32 bytes for each, so {limits.header_list // 32} of them" in ATTACKS
+    assert f"{limits.unsent >> 20} MB wait on a connection and {limits.unsent_in_all >> 20} MB in all" in ATTACKS
+    assert f"{limits.window >> 20} MB for a stream, {2 * limits.window >> 20} MB for all" in ATTACKS
+    assert f"| {limits.held >> 20} MB, until the whole connection waits |" in ATTACKS
+    assert f"| {limits.high_water >> 20} MB; the rest waits" in ATTACKS
+    assert f"| half-open handshakes | {limits.handshake_s:g} s |" in ATTACKS
+    assert f"| half a header section, and then silence | {limits.stall_s:g} s |" in ATTACKS
