@@ -248,13 +248,6 @@ def uncallable_bases(sources: dict[str, str]) -> Iterator[str]:
             yield from (f"{module}: {name}({base})" for base in (bases & names) - callable_names)
 
 
-def generic_dataclasses(source: str) -> Iterator[str]:
-    """Dataclasses with type parameters: mypyc makes modules of them that cannot be imported."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
-            yield from (node.name for base in node.bases if ast.unparse(base).startswith("Generic["))
-
-
 def methods_of(node: ast.ClassDef) -> set[str]:
     return {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
 
@@ -295,7 +288,6 @@ def compared_tuples(source: str) -> Iterator[str]:
             ],
         ),
         (calls_in_slices, ["view[: sock.recv_into(view)]\nview[: len(part)]"]),
-        (generic_dataclasses, ["@dataclass(frozen=True)\nclass Mine(Generic[T]): ..."]),
         (compared_tuples, ["UNKNOWN: tuple[int, int] = (0, 0)\nknown = found is not UNKNOWN"]),
     ],
 )
