@@ -32,7 +32,6 @@ from trident.core.config.schema import ModelConfig
 from trident.core.cuda import gpu_ids
 from trident.core.errors import BackendFailed, ServerError
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import Array
 from trident.core.scheduling.instance import run_once
 
@@ -265,8 +264,8 @@ def promises(
 
 @dataclass(frozen=True, slots=True)
 class Executions:
-    """`times` are seconds of an execution by the number of its requests. `mixed_s` are those of batches
-    of mixed sizes, one after the other, or 0. `answers` are those to some requests, by the names of the outputs."""
+    """`times` are seconds of an execution by the number of its requests. `mixed_s` are those of batches of mixed sizes,
+    one after the other, or 0. `answers` are those to some requests, by the names of the outputs."""
 
     times: Mapping[int, float]
     mixed_s: float
@@ -292,12 +291,16 @@ def most_difference(way: Candidate) -> float:
 
 
 def _difference(own: Array, other: Array) -> float:
-    if own.shape != other.shape or own.dtype.kind != "f":
-        return 0.0 if np.array_equal(own, other) else math.inf
+    is_float = own.dtype.kind == "f"
+    if np.array_equal(own, other, equal_nan=is_float):
+        return 0.0
+    if own.shape != other.shape or not is_float:
+        return math.inf
     if own.ndim in (1, 2) and own.shape[-1] > 1 and not np.array_equal(own.argmax(-1), other.argmax(-1)):
         return math.inf
-    distance = float(np.abs(own.astype(float) - other.astype(float)).max(initial=0.0))
-    return distance and distance / float(np.abs(own.astype(float)).max())
+    distance = float(np.abs(own.astype(float) - other.astype(float)).max())
+    largest = float(np.abs(own.astype(float)).max())
+    return distance / largest if math.isfinite(distance) and largest else math.inf
 
 
 def execute(
@@ -352,11 +355,6 @@ def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, long
     tensors = [[InputTensor(name, datatype, array.shape, array) for name, datatype, array in row] for row in rows]
     items = rows[0][0][2].shape[0] if may_batch(config) else 1
 
-    def run(instance: BackendInstance, requests: Sequence[InferenceRequest]) -> list[list[OutputTensor]]:
-        """As the batcher does: only requests of one shape go together."""
-        alike = [list(group) for _, group in groupby(requests, key=lambda request: check(request)[1])]
-        return [answer for group in alike for answer in run_once(instance, group, check)]
-
     def several(instance: BackendInstance, batches: Sequence[Sequence[InferenceRequest]]) -> list[float]:
         """Seconds of all batches, several times."""
         taken: list[float] = []
@@ -364,7 +362,7 @@ def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, long
         while ended < begun + _LONG_ENOUGH_S or (len(taken) < _LEAST and ended < begun + _TOO_LONG_S):
             at = time.perf_counter()
             for requests in batches:
-                run(instance, requests)
+                run_once(instance, requests, check)
             ended = time.perf_counter()
             taken.append(ended - at)
         return taken[1:] or taken  # the first may have to allocate
@@ -372,10 +370,14 @@ def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, long
     def requests_of(size: int, first: int = 0) -> list[InferenceRequest]:
         return [InferenceRequest(spec.name, tensors[at % len(tensors)]) for at in range(first, first + size)]
 
+    def batches_of(requests: Sequence[InferenceRequest]) -> list[list[InferenceRequest]]:
+        """As the batcher does: only requests of one shape go together."""
+        return [list(group) for _, group in groupby(requests, key=lambda request: check(request)[1])]
+
     def mixed() -> Iterator[list[InferenceRequest]]:
         random = np.random.default_rng(0)
         for size in random.integers(1, most, _MIXED, endpoint=True):
-            yield requests_of(size, int(random.integers(len(tensors))))
+            yield from batches_of(requests_of(size, int(random.integers(len(tensors)))))
 
     times: dict[int, float] = {}
     with ThreadPoolExecutor(len(instances)) as pool:
@@ -388,7 +390,7 @@ def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, long
             expected_s = size * min((taken_s / each for each, taken_s in times.items()), default=0.0)
             if expected_s > _HOPELESS * longest_s or (size > 1 and size * items > config.max_batch_size):
                 break
-            times[size] = seconds([requests_of(size)])
+            times[size] = seconds(batches_of(requests_of(size)))
         mixed_s = seconds(list(mixed())) if most else 0.0
     answers: list[dict[str, Array]] = []
     begun = time.perf_counter()

@@ -98,7 +98,9 @@ def test_lower_precisions_are_those_that_a_configuration_can_ask_for(
         ([[1.0, 4.0]], [[1.1, 4.0]], 0.025),
         ([[1.0, 1.001]], [[1.001, 1.0]], math.inf),  # another class
         ([[[1.0, 1.001]]], [[[1.001, 1.0]]], 0.001 / 1.001),
-        ([0.0], [0.0], 0.0),
+        ([0.0, math.nan], [0.0, math.nan], 0.0),
+        ([1.0], [math.nan], math.inf),
+        ([0.0], [0.1], math.inf),
         ([3, 4], [3, 5], math.inf),
     ],
 )
