@@ -51,7 +51,7 @@ gs://bucket/key or as://account/container/key. These are recognised, by what is 
 Exits with status 1 if the model does not load, fails, or answers otherwise than the original.
 """
 _INIT = """\
-Usage: trident init [--repository=models] NAME
+Usage: trident init [options] NAME
 
 Writes a Python model called NAME: model.py, config.pbtxt and a golden request. It serves as it stands, and with
 `trident serve models --reload` each change of it within a second.
@@ -144,7 +144,7 @@ Prints a script by which the shell completes the commands, options and values of
 # Of each command its text, and where its options are in app/commands.
 _TEXTS = {
     "import": (_IMPORT, "import_model.ACCEPTED"),
-    "init": (_INIT, ""),
+    "init": (_INIT, "init.ACCEPTED"),
     "validate": (_VALIDATE, "validate.ACCEPTED"),
     "doctor": (_DOCTOR, ""),
     "request": (_REQUEST, "request.ACCEPTED"),

@@ -139,8 +139,10 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 def test_every_command_and_option_of_serve_is_completed() -> None:
     assert {each.name.partition(" ")[0] for each in completion.COMMANDS} == {"", *cli.COMMANDS}
-    (serve,) = (each for each in completion.COMMANDS if each.name == "serve")
+    offered = {each.name: {option.flag for option in each.options} for each in completion.COMMANDS}
     expected = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag}
-    assert {each.flag for each in serve.options} == expected | {"help"}
+    assert offered["serve"] == expected | {"help"}
+    assert (offered["init"], offered["trace"]) == ({"repository", "help"}, {"request", "slowest", "help"})
+    assert offered["emulate"] > offered["emulate vertex"] > {"env", "help"}
     assert completion.outline(SERVER_OPTIONS["repository_poll_secs"]) == "Seconds between two polls"
     assert all(completion.outline(each) for each in UNUSED_OPTIONS)

@@ -9,40 +9,28 @@ import re
 import shlex
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import Descriptor
-from werkzeug.serving import make_server
 
+import trident
 from docs.lists import OPTION_NOTES, metric_rows
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
 from tests.unit.docs.test_troubleshooting import in_source, rows
 from trident.adapters.common.options import Option
-from trident.app.commands import bench as bench_command
-from trident.app.commands import import_model as import_command
-from trident.app.commands import init as init_command
-from trident.app.commands import overview
-from trident.app.commands import request as request_command
-from trident.app.commands import trace as trace_command
-from trident.app.commands import tune as tune_command
 from trident.app.commands.bench import long_options
 from trident.app.commands.validate import read_validate_options
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.reading import read_settings, with_repositories
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.sources import CommandLine
+from trident.app.settings.usage import options_of
 from trident.core.backends.cpu_budget import plan_threads
 from trident.core.backends.onnxruntime.providers import tensorrt_options
 from trident.core.config.schema import ModelConfig
-from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http.application import V2Application
-from trident.core.http.front_end import HttpOptions
 
 TRITON = (ROOT / "docs" / "coming-from-triton.md").read_text()
 TUNING = (ROOT / "docs" / "tuning.md").read_text()
@@ -122,18 +110,6 @@ def test_the_table_of_options_knows_tritons_and_its_notes() -> None:
     assert OPTION_NOTES.keys() <= TRITONS
 
 
-OF_SERVERS = {
-    "import": import_command.ACCEPTED,
-    "init": init_command.ACCEPTED,
-    "trace": trace_command.ACCEPTED,
-    "request": request_command.ACCEPTED,
-    "status": overview.STATUS_OPTIONS,
-    "top": overview.TOP_OPTIONS,
-    "bench": bench_command.ACCEPTED,
-    "tune": tune_command.ACCEPTED,
-}
-
-
 def test_the_product_understands_every_command_of_the_guides() -> None:
     written = (command for page in GUIDES for command in commands(page))
     found = [command for command in written if not any(word.startswith("--help") for word in command)]
@@ -147,8 +123,8 @@ def test_the_product_understands_every_command_of_the_guides() -> None:
             )
         elif command == "validate":
             read_validate_options(arguments)
-        elif command in OF_SERVERS:
-            CommandLine(OF_SERVERS[command]).split(long_options(arguments) if command == "bench" else arguments)
+        elif command != "emulate" and (options := options_of(command)):
+            CommandLine(options).split(long_options(arguments) if command == "bench" else arguments)
         elif command == "openapi":
             read_settings([each for each in arguments if each.startswith("-")], {}, needs_repository=False)
         else:
@@ -162,22 +138,6 @@ def test_missing_features_answer_with_the_texts_on_the_page() -> None:
     assert [text for text in texts if not in_source(text)] == []
 
 
-@contextmanager
-def served(repository: Path) -> Iterator[str]:
-    """Serve `repository`; the value is the server's address."""
-    with serving(repository) as engine:
-        application = V2Application(engine, HttpOptions(), ThreadBridge())
-        server = make_server("127.0.0.1", 0, application, threaded=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join(LIMIT_S)
-            server.server_close()
-
-
 @pytest.mark.slow
 def test_the_script_turns_answers_into_golden_requests(tmp_path: Path) -> None:
     script = re.search(r"^```python\n(.*?)^```$", TRITON, re.MULTILINE | re.DOTALL)
@@ -188,8 +148,8 @@ def test_the_script_turns_answers_into_golden_requests(tmp_path: Path) -> None:
     row = ", ".join(map(str, range(16)))
     inputs = [f'{{"name": "INPUT{n}", "datatype": "INT32", "shape": [1, 16], "data": [{row}]}}' for n in range(2)]
     (tmp_path / "sixteen.json").write_text(f'{{"inputs": [{", ".join(inputs)}]}}')
-    with served(models) as address:
-        arguments = [str(tmp_path / "golden.py"), address, str(models / "simple"), str(tmp_path / "sixteen.json")]
+    with trident.Server(models) as server, server.serve() as ports:
+        arguments = [str(tmp_path / "golden.py"), ports.url, str(models / "simple"), str(tmp_path / "sixteen.json")]
         subprocess.run([sys.executable, *arguments], check=True, timeout=LIMIT_S)
     golden = models / "simple" / "golden" / "sixteen.json"
     with serving(models) as engine:
@@ -239,7 +199,7 @@ def known(text: str) -> bool:
     if text.startswith("rate("):
         return set(re.findall(r"\b(?:nv|trident|flask)_\w+", text)) <= METRICS
     if text.startswith("--"):
-        measuring = {each.flag for each in (*bench_command.ACCEPTED, *tune_command.ACCEPTED)}
+        measuring = {each.flag for each in (*options_of("bench"), *options_of("tune"))}
         return text.removeprefix("--").partition("=")[0] in measuring or is_option(text)
     if text.startswith("thread plan: "):
         return text == f"thread plan: {plan_threads(8, 2)}"
