@@ -247,12 +247,20 @@ class Bench:
         config = replace(way, batch=batch or way.batch).apply(self._complete)
         version = max(int(each.name) for each in self.folder.iterdir() if each.name.isdecimal())
         try:
-            seen = execute(self.folder, config, version, self._requests, self.objective.target_ms / 1e3, most)
+            seen = execute(
+                self.folder,
+                config,
+                version,
+                self._requests,
+                self.objective.target_ms / 1e3,
+                most=most,
+                compared=way.answers not in self.differences,
+            )
         except ServerError as error:
             reason = error.message.splitlines()[0][:200]
         else:
             self._own = self._own or seen
-            difference = self.differences[way.answers] = seen.difference(self._own)
+            difference = self.differences.setdefault(way.answers, seen.difference(self._own))
             is_near = difference <= most_difference(way)
             if is_near and (beside is None or seen.is_faster(beside, _WORTH)):
                 return seen

@@ -304,17 +304,24 @@ def _difference(own: Array, other: Array) -> float:
 
 
 def execute(
-    folder: Path, config: ModelConfig, version: int, inputs: Sequence[Inputs], target_s: float, most: int = 0
+    folder: Path,
+    config: ModelConfig,
+    version: int,
+    inputs: Sequence[Inputs],
+    target_s: float,
+    *,
+    most: int = 0,
+    compared: bool = True,
 ) -> Executions:
     """What a few executions of all instances at the same time show, in a process of their own.
 
     `config` is complete. Batches that take much more than the target allows are left out. With `most` the batches are
-    also of mixed sizes, up to so many requests. Raises ServerError.
+    also of mixed sizes, up to so many requests. Without `compared` there are no answers. Raises ServerError.
     """
     context = multiprocessing.get_context("forkserver")
     rows = [[(each.name, each.datatype.name, each.array) for each in tensors] for tensors in inputs]
     ours, theirs = context.Pipe(duplex=False)
-    given = (theirs, folder, config.SerializeToString(), version, rows, _SHARE * target_s, most)
+    given = (theirs, folder, config.SerializeToString(), version, rows, _SHARE * target_s, most, _COMPARED * compared)
     process = context.Process(target=_report, args=given, daemon=True)
     process.start()
     theirs.close()
@@ -334,18 +341,27 @@ _Rows = Sequence[Sequence[tuple[str, str, Array]]]
 
 
 def _report(
-    pipe: Connection, folder: Path, config: bytes, version: int, rows: _Rows, longest_s: float, most: int
+    pipe: Connection,
+    folder: Path,
+    config: bytes,
+    version: int,
+    rows: _Rows,
+    longest_s: float,
+    most: int,
+    compared: int,
 ) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
     try:
-        pipe.send(_measured(folder, ModelConfig.FromString(config), version, rows, longest_s, most))
+        pipe.send(_measured(folder, ModelConfig.FromString(config), version, rows, longest_s, most, compared))
     except ServerError as error:
         pipe.send(error.message)
 
 
-def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, longest_s: float, most: int) -> Executions:
+def _measured(
+    folder: Path, config: ModelConfig, version: int, rows: _Rows, longest_s: float, most: int, compared: int
+) -> Executions:
     spec = resolve_model_spec(config, version, {})
     placed = placements(config)
     backend = BackendRegistry({"": {}}, gpu_ids=gpu_ids()).find(config)
@@ -394,7 +410,7 @@ def _measured(folder: Path, config: ModelConfig, version: int, rows: _Rows, long
         mixed_s = seconds(list(mixed())) if most else 0.0
     answers: list[dict[str, Array]] = []
     begun = time.perf_counter()
-    while len(answers) < min(len(tensors), _COMPARED) and time.perf_counter() < begun + _TOO_LONG_S:
+    while len(answers) < min(len(tensors), compared) and time.perf_counter() < begun + _TOO_LONG_S:
         (outputs,) = run_once(instances[0], requests_of(1, len(answers)), check)
         answers.append({each.name: np.array(each.array) for each in outputs})
     return Executions(times, mixed_s, answers)
