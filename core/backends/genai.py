@@ -18,7 +18,7 @@ from typing import Any
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.parameters import at_least_one, parameters_of
-from trident.core.backends.python.backend import PythonBackend
+from trident.core.backends.python.backend import PythonBackend, names_python
 from trident.core.backends.registry import check_installed
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.problem import ModelSignature, TensorSignature, is_plain
@@ -29,8 +29,6 @@ from trident.core.observability.hardware import host_memory
 _STUB = Path(__file__).with_name("stub_models") / "genai_model.py"
 _FRAMEWORK = "onnxruntime_genai"
 _GPU_PACKAGE = "onnxruntime-genai-cuda"
-# The parameter that names another Python than the server's, which may have the library.
-_ENVIRONMENT = "EXECUTION_ENV_PATH"
 
 # The names of Triton's models for vLLM.
 _INPUTS = (
@@ -78,7 +76,7 @@ class GenaiBackend:
         """Raise a ServerError for limits that have no meaning."""
         for name in (*_LIMITS, _CACHE_TOKENS, _THREADS):
             _limit(config, name)
-        if _ENVIRONMENT not in parameters_of(config):
+        if not names_python(config):
             check_installed(_FRAMEWORK, "genai", config.name)
 
     def load(self, context: LoadContext) -> BackendModel:

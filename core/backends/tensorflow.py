@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.model_files import content_hint, message_classes, path_of_model, written_by
 from trident.core.backends.parameters import field_of, parameters_of
-from trident.core.backends.python.backend import PythonBackend
+from trident.core.backends.python.backend import PythonBackend, names_python
 from trident.core.backends.registry import is_installed
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig, copy_of
@@ -28,8 +28,6 @@ from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 _log = logging.getLogger("trident.backends")
 
 _FILE = Path(__file__).with_name("stub_models") / "tensorflow_model.py"
-# The parameter that names another Python than the server's, which may have TensorFlow.
-_ENVIRONMENT = "EXECUTION_ENV_PATH"
 _NOT_NEGATIVE = ("TF_NUM_INTRA_THREADS", "TF_NUM_INTER_THREADS")
 _POSITIVE = ("MAX_SESSION_SHARE_COUNT",)
 
@@ -65,8 +63,12 @@ class TensorFlowBackend:
                         hint=f"'{text}' is not",
                         field=field_of(name),
                     )
-        if _ENVIRONMENT not in parameters_of(config) and not is_installed("tensorflow"):
-            _check_openvino(config.name)
+        if not (_has_tensorflow(config) or is_installed("openvino")):
+            raise NotInstalled(
+                f"failed to load model '{config.name}': TensorFlow is not installed",
+                hint="install it: pip install 'trident-inference[tensorflow]'; or OpenVINO, which is a tenth of its "
+                "size and reads most models: pip install 'trident-inference[openvino]'",
+            )
 
     def load(self, context: LoadContext) -> BackendModel:
         """Load one version: a process for each instance, or OpenVINO without TensorFlow. Raises a ServerError."""
@@ -79,43 +81,29 @@ class TensorFlowBackend:
             problems = validate_against_signature(config, signature, config.name)
             if problems:
                 raise InvalidModelConfig(problems)
-        if _ENVIRONMENT in parameters_of(config) or is_installed("tensorflow"):
+        if _has_tensorflow(config):
             return self._processes.load(context)
-        return _by_openvino(context)
+        return _load_with_openvino(context, path)
 
 
-def _by_openvino(context: LoadContext) -> BackendModel:
-    """The version as OpenVINO reads it."""
-    name = context.config.name
-    path = model_path(context.path, context.config)
+def _has_tensorflow(config: ModelConfig) -> bool:
+    return names_python(config) or is_installed("tensorflow")
+
+
+def _load_with_openvino(context: LoadContext, path: Path) -> BackendModel:
     from trident.core.backends.openvino.backend import OpenVinoBackend
 
-    _log.info("TensorFlow is not installed: OpenVINO runs model '%s'", name)
+    _log.info("TensorFlow is not installed: OpenVINO runs model '%s'", context.config.name)
+    config = copy_of(context.config)
+    config.default_model_filename = path.name  # which OpenVINO would not guess
     try:
-        return OpenVinoBackend().load(replace(context, config=_with_file(context)))
+        return OpenVinoBackend().load(replace(context, config=config))
     except ModelLoadFailed as error:
         raise ModelLoadFailed(
             error.message,
             hint=f"'{path.name}'{written_by(path)} cannot be run by OpenVINO; install TensorFlow: "
             "pip install 'trident-inference[tensorflow]'",
         ) from error
-
-
-def _check_openvino(model: str) -> None:
-    """Raise NotInstalled if OpenVINO, which stands in for TensorFlow, is missing as well."""
-    if not is_installed("openvino"):
-        raise NotInstalled(
-            f"failed to load model '{model}': TensorFlow is not installed",
-            hint="install it: pip install 'trident-inference[tensorflow]'; or OpenVINO, which is a tenth of its size "
-            "and reads most models: pip install 'trident-inference[openvino]'",
-        )
-
-
-def _with_file(context: LoadContext) -> ModelConfig:
-    """The configuration with the name of the file, which OpenVINO would not guess."""
-    config = copy_of(context.config)
-    config.default_model_filename = model_path(context.path, config).name
-    return config
 
 
 # The files, which are read without TensorFlow. Source: docs/spec/framework-backends.md sections 6.1 and 6.4.

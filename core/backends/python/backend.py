@@ -18,7 +18,7 @@ from trident.core.backends.backend import LoadContext
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.backends.python.batches import OutputCheck
 from trident.core.backends.python.channel import FileWatcher, StubGone
-from trident.core.backends.python.environment import EnvironmentSettings, prepare
+from trident.core.backends.python.environment import PATH_PARAMETER, EnvironmentSettings, prepare
 from trident.core.backends.python.instance import PythonModel
 from trident.core.backends.python.process import MEMORY_SIZE, LaunchPlan, ModelLimits, ModelProcess
 from trident.core.config.parse import config_json, parse_config_override
@@ -205,6 +205,11 @@ class PythonBackend:
 _PLAIN_CLASS = re.compile(rb"^class\s+TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
 _METHOD = b"auto_complete_config"
 _COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
+
+
+def names_python(config: ModelConfig) -> bool:
+    """Whether the model runs in another Python than the server's, which may have what the server lacks."""
+    return PATH_PARAMETER in parameters_of(config)
 
 
 def may_complete(file: Path) -> bool:

@@ -20,8 +20,7 @@ from typing import Any
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.model_files import content_hint, path_of_model
-from trident.core.backends.parameters import parameters_of
-from trident.core.backends.python.backend import PythonBackend
+from trident.core.backends.python.backend import PythonBackend, names_python
 from trident.core.backends.pytorch.torch_script import check_archive, check_script, module_path
 from trident.core.backends.registry import check_installed, importing
 from trident.core.backends.stub_models.torch_places import named_leaves, places
@@ -36,10 +35,6 @@ _log = logging.getLogger("trident.backends")
 _STUB_MODELS = Path(__file__).parents[1] / "stub_models"
 _PACKAGES = "torch_aoti"
 _MODULE = "model.py"
-# The parameter that names another Python than the server's, which may have PyTorch.
-_ENVIRONMENT = "EXECUTION_ENV_PATH"
-
-
 # In the module that PyTorch's build writes: a version, or None.
 _CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]", re.MULTILINE)
 
@@ -87,7 +82,7 @@ class PyTorchBackend:
         way = _way(config)
         if way == "archive":
             check_script(config)
-        if way == "archive" or _ENVIRONMENT not in parameters_of(config):
+        if way == "archive" or not names_python(config):
             check_installed("torch", "pytorch", config.name)
 
     def load(self, context: LoadContext) -> BackendModel:

@@ -128,8 +128,8 @@ class ModelHost:
         return responses
 
     def is_rescheduled(self, request: InferenceRequest) -> bool:
-        """Whether the model gave the request back, to be queued again (section 4.8), instead of ending it."""
-        return _is_given_back(request)
+        """Whether the model gave the request back, to be queued again (section 4.8), and has not ended it after all."""
+        return request._release_flags == RELEASE_RESCHEDULE and request._sender is CLOSED_SENDER
 
     def is_ready(self) -> bool:
         """The answer of the model's `is_ready`; true if it has none. Any thread. Raises ModelFailed with the reason."""
@@ -215,7 +215,8 @@ class ModelHost:
         outcomes: list[InferenceResponse | None] = []
         for request, answer in zip(requests, kept):
             was = _close(request)
-            is_open = was is SenderState.OPEN or _take_back(request)
+            is_open = was is SenderState.OPEN or self.is_rescheduled(request)
+            request._release_flags = RELEASE_ALL
             outcomes.append(failure if answer or is_open else None)
             if was is SenderState.ANSWERED:
                 current().send(request._number, None, True)
@@ -259,18 +260,6 @@ def _leave_open(request: InferenceRequest, how: str) -> None:
         sender._unused = how
     if request._release_flags == RELEASE_RESCHEDULE and sender._close() is not SenderState.CLOSED:
         request._sender = CLOSED_SENDER
-
-
-def _is_given_back(request: InferenceRequest) -> bool:
-    """Whether the model gave `request` back, and has not ended it after all."""
-    return request._release_flags == RELEASE_RESCHEDULE and request._sender is CLOSED_SENDER
-
-
-def _take_back(request: InferenceRequest) -> bool:
-    """Let the model have `request` again, if it gave it back. Returns whether it did."""
-    was_given_back = _is_given_back(request)
-    request._release_flags = RELEASE_ALL
-    return was_given_back
 
 
 def _answer_through(sender: InferenceResponseSender) -> None:

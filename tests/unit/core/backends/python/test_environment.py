@@ -21,6 +21,8 @@ from trident.core.backends.python.process import ModelLimits
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable, ServerError
 
+pytestmark = pytest.mark.slow
+
 # As conda-pack's script finds its folder and runs the scripts of packages.
 _ACTIVATE = """\
 folder="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -50,14 +52,6 @@ def archive_of(folder: Path, path: Path) -> Path:
         for member in sorted(folder.iterdir()):
             tar.add(member, member.name)
     return path
-
-
-def virtual_environment(folder: Path, *, numpy: bool = True) -> Path:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    if numpy:
-        (packages,) = folder.glob("lib/python*/site-packages")
-        (packages / "numpy.py").write_text(f'__version__ = "{FAKE_NUMPY}"\n')
-    return folder
 
 
 def wheel(folder: Path, name: str, version: str, code: str = "") -> Path:
@@ -172,9 +166,6 @@ def test_a_cache_that_others_can_write_to_is_refused(archive: Path, cache: Path)
         extracted(archive, cache)
 
 
-pytestmark = pytest.mark.slow
-
-
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheels")
@@ -238,7 +229,6 @@ def path_of(text: object) -> dict[str, str]:
 
 
 # The path must reach bash as it is, whatever it contains.
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["two words", "$(touch stolen)", "-e"])
 def test_a_folder_of_conda_is_activated(
     model: Path, settings: EnvironmentSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -256,7 +246,6 @@ def test_a_folder_of_conda_is_activated(
     assert run(environment, "import os; print(os.environ['CONDA_PREFIX'])") == str(folder)
 
 
-@pytest.mark.slow
 def test_an_archive_beside_the_model(model: Path, settings: EnvironmentSettings, tmp_path: Path) -> None:
     archive_of(conda_folder(tmp_path / "made"), model / "env.tar.gz")
     environment = prepare(model, path_of("$$TRITON_MODEL_DIRECTORY/env.tar.gz"), settings)
@@ -307,7 +296,8 @@ def test_an_environment_without_an_interpreter_is_refused(
 def test_an_environment_without_numpy_is_refused_with_the_cure(
     model: Path, settings: EnvironmentSettings, tmp_path: Path
 ) -> None:
-    folder = virtual_environment(tmp_path / "env", numpy=False)
+    folder = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     with pytest.raises(ModelLoadFailed) as raised:
         prepare(model, path_of(folder), settings)
     assert "cannot run models" in raised.value.message
@@ -315,31 +305,29 @@ def test_an_environment_without_numpy_is_refused_with_the_cure(
     assert "add numpy to requirements.txt" in (raised.value.hint or "")
 
 
-@pytest.mark.parametrize("value", ["no", "NO", "false", "0"])
-def test_requirements_are_not_installed_if_the_model_says_so(
-    model: Path, settings: EnvironmentSettings, value: str
+@pytest.mark.parametrize(
+    ("parameters", "setting"),
+    [
+        ({"INSTALL_REQUIREMENTS": "NO"}, "true"),
+        ({"INSTALL_REQUIREMENTS": "0"}, "true"),
+        ({"INSTALL_REQUIREMENTS": "no"}, "cached"),
+        ({}, "false"),
+    ],
+)
+def test_requirements_are_not_installed_if_the_model_or_the_server_says_so(
+    model: Path, cache: Path, parameters: dict[str, str], setting: str
 ) -> None:
     (model / "requirements.txt").write_text("ghost\n")
-    assert prepare(model, {"INSTALL_REQUIREMENTS": value}, settings) == StubEnvironment(sys.executable)
+    settings = EnvironmentSettings.read({"install-requirements": setting, "environment-cache-directory": str(cache)})
+    assert prepare(model, parameters, settings) == StubEnvironment(sys.executable)
 
 
-def test_requirements_are_not_installed_if_the_server_says_so(model: Path, tmp_path: Path) -> None:
+def test_requirements_that_are_not_installed_yet_may_be_left_so(model: Path, cache: Path) -> None:
     (model / "requirements.txt").write_text("ghost\n")
-    settings = EnvironmentSettings.read(
-        {"install-requirements": "false", "environment-cache-directory": str(tmp_path / "cache")}
-    )
-    assert prepare(model, {}, settings) == StubEnvironment(sys.executable)
-
-
-def test_requirements_that_are_not_installed_yet_may_be_left_so(model: Path, tmp_path: Path) -> None:
-    (model / "requirements.txt").write_text("ghost\n")
-    settings = EnvironmentSettings.read(
-        {"install-requirements": "cached", "environment-cache-directory": str(tmp_path / "cache")}
-    )
+    settings = EnvironmentSettings.read({"install-requirements": "cached", "environment-cache-directory": str(cache)})
     with pytest.raises(NotInstalled, match=r"requirements\.txt' is not installed"):
         prepare(model, {}, settings)
-    assert not (tmp_path / "cache").exists()
-    assert prepare(model, {"INSTALL_REQUIREMENTS": "no"}, settings) == StubEnvironment(sys.executable)
+    assert not cache.exists()
 
 
 def test_a_value_that_is_neither_yes_nor_no_is_refused(model: Path, settings: EnvironmentSettings) -> None:
