@@ -35,6 +35,11 @@ def spec_of(config: ModelConfig) -> ModelSpec:
     return resolve_model_spec(config, 1, {})
 
 
+def parameter(name: str, value: object) -> str:
+    """A parameter of a configuration."""
+    return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
+
+
 def tensor_text(side: str, name: str, datatype: str, dims: Sequence[int], more: str = "") -> str:
     data_type = BY_NAME[datatype].config_name
     return f'{side} {{ name: "{name}" data_type: {data_type} dims: {list(dims)} {more} }}\n'

@@ -13,7 +13,7 @@ import pytest
 import treelite
 import xgboost
 
-from tests.unit.backend_serving import config_of, serving_version
+from tests.unit.backend_serving import config_of, parameter, serving_version
 from trident.core.backends.fil import FilBackend, TreePrediction
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.schema import ModelConfig
@@ -90,11 +90,7 @@ SAVED: dict[str, Callable[[str], Trained]] = {
 def tree_config(model_type: str, dims: int, more: str = "", features: int = FEATURES) -> ModelConfig:
     parameters = {"model_type": model_type, "is_classifier": "false"}
     given = dict(pair.split("=") for pair in more.split())
-    text = "".join(
-        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
-        for key, value in {**parameters, **given}.items()
-        if value
-    )
+    text = "".join(parameter(*each) for each in {**parameters, **given}.items() if each[1])
     return config_of(
         "max_batch_size: 512\n"
         f'input {{ name: "input__0" data_type: TYPE_FP32 dims: [{features}] }}\n'

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import ON_CPU, Serving, config_of, spec_of, tensor_text
+from tests.unit.backend_serving import ON_CPU, Serving, config_of, parameter, spec_of, tensor_text
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
 from trident.core.backends.backend import LoadContext
 from trident.core.backends.in_process import InProcessModel
@@ -89,10 +89,7 @@ def test_run_options_are_tried_at_load(
     model: onnx.ModelProto, value: str, arena: bool, problem: str, tmp_path: Path
 ) -> None:
     version = onnx_models.write_version(model, tmp_path, "model")
-    text = "".join(
-        f'parameters {{ key: "{key}" value {{ string_value: "{each}" }} }}\n'
-        for key, each in (("memory.enable_memory_arena_shrinkage", value), ("enable_mem_arena", arena))
-    )
+    text = parameter("memory.enable_memory_arena_shrinkage", value) + parameter("enable_mem_arena", arena)
     with pytest.raises(ConfigInvalid, match=problem) if problem else nullcontext() as caught:
         OnnxRuntimeBackend().inspect(version, config_of(text))
     if caught is not None:
@@ -118,7 +115,7 @@ def test_onnx_runtime_accepts_every_option(tmp_path: Path) -> None:
         "unknown": "1",
     }
     text = add_sub_config() + "optimization { graph { level: 1 } }\n"
-    text += "".join(f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}\n' for k, v in parameters.items())
+    text += "".join(parameter(*each) for each in parameters.items())
     with serving(onnx_models.add_sub(), text, tmp_path) as model:
         ones = np.ones((1, 16), np.int32)
         assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import config_of
+from tests.unit.backend_serving import config_of, parameter
 from trident.core.backends.cpu_budget import Spinning
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.backends.onnxruntime.session import (
@@ -24,7 +24,7 @@ from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, O
 
 
 def settings(*parameters: tuple[str, str], threads: int = 0, **backend: str) -> SessionSettings:
-    text = "".join(f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}' for k, v in parameters)
+    text = "".join(parameter(*each) for each in parameters)
     return session_settings(config_of(text), {k.replace("_", "-"): v for k, v in backend.items()}, threads=threads)
 
 
@@ -82,7 +82,7 @@ def test_threads_spin_as_planned_unless_the_model_says_otherwise(
 ) -> None:
     own = "session.intra_op.allow_spinning"
     assert session_settings(config_of(""), {}, spinning=spinning).session_entries == {own: intra_op, **more}
-    config = config_of(f'parameters {{ key: "{own}" value {{ string_value: "0" }} }}')
+    config = config_of(parameter(own, "0"))
     assert session_settings(config, {}, spinning=spinning).session_entries == {own: "0", **more}
 
 

@@ -14,7 +14,7 @@ import pytest
 from openvino import opset13
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import Serving, config_of, serving_version, tensor_text
+from tests.unit.backend_serving import Serving, config_of, parameter, serving_version, tensor_text
 from trident.core.backends.openvino.backend import OpenVinoBackend
 from trident.core.backends.openvino.compiler import has_bounded_graph
 from trident.core.config.autocomplete import auto_complete
@@ -74,10 +74,6 @@ def ov_config(
     text += "".join(tensor_text("input", name, datatype, dims) for name in inputs)
     text += "".join(tensor_text("output", name, datatype, dims) for name in outputs)
     return config_of(text + more, backend="openvino")
-
-
-def parameter(name: str, value: str) -> str:
-    return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.backend_serving import config_of
+from tests.unit.backend_serving import config_of, parameter
 from trident.core.backends.python.backend import PythonBackend, PythonSettings, may_complete
 from trident.core.backends.python.environment import EnvironmentSettings, StubEnvironment, extracted, prepare
 from trident.core.backends.python.process import ModelLimits
@@ -401,8 +401,8 @@ def check_and_complete(version: Path, config: ModelConfig) -> None:
     [
         ('default_model_filename: "other.py"', "Python model file not found in '"),
         ('default_model_filename: "model.txt"', r"Model name must end with '\.py'. Model name provided: 'model.txt'"),
-        ('parameters { key: "EXECUTION_LIMIT_SECONDS" value { string_value: "soon" } }', "must be a number above 0"),
-        ('parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "maybe" } }', "Incorrect value for "),
+        (parameter("EXECUTION_LIMIT_SECONDS", "soon"), "must be a number above 0"),
+        (parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "maybe"), "Incorrect value for "),
     ],
 )
 def test_what_a_configuration_may_not_say(text: str, reason: str, tmp_path: Path) -> None:

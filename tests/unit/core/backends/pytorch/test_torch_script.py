@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.backend_serving import config_of, serving_version, spec_of, strings, tensor_text
+from tests.unit.backend_serving import config_of, parameter, serving_version, spec_of, strings, tensor_text
 from trident.core.backends.backend import LoadContext
 from trident.core.backends.pytorch.backend import PyTorchBackend
 from trident.core.backends.pytorch.script_model import is_poison
@@ -122,10 +122,6 @@ def torch_config(
     text += "".join(tensor_text("input", name, datatype, dims) for name, dims in inputs.items())
     text += "".join(tensor_text("output", name, datatype, dims) for name, dims in outputs.items())
     return config_of(text, backend="pytorch")
-
-
-def parameter(name: str, value: str) -> str:
-    return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
 
 
 ONE = torch_config({"x": [-1]}, {"y": [-1]})

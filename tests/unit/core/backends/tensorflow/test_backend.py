@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.backend_serving import ON_CPU, config_of, serving_version, spec_of
+from tests.unit.backend_serving import ON_CPU, config_of, parameter, serving_version, spec_of
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_graph, write_saved_model
 from trident.core.backends import registry as framework
 from trident.core.backends.backend import LoadContext
@@ -29,10 +29,6 @@ GRAPH = (
 
 def tf_config(text: str) -> ModelConfig:
     return config_of(text, backend="tensorflow")
-
-
-def parameter(name: str, value: str) -> str:
-    return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
 
 
 @pytest.fixture

@@ -27,15 +27,11 @@ from tests.hub_folders import (
     vectors_of,
     write_folder,
 )
-from tests.unit.backend_serving import Serving, config_of, serving_version, strings
+from tests.unit.backend_serving import Serving, config_of, parameter, serving_version, strings
 from trident.core.backends.text.backend import TextBackend, groups
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, ServerError
 from trident.core.inference.tensors import Array
-
-
-def parameter(key: str, value: str) -> str:
-    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
 
 def completed(folder: Path, text: str = "") -> tuple[TextBackend, ModelConfig]:
