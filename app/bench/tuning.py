@@ -261,10 +261,11 @@ class Bench:
         else:
             self._own = self._own or seen
             difference = self.differences.setdefault(way.answers, seen.difference(self._own))
-            is_near = difference <= most_difference(way)
+            allowed = most_difference(way)
+            is_near = difference <= allowed
             if is_near and (beside is None or seen.is_faster(beside, _WORTH)):
                 return seen
-            reason = "executions take as long" if is_near else differs(difference)
+            reason = "executions take as long" if is_near else differs(difference, allowed)
         self.trials[way] = Trial(way, error=reason)
         return None
 
@@ -500,14 +501,15 @@ def reasons(bench: Bench, chosen: Trial) -> Iterator[str]:
             continue
         shown = "; ".join(f"{value}: {outcome(trial, objective)}" for value, trial in others.items())
         given = "as it was" if own in ("", 0) else own
-        yield f"{title} {given}: {outcome(chosen, objective)}" + (f"; the best with {shown}" if shown else "")
+        yield f"{title} {given}: {outcome(chosen, objective)}" + (f"; with {shown}" if shown else "")
 
 
-def differs(share: float) -> str:
+def differs(share: float, allowed: float = 0.0) -> str:
     """How the answers of a way are beside those of the model as it is."""
     if share == math.inf:
-        return "answers another class, number or text than the model as it is"
-    return f"its answers differ by at most {100 * share:.2g} % of the largest number of the output"
+        return "some answers have another class, number or text"
+    more = f", more than {100 * allowed:g} %" if allowed else ""
+    return f"its answers differ by up to {100 * share:.2g} % of the largest number of the output{more}"
 
 
 def outcome(trial: Trial, objective: Objective) -> str:

@@ -156,7 +156,9 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
     objective = bench.objective
     before = bench.trials[AS_IT_IS]
     chosen = bench.chosen()
-    best, *others = [trial for trial in bench.ranked() if trial is not before and trial.raced] or [before]
+    raced = [trial for trial in bench.ranked() if trial is not before and trial.raced] or [before]
+    best = raced[0] if chosen is before else chosen
+    others = [trial for trial in raced if trial is not best]
     found = bench.gained(AS_IT_IS, best.candidate)
     beside = bench.gained(others[0].candidate, best.candidate)[:1] if others else []
     target = f"p99 within {objective.target_ms:g} ms"
