@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,37 +99,39 @@ class _Output:
 
 
 LIMIT_S = 5.0
-_TIMED_OUT = "Timed out waiting for user-defined is_ready() response"
 
 
 class ReadinessCheck:
     """Asks over the socket that a stub process has for it alone, so that a long execution does not delay the answer.
 
-    Any thread. Who asks while the model still thinks about an earlier question, whose time is over, gets the answer to
-    that one.
+    Any thread. Those who ask at the same time share one answer, and who asks while the model still thinks about an
+    earlier question, whose time is over, gets the answer to that one.
     """
 
     def __init__(self, sock: socket.socket, instance: str, limit_s: float = LIMIT_S) -> None:
         self._sock = sock
         self._instance = instance
         self._limit_s = limit_s
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
+        self._shared: Future[str | None] | None = None
         # Whether the model has not answered the last question that was sent.
         self._is_open = False
         self._received = b""
 
     def ask(self) -> None:
         """Raises ModelNotReady with the reason. Blocks."""
-        end = time.monotonic() + self._limit_s
-        reason: str | None = _TIMED_OUT
-        if self._asking.acquire(timeout=self._limit_s):
+        with self._lock:
+            is_first = self._shared is None
+            shared = self._shared = self._shared or Future()
+        if is_first:
             try:
-                reason = self._ask(end)
+                reason = self._ask(time.monotonic() + self._limit_s)
             except (OSError, ValueError):
                 reason = f"Stub process '{self._instance}' is not healthy."
-            finally:
-                self._asking.release()
-        if reason is not None:
+            with self._lock:
+                self._shared = None
+            shared.set_result(reason)
+        if reason := shared.result():
             raise ModelNotReady(reason)
 
     def _ask(self, end: float) -> str | None:
@@ -139,7 +142,7 @@ class ReadinessCheck:
             self._sock.send(b"?")
         while (answer := self._receive(end - time.monotonic())) is None:
             if time.monotonic() >= end:
-                return _TIMED_OUT
+                return "Timed out waiting for user-defined is_ready() response"
         is_ready, reason = answer
         failed = f"Model '{self._instance}' is not ready (user-defined check failed)."
         return None if is_ready else reason or failed

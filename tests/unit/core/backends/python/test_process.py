@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -150,3 +151,15 @@ def test_an_answer_that_came_when_nobody_waited_says_nothing_about_now() -> None
         stub.question.ask()
     assert stub.questions == 2
     stub.close()
+
+
+def test_those_who_ask_at_the_same_time_share_an_answer(stub: Stub) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(stub.question.ask) for _ in range(8)]
+        assert stub.ours.recv(1)
+        shared = stub.question._shared
+        until(lambda: len(shared._condition._waiters) == 7)  # type: ignore[union-attr]
+        stub.answer(True)
+        for each in asked:
+            each.result(60)
+    assert stub.questions == 0
