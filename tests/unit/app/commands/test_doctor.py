@@ -149,25 +149,11 @@ def test_a_gpu_is_shown_with_its_versions_and_none_is_fine_too() -> None:
         (DRIVER, 0, BROKEN, ["m"], CUDA, Level.FAILED, "cannot be loaded"),
         (DRIVER, 1, ABSENT, [], CUDA, Level.WARNING, "models run on the CPU"),
         (DRIVER, 1, ABSENT, ["m"], CUDA, Level.FAILED, "asked for by m"),
-        (
-            DRIVER,
-            1,
-            ProviderState("OpenVINOExecutionProvider", False),
-            ["m"],
-            "OpenVINOExecutionProvider",
-            Level.OK,
-            "optional",
-        ),
+        (DRIVER, 1, ProviderState("OpenVINO", False), ["m"], "OpenVINO", Level.OK, "optional"),
     ],
 )
 def test_a_missing_gpu_or_provider_is_as_bad_as_the_need_for_it(
-    driver: DriverReading | str,
-    gpus: int,
-    state: ProviderState,
-    asked_by: list[str],
-    check: str,
-    level: Level,
-    text: str,
+    driver: Any, gpus: int, state: ProviderState, asked_by: list[str], check: str, level: Level, text: str
 ) -> None:
     line = of_gpus(driver, gpus, state, *asked_by)[check]
     assert (line.level, text in line.text) == (level, True)

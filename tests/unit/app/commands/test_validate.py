@@ -359,16 +359,10 @@ BARE = 'backend: "python"'
             "x = 1\n\n  \ny = = 3\n",
             CONFIG,
             [],
-            "SyntaxError: invalid syntax (model.py, line 4) At: ",
+            "SyntaxError: invalid syntax (model.py, line 4)",
             "column 5 of 'y = = 3'",
         ),
-        (
-            "import torchh\n",
-            CONFIG,
-            [],
-            "ModuleNotFoundError: No module named 'torchh' At: ",
-            "m/1/model.py(1): <module>",
-        ),
+        ("import torchh\n", CONFIG, [], "ModuleNotFoundError: No module named 'torchh'", "m/1/model.py(1): <module>"),
         ("import os\nos._exit(3)\n", CONFIG, [], "the process of the model ended with status 3", ""),
         (CLASS, CONFIG, [], "", ""),
         # It is initialized only if that is wanted.

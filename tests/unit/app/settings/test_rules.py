@@ -126,14 +126,8 @@ FILES = "--{0}-server-cert=/a --{0}-server-key=/b"
         ("--strict-model-config=false", [DEPRECATED]),
         ("--disable-auto-complete-config", []),
         ("--disable-auto-complete-config --strict-model-config=false", [DEPRECATED, "is overridden by"]),
-        (
-            FILES.format("grpc"),
-            ["without --grpc-use-ssl=true the gRPC port has no TLS, and --grpc-server-cert, --grpc"],
-        ),
-        (
-            FILES.format("http"),
-            ["without --http-use-ssl=true the HTTP port has no TLS, and --http-server-cert, --http"],
-        ),
+        (FILES.format("grpc"), ["without --grpc-use-ssl=true the gRPC port has no TLS, and --grpc-server-cert, --gr"]),
+        (FILES.format("http"), ["without --http-use-ssl=true the HTTP port has no TLS, and --http-server-cert, --ht"]),
         ("--trace-rate=2 --trace-count=3 --trace-config=rate=9", ["'--trace-rate' is overridden by '--trace-config'"]),
     ],
 )

@@ -242,6 +242,9 @@ def test_backend_settings_are_split_by_backend_and_the_last_value_counts() -> No
     assert found == {"": {"backend-directory": "/mine"}}
 
 
+CACHE = "cache-config"
+
+
 @pytest.mark.parametrize(
     ("option", "texts", "reason"),
     [
@@ -249,26 +252,14 @@ def test_backend_settings_are_split_by_backend_and_the_last_value_counts() -> No
         ("rate-limit-resource", "R R: :4 R:4: R:4:0:1 R:x R:-1 R:4:-2 R:99999999999", "--rate-limit-resource"),
         ("rate-limit", "on", "'on' is not one of execution_count, off"),
         ("metrics-config", "counter_latencies", "--metrics-config option format is"),
-        ("cache-config", "size=10", "--cache-config option format is '<cache name>,<setting>=<value>'. Got size=10"),
-        ("cache-config", "redis,hosts", "'<cache name>,<setting>=<value>'. Got redis,..."),
-        (
-            "cache-config",
-            "memcached,host=a",
-            "there is no response cache 'memcached': use local,size=<bytes> or redis,",
-        ),
-        (
-            "cache-config",
-            "redis,retries=1",
-            "'redis' has no setting 'retries': it has host, port, user, password, db, ",
-        ),
-        ("cache-config", "redis,port=70000", "the setting 'port' of the response cache 'redis': Provided option value"),
-        ("cache-config", "local,room=1", "the response cache 'local' has no setting 'room': use local,size=<bytes>"),
+        (CACHE, "size=10", "--cache-config option format is '<cache name>,<setting>=<value>'. Got size=10"),
+        (CACHE, "redis,hosts", "'<cache name>,<setting>=<value>'. Got redis,..."),
+        (CACHE, "memcached,host=a", "there is no response cache 'memcached': use local,size=<bytes> or redis,"),
+        (CACHE, "redis,retries=1", "'redis' has no setting 'retries': it has host, port, user, password, db, "),
+        (CACHE, "redis,port=70000", "the setting 'port' of the response cache 'redis': Provided option value"),
+        (CACHE, "local,room=1", "the response cache 'local' has no setting 'room': use local,size=<bytes>"),
         *(
-            (
-                "cache-config",
-                f"local,size={size}",
-                f"config didn't contain a valid 'size' field. It takes a number of bytes. Got {size}",
-            )
+            (CACHE, f"local,size={size}", f"a number of bytes. Got {size}")
             for size in ("0", "-1", "1k", "1.5", "9" * 30)
         ),
     ],
