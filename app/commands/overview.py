@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trident.adapters.common.options import SWITCH, Option, choice, integer, number
@@ -22,13 +22,15 @@ from trident.app.settings.sources import read_values
 from trident.core.observability.log import escaped
 
 _OK = 200
+_BUSIEST = "/console/api/models?sort=requests_per_s-down&limit=200"
 _READY = "READY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One version. Times are means of the period. `latency_ms`, `queue_share` and `batch_size` are None without a
-    request, `state` and `reason` "" if the server does not tell."""
+    request, `state` and `reason` "" if the server does not tell. The percentiles are those of the last minute, which
+    a server with a console knows."""
 
     model: str
     version: str
@@ -39,6 +41,8 @@ class Row:
     latency_ms: float | None = None
     queue_share: float | None = None
     batch_size: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,14 @@ class Reading:
     ready: Answer
     index: Answer
     statistics: Answer
+    console: Answer
+
+    @property
+    def percentiles(self) -> dict[tuple[str, str], Mapping[str, float]]:
+        """The rows of the console by model and version; empty without one."""
+        found = self.console.document if self.console.status == _OK else None
+        rows = found.get("rows", []) if isinstance(found, dict) else []
+        return {(each["name"], str(each["version"])): each for each in rows}
 
     @property
     def counts(self) -> dict[tuple[str, str], Mapping[str, Any]]:
@@ -74,13 +86,15 @@ def read(url: str, ask: Ask = ask, now: Callable[[], float] = time.monotonic) ->
     """Raises NoAnswer."""
     ready = ask("GET", f"{url}/v2/health/ready?verbose")
     index = ask("POST", f"{url}/v2/repository/index")
-    return Reading(now(), ready, index, ask("GET", f"{url}/v2/models/stats"))
+    statistics = ask("GET", f"{url}/v2/models/stats")
+    return Reading(now(), ready, index, statistics, ask("GET", f"{url}{_BUSIEST}"))
 
 
 def overview(url: str, reading: Reading, before: Reading | None = None) -> Overview:
     """What happened between both readings, or since the start of the server."""
     earlier = before.counts if before is not None else {}
     counts = reading.counts
+    percentiles = reading.percentiles
     rows = {}
     problems = list(_reasons(reading.ready))
     found = reading.index.document if reading.index.status == _OK else None
@@ -99,7 +113,12 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
         problems=tuple(problems),
         seconds=None if before is None else reading.at - before.at,
         models=tuple(
-            _row(*key, *shown, counts.get(key, {}), earlier.get(key, {})) for key, shown in sorted(rows.items())
+            replace(
+                _row(*key, *shown, counts.get(key, {}), earlier.get(key, {})),
+                p50_ms=_ms(percentiles.get(key, {}), "p50_us"),
+                p99_ms=_ms(percentiles.get(key, {}), "p99_us"),
+            )
+            for key, shown in sorted(rows.items())
         ),
     )
 
@@ -139,9 +158,15 @@ def _row(model: str, version: str, state: str, reason: str, now: Mapping[str, An
     )
 
 
+def _ms(row: Mapping[str, float], name: str) -> float | None:
+    """None for a version that has answered nothing in the last minute."""
+    return row[name] / 1000 if row.get(name) else None
+
+
 # --- the page
 
 _HEADINGS = ("model", "version", "state", "requests", "failed", "latency", "in queue", "batch")
+_PERCENTILES = ("p50", "p99")
 _WORDS = 3  # the first columns, which begin on the left
 _NARROWEST = 8
 _SLOWEST = "  <--"
@@ -169,13 +194,15 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
         head = [line[: size.columns] for line in map(escaped, head[: max(1, size.lines // 3)])]
     room = len(ordered) if size is None else max(1, size.lines - len(head) - 3)
     slowest = max((row for row in ordered if row.latency_ms), key=lambda row: row.latency_ms or 0.0, default=None)
-    rows = [[escaped(cell) for cell in _cells(row, shown.seconds)] for row in ordered[:room]]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    has_percentiles = any(row.p99_ms for row in ordered)
+    headings = (*_HEADINGS, *_PERCENTILES) if has_percentiles else _HEADINGS
+    rows = [[escaped(cell) for cell in _cells(row, shown.seconds)][: len(headings)] for row in ordered[:room]]
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     if size is not None:
         # A long name gives way.
         spare = size.columns - sum(widths) - 2 * (len(widths) - 1) - len(_SLOWEST)
         widths[0] = min(widths[0], max(_NARROWEST, widths[0] + spare))
-    lines = [*map(escaped, head), "", _line(_HEADINGS, widths)]
+    lines = [*map(escaped, head), "", _line(headings, widths)]
     for row, cells in zip(ordered, rows, strict=False):
         line = _line(cells, widths) + (_SLOWEST if row is slowest else "")
         lines.append(f"{_BOLD}{line}{_PLAIN}" if bold and row is slowest else line)
@@ -203,10 +230,12 @@ def _rate(count: int, seconds: float | None) -> str:
 
 def _cells(row: Row, seconds: float | None) -> Sequence[str]:
     count = str(row.requests) if seconds is None else f"{row.requests / seconds:.1f}/s" if seconds else "-"
-    latency = f"{row.latency_ms:.2f} ms" if row.latency_ms is not None else "-"
+    latency, p50, p99 = (
+        f"{each:.2f} ms" if each is not None else "-" for each in (row.latency_ms, row.p50_ms, row.p99_ms)
+    )
     share = f"{row.queue_share:.0%}" if row.queue_share is not None else "-"
     batch = f"{row.batch_size:.1f}" if row.batch_size is not None else "-"
-    return row.model, row.version or "-", row.state or "-", count, str(row.failures), latency, share, batch
+    return row.model, row.version or "-", row.state or "-", count, str(row.failures), latency, share, batch, p50, p99
 
 
 # --- the commands

@@ -35,10 +35,13 @@ class Server:
         self.models = list(models)
         self.index: Any = [{"name": each["name"], "version": "1", "state": "READY"} for each in models]
         self.ready = ready, answers
+        self.console: list[dict[str, Any]] = []
 
     def __call__(self, method: str, url: str) -> Answer:
         if url.endswith("/index"):
             return self._answer(200 if self.index is not None else 401, self.index)
+        if "/console/" in url:
+            return self._answer(200 if self.console else 404, {"rows": self.console})
         if "/health/" in url:
             return self._answer(*self.ready)
         return self._answer(200, {"model_stats": self.models})
@@ -60,6 +63,17 @@ def test_status_has_means_since_the_start(capsys: pytest.CaptureFixture[str]) ->
         ["broken", "2", "UNAVAILABLE", "0", "0", "-", "-", "-"],
     ]
     assert lines[1] == r"  broken 2: no\u001b[1m file"
+
+
+def test_a_server_with_a_console_tells_percentiles_of_the_last_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server(stats("quick", 10, 2, 1), stats("idle", 0, 0, 0))
+    server.console = [{"name": "quick", "version": 1, "p50_us": 1500.0, "p99_us": 9000.0}]
+    server.console.append({"name": "idle", "version": 1, "p50_us": 0.0, "p99_us": 0.0})
+    assert status([], server) == 0
+    heading, quick, idle = (line.split() for line in capsys.readouterr().out.splitlines()[-3:])
+    assert heading[-2:] == ["p50", "p99"]
+    assert quick[-5:-1] == ["1.50", "ms", "9.00", "ms"]
+    assert idle[-2:] == ["-", "-"]
 
 
 def test_the_exit_status_is_1_unless_the_server_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
