@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from html import escape
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
@@ -63,7 +64,7 @@ _GRAPHS = (
 )
 _RUNS = "Also run initialize and finalize of models in Python, each in its process; without it, they are only imported."
 _FORMAT = _own("format", choice("format", "text", "json"), "text", "Of the report; default text.")
-_GRAPH = _own("graph", choice("graph", "text", "dot"), "", _GRAPHS)
+_GRAPH = _own("graph", choice("graph", "text", "svg", "dot"), "", _GRAPHS)
 _RUN = _own("run", SWITCH, False, _RUNS)
 _OF_SERVE = ("model_config_name", "disable_auto_complete_config", "backend_config", "backend_directory", "gpu_missing")
 ACCEPTED = (_FORMAT, _GRAPH, _RUN, *(SERVER_OPTIONS[name] for name in _OF_SERVE), *CACHE_OPTIONS)
@@ -126,8 +127,7 @@ def validate(arguments: Sequence[str]) -> int:
     if options.graph:
         broken = {finding.model for finding in report.findings}
         graphs = [(spec, steps) for spec, steps in check.known.ensembles if spec.name not in broken]
-        draw = dot_drawing if options.graph == "dot" else text_drawing
-        sys.stdout.write("\n".join(draw(spec, steps) for spec, steps in graphs))
+        sys.stdout.write({"text": text_drawing, "svg": svg_drawing, "dot": dot_drawing}[options.graph](graphs))
     output = sys.stderr if options.graph else sys.stdout
     output.write(json_report(report) if options.format == "json" else text_report(report))
     return 1 if report.findings else 0
@@ -493,39 +493,73 @@ def _block(findings: list[Finding]) -> str:
 
 # --- drawings of ensembles that are valid: without cycles, and each tensor has one source
 
+Graphs = Sequence[tuple[ModelSpec, Sequence[EnsembleStep]]]
 
-def text_drawing(ensemble: ModelSpec, steps: Sequence[EnsembleStep]) -> str:
+
+def text_drawing(graphs: Graphs) -> str:
     """A line for each step, with the number of those that run before it."""
-    lines = [f"{ensemble.name}: {', '.join(ensemble.inputs)} -> {', '.join(ensemble.outputs)}"]
-    width = max(len(_title(step)) for step in steps)
-    writers = _writers(steps)
-    levels: dict[int, int] = {}
-    while len(levels) < len(steps):
-        for index, step in enumerate(steps):
-            before = [writers[tensor] for tensor in step.sources if tensor in writers]
-            if all(each in levels for each in before):
-                levels[index] = 1 + max([levels[each] for each in before], default=0)
-    for index in sorted(levels, key=lambda each: (levels[each], each)):
-        flow = f"{', '.join(sorted(steps[index].sources))} -> {', '.join(sorted(steps[index].results))}"
-        lines.append(f"  {levels[index]}  {_title(steps[index]):<{width}}  {flow}")
-    return "\n".join(lines) + "\n"
+    blocks = []
+    for ensemble, steps in graphs:
+        lines = [f"{ensemble.name}: {', '.join(ensemble.inputs)} -> {', '.join(ensemble.outputs)}"]
+        width = max(len(_title(step)) for step in steps)
+        for number, level in enumerate(_levels(steps), 1):
+            for step in (steps[index] for index in level):
+                flow = f"{', '.join(sorted(step.sources))} -> {', '.join(sorted(step.results))}"
+                lines.append(f"  {number}  {_title(step):<{width}}  {flow}")
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
 
 
-def dot_drawing(ensemble: ModelSpec, steps: Sequence[EnsembleStep]) -> str:
-    """A digraph in graphviz's language."""
-    lines = [f"digraph {json.dumps(ensemble.name)} {{", "  rankdir=LR;", "  node [shape=box];"]
-    lines += ['  inputs [label="request" shape=oval];', '  outputs [label="response" shape=oval];']
-    lines += [f"  step{index} [label={json.dumps(_title(step))}];" for index, step in enumerate(steps)]
-    writers = {tensor: f"step{index}" for tensor, index in _writers(steps).items()}
-    edges: dict[tuple[str, str], list[str]] = {}
-    for index, step in enumerate(steps):
-        for tensor in sorted(step.sources):
-            edges.setdefault((writers.get(tensor, "inputs"), f"step{index}"), []).append(tensor)
-    for tensor in ensemble.outputs:
-        edges.setdefault((writers.get(tensor, "inputs"), "outputs"), []).append(tensor)
-    for (start, end), tensors in edges.items():
-        lines.append(f"  {start} -> {end} [label={json.dumps(', '.join(tensors))}];")
-    return "\n".join([*lines, "}", ""])
+def dot_drawing(graphs: Graphs) -> str:
+    """A digraph for each ensemble, in graphviz's language."""
+    lines = []
+    for ensemble, steps in graphs:
+        lines += [f"digraph {json.dumps(ensemble.name)} {{", "  rankdir=LR;", "  node [shape=box];"]
+        lines += ['  inputs [label="request" shape=oval];', '  outputs [label="response" shape=oval];']
+        lines += [f"  step{index} [label={json.dumps(_title(step))}];" for index, step in enumerate(steps)]
+        names = {-1: "inputs", len(steps): "outputs"}
+        for (start, end), tensors in _edges(ensemble, steps).items():
+            nodes = [names.get(each, f"step{each}") for each in (start, end)]
+            lines.append(f"  {' -> '.join(nodes)} [label={json.dumps(', '.join(tensors))}];")
+        lines += ["}", ""]
+    return "\n".join(lines)
+
+
+_COLUMN, _ROW, _WIDTH, _HEIGHT = 320, 72, 160, 36
+
+
+def svg_drawing(graphs: Graphs) -> str:
+    """One picture with the ensembles below each other. The steps that run at the same time are in one column."""
+    parts, top, widest = list[str](), 0, 0
+    for ensemble, steps in graphs:
+        columns = [[-1], *_levels(steps), [len(steps)]]
+        rows = max(map(len, columns))
+        places = {
+            node: (_COLUMN * number, top + _HEIGHT + _ROW * row + _ROW * (rows - len(column)) // 2)
+            for number, column in enumerate(columns)
+            for row, node in enumerate(column)
+        }
+        parts.append(f'<text x="0" y="{top + 20}" font-weight="bold">{escape(ensemble.name)}</text>')
+        for (start, end), tensors in _edges(ensemble, steps).items():
+            (x1, y1), (x2, y2) = places[start], places[end]
+            x1, y1, y2 = x1 + _WIDTH, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
+            middle = (x1 + x2) // 2
+            curve = f"M{x1},{y1} C{middle},{y1} {middle},{y2} {x2},{y2}"
+            parts.append(f'<path d="{curve}" fill="none" stroke="gray"/>')
+            parts.append(_centred(middle, (y1 + y2) // 2 - 4, ", ".join(tensors)))
+        for node, (x, y) in places.items():
+            title = {-1: "request", len(steps): "response"}.get(node) or _title(steps[node])
+            box = f'x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="4" fill="white" stroke="black"'
+            parts += [f"<rect {box}/>", _centred(x + _WIDTH // 2, y + _HEIGHT // 2 + 4, title)]
+        top += _ROW * rows + _HEIGHT
+        widest = max(widest, len(columns))
+    size = f'viewBox="-8 0 {_COLUMN * widest - _WIDTH + 16} {top}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
+    return "\n".join([head, *parts, "</svg>", ""])
+
+
+def _centred(x: int, y: int, text: str) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="middle">{escape(text)}</text>'
 
 
 def _title(step: EnsembleStep) -> str:
@@ -536,3 +570,23 @@ def _title(step: EnsembleStep) -> str:
 def _writers(steps: Sequence[EnsembleStep]) -> dict[str, int]:
     """The index of the step that writes a tensor."""
     return {tensor: index for index, step in enumerate(steps) for _, tensor in step.outputs}
+
+
+def _levels(steps: Sequence[EnsembleStep]) -> list[list[int]]:
+    """The indices of the steps: first of those that need no others, then of those that need only them, and so on."""
+    writers, levels, left = _writers(steps), list[list[int]](), list(range(len(steps)))
+    while left:
+        ready = [index for index in left if not any(writers.get(tensor) in left for tensor in steps[index].sources)]
+        levels.append(ready)
+        left = [index for index in left if index not in ready]
+    return levels
+
+
+def _edges(ensemble: ModelSpec, steps: Sequence[EnsembleStep]) -> dict[tuple[int, int], list[str]]:
+    """The tensors between two steps, by their indices; -1 is the request, and the number of steps the response."""
+    writers = _writers(steps)
+    edges: dict[tuple[int, int], list[str]] = {}
+    for index, sources in enumerate([*(sorted(step.sources) for step in steps), ensemble.outputs]):
+        for tensor in sources:
+            edges.setdefault((writers.get(tensor, -1), index), []).append(tensor)
+    return edges

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -26,6 +27,7 @@ from trident.app.commands.validate import (
     golden_problems,
     json_report,
     read_validate_options,
+    svg_drawing,
     text_drawing,
     text_report,
     validate,
@@ -46,6 +48,7 @@ from trident.core.repository.cloud_sources import ObjectStoreSource
 from trident.core.repository.repository import ModelDirectory, version_directories
 from trident.core.repository.sources import Source, SourceOpener, SourceOptions
 
+SVG = "{http://www.w3.org/2000/svg}"
 Problems = Callable[..., list[dict[str, str]]]
 
 
@@ -432,10 +435,11 @@ def test_steps_are_drawn_behind_those_that_they_need() -> None:
     )
     ensemble = resolve_model_spec(parse_model_config(f'name: "e" {sides}', "config.pbtxt"), 1, {})
     steps = [step("join", "ab", "c"), step("left", "i", "a"), step('ri"g<ht', "i", "b", version=3)]
-    assert text_drawing(ensemble, steps) == (
+    graphs = [(ensemble, steps)]
+    assert text_drawing(graphs) == (
         'e: i -> c, b\n  1  left       i -> a\n  1  ri"g<ht:3  i -> b\n  2  join       a, b -> c\n'
     )
-    lines = dot_drawing(ensemble, steps).splitlines()
+    lines = dot_drawing(graphs).splitlines()
     assert lines[0] == 'digraph "e" {'
     assert '  step2 [label="ri\\"g<ht:3"];' in lines
     assert [line.strip() for line in lines if "->" in line] == [
@@ -446,3 +450,9 @@ def test_steps_are_drawn_behind_those_that_they_need() -> None:
         'step0 -> outputs [label="c"];',
         'step2 -> outputs [label="b"];',
     ]
+    root = ElementTree.fromstring(svg_drawing(graphs * 2))
+    assert [text.text for text in root.iter(SVG + "text")][1:7] == ["a", "b", "i", "i", "c", "b"]
+    columns = [(int(box.attrib["x"]), int(box.attrib["y"])) for box in root.iter(SVG + "rect")][:5]
+    request, left, right, join, response = columns
+    assert request[0] < left[0] == right[0] < join[0] < response[0]
+    assert left[1] < request[1] == join[1] < right[1]
