@@ -132,26 +132,6 @@ def two_outputs() -> onnx.ModelProto:
     )
 
 
-def rank_one_batch() -> onnx.ModelProto:
-    """INPUT0 FP32 [batch] -> OUTPUT0 FP32 [batch]: nothing but the batch dimension (`dims [1]`, empty reshape)."""
-    return identity("FP32", ["batch"])
-
-
-def ragged() -> onnx.ModelProto:
-    """INPUT0 FP32 [-1], all elements of a batch in one row, and COUNTS FP32 [-1] -> DOUBLED [-1] and COUNTS_OUT [-1].
-
-    COUNTS is for a `batch_input` of any kind whose tensor has one dimension.
-    """
-    return build(
-        [
-            helper.make_node("Add", ["INPUT0", "INPUT0"], ["DOUBLED"]),
-            helper.make_node("Identity", ["COUNTS"], ["COUNTS_OUT"]),
-        ],
-        [tensor("INPUT0", "FP32", ["elements"]), tensor("COUNTS", "FP32", ["counts"])],
-        [tensor("DOUBLED", "FP32", ["elements"]), tensor("COUNTS_OUT", "FP32", ["counts"])],
-    )
-
-
 def ragged_item_shapes() -> onnx.ModelProto:
     """INPUT0 FP32 [-1] and SHAPES FP32 [items, rank] -> DOUBLED [-1] and SHAPES_OUT [items, rank]."""
     return build(
@@ -294,15 +274,6 @@ def allocating() -> onnx.ModelProto:
         [tensor("SIZE", "INT64", [1])],
         [tensor("ZEROS", "FP32", ["n"])],
         [constant("ZERO", [0], "FP32")],
-    )
-
-
-def doubling_rows() -> onnx.ModelProto:
-    """INPUT0 FP32 [batch, n] -> OUTPUT0 FP32 [rows, n]: twice as many rows as came in, so that it cannot batch."""
-    return build(
-        [helper.make_node("Concat", ["INPUT0", "INPUT0"], ["OUTPUT0"], axis=0)],
-        [tensor("INPUT0", "FP32", ["batch", "n"])],
-        [tensor("OUTPUT0", "FP32", ["rows", "n"])],
     )
 
 

@@ -5,7 +5,6 @@ Source: docs/spec/http.md section 8; docs/spec/repository.md sections 1.4, 1.6 a
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
-import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from tests.changing_files import found_below
@@ -109,26 +107,6 @@ def test_client_loads_and_unloads_a_model(server: ServerProcess, client: Any, mo
         client.infer(model.name, ones())
     client.load_model(model.name)
     assert client.infer(model.name, ones()).as_numpy("OUTPUT0").tolist() == [[2.0] * WIDTH]
-
-
-def test_asyncio_client_loads_and_unloads_a_model(server: ServerProcess, model: Path) -> None:
-    async def run() -> None:
-        async with triton_aio.InferenceServerClient(server.address) as client:
-            await client.load_model(model.name)
-            assert await client.is_model_ready(model.name)
-            answer = await client.infer(model.name, ones())
-            assert answer.as_numpy("OUTPUT0").tolist() == [[2.0] * WIDTH]
-            files = {"file:1/model.onnx": scaled(7.0).SerializeToString()}
-            await client.load_model(model.name, config=OVERRIDE, files=files)
-            answer = await client.infer(model.name, ones())
-            assert answer.as_numpy("OUTPUT0").tolist() == [[7.0] * WIDTH]
-            assert entries_of(await client.get_model_repository_index(), model.name) == [READY]
-            await client.unload_model(model.name, unload_dependents=False)
-            with pytest.raises(InferenceServerException, match="failed to poll from model repository"):
-                await client.load_model("never_there")
-
-    asyncio.run(run())
-    until(lambda: index(server, model.name) == [GONE], "not unloaded")
 
 
 def test_given_configuration_lasts_until_the_unload(server: ServerProcess, client: Any, model: Path) -> None:

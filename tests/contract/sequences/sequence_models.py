@@ -83,19 +83,15 @@ OLDEST = "oldest { max_candidate_sequences: 8 }"
 ONE = "oldest { max_candidate_sequences: 1 }"
 
 
-def write_echoes(repository: Path) -> Path:
-    """`numbers` and `texts` with several slots, `single` and `quick` with one; `quick` is idle after 0.5 s."""
+def write_models(repository: Path) -> Path:
+    """A model of each kind: `numbers` and `texts` with several slots, `single` and `quick` with one; `quick` is idle
+    after 0.5 s. `python` echoes its controls, and says how many requests are in its batch.
+    """
     for name, flag, id in (("numbers", "INT32", "UINT64"), ("texts", "FP32", "BYTES")):
         write_version(echo(flag, id), repository, name, sequences(OLDEST, controls(flag, id)))
     for name, idle_us in (("single", 60_000_000), ("quick", 500_000)):
         config = sequences(ONE, controls("INT32", "UINT64"), idle_us=idle_us)
         write_version(echo("INT32", "UINT64"), repository, name, config)
-    return repository
-
-
-def write_models(repository: Path) -> Path:
-    """A model of each kind."""
-    write_echoes(repository)
     short = sequences("direct {}", controls("BOOL", "INT32"), batch=0)
     write_version(echo("BOOL", "INT32", None), repository, "unbatched", short)
     write_version(echo("INT32", "UINT32"), repository, "direct", sequences("direct {}", controls("INT32", "UINT32")))
@@ -109,12 +105,6 @@ def write_models(repository: Path) -> Path:
     (repository / "history" / "initial_state" / "first").write_bytes(np.array(FIRST_STATE, np.int32).tobytes())
     state = 'state { input_name: "BEFORE" output_name: "LAST" data_type: TYPE_STRING dims: [ 1 ] }'
     write_version(previous(), repository, "previous", sequences(OLDEST, state))
-    write_python(repository)
-    return repository
-
-
-def write_python(repository: Path) -> None:
-    """`python` echoes its controls, and says how many requests are in its batch."""
     tensors = 'input { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] } ' + " ".join(
         f'output {{ name: "{name}" data_type: {datatype} dims: [ 1 ] }}'
         for name, datatype in (
@@ -128,3 +118,4 @@ def write_python(repository: Path) -> None:
     )
     scheduling = sequences("direct {}", controls("INT32", "UINT64")).removeprefix("max_batch_size: 4 ")
     write_model(repository, "python", ECHO, f"{tensors} {scheduling}", max_batch_size=4)
+    return repository

@@ -1,11 +1,16 @@
-"""Sequences of ONNX and Python models: HTTP, gRPC and gRPC streams.
+"""Sequences of ONNX and Python models over HTTP, gRPC and gRPC streams, those that clients get wrong or abandon, and
+those whose model changes.
 
-Source: docs/spec/schedulers.md section 3.4.
+Source: docs/spec/schedulers.md sections 3.3 and 3.4.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import queue
+import signal
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +19,11 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
+from tests.contract.python.python_models import stubs_of
 from tests.contract.sequences.sequence_models import FIRST_STATE, write_models
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +33,8 @@ LIMIT_S = 30.0
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     models = write_models(tmp_path_factory.mktemp("models"))
-    with ServerProcess(models, tmp_path_factory.mktemp("log") / "log", "--shutdown-grace-secs=0") as running:
+    options = ("--model-control-mode=explicit", "--load-model=*", "--shutdown-grace-secs=0", "--exit-timeout-secs=5")
+    with ServerProcess(models, tmp_path_factory.mktemp("log") / "log", *options) as running:
         yield running
 
 
@@ -146,3 +154,99 @@ def test_a_stream_keeps_the_order_of_its_sequences(server: ServerProcess) -> Non
             found[answer.get_response().id].append(int(answer.as_numpy("OUT_INPUT")[0, 0]))
         client.stop_stream()
     assert found == {"a": list(range(count)), "b": list(range(count))}
+
+
+# --- what clients get wrong or abandon, and changes of the model
+
+
+def body(sequence: int | str | None, place: str = "", *, items: int = 1, **parameters: Any) -> bytes:
+    marks: dict[str, Any] = {"sequence_start": "s" in place, "sequence_end": "e" in place, **parameters}
+    if sequence is not None:
+        marks["sequence_id"] = sequence
+    tensor = {"name": "INPUT", "datatype": "INT32", "shape": [items, 1], "data": [1] * items}
+    return json.dumps({"parameters": marks, "inputs": [tensor]}).encode()
+
+
+def ask(server: ServerProcess, model: str, sequence: int | str | None, place: str = "", **more: Any) -> tuple[int, str]:
+    """The status, and the error or the flags START and END that the model saw."""
+    status, _, content = server.request("POST", f"/v2/models/{model}/infer", body(sequence, place, **more))
+    answer = json.loads(content)
+    if status != 200:
+        return status, answer["error"]
+    outputs = {each["name"]: each["data"] for each in answer["outputs"]}
+    return status, "".join(letter for letter, name in (("s", "OUT_START"), ("e", "OUT_END")) if outputs[name] == [1])
+
+
+def waiting(server: ServerProcess, model: str) -> int:
+    """The requests that wait for an execution."""
+    text = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("nv_inference_pending") and f'"{model}"' in line]
+    return int(float(line.rpartition(" ")[2]))
+
+
+def start_missing(sequence: int | str, model: str) -> tuple[int, str]:
+    text = "must specify the START flag on the first request of the sequence"
+    return 400, f"inference request for sequence {sequence} to model '{model}' {text}"
+
+
+def test_a_request_that_fits_no_sequence_is_refused(server: ServerProcess) -> None:
+    assert ask(server, "numbers", 1) == start_missing(1, "numbers")
+    assert ask(server, "texts", "x") == start_missing("x", "texts")
+    no_id = "inference request to model 'numbers' must specify a non-zero or non-empty correlation ID"
+    assert ask(server, "numbers", None, "s") == ask(server, "numbers", 0, "s") == (400, no_id)
+    assert ask(server, "numbers", "", "s") == (400, no_id)
+    several = "inference request to model 'numbers' must specify batch-size 1 due to requirements of sequence batcher"
+    assert ask(server, "numbers", 1, "s", items=2) == (400, several)
+    other = "[request id: <id_unknown>] sequence batching control 'ID' data-type is '{}', but model '{}' expects '{}'"
+    assert ask(server, "numbers", "x", "s") == (400, other.format("BYTES", "numbers", "UINT64"))
+    assert ask(server, "texts", 1, "s") == (400, other.format("UINT64", "texts", "BYTES"))
+
+
+def test_a_sequence_that_starts_twice_begins_anew_in_its_slot(server: ServerProcess) -> None:
+    assert [ask(server, "single", 3, place)[1] for place in ("s", "s", "e")] == ["s", "s", "e"]
+    until(lambda: "sequence 3 for model 'single' has a conflict" in server.log_text())
+
+
+def test_the_slot_of_a_client_that_is_gone_is_free_again(server: ServerProcess) -> None:
+    assert ask(server, "quick", 5, "s") == (200, "s")
+    # It waits until the first sequence has been idle for too long.
+    assert ask(server, "quick", 6, "se") == (200, "se")
+    assert ask(server, "quick", 5) == start_missing(5, "quick")
+
+
+def test_a_client_that_leaves_the_backlog_ends_its_sequence(server: ServerProcess) -> None:
+    assert ask(server, "single", 7, "s") == (200, "s")
+    content = body(8, "s")
+    with socket.create_connection((HOST, server.http_port)) as connection:
+        head = f"POST /v2/models/single/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
+        connection.sendall(head.encode() + content)
+        until(lambda: waiting(server, "single") == 1)
+    until(lambda: waiting(server, "single") == 0)
+    assert ask(server, "single", 8) == start_missing(8, "single")
+    assert ask(server, "single", 7, "e") == (200, "e")
+
+
+def test_a_request_waits_in_the_backlog_no_longer_than_its_timeout(server: ServerProcess) -> None:
+    assert ask(server, "single", 9, "s") == (200, "s")
+    late = (503, "timeout of the corresponding sequence has been expired")
+    assert ask(server, "single", 10, "s", timeout=20_000) == late
+    assert ask(server, "single", 9, "e", timeout=1) == (200, "e")
+
+
+def test_a_python_model_whose_process_dies_has_lost_its_sequences(server: ServerProcess) -> None:
+    assert ask(server, "python", 14, "s") == (200, "s")
+    before = stubs_of(server)
+    for process in before.values():
+        os.kill(process, signal.SIGKILL)
+    until(lambda: not set(before.values()) & set(stubs_of(server).values()) and len(stubs_of(server)) == len(before))
+    assert ask(server, "python", 14) == start_missing(14, "python")
+    assert [ask(server, "python", 14, place)[1] for place in ("s", "e")] == ["s", "e"]
+
+
+def test_a_reload_ends_the_sequences_of_the_model(server: ServerProcess) -> None:
+    assert ask(server, "numbers", 11, "s") == (200, "s")
+    file = server.repository / "numbers" / "config.pbtxt"
+    file.write_text(file.read_text().replace("max_candidate_sequences: 8", "max_candidate_sequences: 9"))
+    assert server.request("POST", "/v2/repository/models/numbers/load")[0] == 200
+    assert ask(server, "numbers", 11) == start_missing(11, "numbers")
+    assert [ask(server, "numbers", 11, place)[1] for place in ("s", "e")] == ["s", "e"]

@@ -11,16 +11,12 @@ import onnx
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import ON_CPU, config_of, spec_of, strings
+from tests.unit.backend_serving import strings
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving
-from trident.core.backends.backend import Execution
 from trident.core.config.golden import EXACT, FLOATING, ExpectedOutput, GoldenRequest, GoldenTensor, Tolerance
 from trident.core.config.request_check import RequestValidator
-from trident.core.errors import BackendFailed, ModelLoadFailed
-from trident.core.inference.pending_request import ResponseSender
-from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import OutputTensor
-from trident.core.inference.tensors import BY_NAME, Array
+from trident.core.errors import ModelLoadFailed
+from trident.core.inference.tensors import BY_NAME
 from trident.core.lifecycle.golden_check import check_golden
 
 BEGINNING = "golden request 'cat.json' of model 'model' version 1"
@@ -170,40 +166,3 @@ def test_a_request_that_the_model_refuses_gives_the_reason(tmp_path: Path) -> No
     request = golden([tensor("INPUT0", "FP32", [[1]] * 9)], [tensor("OUTPUT0", "FP32", [[1]] * 9)])
     found = difference(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path, request)
     assert found == " failed: [request id: cat.json] inference request batch-size must be <= 8 for 'model'"
-
-
-class Echo:
-    """A backend instance that answers with its inputs, or with `error`, and notes its requests."""
-
-    placement = ON_CPU
-    poisoned = False
-    may_run_inline = True
-    answers_later = False
-
-    def __init__(self, error: BackendFailed | None = None) -> None:
-        self.batches: list[list[str]] = []
-        self._error = error
-
-    def execute(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        senders: Sequence[ResponseSender] = (),
-    ) -> Execution:
-        self.batches.append([request.id for request in requests])
-        outputs: list[list[OutputTensor] | Exception] = [
-            self._error or [OutputTensor("OUTPUT0", "FP32", self.array(request).shape, self.array(request))]
-            for request in requests
-        ]
-        return Execution(outputs, 0, 0)
-
-    def array(self, request: InferenceRequest) -> Array:
-        return request.inputs[0].array
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-
-def run(instance: Echo, *requests: GoldenRequest) -> None:
-    spec = spec_of(config_of(identity_config("FP32", [-1])))
-    check_golden(instance, spec, RequestValidator(spec).check, requests)

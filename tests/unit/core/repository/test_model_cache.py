@@ -222,18 +222,6 @@ def test_eviction_skips_a_locked_snapshot(tmp_path: Path) -> None:
     assert sizes(cache) == []
 
 
-def write(folder: Path, content: bytes = b"graph") -> None:
-    (folder / "1").mkdir()
-    (folder / "2").mkdir()
-    (folder / "1" / "model.onnx").write_bytes(content)
-    (folder / "1" / "model.onnx").chmod(0o400)
-
-
-@pytest.fixture
-def snapshot(tmp_path: Path) -> Snapshot:
-    return Snapshot(tmp_path, "abc", "m")
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_full_disk_failure_names_needed_and_free_bytes(tmp_path: Path, number: int) -> None:
     failure = disk_failure(OSError(number, "the reason"), tmp_path, 17)

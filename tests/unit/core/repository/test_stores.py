@@ -6,14 +6,11 @@ import base64
 import hashlib
 import json
 import os
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +28,6 @@ from trident.core.repository.stores.object_store import (
     S3Credential,
     StoredObject,
     TransientError,
-    body_pieces,
     path_problem,
     paths_problem,
     read_cloud_credentials,
@@ -82,66 +78,6 @@ def test_accepted_path_stays_inside_its_folder(path: str) -> None:
     if path_problem(path) is None:
         inside = os.path.normpath(Path("/cache/model") / path)
         assert inside == f"/cache/model/{path}"
-
-
-HOST = "127.0.0.1"
-CONTENT = bytes(range(256)) * 4096
-
-
-class BodyServer(ThreadingHTTPServer):
-    """Answers `/NUMBER` with so many bytes of a body of CONTENT's length, `/chunked` with CONTENT in chunks."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__((HOST, 0), Exchange)
-        self.connections = 0
-
-
-class Exchange(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: BodyServer
-
-    def setup(self) -> None:
-        super().setup()
-        self.server.connections += 1
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        if self.path == "/chunked":
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(CONTENT), CONTENT))
-            return
-        self.send_header("Content-Length", str(len(CONTENT)))
-        self.end_headers()
-        sent = int(self.path[1:])
-        self.wfile.write(CONTENT[:sent])
-        self.close_connection = sent < len(CONTENT)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def server() -> Iterator[BodyServer]:
-    with BodyServer() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def pool(server: BodyServer) -> Iterator[urllib3.HTTPConnectionPool]:
-    with urllib3.HTTPConnectionPool(HOST, server.server_address[1], maxsize=1, retries=False) as pool:
-        yield pool
-
-
-def pieces(pool: urllib3.HTTPConnectionPool, path: str, length: int) -> Iterator[bytes]:
-    with pool.request("GET", path, preload_content=False) as response:
-        yield from body_pieces(response, length, "the object")
 
 
 OBJECT = StoredObject("a", 1, "t")

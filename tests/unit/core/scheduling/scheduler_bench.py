@@ -341,11 +341,6 @@ class LaterBench(Answers):
         self.scheduler.submit(pending)
         return pending
 
-    def submit_plain(self, id: str) -> PendingRequest:
-        pending = PendingRequest(InferenceRequest("m", [], id=id), self.on_response)
-        self.scheduler.submit(pending)
-        return pending
-
     def wait(self, count: int) -> list[str]:
         """Wait for `count` responses; each as ID:TEXT, `-` for an empty one, `!` for an error, `.` after the final."""
         super().wait(count)

@@ -1,3 +1,5 @@
+"""The scheduler that answers from the response cache, with caches in this process and in another one."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from tests.unit.bucket_configs import bucket_text
-from tests.unit.core.scheduling.scheduler_bench import EchoInstance, LaterStub, Stub, model_spec, text
+from tests.unit.core.scheduling.scheduler_bench import EchoInstance, LaterStub, model_spec, text
 from tests.unit.onnx_models import identity
 from tests.unit.onnx_serving import serving
 from tests.unit.pending_requests import ignore, pending_request
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.spec import InputSpec, ModelSpec
-from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory, ServerError
+from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory
 from trident.core.inference.pending_request import LATER, DeferredOutcome, PendingRequest, ResponseSender
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor
 from trident.core.inference.response import InferenceResponse, Outputs
@@ -30,11 +30,7 @@ from trident.core.inference.tensors import BY_NAME
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BucketStatistics
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.instance import (
-    ModelInstance,
-    ShortExecutions,
-    run_once,
-)
+from trident.core.scheduling.instance import ModelInstance, ShortExecutions, run_once
 from trident.core.scheduling.queue import deliver
 
 SPEC = replace(model_spec(), version=3)
@@ -73,11 +69,6 @@ class Bench:
 
     def execute(self, ids: str) -> None:
         self.instance.execute(self.requests(ids))
-
-    def outcome_error(self, id: str) -> ServerError:
-        (error,) = [answer.error for answer in self.answers if answer.id == id]
-        assert error is not None
-        return error
 
     def outcomes(self) -> dict[str, str]:
         """The text of each request's output or error."""
@@ -192,12 +183,6 @@ def test_a_poisoned_instance_is_reported_once_and_not_retried() -> None:
     assert bench.outcomes() == dict.fromkeys("axb", "no such gather")
     bench.execute("x")
     assert bench.poisoned == [bench.backend]
-
-
-@pytest.fixture
-def instance() -> ModelInstance:
-    stub = Stub()
-    return ModelInstance(stub, stub, SPEC, ModelStatistics(), deliver, deliver, ShortExecutions(SPEC))
 
 
 @pytest.mark.parametrize(("ids", "error"), [("ax", ValueError), ("ae", InvalidRequest)])

@@ -157,12 +157,6 @@ def test_a_pause_of_the_traffic_is_no_part_of_a_window(bench: Bench) -> None:
 # --- a batcher with a target, in simulated time, beside the best of the fixed settings
 
 
-_MS = 1_000_000
-
-
-_S = 1_000_000_000
-
-
 def poisson(rate: float, seconds: float, factor: float = 1.0) -> list[int]:
     """`rate` requests per second on average (Poisson), `factor` times as many during a fifth of each second."""
     source = random.Random(1)

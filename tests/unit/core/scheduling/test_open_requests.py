@@ -18,12 +18,11 @@ from tests.unit.core.scheduling.scheduler_bench import (
 from tests.waiting import until
 from trident.core.backends.backend import BackendInstance
 from trident.core.errors import BackendFailed
-from trident.core.inference.pending_request import LATER, DeferredOutcome, PendingRequest, ResponseSender
+from trident.core.inference.pending_request import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse, Outputs
+from trident.core.inference.response import Outputs
 from trident.core.observability.statistics import FailureReason, ResponseKind
 from trident.core.options import WindowLimits
-from trident.core.scheduling.open_requests import ResponseOrder
 
 
 @pytest.fixture
@@ -216,7 +215,3 @@ def test_responses_are_counted_by_their_index(make_later: MakeLaterBench) -> Non
         (0, 0, 1, 0),
     ]
     assert first.durations_ns[ResponseKind.SUCCESS] > 0
-
-
-def answer(order: ResponseOrder, request: PendingRequest) -> None:
-    order.respond(request, InferenceResponse("m", 1, [], id=request.request.id))
