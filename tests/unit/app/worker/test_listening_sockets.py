@@ -3,8 +3,8 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 
-import gevent
 import pytest
 
 from trident.app.worker.listening_sockets import (
@@ -14,7 +14,7 @@ from trident.app.worker.listening_sockets import (
     open_listener,
     open_listeners,
 )
-from trident.app.worker.worker import Listener
+from trident.app.worker.worker import Listener, Ports
 
 
 def test_a_taken_port_is_named() -> None:
@@ -68,11 +68,17 @@ def accepting() -> Iterator[Accepting]:
 
 
 def test_a_queued_connection_is_served_before_the_close(accepting: Accepting) -> None:
+    served: list[str] = []
+
+    class Connections:
+        def close_idle(self) -> None:
+            served.extend(accepting.peers)
+
     with accepting.connect() as first, accepting.connect() as second:
-        accepting.listener.accept_queued()
-        accepting.listener.close()
-        gevent.sleep(0)
-        assert accepting.peers == ["127.0.0.1", "127.0.0.1"]
+        ports: Ports[Any] = Ports([accepting.listener], Connections())
+        ports.close()
+        assert served == ["127.0.0.1", "127.0.0.1"]
+        assert accepting.listener.closed
         assert (first.recv(1), second.recv(1)) == (b"", b"")
 
 
