@@ -10,11 +10,12 @@ from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, PUBLIC, V2,
 from trident.adapters.common.routes import RouteAbsent
 from trident.adapters.vertex.predict import (
     SHARED_ENDPOINT_BYTES,
+    Deadline,
     RedirectForbidden,
     RedirectUnknown,
     SizeLimits,
 )
-from trident.core.errors import InvalidRequest, ModelNotFound, OutOfMemory, ServerError
+from trident.core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from trident.core.frontend.access import GROUPS, parse_restricted
 from trident.core.http.errors import UnsupportedEncoding
 from trident.core.http.front_end import HttpOptions
@@ -370,3 +371,14 @@ def test_bodies_over_a_shared_endpoints_limit_warn_once_a_minute(now: Now, caplo
     limits.check_request(2_000_000)
     limits.check_response(2_000_000)
     assert len(caplog.messages) == 4
+
+
+def test_after_its_deadline_a_request_is_ended() -> None:
+    now = Now()
+    deadline = Deadline(2.5, lambda: now.value == 1.0, now)
+    assert not deadline()
+    now.value = 1.0
+    assert deadline()  # the client is gone
+    now.value = 2.5
+    with pytest.raises(DeadlineExceeded, match=r"^there was no answer within 2\.5 seconds$"):
+        deadline()
