@@ -525,6 +525,19 @@ def test_a_failing_model_is_retried_less_and_less_often_and_at_once_when_it_chan
     assert bench.ask("m") == 2
 
 
+def test_old_files_that_return_after_a_failure_clear_its_reason(bench: Bench, tmp_path: Path) -> None:
+    version, aside = tmp_path / "m" / "1", tmp_path.with_name("aside")
+    version.rename(aside)
+    put(version / "model.fake", BROKEN)
+    bench.poll()
+    assert bench.index() == ["m 1 READY Internal: the weights are broken"]
+    shutil.rmtree(version)
+    aside.rename(version)
+    bench.poll()
+    assert bench.index() == ["m 1 READY"]
+    assert bench.backend.loads == ["m:1=1", "m:1=broken"]
+
+
 def test_several_engines_poll_at_the_same_moments_whenever_they_started() -> None:
     first, second = EnginePlace(0, 2), EnginePlace(1, 2)
     for now_s in (120.0, 121.5, 134.9):

@@ -48,6 +48,18 @@ def test_requests_queued_during_an_execution_are_the_next_batch(make_bench: Make
     assert bench.backend.batches == [["a"], list("bcdefghi"), list("jk")]
 
 
+def test_requests_left_by_a_batch_wake_another_instance(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(4, 6), instances=2, delay_until=5)
+    for backend in bench.backends:
+        backend.gate.clear()
+    bench.scheduler.start()
+    resting(bench, 2)
+    bench.submit(*"abcde")
+    bench.begun(0)
+    bench.begun(1)
+    assert sorted(len(backend.batches[0]) for backend in bench.backends) == [1, 4]
+
+
 def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: MakeBench) -> None:
     bench = make_bench()
     ran: list[str] = []
