@@ -30,6 +30,7 @@ from trident.app.bench.requests import Inputs, Way, make_target
 from trident.app.bench.server import PRELOADED, Server, started
 from trident.app.bench.ways import (
     AROUND_S,
+    NEAR,
     SIZES,
     THREADS,
     Candidate,
@@ -64,8 +65,6 @@ _RACE_ROUNDS, _LAST_ROUNDS = 3, 12
 _LEAST_ROUNDS = 6
 # Less may be noise: what may change the answers has to take so much less time in executions.
 _WORTH = 1.1
-# Promises that are so near to each other are taken for equal.
-_NEAR = 1.05
 
 
 @dataclass(slots=True)
@@ -218,7 +217,7 @@ class Bench:
         def order(given: tuple[int, Promise]) -> tuple[int, float, float]:
             place, way = given
             used = way.candidate.cores if way.rate else way.shortest_s
-            return -round(math.log(max(way.rate, 1e-3), _NEAR)), place, used
+            return -round(math.log(max(way.rate, 1e-3), NEAR)), place, used
 
         ways = [way for _, way in sorted(found, key=order)]
         may_try = bool(self._longest) or time.monotonic() < until
@@ -327,18 +326,19 @@ class Bench:
 
     def race(self, candidates: Sequence[Candidate], until: float, rounds: int, *, closely: bool = False) -> None:
         """Ask the candidates in turns, in about so many rounds: each at the loads among which its best may be, or only
-        at its best one."""
+        at its best one, and at half of it if that one may turn out too slow."""
         loads: list[tuple[Candidate, int, Level]] = []
         for candidate in candidates:
             trial = self.trials[candidate]
-            near = self._close_loads(trial) if closely else [self._best_load(trial)]
+            near = self._close_loads(trial) if closely else self._best_loads(trial)
             loads += [(candidate, *each) for each in near]
             self.server(candidate)
         if not closely and AS_IT_IS in candidates:
-            # A way must not be better only because the model as it is was asked at another load.
+            # A way must not be better only because the model as it is was asked at another load, if it can bear that.
             missing = {load for _, load, _ in loads} - {load for each, load, _ in loads if each == AS_IT_IS}
-            similar = self._best_load(self.trials[AS_IT_IS])[1]
-            loads += [(AS_IT_IS, load, similar) for load in sorted(missing)]
+            similar = self._best_loads(self.trials[AS_IT_IS])[0][1]
+            most = similar.rate * self.objective.target_ms / 1e3
+            loads += [(AS_IT_IS, load, similar) for load in sorted(missing) if load <= most]
         seconds = max(_SHORTEST_S, min(_LONGEST_S, (until - time.monotonic()) / rounds / len(loads)))
         took = 0.0
         for done in range(2 * rounds):
@@ -371,15 +371,18 @@ class Bench:
             loads.append(2 * best.concurrency)
         return [(load, best) for load in loads]
 
-    def _best_load(self, trial: Trial) -> tuple[int, Level]:
-        best = trial.best(self.objective.target_ms) or min(trial.counted, key=lambda level: level.p99)
-        return best.concurrency, best
+    def _best_loads(self, trial: Trial) -> list[tuple[int, Level]]:
+        """The load of the candidate's best level, and half of it if that is near the target."""
+        target = self.objective.target_ms
+        best = trial.best(target) or min(trial.counted, key=lambda level: level.p99)
+        loads = [best.concurrency, best.concurrency // 2] if best.p99 > 0.7 * target else [best.concurrency]
+        return [(load, best) for load in loads if load]
 
     def gained(self, before: Candidate, after: Candidate) -> list[Difference]:
         """What a way is over another one, in the rounds that they had together; empty if those are too few."""
         sides = []
         for trial in (self.trials[before], self.trials[after]):
-            load = self._best_load(trial)[0] if trial.raced else 0
+            load = self._best_loads(trial)[0][0] if trial.raced else 0
             sides.append(self.turns.get((trial.candidate, load), []))
         count = min(map(len, sides))
         first, second = (side[len(side) - count :] for side in sides)

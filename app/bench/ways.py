@@ -219,6 +219,8 @@ _LEAST, _LONG_ENOUGH_S, _TOO_LONG_S = 4, 0.03, 1.0
 _QUANTILE = 0.25
 # Batches of mixed sizes in a turn, and requests whose answers are compared.
 _MIXED, _COMPARED = 16, 16
+# Promises that are so near to each other are taken for equal.
+NEAR = 1.05
 # With this many requests under way, or twice as many as its instances execute at once, a server is never idle.
 _BUSY_LOAD = 32
 # What an execution takes of a core around it, as to wake its thread.
@@ -241,7 +243,8 @@ def promises(
 ) -> list[Promise]:
     """The engine without batches, and with the best ones, from what `execute` gave.
 
-    The one that promises more comes first. `items` are those of a request, and `http_s` is what one takes of a core
+    The one that promises more comes first; batches, if both promise about as much: what a request takes around its
+    execution they share. `items` are those of a request, and `http_s` is what one takes of a core
     beside its execution.
     """
     instances, threads = max(1, engine.instances), max(1, engine.threads)
@@ -259,7 +262,8 @@ def promises(
     if batches:
         best = min(batches, key=batches.__getitem__)
         found.append(promise(best, best * items))
-    return sorted(found, key=lambda each: -each.rate)
+        found.sort(key=lambda each: each.rate * (NEAR if each.candidate.batch > 1 else 1), reverse=True)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
