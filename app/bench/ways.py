@@ -209,8 +209,8 @@ def paddings(way: Candidate, config: ModelConfig, inputs: Sequence[Inputs], long
 
 # Requests in an execution.
 SIZES = (1, 4, 16, 64)
-# The share of the target that an execution may take: a request may also wait for the one before.
-_SHARE = 0.6
+# The share of the target that an execution may take: a request may also wait for the whole one before.
+_SHARE = 0.45
 # A batch that is expected to take so many times that is not run.
 _HOPELESS = 2.0
 # Executions of a size: at least so many, unless they take too long, and as many as fit into the first time.
@@ -244,8 +244,7 @@ def promises(
     """The engine without batches, and with the best ones, from what `execute` gave.
 
     The one that promises more comes first; batches, if both promise about as much: what a request takes around its
-    execution they share. `items` are those of a request, and `http_s` is what one takes of a core
-    beside its execution.
+    execution they share. `items` are those of a request, and `http_s` is what one takes of a core beside its execution.
     """
     instances, threads = max(1, engine.instances), max(1, engine.threads)
 
@@ -260,7 +259,7 @@ def promises(
     found = [promise(1, 1 if len(times) > 1 else 0)]
     batches = {size: taken / size for size, taken in times.items() if size > 1 and taken <= _SHARE * target_s}
     if batches:
-        best = min(batches, key=batches.__getitem__)
+        best = min(size for size, each_s in batches.items() if each_s <= NEAR * min(batches.values()))
         found.append(promise(best, best * items))
         found.sort(key=lambda each: each.rate * (NEAR if each.candidate.batch > 1 else 1), reverse=True)
     return found
