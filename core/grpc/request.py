@@ -386,7 +386,6 @@ def _wrong_type_of(tensor: str, key: str, expected: str) -> InvalidRequest:
 
 TENSOR: Final = 7
 _TENSOR_TAG: Final = TENSOR << 3 | 2
-_VERSION_TAG: Final = 2 << 3 | 2
 _ID_TAG: Final = 3 << 3 | 2
 # The fields before the tensors: all are strings or messages.
 _HEAD_TAGS: Final = frozenset(number << 3 | 2 for number in (1, 2, 3, 4, 5, 6))

@@ -53,12 +53,6 @@ def write_model(
     return repository / name
 
 
-def line_of(model: Path, text: str) -> int:
-    """The number of the first line of its model.py that has `text`."""
-    lines = (model / "1" / "model.py").read_text().split("\n")
-    return next(number for number, line in enumerate(lines, 1) if text in line)
-
-
 def children_of(*parents: int) -> dict[int, str]:
     """The processes that `parents` have started, each with the last word of its command line."""
     found = {}

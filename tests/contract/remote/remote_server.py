@@ -29,7 +29,6 @@ LIMIT_S = 60.0
 _BETWEEN_S = 0.05
 # A file that ONNX Runtime leaves in every temporary folder.
 ORT_SESSION = ".ses"
-JSON = {"Content-Type": "application/json"}
 
 
 class RemoteServer(ServerProcess):

@@ -193,16 +193,6 @@ def loaded(endpoint: Endpoint, count: int) -> LoadedModels:
     return endpoint.models
 
 
-def pages(models: LoadedModels, limit: int) -> list[list[str]]:
-    found = []
-    token: str | None = None
-    while True:
-        page, token = models.names_after(token, limit)
-        found.append([model.name for model in page])
-        if token is None:
-            return found
-
-
 def test_a_page_continues_after_an_unloaded_model(endpoint: Endpoint) -> None:
     models = loaded(endpoint, 5)
     _, token = models.names_after(None, 2)

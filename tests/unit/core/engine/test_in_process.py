@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import queue
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,10 +21,6 @@ from trident.core.engine.protocol import Engine
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import InferenceResponse
-from trident.core.inference.tensors import Array
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import IndexEntry, ModelState
 
@@ -53,14 +48,6 @@ def serving(repository: Path, *more: Path, **options: object) -> Iterator[Infere
     finally:
         engine.begin_exit()
         assert engine.finish(LIMIT_S)
-
-
-def infer(engine: InferenceEngine, model: str, *arrays: Array, version: int = -1) -> InferenceResponse:
-    inputs = [InputTensor(f"INPUT{n}", "INT32", array.shape, array) for n, array in enumerate(arrays)]
-    responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-    request = InferenceRequest(model, inputs, model_version=version)
-    engine.model(model, version).submit(PendingRequest(request, responses.put))
-    return responses.get(timeout=LIMIT_S)
 
 
 def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:

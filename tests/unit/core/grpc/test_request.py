@@ -124,11 +124,6 @@ def in_region(message: Any, **fields: Any) -> Any:
     return message
 
 
-def without_tensors(message: Any) -> Any:
-    del message.raw_input_contents[:]
-    return message
-
-
 def output_in_region(message: Any, **parameters: int) -> Any:
     output = message.outputs.add(name="OUTPUT0")
     output.parameters["shared_memory_region"].string_param = "r"

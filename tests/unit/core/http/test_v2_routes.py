@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import strategies as st
 from werkzeug.test import Client
 
 from tests.unit.fake_engine import FakeEngine
-from tests.unit.shared_memory_object import shared_memory_object
 from trident.core.config.schema import ModelConfig
 from trident.core.engine.protocol import ConfigMessage
 from trident.core.frontend.access import GROUPS
@@ -173,13 +169,6 @@ def test_invalid_changes_change_nothing(client: Client, body: Any, status: int, 
     assert client.get("/v2/trace/setting").data == START
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
 # --- shared memory
 
 
@@ -191,12 +180,6 @@ HANDLE = b64encode(bytes(64)).decode()
 @pytest.fixture
 def memory_client(engine: FakeEngine) -> Client:
     return Client(V2Application(engine, HttpOptions(allow_client_shm=True), ThreadBridge()))
-
-
-@pytest.fixture
-def key() -> Iterator[str]:
-    with shared_memory_object(os.sysconf("SC_PAGE_SIZE")) as found:
-        yield found
 
 
 @pytest.mark.parametrize(

@@ -189,8 +189,3 @@ def test_a_request_that_times_out_reaches_the_access_log(
     served.connection.time_out()
     served.refusal()
     assert logged(access_lines) == [(start.split()[0].decode(), "/a", 408)]
-
-
-def service(application: Any, address: Any) -> Http1Service:
-    connections = Connections(CoarseClock(), ConnectionLimits(), 10)
-    return Http1Service(application, address, Config(), connections)

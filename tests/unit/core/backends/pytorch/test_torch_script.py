@@ -33,8 +33,6 @@ from trident.core.errors import (
 )
 from trident.core.inference.tensors import BY_NAME
 
-NUMERIC = ["BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"]
-
 
 class AddSub(torch.nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -41,12 +41,6 @@ def identity(kind: str) -> bytes:
     )
 
 
-def counted() -> bytes:
-    """An identity with an input for the start of a sequence, which the fake engine ignores."""
-    start = tensor("START", (-1, 1), ((1, 1), (4, 1), (8, 1)))
-    return fake_tensorrt.plan([tensor("INPUT0", (-1, 16), EIGHT), start], [tensor("OUTPUT0", (-1, 16))], "identity")
-
-
 def ragged() -> bytes:
     """An identity of one dimension, with an input for how many elements each request has."""
     elements = tensor("INPUT0", (-1,), ((1,), (16,), (64,)))

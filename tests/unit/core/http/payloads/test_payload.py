@@ -37,10 +37,6 @@ from trident.core.inference.tensors import BY_NAME, Array
 # --- payload
 
 
-def rows(count: int, *dims: int) -> Array:
-    return np.arange(count * int(np.prod(dims)), dtype=np.float32).reshape(count, *dims)
-
-
 def test_each_row_of_another_shape_is_a_request() -> None:
     rows: list[dict[str, Array]] = [{"IN": np.zeros(2, np.float32)}, {"IN": np.zeros(3, np.float32)}]
     payload = DecodedPayload(arrays={}, count=2, stacked=False, rows=rows)
