@@ -251,6 +251,10 @@ class PreferredMemory:
     __slots__ = ("_device_id", "_type")
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        if not isinstance(preferred_memory_type, MemoryType):
+            raise TypeError("PreferredMemory(): the type must be TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU")
+        if type(preferred_device_id) is not int:
+            raise TypeError("PreferredMemory(): the device id must be an int")
         self._type = preferred_memory_type
         self._device_id = preferred_device_id
 
@@ -562,6 +566,8 @@ def _is_executing() -> bool:
 
 
 def _send(request: InferenceRequest, decoupled: bool, within: bool) -> ResponseStream:
+    if not isinstance(decoupled, bool):
+        raise TypeError(f"the argument 'decoupled' must be a bool, not {type(decoupled).__name__}")
     if running_model().phase is not Phase.SERVING:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
     # A request that arrived here is sent to this model.

@@ -90,6 +90,12 @@ def test_what_is_refused(arguments: dict[str, Any], error: type[Exception], text
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize("arguments", [(None,), ("GPU",), (MemoryType.TRITONSERVER_MEMORY_GPU, None)])
+def test_wrong_preferences(arguments: Any) -> None:
+    with pytest.raises(TypeError, match="PreferredMemory"):
+        PreferredMemory(*arguments)
+
+
 # --- responses, and their senders
 
 
@@ -207,6 +213,11 @@ TWO = [InferenceResponse([Tensor("A", np.array([number]))]) for number in range(
 @pytest.fixture
 def request_() -> InferenceRequest:
     return InferenceRequest(inputs=[], requested_output_names=["A"], model_name="other")
+
+
+def test_a_flag_that_is_no_bool(request_: InferenceRequest) -> None:
+    with pytest.raises(TypeError, match="must be a bool, not int"):
+        request_.exec(1)  # type: ignore[arg-type]
 
 
 def test_many_responses_as_often_as_wanted(memory_server: MemoryServer, request_: InferenceRequest) -> None:
