@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.project import ROOT
+from tests.threads import forget_server_threads, server_threads
+from tests.waiting import until
 
 # An example may take long on a slow machine. `settings()` are Hypothesis's own, which are others in CI.
 settings.register_profile("tests", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,6 +32,14 @@ def frozen_heap() -> None:
     before have imported. Full ones, which many tests make, would take half a second and more."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_is_left(frozen_heap: None) -> Iterator[None]:
+    """Of the server, when a module's tests have ended."""
+    forget_server_threads()
+    yield
+    until(lambda: not server_threads(), lambda: f"these threads are left: {server_threads()}", limit_s=20)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -154,10 +154,12 @@ def busy(server: ServerProcess) -> Iterator[None]:
     for thread in threads:
         thread.start()
     is_over.wait(40)
-    yield
-    is_over.set()
-    for thread in threads:
-        thread.join()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_a_newcomer_draws_a_seven_copies_the_curl_line_and_sees_it_in_the_plot(

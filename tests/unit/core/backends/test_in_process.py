@@ -212,8 +212,10 @@ def with_onnxruntime(folder: Path, cuda: FakeCuda) -> Iterator[tuple[ModelSpec, 
     run = DeviceRun(session, onnxruntime.OrtValue, spec, False, "cpu", 0)
     runner = Runner(run=run, run_bound=run.bound)
     instance = model_of(lambda _: session, lambda *_: runner, config).instance(Placement("model_0", DeviceKind.GPU))
-    yield spec, instance
-    instance.close()
+    try:
+        yield spec, instance
+    finally:
+        instance.close()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.threads import server_threads
 from tests.waiting import until
 from trident.core.backends.backend import Backend, Execution, LoadContext, OnChange
 from trident.core.backends.registry import BackendRegistry, installed_backends
@@ -263,13 +264,8 @@ def living(
     finally:
         bench.engine.begin_exit()
         assert bench.engine.finish(LIMIT_S)
-    until(lambda: threads() == [])
+    until(lambda: server_threads() == [], lambda: str(server_threads()))
     assert all(model.is_closed for model in bench.backend.models)
-
-
-def threads() -> list[str]:
-    """The names of the server's threads that exist."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("trident-")]
 
 
 def put(path: Path, content: str | bytes) -> None:

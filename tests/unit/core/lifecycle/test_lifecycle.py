@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.threads import server_threads
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,
@@ -19,7 +20,6 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     Bench,
     living,
     put,
-    threads,
     weight_of,
     write,
 )
@@ -142,7 +142,7 @@ def test_load_requests_are_refused_during_the_start_and_after_the_exit(tmp_path:
     bench.engine.begin_exit()
     assert failure(bench, "m") == "ModelNotReady: Server not ready"
     assert bench.engine.finish(LIMIT_S)
-    until(lambda: threads() == [])
+    until(lambda: server_threads() == [], lambda: str(server_threads()))
 
 
 def test_load_directory_waits_for_the_end_of_the_start(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_load_directory_waits_for_the_end_of_the_start(tmp_path: Path) -> None:
     assert bench.ask("cat") == 1
     bench.engine.begin_exit()
     assert bench.engine.finish(LIMIT_S)
-    until(lambda: threads() == [])
+    until(lambda: server_threads() == [], lambda: str(server_threads()))
 
 
 def test_the_phase_names_the_models_whose_last_load_failed(tmp_path: Path) -> None:
@@ -413,9 +413,9 @@ def test_the_exit_does_not_wait_for_a_load(tmp_path: Path, mode: str) -> None:
         bench.engine.begin_exit()
         assert bench.engine.finish(LIMIT_S)
         assert bench.engine.phase().name == Phase.EXITING
-        assert {"trident-lifecycle", "trident-load"} <= set(threads())
+        assert {"trident-lifecycle", "trident-load"} <= set(server_threads())
     # The held load ends and leaves nothing behind; a load that waited for a thread does not begin.
-    until(lambda: threads() == [])
+    until(lambda: server_threads() == [], lambda: str(server_threads()))
     assert all(model.is_closed for model in bench.backend.models)
     assert len(bench.backend.loads) == 2
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.threads import server_threads
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,
@@ -21,7 +22,6 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     living,
     put,
     registry_of,
-    threads,
     weight_of,
     write,
 )
@@ -79,7 +79,7 @@ class OneInstance(FakeBackend):
 def source(tmp_path: Path) -> Iterator[CountingSource]:
     source = CountingSource(tmp_path)
     yield source
-    until(lambda: threads() == [])
+    until(lambda: server_threads() == [], lambda: str(server_threads()))
     assert source.held == 0
 
 

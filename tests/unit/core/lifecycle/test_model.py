@@ -12,6 +12,7 @@ from types import NoneType
 import pytest
 from google.protobuf.json_format import MessageToJson
 
+from tests.threads import server_threads
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,
@@ -22,7 +23,6 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     living,
     put,
     registry_of,
-    threads,
     weight_of,
     write,
 )
@@ -166,7 +166,7 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
     yield repository
     repository.model.leave("the end of the test")
     assert repository.retirement.wait(LIMIT_S)
-    until(lambda: threads() == [])
+    until(lambda: server_threads() == [], lambda: str(server_threads()))
     assert all(model.is_closed for model in repository.backend.models)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tests.threads import server_threads
 from tests.waiting import until
 from trident.core.backends.backend import Execution
 from trident.core.config.placement import NO_LIMIT, DeviceKind, InstanceLimit, Placement, ResourceNeed
@@ -214,17 +215,14 @@ def benches() -> Iterator[MakeBench]:
         made.append(Bench(*args, **options))  # type: ignore[arg-type]
         return made[-1]
 
-    yield make
-    for bench in made:
-        for backend in bench.backends:
-            backend.gate.set()
-        assert bench.scheduler.close(LIMIT_S)
-    assert instance_threads() == []
-
-
-def instance_threads() -> list[str]:
-    """The names of the instance threads that run."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("trident-")]
+    try:
+        yield make
+    finally:
+        for bench in made:
+            for backend in bench.backends:
+                backend.gate.set()
+            assert bench.scheduler.close(LIMIT_S)
+    assert server_threads() == []
 
 
 def batching(
@@ -364,10 +362,12 @@ def later_benches() -> Iterator[MakeLaterBench]:
         made.append(LaterBench(*args, **options))  # type: ignore[arg-type]
         return made[-1]
 
-    yield make
-    for bench in made:
-        for backend in bench.backends:
-            backend.senders.clear()
-        assert bench.scheduler.close(LIMIT_S)
-        assert bench.scheduler.in_flight == 0
-    assert instance_threads() == []
+    try:
+        yield make
+    finally:
+        for bench in made:
+            for backend in bench.backends:
+                backend.senders.clear()
+            assert bench.scheduler.close(LIMIT_S)
+            assert bench.scheduler.in_flight == 0
+    assert server_threads() == []

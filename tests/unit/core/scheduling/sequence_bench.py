@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from tests.project import ROOT
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Answers, Stub, instance_threads
+from tests.threads import server_threads
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Answers, Stub
 from trident.core.backends.backend import BackendInstance
 from trident.core.config.autocomplete import normalize
 from trident.core.config.parse import parse_model_config
@@ -133,9 +134,11 @@ def benches() -> Iterator[MakeBench]:
         made.append(Bench(sequence_batching, **options))  # type: ignore[arg-type]
         return made[-1]
 
-    yield make
-    for bench in made:
-        for backend in bench.backends:
-            backend.gate.set()
-        assert bench.scheduler.close(LIMIT_S)
-    assert instance_threads() == []
+    try:
+        yield make
+    finally:
+        for bench in made:
+            for backend in bench.backends:
+                backend.gate.set()
+            assert bench.scheduler.close(LIMIT_S)
+    assert server_threads() == []

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from tests.project import pure_python_only
+from tests.threads import server_threads
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
     LONG_NS,
@@ -16,7 +17,6 @@ from tests.unit.core.scheduling.scheduler_bench import (
     MakeBench,
     Stub,
     batching,
-    instance_threads,
     noted_threads,
     resting,
     resting_bench,
@@ -178,7 +178,7 @@ def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench
         assert not thread.is_alive()
     assert bench.wait(1) == ["a"]
     assert bench.error("a") is None
-    assert instance_threads() == ([] if end == "close" else ["trident-m_0_1"])
+    assert server_threads() == ([] if end == "close" else ["trident-m_0_1"])
 
 
 @pytest.mark.slow
