@@ -2,7 +2,7 @@
 
 A body of the v2 protocol, as JSON or with binary tensors, is answered as on plain HTTP. A body in any other format is
 decoded into the model's inputs, and the outputs are encoded as Accept asks.
-Source: docs/spec/sagemaker.md sections A2 and A6, B5, C.
+Source: docs/spec/sagemaker.md sections A2, A3, A6, A7, B5 and C.
 """
 
 from __future__ import annotations
@@ -261,9 +261,6 @@ def _infer_lines(
 # Sessions. The header `X-Amzn-SageMaker-Session-Id: NEW_SESSION` opens one: its request is the START of a sequence, and
 # the answer names the session and when it expires. Requests with that id follow in the sequence, and the one that is
 # its END closes the session. An id holds the sequence's number and the expiry, so that any front end knows a session.
-# Source: docs/spec/sagemaker.md sections A3 and A7.
-
-
 SEQUENCE_END = "sequence_end"
 SESSION_KEY = "trident.sagemaker.session"
 _HEADER_KEY = "HTTP_X_AMZN_SAGEMAKER_SESSION_ID"

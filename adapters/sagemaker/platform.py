@@ -1,6 +1,6 @@
 """SageMaker as a platform of the registry: its environment variables, its options and settings, and its application.
 
-Source: docs/spec/sagemaker.md sections A1, A6, B1, B2 and C.
+Source: docs/spec/sagemaker.md sections A1, A2, A6, B1, B2 and C "Tunables".
 """
 
 from __future__ import annotations
@@ -226,9 +226,6 @@ def _concurrent(payload_mb: int) -> int:
 
 def _shown(value: object) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# Source: docs/spec/sagemaker.md sections A2 and A6, B1, C "Tunables".
 
 
 ADDITIONAL_ARGS = "SAGEMAKER_TRITON_ADDITIONAL_ARGS"

@@ -105,9 +105,7 @@ def _redirect(targets: RouteMap, application: V2Application, environ: Environ) -
     return application.answer(environ, route, arguments)
 
 
-# Source: docs/spec/vertex.md sections A2 and B3 (Triton answers 400; this is a 503 that says why).
-
-
+# Triton answers 400; this is a 503 that says why (docs/spec/vertex.md sections A2 and B3).
 _NOT_YET = 503
 _CONTROL = "model-repository"
 

@@ -1,6 +1,7 @@
 """Vertex AI as a platform of the registry: its environment variables, its options and settings, and its application.
 
-Source: docs/spec/vertex.md sections A1 and B1; a missing route gets the platform's documented form.
+Source: docs/spec/vertex.md sections A1 and B1, docs/spec/server-options.md section 2 "Vertex AI"; a missing
+route gets the platform's documented form.
 """
 
 from __future__ import annotations
@@ -111,9 +112,6 @@ def _route(environ: Mapping[str, str], name: str) -> str:
             hint="the path is taken literally, not as a regular expression",
         )
     return text
-
-
-# Source: docs/spec/vertex.md section B1; docs/spec/server-options.md section 2 "Vertex AI".
 
 
 # The value of the variable is the value of the option. Triton reads these outside of the platform, too.

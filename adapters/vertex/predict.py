@@ -326,8 +326,7 @@ def _prediction_events(
     return stream_events(application, environ, model, pattern, encode)
 
 
-# What the routes of one container share: the default model, and the limits.
-# Source: docs/spec/vertex.md sections A4 and B2.
+# --- what the routes of one container share: the default model, and the limits (docs/spec/vertex.md sections A4, B2)
 
 
 class RedirectUnknown(InvalidRequest):
@@ -336,9 +335,6 @@ class RedirectUnknown(InvalidRequest):
 
 class RedirectForbidden(ServerError):
     code = ErrorCode.INVALID_ARG
-
-
-# Source: docs/spec/vertex.md section A4 (timeouts), D point 6.
 
 
 Now = Callable[[], float]
@@ -373,9 +369,7 @@ def set_deadline(environ: Environ, seconds: float) -> None:
         environ[CLIENT_GONE_KEY] = Deadline(seconds, environ.get(CLIENT_GONE_KEY))
 
 
-# Source: docs/spec/vertex.md section A4: 1.5 MB each way on a shared public endpoint, 10 MB on all others.
-
-
+# 1.5 MB each way on a shared public endpoint, 10 MB on all others.
 SHARED_ENDPOINT_BYTES = 1_500_000
 _SECONDS_BETWEEN_WARNINGS = 60.0
 _log = logging.getLogger("trident.vertex")

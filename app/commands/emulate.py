@@ -46,7 +46,7 @@ from trident.app.emulators.vertex.batch import (
     format_of,
 )
 from trident.app.emulators.vertex.container import RESERVED_PREFIX
-from trident.app.emulators.vertex.limits import (
+from trident.app.emulators.vertex.endpoint import (
     LONGEST_DEPLOYMENT_S,
     LONGEST_INFERENCE_S,
     Deployment,

@@ -19,7 +19,7 @@ from trident.adapters.azureml.platform import MODEL_DIR, READY_ROUTE, SCORE_ROUT
 from trident.app.emulators.container import ClientClosed, Container, ContainerClient, ContainerFault, free_port
 from trident.app.emulators.emulator import ApiServer, PlatformEmulator, PlatformOptions, Reply, counted
 from trident.app.emulators.vertex.container import Probes, container_environment, machine_variables, provided
-from trident.app.emulators.vertex.limits import PlatformLimits
+from trident.app.emulators.vertex.endpoint import PlatformLimits
 
 DEPLOYMENT = "blue"
 _PORT = "TRIDENT_AZUREML_PORT"

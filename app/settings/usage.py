@@ -8,7 +8,7 @@ from importlib import import_module
 from itertools import groupby
 
 from trident.adapters.common.options import BadOption, Kind, Option
-from trident.app.emulators.usage import EMULATE_LINES, EMULATE_USAGE
+from trident.app.emulators import EMULATE_LINES, EMULATE_USAGE
 from trident.app.settings.groups import PLATFORMS, UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 

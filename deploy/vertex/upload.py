@@ -30,7 +30,7 @@ from trident.app.emulators.vertex.container import (
     container_environment,
     platform_variables,
 )
-from trident.app.emulators.vertex.limits import Deployment
+from trident.app.emulators.vertex.endpoint import Deployment
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS
 

@@ -24,7 +24,7 @@ from trident.app.emulators.container import (
     inherited_environment,
 )
 from trident.app.emulators.emulator import PlatformEmulator, PlatformOptions, counted
-from trident.app.emulators.sagemaker.api import RuntimeApi
+from trident.app.emulators.sagemaker.api import InvocationQueue, RuntimeApi
 from trident.app.emulators.sagemaker.api_model import merged, problems
 from trident.app.emulators.sagemaker.archives import (
     ArchiveStorage,
@@ -37,7 +37,6 @@ from trident.app.emulators.sagemaker.archives import (
 )
 from trident.app.emulators.sagemaker.endpoint import EndpointModels, MultiModelEndpoint, PlatformLimits
 from trident.app.emulators.sagemaker.fleet import Fleet, Machines, Probes, StartContainer
-from trident.app.emulators.sagemaker.queued import InvocationQueue
 from trident.app.emulators.sagemaker.transform import TransformJob, TransformOptions
 from trident.core.errors import ConfigInvalid
 from trident.core.repository.sources import SourceOpener

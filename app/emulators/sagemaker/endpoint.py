@@ -1,4 +1,7 @@
-"""Endpoints: they forward invocations to the container's routes and turn its answers into the API's."""
+"""Endpoints: they forward invocations to the container's routes and turn its answers into the API's.
+
+Source: docs/spec/sagemaker.md section A5.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ from trident.app.emulators.container import (
     ContainerStream,
 )
 from trident.app.emulators.sagemaker.archives import ModelArchives, name_of
-from trident.app.emulators.sagemaker.bidirectional import BidirectionalStream
 from trident.app.emulators.sagemaker.invocation import (
     ApiError,
+    BidirectionalStream,
     Invocation,
     endpoint_deleted,
     model_error,
@@ -63,9 +66,6 @@ class PlatformLimits:
     """The unpacked size of an archive; less if the disk has less space."""
 
 
-# Source: docs/spec/sagemaker.md section A5.
-
-
 _PAGES_AT_MOST = 1000
 _OK = 200
 
@@ -98,11 +98,10 @@ def _page(body: bytes) -> tuple[dict[str, str], str]:
     return models, token
 
 
-#         (absent) -> LOADING -> LOADED -> LEAVING -> (absent)
-#                                       \-> (absent) (the load failed)
+# The models of a multi-model endpoint:
 #
-# Source: docs/spec/sagemaker.md section A5.
-
+#         (absent) -> LOADING -> LOADED -> LEAVING -> (absent)
+#                             \-> (absent) (the load failed)
 
 NO_MEMORY = 507
 _LOADED_ALREADY = 409

@@ -31,7 +31,6 @@ from trident.app.emulators.container import (
     free_port,
     seconds,
 )
-from trident.app.emulators.sagemaker.bidirectional import BidirectionalStream
 from trident.app.emulators.sagemaker.endpoint import (
     EndpointModels,
     PlatformLimits,
@@ -45,6 +44,7 @@ from trident.app.emulators.sagemaker.invocation import (
     PREFIX_AWARE_ID,
     SESSION,
     ApiError,
+    BidirectionalStream,
     Invocation,
     model_error,
     validation_error,

@@ -13,8 +13,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,15 +25,16 @@ import orjson
 
 from trident.app.emulators.container import size
 from trident.app.emulators.vertex.container import STORAGE_SCHEME, RunningContainer
-from trident.app.emulators.vertex.endpoint import Endpoint, predict_request
-from trident.app.emulators.vertex.limits import (
+from trident.app.emulators.vertex.endpoint import (
     PROJECT_NUMBER,
     CanonicalCode,
+    Endpoint,
     GoogleError,
     PlatformLimits,
     batch_limits,
     impossible,
     invalid,
+    predict_request,
 )
 from trident.core.errors import ConfigInvalid
 from trident.core.observability.log import escaped
@@ -145,9 +148,6 @@ def _shown(name: str) -> str:
     return name.encode(errors="replace").decode()
 
 
-# Source: docs/spec/vertex.md section A5 (instanceConfig).
-
-
 _KEY, _INSTANCE = "key", "instance"
 
 
@@ -224,9 +224,6 @@ class InstanceConfig:
         return {name: value[name] for name in names if not self.key_field or name != self.key_field}
 
 
-# Source: docs/spec/vertex.md section A5.
-
-
 _PREDICTIONS, _ERRORS = "predictions_0001.jsonl", "errors_0001.jsonl"
 
 
@@ -266,8 +263,6 @@ class BatchOutput:
 
 
 # On the platform several replicas share the input. The emulator has one replica and sends one request at a time.
-# Source: docs/spec/vertex.md section A5.
-
 
 BATCH_SIZE = 64
 """Instances in a request, unless the job sets it."""
@@ -364,6 +359,64 @@ class BatchJob:
             output.add_prediction(each.label, value)
 
 
+class Storage:
+    """Objects at `gs://` by the shell's settings, or those of an emulator at STORAGE_EMULATOR_HOST."""
+
+    def __init__(self) -> None:
+        """Raises ConfigInvalid without Google's SDK, which is an optional dependency."""
+        try:
+            import requests
+            from google.api_core.exceptions import GoogleAPIError
+            from google.auth.exceptions import GoogleAuthError
+            from google.cloud.storage import Client
+        except ImportError as error:
+            raise ConfigInvalid(f"a job in Cloud Storage needs the extra gcs: {error}") from None
+        self._client = Client(project=PROJECT_NUMBER)
+        self._errors = (GoogleAPIError, GoogleAuthError, requests.RequestException)
+
+    def fetch(self, uris: list[str], instances_format: str, folder: Path) -> Iterator[Path]:
+        """The objects as files of `folder`; an address may have `*` in it. Raises ConfigInvalid."""
+        with self._faults():
+            for uri in uris:
+                bucket, _, pattern = uri.removeprefix(STORAGE_SCHEME).partition("/")
+                listed = self._client.list_blobs(bucket, prefix=pattern.partition("*")[0])
+                found = [each for each in listed if fnmatchcase(each.name, pattern)]
+                if not found:
+                    raise ConfigInvalid(f"{uri} is not found")
+                for blob in found:
+                    content = blob.download_as_bytes()
+                    if instances_format == InstancesFormat.FILE_LIST:
+                        content = b"\n".join(self._listed(content, folder))
+                    yield _written(folder, content)
+
+    def _listed(self, names: bytes, folder: Path) -> Iterator[bytes]:
+        """For each object that a list names, the name of its file in `folder`."""
+        for name in names.decode(errors="replace").split():
+            bucket, _, key = name.removeprefix(STORAGE_SCHEME).partition("/")
+            blob = self._client.bucket(bucket).get_blob(key)
+            yield name.encode() if blob is None else _written(folder, blob.download_as_bytes()).name.encode()
+
+    def put(self, file: Path, uri: str) -> None:
+        """Raises ConfigInvalid."""
+        bucket, _, key = uri.removeprefix(STORAGE_SCHEME).partition("/")
+        with self._faults():
+            self._client.bucket(bucket).blob(key).upload_from_filename(str(file))
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            raise ConfigInvalid(f"Cloud Storage: {error}") from None
+
+
+def _written(folder: Path, content: bytes) -> Path:
+    descriptor, path = tempfile.mkstemp(dir=folder)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+    return Path(path)
+
+
 StartForJob = Callable[[str, PlatformLimits], tuple[RunningContainer, Callable[[], bool]]]
 
 
@@ -419,7 +472,7 @@ class BatchJobs:
     def _predict(self, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         # The SDK is an optional dependency.
         try:
-            from trident.app.emulators.vertex.storage import Storage
+            from trident.app.emulators.vertex.batch import Storage
         except ImportError as error:
             raise ConfigInvalid(f"a job in Cloud Storage needs the extra gcs: {error}") from None
         storage, given = Storage(), job["inputConfig"]

@@ -42,8 +42,7 @@ from trident.app.emulators.container import (
     make_read_only,
     seconds,
 )
-from trident.app.emulators.vertex.endpoint import Endpoint
-from trident.app.emulators.vertex.limits import Deployment, PlatformLimits
+from trident.app.emulators.vertex.endpoint import Deployment, Endpoint, PlatformLimits
 from trident.app.settings.reading import CloudCache
 from trident.core.errors import ConfigInvalid
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from trident.app.emulators.vertex.batch import BatchJobs
 from trident.app.emulators.vertex.container import RunningContainer
-from trident.app.emulators.vertex.endpoint import Endpoint
-from trident.app.emulators.vertex.limits import (
+from trident.app.emulators.vertex.endpoint import (
     PROJECT_NUMBER,
     CanonicalCode,
     Deployment,
+    Endpoint,
     EndpointType,
     GoogleError,
     PlatformLimits,

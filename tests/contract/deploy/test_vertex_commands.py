@@ -21,9 +21,8 @@ from google.cloud import aiplatform_v1beta1
 from deploy.vertex.__main__ import run
 from tests.contract.emulators.emulator_process import EmulatorThread
 from tests.contract.repository.gcs_emulator import GcsEmulator
-from trident.app.emulators.vertex.batch import InstancesFormat
+from trident.app.emulators.vertex.batch import InstancesFormat, Storage
 from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
-from trident.app.emulators.vertex.storage import Storage
 
 LOCATION = "projects/123456789012/locations/us-central1"
 ENDPOINT = f"{LOCATION}/endpoints/digits"

@@ -33,7 +33,7 @@ from tests.project import ROOT
 from tests.waiting import until
 from trident.app.commands.emulate import CONTAINER_COMMAND
 from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
-from trident.app.emulators.vertex.limits import PlatformLimits
+from trident.app.emulators.vertex.endpoint import PlatformLimits
 
 SIMPLE = ROOT / "deploy" / "models" / "simple"
 BINARY = "application/vnd.vertex-ai-triton.binary+json;json-header-size="

@@ -19,7 +19,7 @@ from trident.app.emulators.sagemaker.emulator import EmulatorOptions as SageMake
 from trident.app.emulators.sagemaker.emulator import Hosting
 from trident.app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
 from trident.app.emulators.vertex.emulator import EmulatorOptions as VertexOptions
-from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits, batch_limits
+from trident.app.emulators.vertex.endpoint import Deployment, EndpointType, PlatformLimits, batch_limits
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from google.cloud.aiplatform_v1 import AcceleratorType
 from tests.project import ROOT
 from tests.unit.deploy.vertex.vertex_command import Finished, command, dry_run
 from trident.app.emulators.container import BreachReport
-from trident.app.emulators.vertex.api import VertexApi
 from trident.app.emulators.vertex.batch import BatchJobs
 from trident.app.emulators.vertex.container import RunningContainer
-from trident.app.emulators.vertex.limits import Deployment, GoogleError, PlatformLimits
+from trident.app.emulators.vertex.emulator import VertexApi
+from trident.app.emulators.vertex.endpoint import Deployment, GoogleError, PlatformLimits
 from trident.app.emulators.vertex.project import Project
 
 PLACE = "projects/my-project/locations/us-central1"

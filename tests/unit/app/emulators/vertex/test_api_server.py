@@ -14,16 +14,20 @@ import pytest
 
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 from trident.app.emulators.container import BreachReport, ContainerClient
-from trident.app.emulators.vertex.api import VertexApi
+from trident.app.emulators.vertex.emulator import VertexApi
 from trident.app.emulators.vertex.endpoint import (
+    CanonicalCode,
+    Deployment,
     Endpoint,
+    EndpointType,
+    GoogleError,
+    PlatformLimits,
     PredictionFault,
     read_predict_request,
     read_predictions,
     read_raw_request,
     read_sdk_request,
 )
-from trident.app.emulators.vertex.limits import CanonicalCode, Deployment, EndpointType, GoogleError, PlatformLimits
 from trident.app.emulators.vertex.project import Project
 
 LIMITS = PlatformLimits(body_bytes=10_000, inference_s=LIMIT_S)

@@ -24,8 +24,7 @@ from trident.app.emulators.vertex.batch import (
     format_of,
     read_records,
 )
-from trident.app.emulators.vertex.endpoint import Endpoint
-from trident.app.emulators.vertex.limits import Deployment, batch_limits
+from trident.app.emulators.vertex.endpoint import Deployment, Endpoint, batch_limits
 from trident.core.errors import ConfigInvalid
 
 

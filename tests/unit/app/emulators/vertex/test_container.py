@@ -14,7 +14,7 @@ from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, C
 from tests.waiting import until
 from trident.app.emulators.container import BreachReport, ContainerClient
 from trident.app.emulators.vertex.container import Probes, expanded, platform_variables, provided
-from trident.app.emulators.vertex.limits import Deployment, PlatformLimits
+from trident.app.emulators.vertex.endpoint import Deployment, PlatformLimits
 from trident.core.errors import ConfigInvalid
 
 QUICK = PlatformLimits(deployment_s=0.2, health_interval_s=0.005, liveness_interval_s=0.02)
