@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # The function of each command but serve and version, in a module of app/commands.
 _FUNCTIONS = {
     "import": "import_model.import_model",
-    "init": "init.init",
+    "init": "import_model.init",
     "validate": "validate.validate",
     "doctor": "doctor.doctor",
     "request": "request.request",

@@ -1,4 +1,5 @@
-"""`trident import`: makes a model in a repository from what other programs have written, and asks it once."""
+"""The commands that make a model in a repository: `trident import` makes it of what another program wrote, and asks it
+once; `trident init` writes a Python model to begin with."""
 
 from __future__ import annotations
 
@@ -16,8 +17,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.text_format import MessageToString
 
-from trident.adapters.common.options import FILE, SWITCH, TEXT, BadOption, BadValue, Kind, Option
-from trident.app.commands.init import REPOSITORY
+from trident.adapters.common.options import FILE, FOLDER, SWITCH, TEXT, BadOption, BadValue, Kind, Option
 from trident.app.importing.sources import Options, Plan, plans_of, run_original
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
@@ -41,7 +41,7 @@ from trident.core.inference.tensors import BY_NAME, BYTES, Array, Shape, shape_t
 from trident.core.observability.log import LogOptions, configure_logging
 from trident.core.repository.config import ModelCheck, check_model
 from trident.core.repository.location import Scheme, parse_location
-from trident.core.repository.repository import CONFIG_FILE, ModelDirectory, version_path
+from trident.core.repository.repository import CONFIG_FILE, GOLDEN_REQUESTS, ModelDirectory, version_path
 from trident.core.scheduling.instance import run_once
 
 _own = Option.of_command
@@ -58,6 +58,7 @@ def _input(text: str) -> tuple[str, Shape]:
     return datatype, shape
 
 
+REPOSITORY = _own("repository", FOLDER, "models", "Folder of the models; default models.")
 _NAME = _own("name", TEXT, "", "Of the model; default as the source is called.")
 _DRY_RUN = _own("dry-run", SWITCH, False, "Show the model, and make nothing.")
 _TRUST = _own(
@@ -406,3 +407,84 @@ def _plain(array: Array) -> Array:
         return array
     texts = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in array.ravel()]
     return np.array(texts, str).reshape(array.shape)
+
+
+# --- `trident init`: a Python model that serves as it stands, with a golden request that tests it
+
+_MODEL = '''\
+"""Scales the numbers of each row so that they sum to 1. Put your own model in its place."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        """Load what `execute` needs, once for each instance: weights lie beside this file."""
+        pb_utils.Logger.log_info(f"{args['model_name']} version {args['model_version']} is ready")
+
+    def execute(self, requests):
+        """Answer each request of a batch, in order. Rows of a request are the first dimension."""
+        responses = []
+        for request in requests:
+            numbers = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
+            sums = numbers.sum(axis=1, keepdims=True)
+            if not np.all(sums):
+                error = pb_utils.TritonError("a row of INPUT sums to 0", pb_utils.TritonError.INVALID_ARG)
+                responses.append(pb_utils.InferenceResponse(error=error))
+                continue
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", numbers / sums)]))
+        return responses
+
+    def finalize(self):
+        """Close what `initialize` opened."""
+'''
+_CONFIG = """\
+backend: "python"
+# As many rows, of several requests, as `execute` gets at once.
+max_batch_size: 64
+dynamic_batching { }
+# The shape of one row: -1 is any number.
+input { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+# Each instance is a process of its own.
+instance_group { count: 1 kind: KIND_CPU }
+"""
+_GOLDEN = """\
+{
+  "request": {"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]},
+  "response": {"outputs": [{"name": "OUTPUT", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}]}
+}
+"""
+INIT_OPTIONS = (REPOSITORY,)
+_VALID_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+FILES = {CONFIG_FILE: _CONFIG, "1/model.py": _MODEL, f"{GOLDEN_REQUESTS}/first.json": _GOLDEN}
+
+
+def init(arguments: Sequence[str]) -> int:
+    """Write the model. Returns 0. Raises BadOption, and InvalidRequest for a folder that cannot be written."""
+    values, words = read_values(INIT_OPTIONS, arguments)
+    if len(words) != 1 or not _VALID_NAME.fullmatch(words[0]):
+        raise BadOption("a name of letters, digits, '_', '-' and '.' is expected: trident init NAME")
+    (name,) = words
+    repository = Path(values[REPOSITORY.flag])
+    folder = repository / name
+    try:
+        folder.mkdir(parents=True)
+        for path, text in FILES.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text)
+    except FileExistsError:
+        raise BadOption(f"{folder} is there already: choose another name, or remove it") from None
+    except OSError as error:
+        raise InvalidRequest(f"{error.filename}: {error.strerror}") from error
+    print(f"""\
+{folder}/
+  1/model.py           the model: it scales the numbers of each row so that they sum to 1
+  config.pbtxt         its inputs and outputs, and how it batches
+  golden/first.json    a request and its answer, which every load asks
+
+serve it, again after each change:  trident serve {repository} --reload
+ask it:                             trident request {name}
+test it, without a server:          trident validate {repository}""")
+    return 0

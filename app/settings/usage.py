@@ -144,7 +144,7 @@ Prints a script by which the shell completes the commands, options and values of
 # Of each command its text, and where its options are in app/commands.
 _TEXTS = {
     "import": (_IMPORT, "import_model.ACCEPTED"),
-    "init": (_INIT, "init.ACCEPTED"),
+    "init": (_INIT, "import_model.INIT_OPTIONS"),
     "validate": (_VALIDATE, "validate.ACCEPTED"),
     "doctor": (_DOCTOR, ""),
     "request": (_REQUEST, "request.ACCEPTED"),
