@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
+from itertools import groupby
 from typing import Any
 from urllib.parse import urlsplit
 
 from trident.adapters.common.options import SWITCH, Option, is_unix, spell_endpoint
-from trident.app.commands.doctor_report import (
-    OF_MACHINE,
-    OF_SERVER,
+from trident.app.commands.doctor_repositories import (
     Area,
     Level,
     Line,
-    first_names,
-    has_failed,
-    json_report,
-    size_text,
-    text_report,
-)
-from trident.app.commands.doctor_repositories import (
     RepositoryReading,
+    first_names,
     read_cache,
     read_repository,
     read_storage,
     repository_lines,
     room_lines,
+    size_text,
     storage_lines,
 )
 from trident.app.commands.server_answers import DENIED, Answer, Ask, NoAnswer, ask
@@ -49,7 +45,7 @@ from trident.core.backends.registry import DeviceSupport, ProviderState, device_
 from trident.core.cuda import gpu_ids
 from trident.core.errors import ServerError
 from trident.core.observability.hardware import DriverReading, MemoryState, host_memory, read_driver
-from trident.core.observability.log import LogOptions, configure_logging
+from trident.core.observability.log import LogOptions, configure_logging, escaped
 from trident.core.repository.location import Scheme, parse_location
 
 JSON = Option.of_command("json", SWITCH, False, "Print the report as JSON.")
@@ -119,6 +115,61 @@ def _room_lines(
         cure = "name a folder that can be written with --model-cache-directory"
         failure = f"the model cache {settings.model_cache_directory} cannot be read: {error.strerror}"
         return [*room_lines(repositories, free_memory, None), Area("Room").failed("disk", failure, cure)]
+
+
+# --- the report as text and as JSON
+_WIDTH = 100
+OF_MACHINE = ("ready to serve", "this machine cannot serve this as it is")
+OF_SERVER = ("the server serves", "the server does not serve as it should")
+
+
+def text_report(lines: Sequence[Line], verdicts: tuple[str, str] = OF_MACHINE) -> str:
+    """One block per area, at most 100 columns wide where blanks allow it, and the result in the last line.
+
+    `verdicts` are its words if nothing has failed, and if something has.
+    """
+    blocks = [_block(area, list(found)) for area, found in groupby(lines, key=lambda line: line.area)]
+    return "\n".join([*blocks, f"{_counts(lines)}: {verdicts[has_failed(lines)]}\n"])
+
+
+def json_report(lines: Sequence[Line]) -> str:
+    """A JSON object: the number of failed lines and of warnings, and every line."""
+    counts = {"failed": _count(lines, Level.FAILED), "warnings": _count(lines, Level.WARNING)}
+    return json.dumps({**counts, "lines": [asdict(line) for line in lines]}, indent=2) + "\n"
+
+
+def has_failed(lines: Sequence[Line]) -> bool:
+    return _count(lines, Level.FAILED) > 0
+
+
+def _block(area: str, lines: Sequence[Line]) -> str:
+    width = max(len(line.check) for line in lines)
+    return "\n".join([escaped(area), *(text for line in lines for text in _texts(line, width))]) + "\n"
+
+
+def _texts(line: Line, width: int) -> list[str]:
+    mark = line.level.upper() if line.level is Level.FAILED else line.level
+    first = f"  {mark:<7}  {line.check:<{width}}  "
+    margin = " " * len(first)
+    texts = _wrapped(line.text, first, margin)
+    if line.cure:
+        texts += _wrapped(line.cure, f"{margin}cure: ", f"{margin}      ")
+    return texts
+
+
+def _wrapped(text: str, first: str, margin: str) -> list[str]:
+    # A long path or ARN stays whole, so that it can be copied.
+    wrapper = textwrap.TextWrapper(_WIDTH, initial_indent=first, subsequent_indent=margin)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return wrapper.wrap(escaped(text)) or [first.rstrip()]
+
+
+def _counts(lines: Sequence[Line]) -> str:
+    return f"{_count(lines, Level.FAILED)} failed, {counted(_count(lines, Level.WARNING), 'warning')}"
+
+
+def _count(lines: Sequence[Line], level: Level) -> int:
+    return sum(line.level is level for line in lines)
 
 
 # --- GPUs and frameworks

@@ -1,4 +1,4 @@
-"""The doctor's look at model repositories and at the cloud storages that have them."""
+"""The lines of the doctor's report, and its look at model repositories and at the cloud storages that have them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from trident.app.commands.doctor_report import Area, Level, Line, first_names, size_text
 from trident.app.commands.validate import RepositoryCheck, ValidateOptions, examine
 from trident.app.settings.server import ServerSettings
 from trident.app.terminal import counted
@@ -39,6 +39,59 @@ if TYPE_CHECKING:
     from trident.core.repository.stores.azure import AzureStore
     from trident.core.repository.stores.gcs import GcsStore
     from trident.core.repository.stores.s3 import S3Store
+
+
+_SHOWN = 5
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Level(StrEnum):
+    """How bad a line is. Only FAILED sets the exit status."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the page. Lines of one `area` stand together; `cure` says what to do about a line that is not OK."""
+
+    area: str
+    check: str
+    level: Level
+    text: str
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """What makes the lines of one area."""
+
+    name: str
+
+    def line(self, level: Level, check: str, text: str, cure: str = "") -> Line:
+        return Line(self.name, check, level, text, cure)
+
+    def ok(self, check: str, text: str) -> Line:
+        return self.line(Level.OK, check, text)
+
+    def warning(self, check: str, text: str, cure: str) -> Line:
+        return self.line(Level.WARNING, check, text, cure)
+
+    def failed(self, check: str, text: str, cure: str) -> Line:
+        return self.line(Level.FAILED, check, text, cure)
+
+
+def size_text(count: int) -> str:
+    """`count` bytes in the largest binary unit that fits, such as `1.5 GiB`."""
+    power = min(max(0, count.bit_length() - 1) // 10, 4)
+    value = count / 1024**power
+    return f"{value:.3g} {_UNITS[power]}" if value < 999.5 else f"{value:.0f} {_UNITS[power]}"
+
+
+def first_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from tests.contract.servers.ports import free_ports
 from tests.project import ROOT
 from tests.unit.conftest import _log_as_before  # noqa: F401
 from trident.app.cli import main
-from trident.app.commands.doctor_report import Level, Line
-from trident.app.commands.doctor_repositories import clock_skew, read_storage, storage_lines
+from trident.app.commands.doctor_repositories import Level, Line, clock_skew, read_storage, storage_lines
 from trident.core.repository.location import parse_location
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"

@@ -19,13 +19,15 @@ from trident.app.commands.doctor import (
     LimitReading,
     PortReading,
     gpu_lines,
+    has_failed,
     limit_lines,
     port_lines,
     read_limits,
     read_ports,
     server_lines,
+    text_report,
 )
-from trident.app.commands.doctor_report import Level, Line, has_failed, size_text, text_report
+from trident.app.commands.doctor_repositories import Level, Line, size_text
 from trident.app.commands.server_answers import Answer, NoAnswer
 from trident.app.process.files import IN_MEMORY
 from trident.app.settings.reading import read_settings

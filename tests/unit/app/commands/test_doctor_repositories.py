@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from trident.app.commands.doctor_report import Level, Line
 from trident.app.commands.doctor_repositories import (
     CacheReading,
     CallReading,
+    Level,
+    Line,
     RepositoryReading,
     StorageReading,
     proxy_of,
