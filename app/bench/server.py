@@ -19,7 +19,7 @@ from urllib.parse import quote
 from google.protobuf.json_format import MessageToDict, Parse, ParseError
 
 from trident.adapters.platforms import BUILT_IN
-from trident.app.commands.server_answers import NoAnswer, ask
+from trident.app.commands.overview import NoAnswer, ask
 from trident.app.emulators.container import HOST, free_port, inherited_environment
 from trident.app.process.environment import process_environment, replace_process_environment
 from trident.core.config.resolve import resolve_model_spec

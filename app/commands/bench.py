@@ -41,8 +41,8 @@ from trident.app.bench.measure import number as figure
 from trident.app.bench.page import differences_table, level_sections, page
 from trident.app.bench.requests import PLATFORMS, Way, make_inputs, make_target
 from trident.app.bench.server import Server, started
-from trident.app.commands.server_answers import DEFAULT_URL
-from trident.app.commands.server_answers import TOKEN as TOKEN_VARIABLE
+from trident.app.commands.overview import DEFAULT_URL
+from trident.app.commands.overview import TOKEN as TOKEN_VARIABLE
 from trident.app.process.environment import process_environment
 from trident.app.settings.sources import read_values
 from trident.app.terminal import StatusLine, table

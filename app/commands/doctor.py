@@ -31,7 +31,7 @@ from trident.app.commands.doctor_repositories import (
     size_text,
     storage_lines,
 )
-from trident.app.commands.server_answers import DENIED, Answer, Ask, NoAnswer, ask
+from trident.app.commands.overview import DENIED, Answer, Ask, NoAnswer, ask
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.process.files import IN_MEMORY, NoTemporaryDirectory, max_connections, temporary_directory
 from trident.app.settings.reading import read_settings, with_repositories

@@ -1,11 +1,12 @@
-"""`trident top` and `trident status`: what a server does, from its index and the differences of its statistics.
+"""`trident status` and `trident top`: what a server does, from its index and the differences of its statistics, which
+any server of Triton's protocol has. The other commands that ask a server do it with `ask` as well.
 
-Any server of Triton's protocol has both.
 Source: docs/troubleshooting.md.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -14,13 +15,85 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
-from trident.adapters.common.options import SWITCH, Option, choice, integer, number
-from trident.app.commands.server_answers import Answer, Ask, NoAnswer, ask, server_url
-from trident.app.process.environment import has_colours
+from trident.adapters.common.options import SWITCH, BadOption, Option, choice, integer, number
+from trident.app.process.environment import has_colours, process_environment
 from trident.app.settings.sources import read_values
 from trident.core.observability.log import escaped
 
+# --- asking a server that runs, for every command that asks one
+_TIMEOUT_S = 5.0
+_LARGEST_ANSWER = 64 << 20
+DENIED = (401, 403)
+TOKEN = "TOKEN"
+"""The environment variable with the token of a server that wants one."""
+
+
+class NoAnswer(Exception):
+    """Nothing that speaks HTTP answered; the argument says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`seconds` is the time from the call to the end of the answer."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+    seconds: float
+
+    @property
+    def document(self) -> Any:
+        """The body as JSON; None if it is something else."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no useful answer."""
+        if self.status in DENIED:
+            return f"it is not open to callers without a token or a key (HTTP {self.status})"
+        document = self.document
+        text = document.get("error", "") if isinstance(document, dict) else ""
+        return f"HTTP {self.status}{f': {text}' if text else ''}"
+
+
+Ask = Callable[[str, str], Answer]
+
+
+def ask(method: str, url: str) -> Answer:
+    """Call a server once, with the token if there is one. Raises NoAnswer."""
+    began = time.monotonic()
+    token = process_environment().get(TOKEN)
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = Request(url, method=method, data=b"{}" if method == "POST" else None, headers=headers)
+        with urlopen(request, timeout=_TIMEOUT_S) as found:
+            body = found.read(_LARGEST_ANSWER)
+            return Answer(found.status, body, dict(found.headers), time.monotonic() - began)
+    except HTTPError as error:
+        with error:
+            return Answer(error.code, error.read(_LARGEST_ANSWER), dict(error.headers), time.monotonic() - began)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise NoAnswer(str(getattr(error, "reason", error)) or type(error).__name__) from error
+
+
+DEFAULT_URL = "http://localhost:8000"
+
+
+def server_url(words: Sequence[str]) -> str:
+    """The address of the HTTP port that is the only one of `words`, or the default. Raises BadOption."""
+    url = words[0] if words else DEFAULT_URL
+    if len(words) > 1 or not url.startswith(("http://", "https://")):
+        raise BadOption(f"one address of an HTTP port is expected, such as {DEFAULT_URL}, not '{words[-1]}'")
+    return url.rstrip("/")
+
+
+# --- readings and what happened between two of them
 _OK = 200
 _BUSIEST = "/console/api/models?sort=requests_per_s-down&limit=200"
 _READY = "READY"

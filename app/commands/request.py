@@ -11,8 +11,8 @@ from urllib.parse import quote, urlsplit
 
 from trident.adapters.common.options import TEXT, BadOption, Option, choice, options_by_field
 from trident.adapters.platforms import VARIABLE, platforms
-from trident.app.commands.server_answers import TOKEN as TOKEN_VARIABLE
-from trident.app.commands.server_answers import Ask, NoAnswer, ask, server_url
+from trident.app.commands.overview import TOKEN as TOKEN_VARIABLE
+from trident.app.commands.overview import Ask, NoAnswer, ask, server_url
 from trident.app.process.environment import process_environment
 from trident.app.settings.reading import read_settings
 from trident.app.settings.sources import read_values

@@ -28,7 +28,7 @@ from trident.app.commands.doctor import (
     text_report,
 )
 from trident.app.commands.doctor_repositories import Level, Line, size_text
-from trident.app.commands.server_answers import Answer, NoAnswer
+from trident.app.commands.overview import Answer, NoAnswer
 from trident.app.process.files import IN_MEMORY
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import Service

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from trident.adapters.common.options import BadOption
-from trident.app.commands.overview import Overview, Row, page, status, top
-from trident.app.commands.server_answers import Answer, NoAnswer
+from trident.app.commands.overview import Answer, NoAnswer, Overview, Row, page, status, top
 
 
 def stats(model: str, requests: int, ms: int, queue_ms: int, failed: int = 0, executions: int = 0) -> dict[str, Any]:

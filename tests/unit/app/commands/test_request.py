@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from trident.adapters.common.options import BadOption
+from trident.app.commands.overview import Answer, NoAnswer
 from trident.app.commands.request import request
-from trident.app.commands.server_answers import Answer, NoAnswer
 
 # As Triton gives it, with a field that is not known here.
 CONFIG = {
