@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from trident.app.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from trident.app.library.arrays import Outputs
     from trident.app.library.functions import FunctionModel, model
-    from trident.app.library.model import Model, RequestOptions, Stream
+    from trident.app.library.model import Model, Outputs, RequestOptions, Stream
     from trident.app.library.ports import OpenPorts
     from trident.app.library.server import Server
     from trident.core.errors import (
@@ -75,7 +74,7 @@ _MODULES = {
     "FunctionModel": "functions",
     "Model": "model",
     "OpenPorts": "ports",
-    "Outputs": "arrays",
+    "Outputs": "model",
     "RequestOptions": "model",
     "Server": "server",
     "Stream": "model",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import pytest
 
-from trident.app.library.arrays import as_array
+from trident.app.library.functions import as_array
 from trident.app.library.server import Server
 from trident.core.config.golden import as_numbers
 from trident.core.errors import InvalidRequest

@@ -1,32 +1,33 @@
-"""Python functions as models: the decorator, their folders in a repository, and the backend that runs them here."""
+"""Python functions as models: the decorator, their folders in a repository, the backend that runs them here, and the
+Python model that runs one in a process of its own."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf import text_format
 
-from trident.app.library.arrays import as_array
 from trident.core.backends.backend import Backend, BackendInstance, BackendModel, Execution, LoadContext, OnChange
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, datatype_of
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest, ServerError
 from trident.core.inference.pending_request import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import OutputTensor
-from trident.core.inference.tensors import BY_NAME, DATATYPES, Array, Datatype
+from trident.core.inference.tensors import BY_NAME, BYTES, DATATYPES, Array, Datatype, bytes_array
 from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 
 FUNCTION = "function"
@@ -133,7 +134,7 @@ import sys
 from importlib import import_module
 
 sys.path += [each for each in {path!r} if each not in sys.path]
-from trident.app.library.process_model import model_of
+from trident.app.library.functions import model_of
 
 TritonPythonModel = model_of(import_module({module!r}).{name})
 """
@@ -292,3 +293,113 @@ class _StreamingInstance:
 
     def close(self) -> None:
         """There is nothing to free."""
+
+
+# --- in a process of a Python model
+
+
+def model_of(function: FunctionModel) -> type:
+    """The class that the Python backend makes an instance of."""
+    import triton_python_backend_utils as pb_utils  # of the process of a Python model
+
+    config = function.config
+    datatypes = {each.name: found for each in config.output if (found := datatype_of(each.data_type)) is not None}
+
+    def inputs_of(request: Any) -> dict[str, Any]:
+        found = {each.name: pb_utils.get_input_tensor_by_name(request, each.name) for each in config.input}
+        return {name: tensor.as_numpy() for name, tensor in found.items() if tensor is not None}
+
+    def response(result: dict[str, Any], wanted: list[str]) -> Any:
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor(name, array) for name, array in result.items() if name in wanted]
+        )
+
+    def failed(error: Exception) -> Any:
+        text = failure_of(error, config.name).message
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
+
+    def answers(requests: list[Any]) -> Iterator[Any]:
+        inputs = [inputs_of(request) for request in requests]
+        sizes = [len(next(iter(each.values()))) for each in inputs]
+        whole = {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
+        result = output_arrays(function.function, function(**whole), datatypes)
+        begin = 0
+        for request, size in zip(requests, sizes, strict=True):
+            rows = {name: array[begin : begin + size] for name, array in result.items()}
+            yield response(rows, request.requested_output_names())
+            begin += size
+
+    def one_answer(request: Any) -> Any:
+        try:
+            result = output_arrays(function.function, function(**inputs_of(request)), datatypes)
+            return response(result, request.requested_output_names())
+        except Exception as error:  # of the user's function
+            return failed(error)
+
+    class Batches:
+        def execute(self, requests: list[Any]) -> list[Any]:
+            if config.max_batch_size and len(requests) > 1:
+                try:
+                    return list(answers(requests))
+                except Exception:  # of the user's function, or inputs of several shapes: each by itself
+                    pass
+            return [one_answer(request) for request in requests]
+
+    class Streams:
+        def execute(self, requests: list[Any]) -> None:
+            for request in requests:
+                sender = request.get_response_sender()
+                try:
+                    for result in function(**inputs_of(request)):
+                        arrays = output_arrays(function.function, result, datatypes)
+                        if request.is_cancelled():
+                            break
+                        sender.send(response(arrays, request.requested_output_names()))
+                    sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                except Exception as error:  # of the user's function
+                    sender.send(failed(error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    return Streams if config.model_transaction_policy.decoupled else Batches
+
+
+# --- the values of a caller in Python, and the arrays of a function, as tensors
+
+# The kinds of numbers of which a list becomes a tensor of another kind without a loss that nobody expects.
+_FROM: Final = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
+_NAMES: Final = {row.dtype: row.name for row in reversed(DATATYPES) if row is not BYTES and row.name != "BF16"}
+
+
+def as_array(value: npt.ArrayLike, datatype: Datatype, what: str) -> Array:
+    """`value` as a C-contiguous array of `datatype`. Arrays must have its type; lists of numbers are converted.
+
+    Strings may be `str`, in UTF-8 then, or `bytes`. Raises InvalidRequest that names `what`.
+    """
+    try:
+        if datatype is BYTES:
+            return _strings(np.asarray(value, dtype=object), what)
+        array = np.asarray(value)
+        wanted = datatype.dtype
+        if isinstance(value, np.ndarray | np.generic):
+            if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "equiv"):
+                got = _NAMES.get(array.dtype, str(array.dtype))
+                raise InvalidRequest(
+                    f"{what} is an array of {got}, expected {datatype.name}",
+                    hint=f"convert it: .astype(numpy.{wanted.name})",
+                )
+        elif array.size and array.dtype.kind not in _FROM.get(datatype.kind, ""):
+            raise InvalidRequest(f"{what} has values of type {array.dtype}, expected {datatype.name}")
+        else:
+            array = np.asarray(value, dtype=wanted)
+        return np.require(array, wanted, ["C", "A"])
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"{what} is no tensor of {datatype.name}: {error}") from error
+
+
+def _strings(array: Array, what: str) -> Array:
+    elements: list[Any] = array.reshape(-1).tolist()
+    for index, element in enumerate(elements):
+        if type(element) is str:
+            elements[index] = element.encode()
+        elif type(element) is not bytes:
+            raise InvalidRequest(f"{what} has an element of type {type(element).__name__}, expected str or bytes")
+    return bytes_array(elements, array.shape)

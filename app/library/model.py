@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import datetime
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
+import numpy as np
 import numpy.typing as npt
 
-from trident.app.library.arrays import Outputs, inputs_of, outputs_of
+from trident.app.library.functions import as_array
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.in_process import InferenceEngine
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.frontend.bridge import SingleResponse, ThreadBridge
+from trident.core.frontend.classification import classified
 from trident.core.http.admin import model_config_json, model_metadata_json
 from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
-from trident.core.inference.request import InferenceRequest, Parameter
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import BYTES, Array
 
 
 class RequestOptions(TypedDict, total=False):
@@ -42,6 +46,20 @@ class RequestOptions(TypedDict, total=False):
     sequence_id: int | str
     sequence_start: bool
     sequence_end: bool
+    parameters: Mapping[str, Parameter]
+
+
+class Outputs(dict[str, Array]):
+    """The outputs of one response by name: arrays in the shapes of the protocol, which belong to the caller.
+
+    BYTES outputs are object arrays of `bytes`, BF16 outputs uint16 arrays of the bit patterns. `model_version` is the
+    version that answered, `id` the id of the request, `parameters` are those that the model gave its response.
+    """
+
+    __slots__ = ("id", "model_version", "parameters")
+
+    id: str
+    model_version: int
     parameters: Mapping[str, Parameter]
 
 
@@ -288,3 +306,46 @@ class Stream:
         if response.final and response.error is None and not len(response.outputs):
             return None
         return outputs_of(response, self._spec, self._classes)
+
+
+_CAPSULE: Final = type(datetime.datetime_CAPI)
+
+
+def outputs_of(response: InferenceResponse, spec: ModelSpec, classes: int) -> Outputs:
+    """The outputs of `response`, as their largest `classes` values unless it is 0. Raises the response's error."""
+    if response.error is not None:
+        raise response.error
+    tensors: Iterable[OutputTensor] = response.outputs
+    if classes:
+        tensors = [classified(output, classes, spec) for output in tensors]
+    found = Outputs()
+    for output in tensors:
+        array = output.array
+        base: object = array.base
+        # Views share the batch, bytes that arrived may not be written, and a framework may use its memory again. A
+        # capsule is memory that it gave to this array.
+        is_own = array.flags.writeable and (base is None or type(base) is _CAPSULE)
+        found[output.name] = array if is_own else array.copy()
+    found.model_version = response.model_version
+    found.id = response.id
+    found.parameters = response.parameters or {}
+    return found
+
+
+def inputs_of(spec: ModelSpec, given: Mapping[str, npt.ArrayLike]) -> list[InputTensor]:
+    """The inputs with the values in `given`. Raises InvalidRequest if a value does not fit the datatype."""
+    tensors = []
+    for name, value in given.items():
+        expected = spec.inputs.get(name)
+        if expected is None:
+            raise InvalidRequest(
+                f"unexpected inference input '{name}' for model '{spec.name}'",
+                hint=f"the inputs are: {', '.join(spec.inputs)}",
+                model=spec.name,
+            )
+        datatype = expected.datatype
+        is_as_sent = type(value) is np.ndarray and value.dtype is datatype.dtype and value.flags.carray
+        if not is_as_sent or datatype is BYTES:
+            value = as_array(value, datatype, f"input '{name}' of model '{spec.name}'")
+        tensors.append(InputTensor(name, datatype.name, value.shape, value))
+    return tensors

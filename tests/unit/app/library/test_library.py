@@ -28,7 +28,7 @@ import trident
 import trident.testing
 from tests.project import ROOT
 from tests.waiting import until
-from trident.app.library.arrays import as_array
+from trident.app.library.functions import as_array
 from trident.core.inference.tensors import BY_NAME
 
 pytest_plugins = ["pytester"]
