@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from trident.adapters.common.options import spell_endpoint
-from trident.app.settings.server import ServerSettings
-from trident.app.settings.sources import DEFAULT
+from trident.app.settings.server import DEFAULT, ServerSettings
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.sample_request import TOKEN, Place, curl, make_sample, write_request

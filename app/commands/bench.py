@@ -44,7 +44,7 @@ from trident.app.bench.server import Server, started
 from trident.app.commands.overview import DEFAULT_URL
 from trident.app.commands.overview import TOKEN as TOKEN_VARIABLE
 from trident.app.process.environment import process_environment
-from trident.app.settings.sources import read_values
+from trident.app.settings.reading import read_values
 from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.spec import ModelSpec

@@ -56,8 +56,7 @@ from trident.app.emulators.vertex.endpoint import (
     online_limits,
 )
 from trident.app.process.environment import process_environment
-from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
-from trident.app.settings.sources import read_values
+from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache, read_values
 from trident.core.observability.log import print_line
 
 

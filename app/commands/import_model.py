@@ -20,8 +20,7 @@ from google.protobuf.text_format import MessageToString
 from trident.adapters.common.options import FILE, FOLDER, SWITCH, TEXT, BadOption, BadValue, Kind, Option
 from trident.app.importing.sources import Options, Plan, plans_of, run_original
 from trident.app.process.environment import disable_telemetry, process_environment
-from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
-from trident.app.settings.sources import read_values
+from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
 from trident.app.terminal import drawn
 from trident.core.backends.backend import LoadContext
 from trident.core.backends.cpu_budget import available_cores, plan_threads

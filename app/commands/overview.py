@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 from trident.adapters.common.options import SWITCH, BadOption, Option, choice, integer, number
 from trident.app.process.environment import has_colours, process_environment
-from trident.app.settings.sources import read_values
+from trident.app.settings.reading import read_values
 from trident.core.observability.log import escaped
 
 # --- asking a server that runs, for every command that asks one

@@ -14,8 +14,7 @@ from trident.adapters.platforms import VARIABLE, platforms
 from trident.app.commands.overview import TOKEN as TOKEN_VARIABLE
 from trident.app.commands.overview import Ask, NoAnswer, ask, server_url
 from trident.app.process.environment import process_environment
-from trident.app.settings.reading import read_settings
-from trident.app.settings.sources import read_values
+from trident.app.settings.reading import read_settings, read_values
 from trident.app.version import VERSION
 from trident.core.config.spec import ModelSpec
 from trident.core.http.sample_request import FORMS, TOKEN, Place, make_sample, parse_shape, write_request

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trident.adapters.common.options import TEXT, BadOption, Option, integer
-from trident.app.settings.sources import read_values
+from trident.app.settings.reading import read_values
 from trident.core.observability.log import escaped
 
 _FRONT_END = {

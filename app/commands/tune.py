@@ -32,7 +32,7 @@ from trident.app.bench.page import Point, differences_table, grid, html_table, l
 from trident.app.bench.requests import Way, make_inputs
 from trident.app.bench.server import started
 from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, differs, outcome, reasons, search
-from trident.app.settings.sources import read_values
+from trident.app.settings.reading import read_values
 from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.parse import decode_config, parse_model_config

@@ -23,9 +23,8 @@ from typing import Protocol
 from trident.adapters.common.options import SWITCH, BadOption, BadValue, Option, choice, integer
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.groups import split_backend_settings
-from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
+from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
 from trident.app.settings.server import SERVER_OPTIONS
-from trident.app.settings.sources import read_values
 from trident.app.terminal import counted, drawn
 from trident.core.backends.backend import BackendInstance, LoadContext, TryingBackend
 from trident.core.backends.cpu_budget import available_cores, plan_threads

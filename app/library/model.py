@@ -344,8 +344,9 @@ def inputs_of(spec: ModelSpec, given: Mapping[str, npt.ArrayLike]) -> list[Input
                 model=spec.name,
             )
         datatype = expected.datatype
-        is_as_sent = type(value) is np.ndarray and value.dtype is datatype.dtype and value.flags.carray
-        if not is_as_sent or datatype is BYTES:
-            value = as_array(value, datatype, f"input '{name}' of model '{spec.name}'")
-        tensors.append(InputTensor(name, datatype.name, value.shape, value))
+        if type(value) is np.ndarray and value.dtype is datatype.dtype and value.flags.carray and datatype is not BYTES:
+            array = value
+        else:
+            array = as_array(value, datatype, f"input '{name}' of model '{spec.name}'")
+        tensors.append(InputTensor(name, datatype.name, array.shape, array))
     return tensors

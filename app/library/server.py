@@ -17,9 +17,8 @@ from trident.app.library.functions import FUNCTION, FunctionModel, make_function
 from trident.app.library.model import Model
 from trident.app.process.environment import process_environment
 from trident.app.settings.groups import PLAIN
-from trident.app.settings.reading import read_settings
+from trident.app.settings.reading import nearest, read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
-from trident.app.settings.sources import nearest
 from trident.app.sites.engine_start import engine_options, start_failure
 from trident.core.backends.registry import installed_backends
 from trident.core.engine.in_process import InferenceEngine, make_engine

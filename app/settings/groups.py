@@ -47,7 +47,6 @@ from trident.core.options import DEFAULT_WINDOW, RedisOptions, ResourceLimit
 
 if TYPE_CHECKING:
     from trident.core.observability.log import LogOptions
-    from trident.core.observability.tracing.settings import TraceOptions
 
 
 def _engines(text: str) -> str:
@@ -609,13 +608,6 @@ class TracingSettings:
     otel_batch_size: str = option("", TEXT,
         "Spans sent together, unless --trace-config has bsp_max_export_batch_size.",
         variable="OTEL_BSP_MAX_EXPORT_BATCH_SIZE", shown_default="512")
-
-    @property
-    def trace_options(self) -> TraceOptions:
-        """Raises BadOption for an invalid value."""
-        from trident.app.settings.trace_config import trace_options
-
-        return trace_options(self)
 
 
 @group("Streams of responses")

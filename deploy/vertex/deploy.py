@@ -27,7 +27,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from deploy.vertex.api import Vertex, add_several, pairs
 from trident.adapters.common.options import BadOption
-from trident.app.settings.sources import nearest
+from trident.app.settings.reading import nearest
 
 _ONLINE = "aiplatform.googleapis.com/prediction/online"
 METRICS = {

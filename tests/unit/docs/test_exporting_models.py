@@ -18,8 +18,8 @@ from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
 from trident.app.cli import main
+from trident.app.settings.reading import CommandLine
 from trident.app.settings.server import SERVER_OPTIONS
-from trident.app.settings.sources import CommandLine
 from trident.core.config.schema import ModelConfig
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.application import V2Application

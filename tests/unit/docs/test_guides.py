@@ -24,9 +24,8 @@ from trident.adapters.common.options import Option
 from trident.app.commands.bench import long_options
 from trident.app.commands.validate import read_validate_options
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.reading import read_settings, with_repositories
+from trident.app.settings.reading import CommandLine, read_settings, with_repositories
 from trident.app.settings.server import SERVER_OPTIONS
-from trident.app.settings.sources import CommandLine
 from trident.app.settings.usage import options_of
 from trident.core.backends.cpu_budget import plan_threads
 from trident.core.backends.onnxruntime.providers import tensorrt_options

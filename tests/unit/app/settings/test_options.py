@@ -33,8 +33,7 @@ from trident.adapters.common.options import (
     setting,
 )
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.server import SERVER_OPTIONS
-from trident.app.settings.sources import (
+from trident.app.settings.reading import (
     ENVIRONMENT,
     FLAG,
     CommandLine,
@@ -43,6 +42,7 @@ from trident.app.settings.sources import (
     given_variables,
     parse_arguments,
 )
+from trident.app.settings.server import SERVER_OPTIONS
 
 # --- rows
 
