@@ -24,10 +24,9 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from trident.app.bench.client import LoadClient
-from trident.app.bench.measure import Difference, Level, differences, measure, pooled
+from trident.app.bench.measure import PRELOADED, Difference, Level, Server, differences, measure, pooled, started
 from trident.app.bench.measure import number as figure
 from trident.app.bench.requests import Inputs, Way, make_target
-from trident.app.bench.server import PRELOADED, Server, started
 from trident.app.bench.ways import (
     AROUND_S,
     NEAR,

@@ -29,6 +29,7 @@ from trident.app.bench.measure import (
     PERCENTILES,
     Difference,
     Level,
+    Server,
     differences,
     knee,
     measure,
@@ -36,11 +37,11 @@ from trident.app.bench.measure import (
     pooled,
     remarks,
     row,
+    started,
 )
 from trident.app.bench.measure import number as figure
 from trident.app.bench.page import differences_table, level_sections, page
 from trident.app.bench.requests import PLATFORMS, Way, make_inputs, make_target
-from trident.app.bench.server import Server, started
 from trident.app.commands.overview import DEFAULT_URL
 from trident.app.commands.overview import TOKEN as TOKEN_VARIABLE
 from trident.app.process.environment import process_environment

@@ -26,11 +26,10 @@ from trident.adapters.common.options import (
     integer,
     number,
 )
-from trident.app.bench.measure import measure
+from trident.app.bench.measure import measure, started
 from trident.app.bench.measure import number as figure
 from trident.app.bench.page import Point, differences_table, grid, html_table, lines, page
 from trident.app.bench.requests import Way, make_inputs
-from trident.app.bench.server import started
 from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, differs, outcome, reasons, search
 from trident.app.settings.reading import read_values
 from trident.app.terminal import StatusLine, table

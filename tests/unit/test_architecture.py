@@ -76,7 +76,7 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
         "core/backends/text/",
         "core/config/platforms.py",
         IMPORTED,
-        "app/bench/server.py",
+        "app/bench/measure.py",
         "app/bench/ways.py",
     ),
 }
