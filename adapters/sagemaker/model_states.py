@@ -38,7 +38,7 @@ from trident.core.lifecycle.state import Phase
 from trident.core.memo import Memo
 from trident.core.observability.log import escaped
 from trident.core.remote.calls import EngineGone
-from trident.core.repository.disk import FileLock, try_lock_exclusive, try_lock_shared
+from trident.core.repository.cache import FileLock, try_lock_exclusive, try_lock_shared
 
 _log = logging.getLogger("trident.sagemaker")
 

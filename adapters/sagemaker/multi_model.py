@@ -34,7 +34,7 @@ from trident.core.lifecycle.memory import DeviceMemory, MemoryLedger, Need, Rese
 from trident.core.memo import Memo
 from trident.core.observability.hardware import MemoryState, host_memory, resident_bytes, trim_heap
 from trident.core.observability.log import escaped
-from trident.core.repository.disk import FileLock, lock_exclusive, try_lock_exclusive
+from trident.core.repository.cache import FileLock, lock_exclusive, try_lock_exclusive
 
 LONGEST_NAME = 255
 """Bytes, the limit of file systems."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trident.adapters.vertex.platform import PayloadKind, VertexSettings
-from trident.core.config.json_fields import shown
+from trident.core.config.golden import shown
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, ServerError, Unsupported

@@ -17,8 +17,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from trident.adapters.platforms import BUILT_IN
 from trident.app.bench.client import Target
-from trident.core.config.golden import TENSOR_FIELDS, GoldenTensor, golden_tensor
-from trident.core.config.json_fields import Fields, Malformed
+from trident.core.config.golden import TENSOR_FIELDS, Fields, GoldenTensor, Malformed, golden_tensor
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.payloads.inference import SIZE

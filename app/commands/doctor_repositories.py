@@ -20,10 +20,9 @@ from trident.app.settings.server import ServerSettings
 from trident.app.terminal import counted
 from trident.core.config.schema import ModelConfig, ModelInstanceGroup
 from trident.core.errors import AccessRefused, ServerError
-from trident.core.repository.cache import CacheContents
+from trident.core.repository.cache import CacheContents, free_bytes
 from trident.core.repository.cloud_sources import open_store
 from trident.core.repository.config import read_config
-from trident.core.repository.disk import free_bytes
 from trident.core.repository.location import Location, Scheme
 from trident.core.repository.repository import ModelDirectory, model_names, no_models_hint, version_number
 from trident.core.repository.sources import SourceFile, SourceOpener, SourceOptions, can_be_model

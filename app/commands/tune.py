@@ -34,8 +34,7 @@ from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, differs,
 from trident.app.settings.reading import read_values
 from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
-from trident.core.config.parse import decode_config, parse_model_config
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, decode_config, parse_model_config
 from trident.core.http.sample_request import parse_shape
 
 # Of the budget, where the rate that was asked for is measured at the end.

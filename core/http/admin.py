@@ -148,7 +148,7 @@ def model_config_json(config: ConfigMessage) -> dict[str, Any]:
 
     The first call in a process imports protobuf, see `ConfigMessage.parse`: not for the hub's thread.
     """
-    from trident.core.config.parse import config_json
+    from trident.core.config.schema import config_json
 
     return config_json(config.parse())
 

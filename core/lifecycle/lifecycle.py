@@ -29,10 +29,9 @@ from trident.core.errors import (
     ServerError,
 )
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader
-from trident.core.lifecycle.loads import Loads
 from trident.core.lifecycle.memory import MemoryLedger
 from trident.core.lifecycle.model import Model, Retirement, index_entry, log_in_flight, poll_failure
-from trident.core.lifecycle.models import Models, StartProgress, find_steps
+from trident.core.lifecycle.models import Loads, Models, StartProgress, find_steps
 from trident.core.lifecycle.options import EngineOptions, EnginePlace
 from trident.core.lifecycle.state import (
     IndexEntry,
@@ -46,11 +45,15 @@ from trident.core.lifecycle.state import (
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.history import Activity
 from trident.core.observability.statistics import RunningExecution
-from trident.core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
 from trident.core.repository.sources import (
+    NOT_UNIQUE,
     FolderShape,
     LocalSource,
+    Located,
+    ModelKey,
     OverrideSource,
+    Repositories,
+    Scan,
     SingleModelSource,
     Source,
     folder_shape,

@@ -7,6 +7,7 @@ Source: docs/spec/repository.md sections 1.6 and 1.9, docs/spec/model-config.md 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,10 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from trident.core.backends.backend import (
     BackendInstance,
     BackendModel,
     BlsClient,
+    Execution,
     LoadContext,
     OnChange,
     WeighingBackend,
@@ -28,15 +32,30 @@ from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import fill_identity, instance_group_problems, is_complete, normalize
 from trident.core.config.ensemble import EnsembleStep, compose, ensemble_steps
-from trident.core.config.golden import golden_requests
-from trident.core.config.parse import parse_config_override
+from trident.core.config.golden import (
+    EXACT,
+    ExpectedOutput,
+    GoldenRequest,
+    Tolerance,
+    as_numbers,
+    golden_requests,
+    is_floating,
+)
 from trident.core.config.placement import DeviceKind, Placement, placement_changes, placements
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import InvalidModelConfig
-from trident.core.config.resolve import backend_spec, resolve_model_spec, with_graph_labels
-from trident.core.config.schema import ModelConfig, ModelInstanceGroup, copy_of
+from trident.core.config.request_check import BatchForm
+from trident.core.config.resolve import (
+    WarmupSample,
+    backend_spec,
+    bucket_samples,
+    initial_states,
+    resolve_model_spec,
+    warmup_samples,
+    with_graph_labels,
+)
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup, copy_of, parse_config_override
 from trident.core.config.spec import ModelSpec, OutputSpec
-from trident.core.config.warmup import WarmupSample, bucket_samples, initial_states, warmup_samples
 from trident.core.errors import (
     BackendFailed,
     ConfigInvalid,
@@ -47,7 +66,10 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.lifecycle.golden_check import EnsembleProbe, check_golden
+from trident.core.inference.pending_request import PendingRequest, ResponseSender
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
+from trident.core.inference.tensors import Array, Datatype, shape_text
 from trident.core.lifecycle.memory import MemoryLedger, Need
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.version import FindSteps, ModelVersion, answer_identity
@@ -55,7 +77,6 @@ from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.repository.config import check_checksums, check_config, load_config, read_config
-from trident.core.repository.repositories import Located
 from trident.core.repository.repository import (
     ContentDigest,
     ModelDirectory,
@@ -65,7 +86,7 @@ from trident.core.repository.repository import (
     read_labels,
     version_path,
 )
-from trident.core.repository.sources import Fetched, SingleModelSource
+from trident.core.repository.sources import Fetched, Located, SingleModelSource
 from trident.core.response_cache.response_cache import ResponseCache
 from trident.core.scheduling.instance import run_once
 from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
@@ -669,3 +690,135 @@ def compose_scheduler(version: ModelVersion, model: ComposedModel) -> Scheduler:
 def _release(versions: Iterable[ModelVersion]) -> None:
     for version in versions:
         version.release()
+
+
+# --- the golden check: a version answers the golden requests of its model as they say, or it is not loaded
+
+_LONGEST_SHOWN = 200
+
+
+def check_golden(
+    instance: BackendInstance,
+    spec: ModelSpec,
+    check: Callable[[InferenceRequest], BatchForm],
+    golden: Sequence[GoldenRequest],
+) -> None:
+    """Run each of `golden` alone on `instance`, which no other thread may use meanwhile. No statistics count them.
+
+    Raises ModelLoadFailed for the first request that fails or whose response differs. It names every output that
+    differs, with the index and both values of its first different element.
+    """
+    for request in golden:
+        about = f"golden request '{request.name}' of model '{spec.name}' version {spec.version}"
+        try:
+            (outputs,) = run_once(instance, [request.inference_request(spec)], check)
+        except ServerError as error:
+            raise ModelLoadFailed(f"{about} failed: {error.message}", hint=error.hint, model=spec.name) from error
+        differences = list(_differences(request.expected, outputs))
+        if differences:
+            raise ModelLoadFailed(
+                f"{about}: {'; '.join(differences)}",
+                hint=f"golden/{request.name} says what is expected, and with what tolerance",
+                model=spec.name,
+            )
+
+
+def _differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTensor]) -> Iterator[str]:
+    by_name = {output.name: output for output in outputs}
+    for wanted in expected:
+        output = by_name.get(wanted.tensor.name)
+        difference = "is missing" if output is None else _difference(wanted, output)
+        if difference:
+            yield f"output '{wanted.tensor.name}' {difference}"
+
+
+def _difference(expected: ExpectedOutput, output: OutputTensor) -> str:
+    """The difference of one output as text; empty without a difference."""
+    tensor, tolerance = expected.tensor, expected.tolerance
+    if output.datatype != tensor.datatype.name:
+        return f"has datatype {output.datatype}, expected {tensor.datatype.name}"
+    if output.shape != tensor.array.shape:
+        return f"has shape {shape_text(output.shape)}, expected {shape_text(tensor.array.shape)}"
+    actual, wanted = (as_numbers(array.reshape(-1), tensor.datatype) for array in (output.array, tensor.array))
+    differing = np.flatnonzero(~_close(actual, wanted, tensor.datatype, tolerance))
+    if not differing.size:
+        return ""
+    first = differing[0]
+    index = [int(each) for each in np.unravel_index(first, output.shape)]
+    allowed = "" if tolerance == EXACT else _allowed(tolerance)
+    count = f"{differing.size} of {wanted.size} elements differ{'s' if differing.size == 1 else ''}"
+    return f"at {index} is {_shown(actual[first])}, expected {_shown(wanted[first])}{allowed}; {count}"
+
+
+def _close(actual: Array, wanted: Array, datatype: Datatype, tolerance: Tolerance) -> Array:
+    """Which elements of two flat arrays are equal within `tolerance`. NaN equals NaN, infinities only themselves."""
+    equal: Array = (actual == wanted).astype(bool)
+    if is_floating(datatype):
+        equal |= np.isnan(actual) & np.isnan(wanted)
+    if tolerance == EXACT:  # always so for BOOL and BYTES
+        return equal
+    with np.errstate(over="ignore", invalid="ignore"):
+        allowed = tolerance.absolute + tolerance.relative * np.abs(wanted.astype(np.float64))
+        close: Array = (_distance(actual, wanted) <= allowed) & np.isfinite(actual) & np.isfinite(wanted)
+    return equal | close
+
+
+def _distance(actual: Array, wanted: Array) -> Array:
+    """|actual - wanted| of each element as FP64, without overflow in between."""
+    if actual.dtype.kind == "f":
+        difference: Array = np.abs(actual.astype(np.float64) - wanted.astype(np.float64))
+        return difference
+    # Modulo 2**64 the larger minus the smaller is right for all signs; a signed difference could overflow.
+    larger, smaller = np.maximum(actual, wanted).astype(np.uint64), np.minimum(actual, wanted).astype(np.uint64)
+    return (larger - smaller).astype(np.float64)
+
+
+def _allowed(tolerance: Tolerance) -> str:
+    return f" (tolerance {tolerance.absolute:g} absolute, {tolerance.relative:g} relative)"
+
+
+def _shown(value: object) -> str:
+    """One element as a golden file writes it: with the digits that its datatype needs, text in quotes."""
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "backslashreplace")
+        return repr(text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…")
+    if isinstance(value, np.bool_):
+        return "true" if value else "false"
+    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(str(value), str(value))
+
+
+class EnsembleProbe:
+    """A BackendInstance in front of the scheduler of an ensemble, for the golden check. The steps count its requests.
+
+    A request of a decoupled ensemble gets its first response.
+    """
+
+    poisoned = False
+    may_run_inline = False
+    answers_later = False
+
+    def __init__(self, name: str, scheduler: Scheduler) -> None:
+        self.placement = Placement(name, DeviceKind.CPU)
+        self._scheduler = scheduler
+
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
+        outcomes: list[Outputs | Exception] = []
+        for request, size in zip(requests, batch_sizes, strict=True):
+            responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+            pending = PendingRequest(request, responses.put)
+            pending.batch_size = size
+            self._scheduler.submit(pending)
+            first = last = responses.get()
+            while not last.final:
+                last = responses.get()
+            error = first.error or last.error
+            outcomes.append(error if error is not None else first.outputs)
+        return Execution(outcomes, 0, 0)
+
+    def close(self) -> None:
+        """It holds nothing."""

@@ -22,7 +22,7 @@ from trident.core.errors import ServerError
 from trident.core.remote.calls import CALLS, Call, EngineGone, decode_call, encode_call
 from trident.core.remote.connection import Connection
 from trident.core.remote.engine_client import RemoteEngine
-from trident.core.repository.disk import try_lock_exclusive
+from trident.core.repository.cache import try_lock_exclusive
 from trident.core.shared_memory import RegionKind
 
 _log = logging.getLogger("trident.engine")

@@ -23,11 +23,10 @@ from trident.core.config.autocomplete import (
 )
 from trident.core.config.autocomplete import auto_complete as complete_config
 from trident.core.config.golden import GoldenRequest, golden_requests
-from trident.core.config.parse import decode_config, parse_model_config
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, path_inside
-from trident.core.config.resolve import resolve_model_spec
-from trident.core.config.schema import ModelConfig, copy_of
+from trident.core.config.resolve import resolve_model_spec, warmup_problems
+from trident.core.config.schema import ModelConfig, copy_of, decode_config, parse_model_config
 from trident.core.config.spec import ModelSpec
 from trident.core.config.validate import (
     AGENT_KEY,
@@ -39,7 +38,6 @@ from trident.core.config.validate import (
     validate_against_signature,
     validate_model_config,
 )
-from trident.core.config.warmup import warmup_problems
 from trident.core.errors import ConfigInvalid, ModelNotFound, NotInstalled, ServerError
 from trident.core.repository.repository import (
     CONFIG_FILE,

@@ -26,7 +26,17 @@ from trident.core.errors import RequestCancelled, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.options import DEFAULT_WINDOW, WindowLimits
-from trident.core.scheduling.batch_forming import BatchLimits, Callers, Run, Wait, Work, limits_of, may_end, take_work
+from trident.core.scheduling.batch_forming import (
+    BatchLimits,
+    BatchTuner,
+    Callers,
+    Run,
+    Wait,
+    Work,
+    limits_of,
+    may_end,
+    take_work,
+)
 from trident.core.scheduling.instance import (
     ENDED,
     HOLDING,
@@ -38,7 +48,6 @@ from trident.core.scheduling.instance import (
     OnPoisoned,
     ShortExecutions,
 )
-from trident.core.scheduling.latency_target import BatchTuner
 from trident.core.scheduling.open_requests import Again, DroppedSenders, OpenRequests, ResponseOrder, refuse_again
 from trident.core.scheduling.queue import (
     Clock,

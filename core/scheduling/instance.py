@@ -28,8 +28,7 @@ from trident.core.inference.tensors import BYTES
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.batch_forming import Wait, Work
-from trident.core.scheduling.latency_target import BatchTuner
+from trident.core.scheduling.batch_forming import BatchTuner, Wait, Work
 from trident.core.scheduling.open_requests import OpenRequest, OpenRequests
 from trident.core.scheduling.queue import Clock, RequestQueue, Respond, flush_callers, reject
 from trident.core.scheduling.rate_limiter import Claim, Needs

@@ -23,8 +23,8 @@ from tests.gpu_options.stub_libraries import ERROR, NO_DEVICE, make_stub_librari
 from tests.project import ROOT
 from trident.core.backends.onnxruntime.providers import CUDA, TENSORRT, requested_providers
 from trident.core.backends.onnxruntime.session import session_settings
-from trident.core.config.parse import parse_model_config
 from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.schema import parse_model_config
 from trident.core.cuda import OLD_DRIVER_CURE
 
 WHEELS = ROOT / "build" / "gpu-wheels"

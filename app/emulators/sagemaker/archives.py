@@ -23,7 +23,7 @@ from trident.app.emulators.sagemaker.invocation import ApiError, endpoint_delete
 from trident.app.terminal import drawn
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
 from trident.core.observability.log import escaped
-from trident.core.repository.download import GivenUp
+from trident.core.repository.cloud_sources import GivenUp
 from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.sources import SourceOpener
 from trident.core.repository.stores.object_store import path_problem

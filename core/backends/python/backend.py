@@ -21,9 +21,8 @@ from trident.core.backends.python.channel import FileWatcher, StubGone
 from trident.core.backends.python.environment import PATH_PARAMETER, EnvironmentSettings, prepare
 from trident.core.backends.python.instance import PythonModel
 from trident.core.backends.python.process import MEMORY_SIZE, LaunchPlan, ModelLimits, ModelProcess
-from trident.core.config.parse import config_json, parse_config_override
 from trident.core.config.placement import DeviceKind, Placement
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, config_json, parse_config_override
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled
 from trident.core.interprocess.shared_memory import LARGEST

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from trident.core.backends.parameters import boolean
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
-from trident.core.repository.disk import free_bytes, lock_exclusive, make_private
+from trident.core.repository.cache import free_bytes, lock_exclusive, make_private
 
 CACHE_DIRECTORY = "environment-cache-directory"
 INSTALL = "install-requirements"

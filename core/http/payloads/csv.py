@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from trident.core.config.json_fields import shown
+from trident.core.config.golden import shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.json import line_slices

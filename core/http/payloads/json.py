@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from trident.core.config.golden import NOT_FINITE, is_floating
-from trident.core.config.json_fields import shown
+from trident.core.config.golden import NOT_FINITE, is_floating, shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.json import (

@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from trident.core.config.golden import as_numbers, is_floating, narrowed
-from trident.core.config.json_fields import nearest, shown
+from trident.core.config.golden import as_numbers, is_floating, narrowed, nearest, shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.http.json import ELEMENTS, Slicing, joined_array

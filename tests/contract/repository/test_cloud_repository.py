@@ -34,7 +34,7 @@ from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.servers.server import ServerProcess, environment_without
 from tests.project import ROOT
 from tests.waiting import until
-from trident.core.repository.repositories import NOT_UNIQUE
+from trident.core.repository.sources import NOT_UNIQUE
 
 pytestmark = pytest.mark.slow
 

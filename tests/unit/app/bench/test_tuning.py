@@ -16,8 +16,7 @@ from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, copy_mod
 from trident.app.bench.ways import Candidate, Executions, engines, promises
 from trident.core.backends.openvino import compiler
 from trident.core.backends.registry import DeviceSupport, ProviderState
-from trident.core.config.parse import parse_model_config
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, parse_model_config
 
 CONFIG = """name: "m" platform: "onnxruntime_onnx" max_batch_size: 8
 instance_group { count: 1 kind: KIND_CPU } dynamic_batching { preferred_batch_size: 4 }

@@ -38,10 +38,9 @@ from trident.core.backends.python.backend import PythonBackend
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.golden import GoldenRequest
-from trident.core.config.parse import parse_model_config
 from trident.core.config.problem import ModelSignature, Problem
 from trident.core.config.resolve import resolve_model_spec
-from trident.core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup, parse_model_config
 from trident.core.errors import BackendFailed, OutOfMemory, RepositoryUnavailable
 from trident.core.lifecycle.state import ModelState
 from trident.core.repository.cloud_sources import ObjectStoreSource

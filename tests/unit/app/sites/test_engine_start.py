@@ -26,7 +26,7 @@ ON_USE = {
     "boto3",
     "botocore",
     "trident.core.backends.python.backend",
-    "trident.core.repository.download",
+    "trident.core.repository.cloud_sources",
     "trident.core.scheduling.ensemble",
     "trident.core.scheduling.sequence_batcher",
     "flask",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trident.core.config.autocomplete import normalize
-from trident.core.config.parse import parse_model_config
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, parse_model_config
 
 
 def sequence_config(sequence_batching: str, more: str = "max_batch_size: 8") -> ModelConfig:

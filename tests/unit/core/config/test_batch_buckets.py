@@ -7,10 +7,9 @@ import pytest
 
 from tests.unit.backend_serving import config_of, tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
-from trident.core.config.resolve import bucket_spec, pad_value
+from trident.core.config.resolve import WarmupInput, WarmupSample, bucket_samples, bucket_spec, pad_value
 from trident.core.config.spec import BucketSpec
 from trident.core.config.validate import bucket_problems
-from trident.core.config.warmup import WarmupInput, WarmupSample, bucket_samples
 from trident.core.inference.tensors import BY_NAME, Array
 
 

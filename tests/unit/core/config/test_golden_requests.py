@@ -18,13 +18,15 @@ from trident.core.config.golden import (
     FLOATING,
     MAX_FILE_BYTES,
     TENSOR_FIELDS,
+    Fields,
     GoldenRequest,
+    Malformed,
     Tolerance,
     as_numbers,
     golden_requests,
     golden_tensor,
+    read_json,
 )
-from trident.core.config.json_fields import Fields, Malformed, read_json
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.tensors import BY_NAME, Array

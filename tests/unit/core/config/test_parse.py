@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident.core.config.parse import decode_config, parse_config_override, parse_model_config
 from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import decode_config, parse_config_override, parse_model_config
 from trident.core.errors import ConfigInvalid
 
 

@@ -9,10 +9,16 @@ import pytest
 from google.protobuf import text_format
 
 from tests.unit.core.config.sequence_configs import normalized
-from trident.core.config.resolve import resolve_model_spec, resolve_sequence_spec
+from trident.core.config.resolve import (
+    WarmupSample,
+    initial_states,
+    resolve_model_spec,
+    resolve_sequence_spec,
+    warmup_problems,
+    warmup_samples,
+)
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
-from trident.core.config.warmup import WarmupSample, initial_states, warmup_problems, warmup_samples
 from trident.core.errors import ConfigInvalid
 from trident.core.inference.tensors import Array, pack_bytes
 

@@ -33,9 +33,8 @@ from trident.core.lifecycle.loader import LoadSlots, ModelLoader, Prepared
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import UNLOADED, LoadCause, LoadCounts
 from trident.core.lifecycle.version import ModelVersion
-from trident.core.repository.repositories import Located, ModelKey
 from trident.core.repository.repository import ModelDirectory
-from trident.core.repository.sources import Fetched, LocalSource, SourceFile
+from trident.core.repository.sources import Fetched, LocalSource, Located, ModelKey, SourceFile
 
 
 class CountingSource(LocalSource):

@@ -28,7 +28,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
 )
 from tests.waiting import until
 from trident.core.backends.registry import BackendRegistry
-from trident.core.config.parse import parse_model_config
+from trident.core.config.schema import parse_model_config
 from trident.core.errors import (
     InvalidRequest,
     ModelLoadFailed,
@@ -44,8 +44,7 @@ from trident.core.lifecycle.models import Models, find_steps
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import UNLOADED, ModelState
 from trident.core.lifecycle.version import ModelVersion
-from trident.core.repository.repositories import Located, ModelKey
-from trident.core.repository.sources import LocalSource, SourceFile
+from trident.core.repository.sources import LocalSource, Located, ModelKey, SourceFile
 
 PLAN_CONFIG = 'backend: "onnxruntime" max_batch_size: 8 '
 ALL_OF_PLAN = PLAN_CONFIG + "version_policy { all {} }"

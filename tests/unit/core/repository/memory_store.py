@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cache import ModelCache
-from trident.core.repository.download import Backoff, Downloader
+from trident.core.repository.cloud_sources import Backoff, Downloader
 from trident.core.repository.progress import DownloadProgress
 from trident.core.repository.stores.object_store import Checksum, StoredObject, TransientError
 

@@ -17,7 +17,7 @@ import pytest
 from tests.unit.core.repository.memory_store import PIECE, Fault, MemoryStore, downloader, lost, md5
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cache import Snapshot
-from trident.core.repository.download import Backoff, Downloader
+from trident.core.repository.cloud_sources import Backoff, Downloader
 from trident.core.repository.progress import DownloadProgress, DownloadSnapshot
 from trident.core.repository.stores.object_store import Checksum, StoredObject, TransientError
 

@@ -8,8 +8,7 @@ import pytest
 
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable
 from trident.core.repository.location import Location, Scheme, parse_location, uri_prefix
-from trident.core.repository.repositories import NOT_UNIQUE, ModelKey, Repositories
-from trident.core.repository.sources import LocalSource
+from trident.core.repository.sources import NOT_UNIQUE, LocalSource, ModelKey, Repositories
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import pytest
 
 from tests.unit.core.repository.memory_store import MemoryStore
 from trident.core.errors import RepositoryUnavailable
-from trident.core.repository.cache import ModelCache, Snapshot
-from trident.core.repository.disk import disk_failure, lock_shared, try_lock_exclusive
+from trident.core.repository.cache import ModelCache, Snapshot, disk_failure, lock_shared, try_lock_exclusive
 from trident.core.repository.stores.object_store import StoredObject
 
 HERE = "memory://bucket"

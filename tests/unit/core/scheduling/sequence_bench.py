@@ -12,10 +12,9 @@ from tests.threads import server_threads
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Answers, Stub
 from trident.core.backends.backend import BackendInstance
 from trident.core.config.autocomplete import normalize
-from trident.core.config.parse import parse_model_config
-from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.resolve import initial_states, resolve_model_spec
+from trident.core.config.schema import parse_model_config
 from trident.core.config.spec import ModelSpec
-from trident.core.config.warmup import initial_states
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import OutputTensor

@@ -17,8 +17,18 @@ from trident.core.config.spec import BatchingSpec
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BatchTuning
-from trident.core.scheduling.batch_forming import BatchLimits, Wait, Work, limits_of, may_end, take_work
-from trident.core.scheduling.latency_target import BatchController, BatchSetting, BatchTuner, Window
+from trident.core.scheduling.batch_forming import (
+    BatchController,
+    BatchLimits,
+    BatchSetting,
+    BatchTuner,
+    Wait,
+    Window,
+    Work,
+    limits_of,
+    may_end,
+    take_work,
+)
 from trident.core.scheduling.queue import RequestQueue
 
 
