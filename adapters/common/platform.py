@@ -17,9 +17,9 @@ from trident.adapters.common.options import OptionText, OptionValues, SettingRow
 if TYPE_CHECKING:  # The modules that serve are heavy, and the help text needs the rows.
     from trident.core.engine.protocol import Engine
     from trident.core.frontend.bridge import Bridge
+    from trident.core.http.admin import MetricsPage
     from trident.core.http.application import V2Application
     from trident.core.http.front_end import HttpOptions
-    from trident.core.http.metrics import MetricsPage
 
 PLATFORM = "platform"
 """The source of a value that a platform gives by default, and not in a variable."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from trident.core.errors import ErrorCode, ServerError
+from trident.core.http.admin import MetricsPage
 from trident.core.http.application import V2Application
 from trident.core.http.errors import UnsupportedEncoding
 from trident.core.http.front_end import PROBE_KEY
-from trident.core.http.metrics import MetricsPage
 from trident.core.http.openapi import BYTES_BODY, OCTETS, TEXT_VALUE, Content, ref
 from trident.core.http.payloads.inference import NotAcceptable, UnsupportedMediaType
 from trident.core.http.reply import JSON, TEXT, Environ, Reply

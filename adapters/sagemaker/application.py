@@ -47,11 +47,10 @@ from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import AlreadyLoaded, OutOfMemory
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.request import LATEST, DefaultModel
-from trident.core.http.admin import readiness, ready_reply
+from trident.core.http.admin import MetricsPage, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.generate import answer_events, answer_object, read_identity
-from trident.core.http.metrics import MetricsPage
 from trident.core.http.openapi import ANY_OBJECT, BYTES_BODY, NUMBER, TEXT_VALUE, Operation, listing, record
 from trident.core.http.payloads.inference import SIZE
 from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply

@@ -33,11 +33,10 @@ from trident.adapters.vertex.predict import (
 )
 from trident.core.engine.protocol import Engine
 from trident.core.frontend.bridge import Bridge
-from trident.core.http.admin import readiness, ready_reply
+from trident.core.http.admin import MetricsPage, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.flask_app import RouteMap
 from trident.core.http.front_end import PROBE_KEY, HttpOptions
-from trident.core.http.metrics import MetricsPage
 from trident.core.http.openapi import ANY_OBJECT, BYTES_BODY, OPERATIONS, TEXT_VALUE, Operation, listing, record
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, body_size, json_reply, request_path, send
 from trident.core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View

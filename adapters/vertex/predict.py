@@ -25,11 +25,10 @@ from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, Ser
 from trident.core.frontend.bridge import Bridge, ClientGone
 from trident.core.frontend.request import LATEST, DefaultModel, version_number
 from trident.core.http.application import V2Application
-from trident.core.http.body import choose
+from trident.core.http.body import SLICE, Slicing, choose, outline_of
 from trident.core.http.completions import invocation
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.generate import answer_events, answer_object, stream_events
-from trident.core.http.json import SLICE, Slicing, outline_of
 from trident.core.http.payloads.inference import (
     JSON,
     BinaryType,

@@ -67,7 +67,6 @@ _FRONT_END_MODULES = (
     "trident.app.sites.applications",
     "trident.core.remote.engine_client",
     "trident.core.http.flask_app",
-    "trident.app.worker.gevent_link",
 )
 _GRPC_MODULES = ("trident.app.worker.http2.connection", "trident.core.grpc.application")
 

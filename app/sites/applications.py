@@ -26,9 +26,9 @@ from trident.core.errors import ErrorHints
 from trident.core.frontend.access import GRPC, AuthTokens, parse_restricted
 from trident.core.frontend.bridge import Bridge, ThreadBridge, TimeSlice
 from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.http.admin import MetricsApplication, MetricsPage, request_metrics_page, share_request_counts
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.metrics import MetricsApplication, MetricsPage, request_metrics_page, share_request_counts
 from trident.core.http.routes import ROUTES
 from trident.core.observability.metrics.families import log_family, metric_families, render
 from trident.core.observability.metrics.snapshot import MetricsOptions
@@ -325,7 +325,7 @@ class FrontEndSite:
 
 
 def _engine(settings: ServerSettings, directory: PrivateDirectory, engines: int) -> RemoteEngine | EnginePool:
-    from trident.app.worker.gevent_link import GeventLink  # these are for servers with front ends only
+    from trident.app.worker.worker import GeventLink  # these are for servers with front ends only
     from trident.core.remote.engine_client import RemoteEngine
 
     memory_bytes = settings.http_worker_memory_bytes

@@ -8,17 +8,20 @@ from __future__ import annotations
 import logging
 import math
 import socket
+import time
+from collections import deque
 from collections.abc import Sized
+from email.utils import formatdate
 from enum import Enum
 from typing import Any, Final
 
 import gevent
+from greenlet import getcurrent
 
-from trident.app.worker.io import CoarseClock, ReadWatch, SendBatching, drop_sent
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.app.worker.tls import TlsSocket
 from trident.core.buffers import RequestBody
-from trident.core.inference.tensors import Buffer
+from trident.core.inference.tensors import Buffer, drop_sent
 
 
 class Phase(Enum):
@@ -52,13 +55,51 @@ class ClientGone(Exception):
 
 
 log = logging.getLogger("trident.http")
-
 NEVER: Final = math.inf
+_READ: Final = 1
 _WRITE: Final = 2
 # Up to this size joining the parts is cheaper than an iovec (measured: 0.4 microseconds less at 100 bytes, equal at
 # 16 KiB, 1.7 more at 64 KiB).
 _MAX_JOINED: Final = 16384
 _IOV_MAX: Final = 1024
+
+
+class ReadWatch:
+    """The hub's watcher of one socket. It stays active between waits, which saves starting and stopping it per request.
+
+    Hub thread only; one greenlet waits at a time.
+    """
+
+    __slots__ = ("_greenlet", "_hub", "_is_on", "_watcher")
+
+    def __init__(self, hub: Any, descriptor: int) -> None:
+        self._hub = hub
+        self._watcher = hub.loop.io(descriptor, _READ)
+        self._greenlet: Any = None
+        self._is_on = False
+
+    def wait(self) -> None:
+        """Return when the socket is readable or closed. Always goes through the hub."""
+        self._greenlet = getcurrent()
+        if not self._is_on:
+            self._is_on = True
+            self._watcher.start(self._on_readable)
+        while self._greenlet is not None:
+            self._hub.switch()
+
+    def _on_readable(self) -> None:
+        greenlet = self._greenlet
+        if greenlet is None:
+            # Bytes arrived while the last request is still being answered. They wait, and the loop must not spin.
+            self._is_on = False
+            self._watcher.stop()
+            return
+        self._greenlet = None
+        greenlet.switch()
+
+    def close(self) -> None:
+        self._watcher.stop()
+        self._watcher.close()
 
 
 class TlsReadWatch(ReadWatch):
@@ -374,3 +415,61 @@ class Connections:
 
     def _idle(self) -> list[Connection]:
         return [connection for connection in self.open if connection.phase in _WAITING]
+
+
+# --- what connections share: sending together, and the coarse clock
+
+
+class SendBatching:
+    """Holds greenlets with a finished response until all others of this iteration have theirs. Hub thread only.
+
+    A send wakes a client that sleeps, and that is most of what the send costs the kernel. A client of many connections
+    sleeps between responses that are sent one by one, and stays awake when they are sent together (64 connections of
+    one `wrk`: 14 % less CPU per request, 15 % more requests/s).
+    """
+
+    __slots__ = ("_hub", "_waiting")
+
+    def __init__(self, hub: Any) -> None:
+        self._hub = hub
+        self._waiting: deque[Any] = deque()
+
+    def wait(self) -> None:
+        """Return when it is time to send."""
+        greenlet = getcurrent()
+        if not self._waiting:
+            self._hub.loop.run_callback(self._go)
+        self._waiting.append(greenlet)
+        try:
+            self._hub.switch()
+        except BaseException:  # the greenlet was killed: `_go` must not wake it from another wait
+            self._waiting.remove(greenlet)
+            raise
+
+    def _go(self) -> None:
+        """Wake the greenlets that wait now; those that arrive meanwhile wait for the next iteration."""
+        for _ in range(len(self._waiting)):
+            if self._waiting:
+                self._waiting.popleft().switch()
+        if self._waiting:
+            self._hub.loop.run_callback(self._go)
+
+
+class CoarseClock:
+    """Monotonic seconds, and the `Date` header with the end of a head, as of the last `tick()`. Hub thread only.
+
+    A request needs the time only for timeouts of seconds, so it reads an attribute instead of the clock.
+    """
+
+    __slots__ = ("date_end", "now")
+
+    now: float
+    date_end: bytes
+
+    def __init__(self) -> None:
+        self.tick()
+
+    def tick(self) -> None:
+        """Set the present time. The worker calls this once per tick of its main loop."""
+        self.now = time.monotonic()
+        self.date_end = f"Date: {formatdate(usegmt=True)}\r\n\r\n".encode()

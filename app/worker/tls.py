@@ -12,9 +12,8 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trident.app.worker.io import drop_sent, size_of
 from trident.core.errors import ConfigInvalid
-from trident.core.inference.tensors import Buffer
+from trident.core.inference.tensors import Buffer, drop_sent, size_of
 
 HTTP1 = "http/1.1"
 HTTP2 = "h2"

@@ -18,8 +18,7 @@ from websockets.http11 import Request
 from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 
-from trident.app.worker.connection import ClientGone, Connection, Phase
-from trident.app.worker.io import CoarseClock
+from trident.app.worker.connection import ClientGone, CoarseClock, Connection, Phase
 from trident.core.errors import InvalidRequest
 from trident.core.http.reply import RECEIVED_HEADERS_KEY
 from trident.core.http.stream import ModelStream

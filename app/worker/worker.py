@@ -1,6 +1,7 @@
 """The gunicorn worker of this project: greenlets for connections, native threads for all other work.
 
-Source: docs/architecture.md section 3.
+In a front end its hub drives the connection to the engine too.
+Source: docs/architecture.md sections 3 and 5.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gevent
 from gevent.event import Event
@@ -24,19 +27,18 @@ from trident.app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from trident.app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock
 from trident.app.process.stray_output import log_hub_failures
 from trident.app.sites.site import Site
-from trident.app.worker.connection import CROWDED, Connections
+from trident.app.worker.connection import CROWDED, CoarseClock, Connections
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
-from trident.app.worker.io import CoarseClock
 from trident.app.worker.listening_sockets import StopTimes, drop_handshakes, notice_dead_clients
 from trident.app.worker.tls import TlsSocket
 from trident.core.buffers import release_buffers
+from trident.core.frontend.gevent_bridge import HubSignal, HubWaiters
 from trident.core.observability.log import reopen_log_if_asked
 
 if TYPE_CHECKING:
     from trident.app.worker.http2.connection import Http2Connection, Http2Service
-import time
-from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+    from trident.core.remote.connection import LinkHandler
+    from trident.core.waiting import Waiter
 
 log = logging.getLogger("trident.server")
 
@@ -412,3 +414,92 @@ class Shutdown:
         if in_flight:
             log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, in_flight)
         self._site.log_in_flight(seconds_left)
+
+
+# --- the connection to the engine, without a thread between its socket and the greenlets. Frames are collected and
+# flushed once per iteration of the hub's loop.
+
+_READ = 1
+_WRITE = 2
+_LOOK_SECONDS = 0.05
+
+
+class GeventLink:
+    """Made on the hub's thread. Any thread may call `wake` and `waiter`."""
+
+    def __init__(self) -> None:
+        hub = gevent.get_hub()
+        self._loop = hub.loop
+        self._handler: LinkHandler | None = None
+        self._watched: Any = None
+        self._readable: Any = None
+        self._writable: Any = None
+        self._waiters = HubWaiters(hub)
+        self._flush_signal = HubSignal(hub, self._flush)
+        self.wake = self._flush_signal.send
+        self._timer = self._loop.timer(_LOOK_SECONDS, _LOOK_SECONDS)
+
+    def start(self, handler: LinkHandler) -> None:
+        self._handler = handler
+        self._timer.start(self._look)
+        self._look()
+
+    def waiter(self) -> Waiter:
+        return self._waiters.waiter()
+
+    def close(self) -> None:
+        """Call it on the hub's thread."""
+        self._handler = None
+        self._unwatch()
+        self._timer.stop()
+        self._timer.close()
+        self._flush_signal.close()
+        self._waiters.close()
+
+    def _flush(self) -> None:
+        if self._handler is not None:
+            self._handler.flush()
+            self._watch()
+
+    def _read(self) -> None:
+        if self._handler is not None:
+            self._handler.read()
+            self._watch()
+
+    def _look(self) -> None:
+        if self._handler is not None:
+            self._handler.look()
+            self._watch()
+
+    def _watch(self) -> None:
+        """Watch the connection's present socket, for writing too while the connection has unsent bytes."""
+        handler = self._handler
+        if handler is None:
+            return
+        sock = handler.sock
+        if sock is not self._watched:
+            self._unwatch()
+            self._watched = sock
+            if sock is not None:
+                # With priority over the clients: a client must not see a state older than the answer it has received.
+                self._readable = self._loop.io(sock.fileno(), _READ, priority=self._loop.MAXPRI)
+                self._readable.start(self._read)
+        if sock is not None and handler.wants_to_write:
+            if self._writable is None:
+                self._writable = self._loop.io(sock.fileno(), _WRITE)
+                self._writable.start(self._flush)
+        elif self._writable is not None:
+            self._writable = _close(self._writable)
+
+    def _unwatch(self) -> None:
+        self._watched = None
+        self._readable = _close(self._readable)
+        self._writable = _close(self._writable)
+
+
+def _close(watcher: Any) -> Any:
+    """Close the watcher. Returns None, to replace it."""
+    if watcher is not None:
+        watcher.stop()
+        watcher.close()
+    return None

@@ -1,25 +1,29 @@
-"""Triton's service over gRPC, as an application for a server of HTTP/2.
+"""Triton's service over gRPC, as an application for a server of HTTP/2, with health and reflection, which servers of
+gRPC have in common.
 
-Source: docs/spec/grpc.md sections 1 and 2.
+Source: docs/spec/grpc.md sections 1, 2 and 5; grpc.health.v1's `health.proto`; grpc's `server-reflection.md` and
+`v1/reflection.proto`, whose messages v1alpha has as well.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import replace
-from functools import partial
-from typing import Final
+from functools import lru_cache, partial
+from typing import Any, Final
 
 from prometheus_client.registry import Collector
 
 from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine
-from trident.core.errors import ServerError
+from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError, ServerStopping
 from trident.core.frontend.access import GRPC, AuthTokens, Restrictions, Unauthenticated
 from trident.core.frontend.gevent_bridge import GeventBridge
-from trident.core.grpc import admin, services
-from trident.core.grpc.call import RefusedCall, Rpc, RpcCall
-from trident.core.grpc.front_end import GrpcFrontEnd, GrpcOptions, Spawn
+from trident.core.frontend.request import version_number
+from trident.core.grpc import admin
+from trident.core.grpc.call import Call, RefusedCall, Rpc, RpcCall, UnaryCall
+from trident.core.grpc.front_end import GrpcFrontEnd, GrpcOptions, Spawn, stopping
 from trident.core.grpc.headers import (
     COMPRESSED,
     VOLATILE,
@@ -30,8 +34,22 @@ from trident.core.grpc.headers import (
     with_volatile,
 )
 from trident.core.grpc.infer import InferCall, StreamInferCall
-from trident.core.grpc.receiving import IDENTITY, response_encoding
+from trident.core.grpc.messages import (
+    IDENTITY,
+    LENGTH,
+    integer_field,
+    length_field,
+    parse,
+    read_length,
+    response_encoding,
+    service,
+    string_field,
+)
+from trident.core.grpc.status import MalformedMessage, Status
 from trident.core.grpc.transport import Application, Fields, Receiver, Stream
+from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.tensors import Buffer
+from trident.core.lifecycle.state import Phase
 from trident.core.observability.log import verbose_level
 from trident.core.observability.switches import SWITCHES
 
@@ -49,9 +67,9 @@ def methods(*, reflection: bool) -> list[Method]:
     return [
         Method(INFERENCE, "ModelInfer", "inference", InferCall),
         Method(INFERENCE, "ModelStreamInfer", "inference", StreamInferCall),
-        Method(INFERENCE, "ServerLive", "health", partial(RpcCall, services.server_live, False)),
-        Method(INFERENCE, "ServerReady", "health", partial(RpcCall, services.server_ready, False)),
-        _waiting("ModelReady", "health", services.model_ready),
+        Method(INFERENCE, "ServerLive", "health", partial(RpcCall, server_live, False)),
+        Method(INFERENCE, "ServerReady", "health", partial(RpcCall, server_ready, False)),
+        _waiting("ModelReady", "health", model_ready),
         _waiting("ServerMetadata", "metadata", admin.server_metadata),
         _waiting("ModelMetadata", "metadata", admin.model_metadata),
         _waiting("ModelConfig", "model-config", admin.model_config),
@@ -67,10 +85,10 @@ def methods(*, reflection: bool) -> list[Method]:
         _waiting("CudaSharedMemoryUnregister", "shared-memory", admin.cuda_unregister),
         _waiting("TraceSetting", "trace", admin.trace_settings),
         _waiting("LogSettings", "logging", admin.log_settings),
-        Method(HEALTH, "Check", "health", partial(RpcCall, services.check, False)),
-        Method(HEALTH, "Watch", "health", services.WatchCall),
+        Method(HEALTH, "Check", "health", partial(RpcCall, check, False)),
+        Method(HEALTH, "Watch", "health", WatchCall),
         *(
-            Method(f"grpc.reflection.{version}.ServerReflection", "ServerReflectionInfo", "", services.ReflectionCall)
+            Method(f"grpc.reflection.{version}.ServerReflection", "ServerReflectionInfo", "", ReflectionCall)
             for version in versions
         ),
     ]
@@ -162,3 +180,252 @@ class GrpcApplication(Application):
                 for name, value in head.metadata.fields
                 if is_custom(name) and pattern.matches(name.decode("latin-1"))
             )
+
+
+# --- health, with Triton's own RPCs for it
+
+# Of grpc.health.v1.HealthCheckResponse.ServingStatus.
+_SERVING, _NOT_SERVING = 1, 2
+
+
+def server_live(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    live = front_end.engine.is_live()
+    if not live:
+        _refuse_exiting(front_end)
+    return _flag(live)
+
+
+def server_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    ready = front_end.engine.is_ready()
+    if not ready:
+        _refuse_exiting(front_end)
+    return _flag(ready)
+
+
+def model_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    """Whether a version is loaded and can serve now; a model that cannot be found is not ready, and no error."""
+    query = parse("ModelReadyRequest", message)
+    version = version_number(query.version)
+    try:
+        is_ready = front_end.engine.is_model_ready(query.name, version)
+    except (ModelNotFound, ModelNotReady, InvalidRequest):  # the lookup errors of `Engine.model`
+        is_ready = False
+    return _flag(is_ready)
+
+
+def check(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    """Whatever service it asks for: the answer is about the server."""
+    ready = front_end.engine.is_ready()
+    if not ready:
+        _refuse_exiting(front_end)
+    return _serving_status(ready)
+
+
+def _refuse_exiting(front_end: GrpcFrontEnd) -> None:
+    if front_end.engine.phase().name == Phase.EXITING:
+        raise _exiting()
+
+
+# Written by hand: a server is asked before it has loaded protobuf.
+
+
+def _flag(value: bool) -> bytes:
+    """A ServerLiveResponse, ServerReadyResponse or ModelReadyResponse."""
+    return integer_field(1, int(value))
+
+
+def _serving_status(ready: bool) -> bytes:
+    """A grpc.health.v1.HealthCheckResponse."""
+    return integer_field(1, _SERVING if ready else _NOT_SERVING)
+
+
+def _exiting() -> ServerStopping:
+    return ServerStopping("Server exiting")
+
+
+class WatchCall(UnaryCall):
+    """Tells each change of the readiness, until the client or the server goes. As for Check, the service that the
+    client names plays no part."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+        super().__init__(front_end, stream, head)
+        self._told: bool | None = None
+
+    def serve(self, message: Buffer) -> None:
+        self.front_end.readiness.add(self._tell)
+
+    def _tell(self, ready: bool | None) -> None:
+        is_ready = ready is True
+        # A client that does not read learns the latest state when it does.
+        if is_ready is not self._told and not self.unsent:
+            self._told = is_ready
+            content = _serving_status(is_ready)
+            self.send((content,), len(content))
+        if ready is None:
+            self.fail(_exiting())
+
+    def on_cancel(self, cause: CancelCause) -> None:
+        self.front_end.readiness.remove(self._tell)
+
+
+# --- reflection: clients such as grpcurl ask which services there are and what their messages look like
+
+
+class ReflectionCall(Call):
+    """Answers one question after the other, in a greenlet that runs while there are some."""
+
+    __slots__ = ("_has_ended", "_questions")
+
+    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+        super().__init__(front_end, stream, head)
+        self._questions: deque[Buffer] = deque()
+        self._has_ended = False
+        front_end.streams.add(self.leave)
+
+    def on_message(self, message: Buffer) -> None:
+        self._questions.append(message)
+        if not self.busy:
+            self.pause()
+            self.spawn(self._answer_all)
+
+    def on_end(self) -> None:
+        self._has_ended = True
+        if not self.busy:
+            self.finish()
+
+    def on_cancel(self, cause: CancelCause) -> None:
+        self._questions.clear()
+
+    def leave(self) -> None:
+        self.fail(stopping())
+
+    def _end(self, status: Status) -> None:
+        super()._end(status)
+        self.front_end.streams.remove(self.leave)
+
+    def _answer_all(self) -> None:
+        while self._questions:
+            # Off the hub: the first answer imports protobuf.
+            content = self.front_end.bridge.run(answer, self._questions.popleft())
+            self.send((content,), len(content))
+        self.resume()
+        if self._has_ended:
+            self.finish()
+
+
+SERVICES: Final = ("grpc.health.v1.Health", "inference.GRPCInferenceService")
+# The fields of a ServerReflectionRequest. All are strings, except that of an extension, which is a message.
+_HOST: Final = 1
+_FILE_BY_FILENAME: Final = 3
+_FILE_CONTAINING_SYMBOL: Final = 4
+_EXTENSIONS: Final = (5, 6)
+_LIST_SERVICES: Final = 7
+# Those of a ServerReflectionResponse.
+_VALID_HOST: Final = 1
+_ORIGINAL_REQUEST: Final = 2
+_FILES: Final = 4
+_SERVICES: Final = 6
+_ERROR: Final = 7
+
+
+def answer(question: Buffer) -> bytes:
+    """The ServerReflectionResponse to a ServerReflectionRequest. Raises MalformedMessage."""
+    host, kind, asked = _read(question)
+    if kind == _LIST_SERVICES:
+        listed = [length_field(1, string_field(1, name)) for name in SERVICES]
+        found = length_field(_SERVICES, b"".join(listed))
+    elif kind in (_FILE_BY_FILENAME, _FILE_CONTAINING_SYMBOL):
+        files = _files(kind, asked)
+        found = length_field(_FILES, b"".join(files)) if files else _error(Status.NOT_FOUND, f"'{asked}' is not known")
+    elif kind in _EXTENSIONS:
+        found = _error(Status.NOT_FOUND, "the messages have no extensions")
+    else:
+        found = _error(Status.INVALID_ARGUMENT, "the request asks for nothing")
+    return string_field(_VALID_HOST, host) + length_field(_ORIGINAL_REQUEST, bytes(question)) + found
+
+
+def _read(question: Buffer) -> tuple[str, int, str]:
+    """The host, and the last other field with its text; 0 without one. Raises MalformedMessage."""
+    host, kind, asked = "", 0, ""
+    at = 0
+    try:
+        while at < len(question):
+            tag, start = read_length(question, at)
+            size, start = read_length(question, start)
+            at = start + size
+            if tag & 7 != LENGTH or at > len(question):
+                raise MalformedMessage
+            text = bytes(question[start:at])
+            if tag >> 3 == _HOST:
+                host = text.decode()
+            else:
+                kind, asked = tag >> 3, "" if tag >> 3 == _EXTENSIONS[0] else text.decode()
+    except (IndexError, ValueError):
+        raise MalformedMessage from None
+    return host, kind, asked
+
+
+def _error(status: Status, text: str) -> bytes:
+    return length_field(_ERROR, integer_field(1, status) + string_field(2, text))
+
+
+def _files(kind: int, asked: str) -> list[bytes]:
+    """The file that has the name, or the definition of the symbol, and those that it needs; none for an unknown one."""
+    pool = _pool()
+    try:
+        file = pool.FindFileByName(asked) if kind == _FILE_BY_FILENAME else pool.FindFileContainingSymbol(asked)
+    except KeyError:
+        return []
+    return [length_field(1, each.serialized_pb) for each in (file, *file.dependencies)]
+
+
+@lru_cache(maxsize=1)
+def _pool() -> Any:
+    """Protobuf's pool with the files of the services."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    pool = DescriptorPool()
+    described = service().DESCRIPTOR
+    for file in (*described.dependencies, described):
+        pool.AddSerializedFile(file.serialized_pb)
+    pool.AddSerializedFile(FileDescriptorProto(**_HEALTH).SerializeToString())
+    return pool
+
+
+# grpc's `health.proto`, which comes with a package that the server does not need.
+_RESPONSE: Final = ".grpc.health.v1.HealthCheckResponse"
+_METHOD: Final = {"input_type": ".grpc.health.v1.HealthCheckRequest", "output_type": _RESPONSE}
+_STATUS: Final = {"name": "status", "number": 1, "label": "LABEL_OPTIONAL", "type": "TYPE_ENUM"}
+_HEALTH: Final[dict[str, Any]] = {
+    "name": "grpc/health/v1/health.proto",
+    "package": "grpc.health.v1",
+    "syntax": "proto3",
+    "message_type": [
+        {
+            "name": "HealthCheckRequest",
+            "field": [{"name": "service", "number": 1, "label": "LABEL_OPTIONAL", "type": "TYPE_STRING"}],
+        },
+        {
+            "name": "HealthCheckResponse",
+            "field": [{**_STATUS, "type_name": f"{_RESPONSE}.ServingStatus"}],
+            "enum_type": [
+                {
+                    "name": "ServingStatus",
+                    "value": [
+                        {"name": name, "number": number}
+                        for number, name in enumerate(("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"))
+                    ],
+                }
+            ],
+        },
+    ],
+    "service": [
+        {
+            "name": "Health",
+            "method": [{**_METHOD, "name": "Check"}, {**_METHOD, "name": "Watch", "server_streaming": True}],
+        }
+    ],
+}

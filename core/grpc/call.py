@@ -31,7 +31,7 @@ from trident.core.grpc.headers import (
     error_trailers,
     http_refusal,
 )
-from trident.core.grpc.receiving import PREFIX, Message, MessageReader, deflate, inflate, read_prefix
+from trident.core.grpc.messages import PREFIX, Message, MessageReader, deflate, inflate, read_prefix
 from trident.core.grpc.status import GrpcError, Status, log_error, status_of
 from trident.core.grpc.transport import Receiver, Stream
 from trident.core.inference.pending_request import CancelCause

@@ -19,8 +19,7 @@ from trident.core.frontend.admin import LoadReports
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.grpc.headers import Method, RequestHead
-from trident.core.grpc.protobuf import service
-from trident.core.grpc.receiving import LEVELS, UnfinishedMessages
+from trident.core.grpc.messages import LEVELS, UnfinishedMessages, service
 from trident.core.grpc.request import DecodedRequest, Forwarded, RequestDecoder
 from trident.core.grpc.status import Status
 from trident.core.grpc.transport import Receiver, Stream

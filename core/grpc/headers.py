@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote_from_bytes
 
 from trident.core.errors import ErrorHints, ServerError
-from trident.core.grpc.receiving import ENCODINGS, IDENTITY
+from trident.core.grpc.messages import ENCODINGS, IDENTITY
 from trident.core.grpc.status import LONGEST_TEXT, GrpcError, Status, hint_of, message_of, status_of
 from trident.core.grpc.transport import Fields, HeaderFields, Receiver, Stream
 

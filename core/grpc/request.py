@@ -17,7 +17,7 @@ import numpy as np
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.frontend.request import RESERVED_PREFIX, check_rank, forward_header, set_parameter, version_number
-from trident.core.grpc.protobuf import length_prefix, parse, read_length
+from trident.core.grpc.messages import length_prefix, parse, read_length
 from trident.core.grpc.status import MalformedMessage
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import RegionInput, RegionReference, RegionRequest

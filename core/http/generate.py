@@ -22,7 +22,7 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, OutOfMemory, ServerError
 from trident.core.frontend.bridge import ResponseStream
 from trident.core.frontend.request import set_custom_parameter, string
-from trident.core.http.body import IDENTITY, too_large
+from trident.core.http.body import IDENTITY, SlicedArray, Slicing, joined_array, outline_of, too_large, write_lenient
 from trident.core.http.dataplane import (
     CONTENT_ENCODING,
     add_load,
@@ -44,7 +44,6 @@ from trident.core.http.front_end import (
     note_inference,
     note_traces,
 )
-from trident.core.http.json import SlicedArray, Slicing, joined_array, outline_of, write_lenient
 from trident.core.http.payloads.payload import parse_json
 from trident.core.http.reply import JSON, Environ, Headers, Reply, text_reply
 from trident.core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_datatype, json_values, read_slice

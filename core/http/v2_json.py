@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from trident.core.errors import InvalidRequest
-from trident.core.http.json import (
+from trident.core.http.body import (
     WIDE,
     Outline,
     SlicedArray,

@@ -22,8 +22,7 @@ import orjson
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest, ModelNotFound
 from trident.core.frontend.request import NON_UNSIGNED, boolean, check_rank, read_parameters, string, unable, unsigned
-from trident.core.http.body import too_large
-from trident.core.http.json import SlicedArray, Slicing
+from trident.core.http.body import SlicedArray, Slicing, too_large
 from trident.core.http.v2_json import (
     BINARY_WITHOUT_HEADER,
     MAX_DEPTH,

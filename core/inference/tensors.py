@@ -23,6 +23,21 @@ Buffer = bytes | bytearray | memoryview
 Shape = tuple[int, ...]
 
 
+def size_of(part: Buffer) -> int:
+    """The size of one part of a message in bytes."""
+    return len(part) if isinstance(part, bytes) else memoryview(part).nbytes
+
+
+def drop_sent(parts: list[Buffer], sent: int) -> None:
+    """Remove the first `sent` bytes from `parts`, which hold more than that."""
+    first = 0
+    while sent >= size_of(parts[first]):
+        sent -= size_of(parts[first])
+        first += 1
+    del parts[:first]
+    parts[0] = memoryview(parts[0]).cast("B")[sent:]
+
+
 @dataclass(frozen=True, slots=True)
 class Datatype:
     """One row of the table. `size` is in bytes; 0 for BYTES, whose elements vary. `kind` is numpy's of `dtype`."""

@@ -16,14 +16,13 @@ from typing import Any, Final
 import gevent
 
 from trident.app.sites.site import Http2Port
-from trident.app.worker.connection import Phase
+from trident.app.worker.connection import CoarseClock, Phase
 from trident.app.worker.http2.frames import ErrorCode, ProtocolError
 from trident.app.worker.http2.protocol import Http2Protocol
 from trident.app.worker.http2.streams import Outbox, UnsentTotal, copy_of
-from trident.app.worker.io import CoarseClock, drop_sent
 from trident.app.worker.tls import HTTP2, TlsSocket
 from trident.core.grpc.transport import Application
-from trident.core.inference.tensors import Buffer
+from trident.core.inference.tensors import Buffer, drop_sent
 
 log: Final = logging.getLogger("trident.grpc")
 

@@ -20,7 +20,7 @@ import numpy as np
 from trident.core.config.golden import shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.json import line_slices
+from trident.core.http.body import line_slices
 from trident.core.http.payloads.json import json_value, parse_number_array, wide_kind, write_json
 from trident.core.http.payloads.payload import (
     CsvErrorLocation,

@@ -21,6 +21,7 @@ from trident.core.http.body import choose
 from trident.core.http.dataplane import (
     complete,
     decode_v2,
+    encode_response,
     finish,
     off_hub,
     one_response,
@@ -48,7 +49,6 @@ from trident.core.http.payloads.payload import (
 )
 from trident.core.http.reply import Environ, Reply
 from trident.core.http.v2_request import ResponsePlan, decode_request
-from trident.core.http.v2_response import encode_response
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer

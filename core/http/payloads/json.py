@@ -23,7 +23,7 @@ import orjson
 from trident.core.config.golden import NOT_FINITE, is_floating, shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.json import (
+from trident.core.http.body import (
     WIDE,
     SlicedArray,
     Slicing,

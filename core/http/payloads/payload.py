@@ -15,7 +15,7 @@ import orjson
 from trident.core.config.golden import as_numbers, is_floating, narrowed, nearest, shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest
-from trident.core.http.json import ELEMENTS, Slicing, joined_array
+from trident.core.http.body import ELEMENTS, Slicing, joined_array
 from trident.core.http.v2_json import NESTED_TOO_DEEP
 from trident.core.inference.request import InputTensor
 from trident.core.inference.response import Outputs

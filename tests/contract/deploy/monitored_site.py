@@ -20,7 +20,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.unit.onnx_models import picky, write_version
 from tests.waiting import until
-from trident.core.http.metrics import PROMETHEUS
+from trident.core.http.admin import PROMETHEUS
 from trident.core.observability.metrics.families import render
 
 _BUCKET = "models"

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from tests.contract.servers.server import ServerProcess
 from tests.unit.onnx_models import picky, write_version
-from trident.core.http.metrics import OPENMETRICS, PROMETHEUS
+from trident.core.http.admin import OPENMETRICS, PROMETHEUS
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 

@@ -25,12 +25,12 @@ from trident.adapters.sagemaker.application import SageMakerApplication
 from trident.adapters.sagemaker.invocations import CLOSED_SESSION_ID, CUSTOM_ATTRIBUTES, NEW_SESSION_ID, SESSION_ID
 from trident.adapters.sagemaker.platform import SageMakerSettings
 from trident.app.emulators.sagemaker.invocation import RESPONSE_HEADERS
-from trident.app.worker.gevent_link import GeventLink
+from trident.app.worker.worker import GeventLink
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.engine.protocol import Engine
 from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.http.admin import MetricsPage
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.metrics import MetricsPage
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer

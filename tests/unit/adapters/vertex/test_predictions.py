@@ -20,8 +20,8 @@ from trident.adapters.vertex.predict import (
     wants_stream,
 )
 from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.http.body import SLICE
 from trident.core.http.errors import HINT_HEADER
-from trident.core.http.json import SLICE
 from trident.core.lifecycle.state import IndexEntry
 
 JSON = "application/json"

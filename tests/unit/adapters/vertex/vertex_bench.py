@@ -13,8 +13,8 @@ from trident.adapters.vertex.application import VertexApplication
 from trident.adapters.vertex.platform import VertexSettings
 from trident.core.errors import ServerError
 from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.admin import MetricsPage
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.metrics import MetricsPage
 from trident.core.inference.request import InferenceRequest, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
 

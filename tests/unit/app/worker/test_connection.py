@@ -10,12 +10,11 @@ import pytest
 from gunicorn.config import Config
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
-from trident.app.worker.body_input import BodyInput
-from trident.app.worker.connection import NEVER, ClientGone, Connection, Connections, Phase
+from trident.app.worker.connection import NEVER, ClientGone, CoarseClock, Connection, Connections, Phase, SendBatching
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
-from trident.app.worker.io import CoarseClock, SendBatching
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.buffers import RequestBody
+from trident.core.http.body import BodyInput
 from trident.core.inference.tensors import Buffer
 
 # More than the buffers of a socket pair hold.

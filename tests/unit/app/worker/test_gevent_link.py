@@ -10,7 +10,7 @@ from contextlib import suppress
 import gevent
 
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
-from trident.app.worker.gevent_link import GeventLink
+from trident.app.worker.worker import GeventLink
 
 
 class Engine:

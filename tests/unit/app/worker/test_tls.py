@@ -12,10 +12,10 @@ from tests.certificates import Authority
 from tests.unit.app.worker.http2.raw_client import RecordingApplication, cut, headers_frame
 from tests.unit.app.worker.socket_pairs import socket_pair
 from trident.app.sites.site import Http2Port
+from trident.app.worker.connection import CoarseClock
 from trident.app.worker.http2 import frames
 from trident.app.worker.http2.connection import Http2Connection, Http2Connections, Http2Service
 from trident.app.worker.http2.frames import Http2Limits
-from trident.app.worker.io import CoarseClock
 from trident.app.worker.tls import HTTP2, ServerTls, TlsFiles, server_context
 from trident.core.errors import ConfigInvalid
 

@@ -23,9 +23,8 @@ from websockets.uri import parse_uri
 from tests.unit.app.worker.socket_pairs import LIMIT_S, socket_pair
 from tests.unit.core.http.streaming_engine import StreamingEngine, end, failed, said
 from tests.unit.fake_engine import FakeEngine
-from trident.app.worker.connection import Connections, Phase
+from trident.app.worker.connection import CoarseClock, Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
-from trident.app.worker.io import CoarseClock
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.errors import BackendFailed
 from trident.core.frontend.access import AuthTokens, Scope

@@ -21,7 +21,7 @@ from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import BackendFailed, QueueFull
 from trident.core.grpc.front_end import GrpcOptions
-from trident.core.grpc.receiving import inflate
+from trident.core.grpc.messages import inflate
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import Buffer, bytes_array, pack_bytes

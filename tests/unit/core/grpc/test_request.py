@@ -355,10 +355,10 @@ def test_the_classes_of_an_output() -> None:
 
 SCRIPT = """
 import sys
-import trident.core.grpc.request, trident.core.grpc.response
+import trident.core.grpc.request, trident.core.grpc.infer
 import trident.core.grpc.application
 print("google.protobuf" in sys.modules)
-from trident.core.grpc.protobuf import service
+from trident.core.grpc.messages import service
 service()
 print("grpc" in sys.modules, "tritonclient.grpc" in sys.modules)
 from tritonclient.grpc.service_pb2 import ModelInferRequest as theirs
@@ -366,7 +366,7 @@ print(service().ModelInferRequest is theirs)
 """
 THE_OTHER_WAY_ROUND = """
 from tritonclient.grpc.service_pb2 import ModelInferRequest as theirs
-from trident.core.grpc.protobuf import service
+from trident.core.grpc.messages import service
 print(service().ModelInferRequest is theirs)
 """
 

@@ -8,14 +8,14 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse, ModelStreamInferRe
 
 from tests.unit.core.grpc.codec_messages import FIRST, SECOND, spec
 from trident.core.errors import BackendFailed, InvalidRequest
-from trident.core.grpc.request import ResponsePlan
-from trident.core.grpc.response import (
+from trident.core.grpc.infer import (
     Encoded,
     encode_response,
     encode_stream_error,
     encode_stream_failure,
     encode_stream_response,
 )
+from trident.core.grpc.request import ResponsePlan
 from trident.core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
 from trident.core.inference.tensors import Array, layout_of
 

@@ -14,7 +14,7 @@ import pytest
 import simdjson
 from hypothesis import strategies as st
 
-from trident.core.http import json as json_parser
+from trident.core.http import body
 
 sizes = st.integers(1, 40)
 strings = st.text(alphabet='ab"\\,[]{}: \u00e9\U0001f600\n', max_size=8)
@@ -75,8 +75,8 @@ def sizes_parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         def __init__(self) -> None:
             self.parse = noted(simdjson.Parser().parse)
 
-    monkeypatch.setattr(json_parser, "simdjson", SimpleNamespace(Parser=Parser))
-    monkeypatch.setattr(json_parser, "_local", threading.local())
+    monkeypatch.setattr(body, "simdjson", SimpleNamespace(Parser=Parser))
+    monkeypatch.setattr(body, "_local", threading.local())
     for module, name in ((orjson, "loads"), (json, "loads"), (csv, "reader")):
         monkeypatch.setattr(module, name, noted(getattr(module, name)))
     return sizes

@@ -21,9 +21,9 @@ from trident.core.errors import (
 )
 from trident.core.frontend.access import parse_restricted
 from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.admin import request_metrics_page
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.metrics import request_metrics_page
 from trident.core.http.openapi import OPERATIONS, openapi_document
 from trident.core.http.reply import (
     BODY_KEY,

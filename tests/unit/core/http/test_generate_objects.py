@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, sizes, strings, values
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
+from trident.core.http.body import Slicing
 from trident.core.http.generate import ObjectEncoder, decode_object, encode_object
-from trident.core.http.json import Slicing
 from trident.core.inference.request import InferenceRequest, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
 from trident.core.inference.tensors import BY_NAME, wire_bytes

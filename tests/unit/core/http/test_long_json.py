@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.core.http.json_texts import damaged, json_text, nested, sizes, values
 from trident.core.errors import RequestCancelled
-from trident.core.http.json import ELEMENTS, LongAnswer, SlicedArray, Slicing, joined_array, slice_array
+from trident.core.http.body import ELEMENTS, LongAnswer, SlicedArray, Slicing, joined_array, slice_array
 from trident.core.inference.tensors import Array
 
 # --- json array

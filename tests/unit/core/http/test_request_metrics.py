@@ -16,15 +16,15 @@ from werkzeug.test import Client
 from tests.project import ROOT
 from tests.unit.fake_engine import FakeEngine
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http.application import V2Application
-from trident.core.http.front_end import HttpOptions
-from trident.core.http.metrics import (
+from trident.core.http.admin import (
     OPENMETRICS,
     PROMETHEUS,
     MetricsPage,
     request_metrics_page,
     share_request_counts,
 )
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
 from trident.core.observability.switches import SWITCHES
 
 LIMIT_S = 60

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
-from trident.core.http.json import Slicing
+from trident.core.http.body import Slicing
 from trident.core.http.payloads.inference import BinaryType
 from trident.core.http.v2_json import NotStrict
 from trident.core.http.v2_request import decode_request

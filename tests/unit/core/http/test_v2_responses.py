@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.unit.packed_tensors import spec
 from trident.core.config.spec import ModelSpec, OutputSpec
-from trident.core.http.json import ELEMENTS
+from trident.core.http.body import ELEMENTS
+from trident.core.http.dataplane import encode_response
 from trident.core.http.v2_request import ResponsePlan
-from trident.core.http.v2_response import encode_response
 from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
 from trident.core.inference.tensors import BY_NAME, Array, bytes_array, layout_of, wire_bytes
 

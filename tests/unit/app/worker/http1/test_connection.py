@@ -11,9 +11,8 @@ import pytest
 from gunicorn.config import Config
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair
-from trident.app.worker.connection import Connections, Phase
+from trident.app.worker.connection import CoarseClock, Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
-from trident.app.worker.io import CoarseClock
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY
 from trident.core.observability.switches import SWITCHES

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from trident.app.worker.connection import CoarseClock
+from trident.app.worker.http1.connection import Response, ResponseHead, ResponseHeads
 from trident.app.worker.http1.request import RequestHead
-from trident.app.worker.http1.response import Response, ResponseHead, ResponseHeads
-from trident.app.worker.io import CoarseClock
 from trident.core.inference.tensors import Buffer
 
 

@@ -22,10 +22,10 @@ from tests.unit.app.worker.http2.raw_client import (
 )
 from tests.unit.app.worker.socket_pairs import socket_pair
 from trident.app.sites.site import Http2Port
+from trident.app.worker.connection import CoarseClock
 from trident.app.worker.http2 import frames
 from trident.app.worker.http2.connection import Http2Connection, Http2Connections, Http2Service
 from trident.app.worker.http2.frames import ErrorCode, Http2Limits
-from trident.app.worker.io import CoarseClock
 
 GREETING = frames.PREFACE + frames.settings({})
 LARGE = 4 << 20

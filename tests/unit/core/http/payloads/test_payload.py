@@ -16,7 +16,7 @@ from tests.unit.core.http.payloads.payload_models import model, one
 from trident.core.config.golden import as_numbers
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled
-from trident.core.http.json import ELEMENTS, Slicing
+from trident.core.http.body import ELEMENTS, Slicing
 from trident.core.http.payloads.csv import decode_csv
 from trident.core.http.payloads.json import decode_json, decode_jsonlines
 from trident.core.http.payloads.payload import (
