@@ -19,8 +19,7 @@ import numpy as np
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Run, Runner
-from trident.core.backends.model_files import content_hint, path_of_model, start_of, written_by
-from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.backends.model_files import content_hint, field_of, parameters_of, path_of_model, start_of, written_by
 from trident.core.backends.registry import check_installed, importing
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, TensorSignature

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trident.core.backends.backend import BackendModel, LoadContext
-from trident.core.backends.parameters import at_least_one, parameters_of
+from trident.core.backends.model_files import at_least_one, parameters_of
 from trident.core.backends.python.backend import PythonBackend, names_python
 from trident.core.backends.registry import check_installed
 from trident.core.config.autocomplete import auto_complete

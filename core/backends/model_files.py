@@ -1,7 +1,7 @@
-"""The files of models: where they are, what is wrong with one, and what wrote it. Imports no framework.
+"""What backends read of a model before a framework does: its files, and the text of its parameters.
 
-It reads a bounded part of a file, and runs nothing of it.
-Source: docs/spec/framework-backends.md section 6.1.
+Of a file they read a bounded part, and run nothing of it: where it is, what is wrong with it, and what wrote it.
+Source: docs/spec/framework-backends.md section 6.1, docs/spec/onnxruntime-backend.md section 5.2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from trident.core.config.problem import is_plain
 from trident.core.config.schema import ModelConfig
-from trident.core.errors import RepositoryUnavailable
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable
 from trident.core.repository.repository import missing_file_hint
 
 _LFS_POINTER = b"version https://git-lfs"
@@ -157,3 +157,49 @@ def message_classes(package: str, messages: Mapping[str, str]) -> dict[str, Any]
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
+
+
+# --- the values of parameters and of backend settings, which are all text; errors have Triton's texts
+
+_TRUE = frozenset({"true", "on", "1"})
+_FALSE = frozenset({"false", "off", "0"})
+
+
+def parameters_of(config: ModelConfig) -> dict[str, str]:
+    """The `parameters` of a configuration by name."""
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
+def field_of(parameter: str) -> str:
+    """The field of a configuration that a parameter is, as in a Problem."""
+    return f"parameters[{parameter}]"
+
+
+def boolean(text: str, field: str = "") -> bool:
+    """True for true, on and 1; False for false, off and 0; in upper or lower case. Otherwise raises ConfigInvalid."""
+    lowered = text.lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    hint = "true, on, 1, false, off or 0"
+    raise ConfigInvalid(f"failed to convert '{text}' to boolean", hint=hint, field=field)
+
+
+def integer(text: str, field: str = "") -> int:
+    """Raises ConfigInvalid if `text` is not a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        message = f"failed to convert '{text}' to integral number"
+        raise ConfigInvalid(message, hint="a whole number", field=field) from None
+
+
+def at_least_one(text: str, name: str, model: str) -> int:
+    """The value of the parameter `name` of a model. Raises ConfigInvalid if it is no integer, or less than 1."""
+    value = integer(text, field_of(name))
+    if value < 1:
+        raise ConfigInvalid(
+            f"parameter '{name}' of model '{model}' is {value}", hint="a number of at least 1", field=field_of(name)
+        )
+    return value

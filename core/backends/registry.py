@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trident.core.backends.backend import Backend, CompletingBackend
-from trident.core.backends.parameters import integer
+from trident.core.backends.model_files import integer
 from trident.core.config.autocomplete import CpuInstead, GpuIds
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig

@@ -16,8 +16,14 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from trident.core.backends.backend import BackendModel, LoadContext
-from trident.core.backends.model_files import content_hint, message_classes, path_of_model, written_by
-from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.backends.model_files import (
+    content_hint,
+    field_of,
+    message_classes,
+    parameters_of,
+    path_of_model,
+    written_by,
+)
 from trident.core.backends.python.backend import PythonBackend, names_python
 from trident.core.backends.registry import is_installed
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, TensorSignature

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
+from trident.core.backends.model_files import boolean, field_of, integer, parameters_of
 from trident.core.backends.registry import ProviderState
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig

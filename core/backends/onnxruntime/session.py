@@ -22,7 +22,7 @@ from onnxruntime.capi import build_and_package_info
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from trident.core.backends.cpu_budget import Spinning
-from trident.core.backends.model_files import content_hint
+from trident.core.backends.model_files import boolean, content_hint, field_of, integer, parameters_of
 from trident.core.backends.onnxruntime.graph import (
     LOCALE,
     is_zipped,
@@ -41,7 +41,6 @@ from trident.core.backends.onnxruntime.providers import (
     missing_library,
     preload_tensorrt,
 )
-from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda import OLD_DRIVER_CURE, POISON, compute_capability, old_driver

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
-from trident.core.backends.model_files import path_of_model
-from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.backends.model_files import field_of, parameters_of, path_of_model
 from trident.core.backends.registry import check_installed, importing
 from trident.core.config.placement import DeviceKind, placements
 from trident.core.config.problem import ModelSignature

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from lzma import LZMAError
 from pathlib import Path
 
-from trident.core.backends.parameters import boolean
+from trident.core.backends.model_files import boolean
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 from trident.core.repository.cache import free_bytes, lock_exclusive, make_private
 

@@ -17,7 +17,7 @@ import torch
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
-from trident.core.backends.pytorch.torch_script import (
+from trident.core.backends.pytorch.backend import (
     Argument,
     Forward,
     TorchSettings,

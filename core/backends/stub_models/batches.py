@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from trident_stub.errors import TritonError
 from trident_stub.inference import InferenceRequest, InferenceResponse
+from trident_stub.model import TritonError
 from trident_stub.tensor import Tensor
 
 Array = np.ndarray[Any, Any]

@@ -1,37 +1,54 @@
-"""The backend `tensorrt`: plans on NVIDIA GPUs.
+"""The backend `tensorrt`: finds and checks the file of a plan, loads it, and runs batches on a GPU.
 
-Source: docs/spec/framework-backends.md section 6.5.
+Source: TensorRT's Python API reference, IExecutionContext; docs/spec/framework-backends.md section 6.5.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from trident.core.backends.backend import BackendModel, CompletingBackend, LoadContext
-from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
-from trident.core.backends.model_files import content_hint, origin_of, start_of, weight_bytes
-from trident.core.backends.tensorrt.engine import check_compatible, complete_config, describe, profile_indices
-from trident.core.backends.tensorrt.engine_run import EngineRun, LoadedEngine, RunSettings
-from trident.core.backends.tensorrt.package import (
+from trident.core.backends.in_process import BoundTensor, Failures, Framework, InProcessModel, Runner
+from trident.core.backends.model_files import content_hint, field_of, origin_of, parameters_of, start_of, weight_bytes
+from trident.core.backends.tensorrt.engine import (
     BackendSettings,
+    EngineDescription,
     EngineError,
+    EngineTensor,
     TensorRtPackage,
+    check_compatible,
+    choose_profile,
+    complete_config,
+    describe,
     device_support,
     error_of,
     import_package,
     is_poison,
     load_failure_of,
+    profile_indices,
 )
+from trident.core.backends.tensors import StagingBuffer
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda import CudaDriver, CudaError, compute_capability
-from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
+from trident.core.cuda import CudaDriver, CudaError, CudaStream, DeviceMemory, PinnedMemory, compute_capability
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
+from trident.core.inference.response import DevicePlace
+from trident.core.inference.tensors import BY_NAME, Array, Shape
+from trident.core.memo import Memo
 
 __all__ = ["TensorRtBackend", "device_support", "make_backend"]
+
+_log = logging.getLogger("trident.backends")
 
 _FAILURES = Failures((CudaError, EngineError, RuntimeError), error_of, is_poison)
 
@@ -243,3 +260,327 @@ def _starts_with_metadata(path: Path) -> bool:
     if start is None or len(start) < 5 or start[4:] != b"{":
         return False
     return 0 < int.from_bytes(start[:4], "little") < _METADATA_AT_MOST
+
+
+# --- one batch, on the execution contexts, the stream and the memory of an instance
+
+_NO_ARRAY: Array = np.empty(0, np.uint8)
+
+_STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
+_STRATEGY = "execution_context_allocation_strategy"
+_PRIORITIES = {1: 1, 2: -1}  # PRIORITY_MAX, PRIORITY_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """`priority` is that of the streams: 1 before others, -1 after them. `strategy` is TensorRT's name."""
+
+    priority: int
+    spins: bool
+    strategy: str
+
+    @classmethod
+    def read(cls, config: ModelConfig) -> RunSettings:
+        """The settings of `config`. Raises ConfigInvalid with Triton's text."""
+        strategy = parameters_of(config).get(_STRATEGY, _STRATEGIES[0])
+        if strategy not in _STRATEGIES:
+            raise ConfigInvalid(
+                f"Invalid value for '{_STRATEGY}': '{strategy}' for model instance '{config.name}'. Supported values "
+                "are 'STATIC' and 'ON_PROFILE_CHANGE'.",
+                field=field_of(_STRATEGY),
+            )
+        optimization = config.optimization
+        return cls(_PRIORITIES.get(optimization.priority, 0), optimization.cuda.busy_wait_events, strategy)
+
+
+def make_allocator(module: Any, memory: DeviceMemory) -> Any:
+    """An `IOutputAllocator` of the package `module` on `memory`. TensorRT calls it while it begins an execution.
+
+    Afterwards it has the `shape` of the output, its `address`, and the `error` with which memory could not be had.
+    """
+
+    class OutputAllocator(module.IOutputAllocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            module.IOutputAllocator.__init__(self)
+            self.shape: tuple[int, ...] = ()
+            self.address = 0
+            self.error: CudaError | None = None
+
+        def reallocate_output(self, tensor_name: str, current: int, size: int, alignment: int) -> int:
+            try:
+                self.address, self.error = memory.address(size), None
+            except CudaError as error:
+                self.address, self.error = 0, error
+            return self.address
+
+        def reallocate_output_async(
+            self, tensor_name: str, current: int, size: int, alignment: int, stream: int
+        ) -> int:
+            return self.reallocate_output(tensor_name, current, size, alignment)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            self.shape = tuple(shape)
+
+    return OutputAllocator()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine on one device, which all instances there share. `runtime` must live as long as it."""
+
+    package: TensorRtPackage
+    runtime: Any
+    engine: Any
+    description: EngineDescription
+
+
+class _Context:
+    """One execution context, for one profile. `given` are the shapes that it has now."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.given: tuple[object, ...] | None = None
+        self.addresses: dict[str, int] = {}
+        self.allocators: dict[str, Any] = {}
+
+
+class _InputValue(NamedTuple):
+    """The value of an input: an array of the host, or one at an address on the device, which is 0 without any."""
+
+    name: str
+    is_shape: bool
+    shape: Shape
+    array: Array
+    address: int
+
+
+class EngineRun:
+    """A Run, and with `bound` a RunBound. The instance's thread, once it is made.
+
+    The copies of a batch and its execution are begun one after the other on the stream, and waited for once.
+    `batching`: the first dimension of the tensors is the batch; TensorRT wants its size as the first value of a shape
+    tensor. `pinned` pins the memory from which inputs are copied.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedEngine,
+        driver: CudaDriver,
+        device_id: int,
+        profiles: Sequence[int],
+        settings: RunSettings,
+        *,
+        instance: str,
+        batching: bool,
+    ) -> None:
+        """Raises CudaError and EngineError."""
+        self._loaded, self._driver, self._device_id = loaded, driver, device_id
+        self._profiles, self._instance, self._batching = tuple(profiles), instance, batching
+        self._inputs, self._outputs = loaded.description.inputs, loaded.description.outputs
+        self._held: Sequence[_InputValue] = ()
+        self._chosen: Memo[tuple[object, ...], int] = Memo(256)
+        self.pinned = PinnedMemory(driver, device_id)
+        self._memory = {tensor.name: DeviceMemory(driver) for tensor in (*self._inputs, *self._outputs)}
+        self._staging = {
+            tensor.name: StagingBuffer(f"output {tensor.name}", _dtype(tensor), self.pinned.replace)
+            for tensor in self._outputs
+        }
+        with driver.on(device_id):
+            self._stream = CudaStream(driver, priority=settings.priority, spins=settings.spins)
+            try:
+                self._contexts = {profile: self._context(profile, settings.strategy) for profile in self._profiles}
+            except BaseException:
+                self._stream.close()
+                raise
+
+    def __call__(self, names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
+        """The outputs `names`, as arrays that no later run writes to. Raises CudaError, EngineError, ServerError."""
+        results = self.bound(names, feed, options, {}, {}, 0)
+        return [result for result in results if not isinstance(result, tuple)]
+
+    def bound(
+        self,
+        names: Sequence[str],
+        feed: Mapping[str, Array],
+        options: Any,
+        inputs: Mapping[str, BoundTensor],
+        outputs: Mapping[str, DevicePlace],
+        total: int,
+    ) -> list[Array | Shape]:
+        """See RunBound. An output is written to its place if the shapes of the inputs decide its own."""
+        with self._driver.on(self._device_id):
+            try:
+                return self._run(names, feed, inputs, outputs)
+            except BaseException:
+                # What was begun may still read the inputs of this batch, which will belong to others.
+                with suppress(CudaError):
+                    self._stream.wait()
+                raise
+
+    def _run(
+        self,
+        names: Sequence[str],
+        feed: Mapping[str, Array],
+        inputs: Mapping[str, BoundTensor],
+        outputs: Mapping[str, DevicePlace],
+    ) -> list[Array | Shape]:
+        self._loaded.package.forget_error()
+        given = self._given(feed, inputs)
+        values = {each.name: _values(each.array) if each.is_shape else each.shape for each in given}
+        key = tuple(values.values())
+        profile = self._chosen.get(key)
+        if profile is None:
+            profile = choose_profile(self._loaded.description, self._profiles, values, self._instance)
+            self._chosen[key] = profile
+        held = self._contexts[profile]
+        self._bind_inputs(held, given, key)
+        written = self._bind_outputs(held, outputs)
+        if not held.context.execute_async_v3(self._stream.handle):
+            raise self._failed("execute_async_v3")
+        rows = next((each.shape[0] for each in given if not each.is_shape and each.shape), 1)
+        return self._read(held, names, written, rows)
+
+    def close(self) -> None:
+        """Free the memory and the stream. What a lost GPU does not give back ends with the process."""
+        try:
+            with self._driver.on(self._device_id):
+                self._contexts.clear()
+                for staging in self._staging.values():
+                    staging.close()
+                for memory in self._memory.values():
+                    memory.close()
+                self._stream.close()
+        except CudaError as error:
+            _log.warning("memory of '%s' on GPU %d was not freed: %s", self._instance, self._device_id, error)
+
+    def _context(self, profile: int, strategy: str) -> _Context:
+        module = self._loaded.package.module
+        chosen = getattr(module.ExecutionContextAllocationStrategy, strategy)
+        context = self._loaded.engine.create_execution_context(chosen)
+        if context is None:
+            raise self._failed("create_execution_context")
+        if not context.set_optimization_profile_async(profile, self._stream.handle):
+            raise self._failed("set_optimization_profile_async")
+        self._stream.wait()
+        return _Context(context)
+
+    def _given(self, feed: Mapping[str, Array], inputs: Mapping[str, BoundTensor]) -> list[_InputValue]:
+        """The value of each input: arrays are contiguous, shape tensors have the size of the batch first."""
+        given: list[_InputValue] = []
+        for tensor in self._inputs:
+            if tensor.name in inputs:
+                address, shape = inputs[tensor.name]
+                given.append(_InputValue(tensor.name, False, shape, _NO_ARRAY, address))
+                continue
+            array = np.ascontiguousarray(feed[tensor.name])
+            # That of a scalar in the engine has no dimensions.
+            array = array if tensor.shape else array.reshape(())
+            if tensor.is_shape and tensor.shape and self._batching:
+                rows = next((len(feed[each.name]) for each in self._inputs if not each.is_shape and each.shape), 1)
+                array = np.concatenate((np.array([rows], array.dtype), array.reshape(-1)))
+            given.append(_InputValue(tensor.name, tensor.is_shape, array.shape, array, 0))
+        return given
+
+    def _bind_inputs(self, held: _Context, given: Sequence[_InputValue], key: tuple[object, ...]) -> None:
+        context = held.context
+        is_new = held.given != key
+        held.given = None
+        self._held = given  # until the stream has read them
+        for name, is_shape, shape, array, address in given:
+            if is_shape:
+                self._set_address(held, name, array.ctypes.data)
+                continue
+            if is_new and not context.set_input_shape(name, shape):
+                raise self._failed(f"set_input_shape of '{name}'")
+            if not address:
+                address = self._memory[name].address(array.nbytes)
+                if array.nbytes:
+                    self._stream.copy_to_device(address, array.ctypes.data, array.nbytes)
+            self._set_address(held, name, address)
+        if is_new and (missing := context.infer_shapes()):
+            raise EngineError(f"TensorRT lacks the shapes or values of: {', '.join(missing)}")
+        held.given = key
+
+    def _bind_outputs(self, held: _Context, places: Mapping[str, DevicePlace]) -> set[str]:
+        """Give each output its memory. Returns the names of those that are written to their places."""
+        written: set[str] = set()
+        for tensor in self._outputs:
+            name, shape = tensor.name, self._shape(held, tensor)
+            place = places.get(name)
+            if tensor.is_shape:
+                self._set_address(held, name, self._staging[name].view(shape).ctypes.data)
+            elif -1 not in shape:
+                size = _size(tensor, shape)
+                if place is not None and size <= place.byte_size:
+                    written.add(name)
+                    self._set_address(held, name, place.address)
+                else:
+                    self._set_address(held, name, self._memory[name].address(size))
+            elif name not in held.allocators:
+                # Only the values of the inputs decide how large it becomes.
+                allocator = make_allocator(self._loaded.package.module, self._memory[name])
+                if not held.context.set_output_allocator(name, allocator):
+                    raise self._failed(f"set_output_allocator of '{name}'")
+                held.allocators[name] = allocator
+        return written
+
+    def _read(self, held: _Context, names: Sequence[str], written: set[str], rows: int) -> list[Array | Shape]:
+        views: dict[str, Array] = {}
+        shapes: dict[str, Shape] = {}
+        for tensor in self._outputs:
+            name = tensor.name
+            shape = shapes[name] = self._shape(held, tensor)
+            address = held.addresses.get(name, 0)
+            if -1 in shape:
+                allocator = held.allocators[name]
+                if allocator.error is not None:
+                    raise allocator.error
+                shape, address = allocator.shape, allocator.address
+            if name in written or name not in names:
+                continue
+            view = views[name] = self._staging[name].view(shape)
+            if not tensor.is_shape and view.nbytes:
+                self._stream.copy_to_host(view.ctypes.data, address, view.nbytes)
+        self._stream.wait()
+        self._held = ()
+        by_name = {tensor.name: tensor for tensor in self._outputs}
+        return [shapes[name] if name in written else self._result(by_name[name], views[name], rows) for name in names]
+
+    def _result(self, tensor: EngineTensor, view: Array, rows: int) -> Array:
+        """A copy. Each item of a batch gets the values of a shape tensor, whose first is the size of the batch."""
+        if not (tensor.is_shape and self._batching and tensor.shape):
+            return view.copy()
+        if view[0] != rows:
+            raise BackendFailed(
+                f"failed to retrieve the output shape values from binding '{self._instance}'",
+                hint=f"the first value of '{tensor.name}' is {view[0]}, and must be the size of the batch, {rows}",
+            )
+        return np.tile(view[1:], (rows, 1))
+
+    def _shape(self, held: _Context, tensor: EngineTensor) -> Shape:
+        return tuple(held.context.get_tensor_shape(tensor.name))
+
+    def _set_address(self, held: _Context, name: str, address: int) -> None:
+        if held.addresses.get(name) == address:
+            return
+        if not held.context.set_tensor_address(name, address):
+            raise self._failed(f"set_tensor_address of '{name}'")
+        held.addresses[name] = address
+
+    def _failed(self, call: str) -> EngineError:
+        return EngineError(self._loaded.package.last_error or f"{call} failed")
+
+
+def _values(array: Array) -> Shape:
+    return tuple(array.reshape(-1).tolist())
+
+
+def _dtype(tensor: EngineTensor) -> np.dtype[Any]:
+    return BY_NAME[tensor.datatype].dtype
+
+
+def _size(tensor: EngineTensor, shape: Shape) -> int:
+    size = _dtype(tensor).itemsize
+    for dim in shape:
+        size *= dim
+    return size

@@ -1,4 +1,4 @@
-"""The tasks: the tensors that a request has and gets, the texts that the graph sees, and what is made of its results.
+"""Text models and their tasks: the tensors of a request, the texts that the graph sees, what is made of its results.
 
 The answers are those of transformers' pipelines and of sentence-transformers for the same folder. Those of tasks that
 find parts of a text are JSON, in the pipelines' form.
@@ -10,15 +10,75 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-from trident.core.backends.text.folder import Activation, Pooling, TaskName, TextModel
 from trident.core.config.problem import TensorSignature
 from trident.core.errors import InvalidRequest, ModelLoadFailed
 from trident.core.inference.tensors import Array, bytes_array
+
+
+class TaskName(Enum):
+    """The tasks, by the names that the Hub has for them."""
+
+    FEATURE_EXTRACTION = "feature-extraction"
+    TEXT_CLASSIFICATION = "text-classification"
+    TOKEN_CLASSIFICATION = "token-classification"
+    TEXT_RANKING = "text-ranking"
+    FILL_MASK = "fill-mask"
+    ZERO_SHOT_CLASSIFICATION = "zero-shot-classification"
+    QUESTION_ANSWERING = "question-answering"
+
+
+class Pooling(Enum):
+    """How the vectors of a text's tokens become one."""
+
+    MEAN = "mean"
+    CLS = "cls"
+    LAST_TOKEN = "last-token"
+    MAX = "max"
+
+
+class Activation(Enum):
+    """What makes scores of logits."""
+
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextModel:
+    """What a folder and the parameters of its configuration say.
+
+    `file` is the ONNX file below the folder. `max_tokens` is the length in tokens of the longest text, with special
+    tokens. `labels` are the classes by index. `prompt` goes before each text. `max_batch_tokens` limits one execution
+    of the graph, padding counted; 0 leaves it to the device. With `truncate` longer texts are cut, otherwise refused.
+    `top_k` is how many words fill a mask. `hypothesis` is the sentence about a candidate label, in which `{}` is the
+    label.
+    """
+
+    folder: Path
+    file: str
+    task: TaskName
+    max_tokens: int
+    max_batch_tokens: int
+    truncate: bool
+    labels: tuple[str, ...]
+    hidden_size: int
+    pooling: Pooling
+    normalize: bool
+    activation: Activation
+    pad_token: str
+    mask_token: str
+    prompt: str
+    top_k: int
+    hypothesis: str
+
 
 IDS = b"\xffids"
 """Begins an element that is token ids, INT32 in little-endian order. No UTF-8 text has its first byte."""

@@ -56,10 +56,9 @@ def _die_with_the_server(lifeline: int) -> None:
 
 def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
     from trident_stub import server
-    from trident_stub.channel import Channel, ServerGone
+    from trident_stub.channel import Channel, ServerCalls, ServerGone
     from trident_stub.host import ModelHost
     from trident_stub.model import ModelFailed
-    from trident_stub.server_calls import ServerCalls
     from trident_stub.wire import EXECUTE, FAILED, START, STARTED, STOP
 
     channel = Channel(sock, memory)

@@ -7,7 +7,6 @@ Source: docs/spec/python-backend.md section 4.3.
 
 from __future__ import annotations
 
-from trident_stub.errors import TritonError, TritonModelException
 from trident_stub.inference import (
     InferenceRequest,
     InferenceResponse,
@@ -17,6 +16,7 @@ from trident_stub.inference import (
     PreferredMemory,
     ResponseIterator,
 )
+from trident_stub.model import TritonError, TritonModelException
 from trident_stub.server import Logger, Metric, MetricFamily, MetricKind, is_model_ready, load_model, unload_model
 from trident_stub.tensor import Tensor
 

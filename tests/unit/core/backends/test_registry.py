@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.core.lifecycle.lifecycle_bench import FakeBackend
 from trident.core.backends.backend import Backend
-from trident.core.backends.parameters import boolean, integer
+from trident.core.backends.model_files import boolean, integer
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import CpuInstead
 from trident.core.config.schema import ModelConfig

@@ -1,7 +1,11 @@
-"""The stub's end of the socket, which sends frames and reads the server's, and the memory that the two share.
+"""The server, as this process has it: the stub's end of the socket, and what goes over it.
+
+    Channel        sends frames and reads the server's; the memory that the two share
+    ServerCalls    executes the batches that the server sends, and implements `trident_stub.server.Server`
 
 No thread is there only to read. A thread that waits for something, such as the main thread for the next batch, reads
 the socket until it is there, and hands out what it reads on the way. So a batch wakes one thread in this process.
+Source: docs/spec/python-backend.md sections 4.3 and 4.4.
 """
 
 from __future__ import annotations
@@ -23,6 +27,45 @@ if TYPE_CHECKING:
 else:
     from .frames import BadFrame, FrameReader, frame
     from .shared_memory import SharedMemory
+import itertools
+import json
+from collections import deque
+
+from .host import ModelHost
+from .inference import InferenceRequest, InferenceResponse
+from .model import TritonError, TritonModelException
+from .tensor import Tensor
+from .wire import (
+    AGAIN,
+    ANSWER,
+    CALL,
+    CANCEL,
+    CREDIT,
+    DECOUPLED,
+    DROP,
+    EMPTY,
+    FAILED,
+    FINAL,
+    FIRST_CREDIT,
+    FIRST_CREDIT_BYTES,
+    INFER,
+    LATER,
+    LOG,
+    REPLY,
+    RESPONSE,
+    RESULT,
+    TAKEN,
+    WAITS,
+    WATCH,
+    WITHIN,
+    MessageLayout,
+    Record,
+    read_record,
+    tensors_of,
+    write_failure,
+    write_mark,
+    write_record,
+)
 
 # Takes the flags, the number and the content of a frame. Must be quick and must not send.
 OnFrame = Callable[[int, int, memoryview], None]
@@ -183,3 +226,322 @@ class Channel:
         except (OSError, BadFrame) as error:
             self._is_gone = True
             raise ServerGone(str(error)) from None
+
+
+# Takes the size of a response in bytes, and returns flags for its record.
+Count = Callable[[int], int]
+
+
+class SenderCredit:
+    """A request without its final response. Its sender waits while the server has taken too little of what was sent.
+
+    One thread at a time calls `send`, and the thread that reads calls `take`: each has counters of its own.
+    """
+
+    __slots__ = ("_sent", "_sent_bytes", "_sizes", "_taken", "_taken_bytes", "is_cancelled", "is_watched")
+
+    def __init__(self) -> None:
+        self._sizes: deque[int] = deque()
+        self._sent = self._sent_bytes = 0
+        self._taken = self._taken_bytes = 0
+        self.is_cancelled = False
+        self.is_watched = False
+
+    @property
+    def may_send(self) -> bool:
+        has_credit = self._sent - self._taken < FIRST_CREDIT
+        return (has_credit and self._sent_bytes - self._taken_bytes < FIRST_CREDIT_BYTES) or self.is_cancelled
+
+    def send(self, size: int) -> int:
+        """Count a response of `size` bytes. Returns WAITS if the next one needs credit."""
+        self._sizes.append(size)
+        self._sent += 1
+        self._sent_bytes += size
+        return 0 if self.may_send else WAITS
+
+    def take(self, count: int) -> None:
+        """Note that the server has taken the oldest `count` responses."""
+        for _ in range(count):
+            self._taken += 1
+            self._taken_bytes += self._sizes.popleft()
+
+
+class ServerCalls:
+    """Implements Server. Any thread."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        # None until somebody asks about the request.
+        self._open: dict[int, SenderCredit | None] = {}
+        self._opening = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, tuple[bool, Any]] = {}
+        self._replies: dict[int, Replies] = {}
+        self._last_fields: tuple[dict[str, Any], bytes] = ({}, b"")
+        self.together = channel.together
+        self.on_frame = {
+            CANCEL: self._cancelled,
+            CREDIT: self._credited,
+            ANSWER: self._answered,
+            REPLY: self._replied,
+        }
+
+    # --- batches
+
+    def execute(self, host: ModelHost, number: int, content: memoryview) -> None:
+        """Execute batch `number` and send the outcomes. The main thread only. Raises ServerGone and BadFrame."""
+        requests = self._read(content)
+        responses = host.execute(requests)
+
+        def write(records: list[Any], numbers: SentLayouts) -> None:
+            for request, response in zip(requests, responses):
+                if response is not None:
+                    self.close(request._number)
+                    self.write(records, numbers, request._number, response, FINAL)
+                elif host.is_rescheduled(request):
+                    self.close(request._number)
+                    write_mark(records, request._number, AGAIN)
+                else:
+                    write_mark(records, request._number, LATER)
+
+        self._channel.send_records(RESULT, number, len(requests), write)
+
+    def _read(self, content: memoryview) -> list[InferenceRequest]:
+        count, at = self._channel.layouts.read_head(content)
+        layouts, arrived = self._channel.layouts.layouts, InferenceRequest._arrived
+        requests: list[InferenceRequest] = []
+        for _ in range(count):
+            record, at = read_record(content, at)
+            layout = layouts[record.layout]
+            self._open[record.number] = None
+            requests.append(arrived(record.number, self.tensors(layout, record), layout.requested, record.fields))
+        return requests
+
+    # --- requests and their responses
+
+    def close(self, number: int) -> None:
+        self._open.pop(number, None)
+
+    def send(self, request_number: int, response: InferenceResponse | None, final: bool) -> None:
+        request = self._open_request(request_number)
+        if request is None:  # the server ended it
+            return
+        if final:
+            self.close(request_number)
+        elif not request.may_send:
+            self._channel.wait(lambda: request.may_send)
+        flags = FINAL if final else 0
+        count = None if final else request.send
+
+        def write(records: list[Any], numbers: SentLayouts) -> None:
+            self.write(records, numbers, request_number, response, flags, count)
+
+        self._channel.send_records(RESPONSE, request_number, 1, write)
+
+    def write(
+        self,
+        records: list[Any],
+        numbers: SentLayouts,
+        number: int,
+        response: InferenceResponse | None,
+        flags: int,
+        count: Count | None = None,
+    ) -> None:
+        """Append the record of a response or, for None, of the end of the responses. `count` gets its size."""
+        if response is None:
+            write_mark(records, number, flags | EMPTY)
+            return
+        error = response.error()
+        if error is not None:
+            if count is not None:
+                flags |= count(0)
+            write_failure(records, number, error.code(), error.message(), flags)
+            return
+        parameters = response._parameters
+        fields = json.dumps(dict(parameters)).encode() if parameters else b""
+        try:
+            self._write_tensors(records, numbers, number, response.output_tensors(), flags, fields, count=count)
+        except TritonModelException as failure:
+            write_failure(records, number, TritonError.INTERNAL, str(failure), flags)
+
+    def _write_tensors(
+        self,
+        records: list[Any],
+        numbers: SentLayouts,
+        number: int,
+        tensors: Any,
+        flags: int,
+        fields: bytes,
+        requested: tuple[str, ...] = (),
+        count: Count | None = None,
+    ) -> None:
+        described = tuple([(tensor._name, tensor._datatype, tuple(tensor._shape)) for tensor in tensors])
+        key = (described, requested)
+        layout = numbers.find(key)
+        if layout is None:
+            layout = numbers.add(key, described, requested)
+        contents = [tensor._contents() for tensor in tensors]
+        if count is not None:
+            flags |= count(sum(map(len, contents)))
+        write_record(
+            records,
+            number,
+            layout,
+            contents,
+            self._channel.memory.share,
+            flags=flags,
+            fields=fields,
+        )
+
+    def is_cancelled(self, request_number: int) -> bool:
+        request = self._open_request(request_number)
+        if request is None:
+            return False
+        if not request.is_watched:
+            request.is_watched = True
+            self._channel.send(WATCH, request_number)
+        self._channel.take_in()
+        return request.is_cancelled
+
+    def is_full(self, request_number: int) -> bool:
+        request = self._open_request(request_number)
+        return request is not None and not request.may_send
+
+    def _open_request(self, number: int) -> SenderCredit | None:
+        try:
+            request = self._open[number]
+        except KeyError:
+            return None
+        if request is not None:
+            return request
+        with self._opening:  # two threads may ask about one request for the first time at once
+            try:
+                made = self._open[number] or SenderCredit()
+            except KeyError:
+                return None
+            self._open[number] = made
+            return made
+
+    def _cancelled(self, flags: int, number: int, content: memoryview) -> None:
+        request = self._open_request(number)
+        if request is not None:
+            request.is_cancelled = True
+
+    def _credited(self, flags: int, number: int, content: memoryview) -> None:
+        request = self._open_request(number)
+        if request is not None:
+            request.take(flags)
+
+    # --- log and calls
+
+    def log(self, level: int, message: str, file: str, line: int) -> None:
+        self._channel.send(LOG, 0, json.dumps([int(level), message, file, line]).encode())
+
+    def call(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        self._channel.send(CALL, number, json.dumps([name, fields]).encode())
+        self._channel.wait(lambda: number in self._answers)
+        failed, answer = self._answers.pop(number)
+        if failed:
+            raise TritonModelException(answer)
+        return answer  # type: ignore[no-any-return]
+
+    def _answered(self, flags: int, number: int, content: memoryview) -> None:
+        self._answers[number] = (bool(flags & FAILED), json.loads(bytes(content)))
+
+    # --- requests to other models
+
+    def infer(self, request: InferenceRequest, decoupled: bool, within: bool) -> Replies:
+        number = next(self._numbers)
+        fields = self._encoded(request._description())
+        requested = tuple(request._requested)
+        tensors = request.inputs()
+        flags = (DECOUPLED if decoupled else 0) | (WITHIN if within else 0)
+        replies = self._replies[number] = Replies(self._channel, number)
+
+        def write(records: list[Any], numbers: SentLayouts) -> None:
+            self._write_tensors(records, numbers, number, tensors, flags, fields, requested)
+
+        self._channel.send_records(INFER, number, 1, write)
+        return replies
+
+    def _encoded(self, description: dict[str, Any]) -> bytes:
+        """The fields that are set, as JSON. Kept, as a model sends most of its requests with the same ones."""
+        fields = {name: value for name, value in description.items() if value or name == "model_version"}
+        if "parameters" in fields:  # true and 1 are equal here, and not in JSON
+            return json.dumps(fields).encode()
+        last, encoded = self._last_fields
+        if fields != last:
+            encoded = json.dumps(fields).encode()
+            self._last_fields = fields, encoded
+        return encoded
+
+    def _replied(self, flags: int, number: int, content: memoryview) -> None:
+        _, at = self._channel.layouts.read_head(content)
+        record, _ = read_record(content, at)
+        replies = self._replies[number]
+        if record.flags & FINAL:
+            del self._replies[number]
+        replies.add(self._response_of(record), bool(record.flags & FINAL))
+
+    def _response_of(self, record: Record) -> InferenceResponse:
+        if record.flags & FAILED:
+            return InferenceResponse(error=TritonError(record.text, record.layout))
+        parameters = json.loads(record.fields) if record.fields else None
+        layout: MessageLayout = self._channel.layouts.layouts[record.layout]
+        return InferenceResponse(self.tensors(layout, record), parameters=parameters)
+
+    def tensors(self, layout: MessageLayout, record: Record) -> list[Tensor]:
+        """The tensors of a record that was read, as views of what was received."""
+        view = Tensor._view
+        if record.places or layout.size < 0:
+            contents = tensors_of(record, layout.sizes, self._channel.memory.received)
+            return [view(*tensor, content) for tensor, content in zip(layout.tensors, contents)]
+        run = record.run
+        return [view(name, datatype, shape, run[start:end]) for name, datatype, shape, start, end in layout.spans]
+
+
+class Replies:
+    """The replies to one request of the model. Implements ResponseStream. Any thread."""
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        self._channel = channel
+        self._number = number
+        self._arrived: deque[InferenceResponse] = deque()
+        self._is_over = False
+        self._listeners: list[Callable[[], None]] = []
+
+    def add(self, response: InferenceResponse, final: bool) -> None:
+        """Add a response, on the thread that reads the channel."""
+        self._arrived.append(response)
+        self._is_over = final
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener()
+
+    def _has_next(self) -> bool:
+        return bool(self._arrived) or self._is_over
+
+    def next(self, timeout: float | None = None) -> InferenceResponse | None:
+        if not self._channel.wait(self._has_next, timeout):
+            raise TimeoutError(f"no response came in {timeout} seconds")
+        try:
+            response = self._arrived.popleft()
+        except IndexError:
+            return None
+        if not self._is_over:
+            self._channel.send(TAKEN, self._number)
+        return response
+
+    def cancel(self) -> None:
+        if not self._is_over:
+            self._channel.send(DROP, self._number)
+
+    def add_listener(self, callback: Callable[[], None]) -> None:
+        self._listeners.append(callback)
+        if not self._has_next():
+            # The listener does not read, and perhaps no other thread does.
+            self._channel.read_until(self._has_next)
+        elif callback in self._listeners:
+            self._listeners.remove(callback)
+            callback()

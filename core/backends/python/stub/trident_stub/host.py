@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from .errors import TritonError, TritonModelException, exception_text
 from .inference import (
     CLOSED_SENDER,
     RELEASE_ALL,
@@ -27,6 +26,9 @@ from .model import (
     ModelFailed,
     Phase,
     RunningModel,
+    TritonError,
+    TritonModelException,
+    exception_text,
     import_model,
     set_running_model,
     using_decoupled_model_transaction_policy,

@@ -13,8 +13,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
-from .errors import TritonError, TritonModelException, text_of
-from .model import Phase, running_model
+from .model import Phase, TritonError, TritonModelException, running_model, text_of
 from .server import ResponseStream, current
 from .tensor import Tensor
 

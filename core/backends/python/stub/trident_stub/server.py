@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
-from .errors import TritonModelException, text_of
+from .model import TritonModelException, text_of
 
 if TYPE_CHECKING:
     from .inference import InferenceRequest, InferenceResponse

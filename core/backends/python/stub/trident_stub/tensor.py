@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple, Protocol
 
 import numpy as np
 
-from .errors import TritonModelException, text_of
+from .model import TritonModelException, text_of
 from .wire import DATATYPES as WIRE_DATATYPES
 
 Array = np.ndarray[Any, Any]

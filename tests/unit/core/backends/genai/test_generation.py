@@ -13,7 +13,7 @@ import pytest
 from tests.genai_folders import WORDS, write_counter
 from tests.waiting import until
 from trident.core.backends.genai import GenaiBackend, read_generation_folder
-from trident.core.backends.stub_models.genai_decoder import Decoder, Options, Sequence, Speed, Text
+from trident.core.backends.stub_models.genai_model import Decoder, Options, Sequence, Speed, Text
 from trident.core.config.schema import ModelConfig
 from trident.core.config.validate import validate_against_signature
 from trident.core.errors import ConfigInvalid, ModelLoadFailed

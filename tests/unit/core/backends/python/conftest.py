@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 from trident_stub import server
-from trident_stub.errors import TritonModelException
 from trident_stub.host import ModelHost
 from trident_stub.inference import InferenceRequest, InferenceResponse
-from trident_stub.model import Phase, RunningModel, set_running_model
+from trident_stub.model import Phase, RunningModel, TritonModelException, set_running_model
 
 
 class MemoryStream:

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.core.backends.python.test_batches import spec
 from tests.waiting import until
 from trident.core.backends.backend import Execution
+from trident.core.backends.python.backend import PythonInstance
 from trident.core.backends.python.channel import StubGone
-from trident.core.backends.python.instance import PythonInstance
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.errors import BackendFailed, ServerError
 from trident.core.inference.request import InferenceRequest

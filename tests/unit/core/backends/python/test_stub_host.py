@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trident_stub.errors import TritonError
 from trident_stub.inference import InferenceRequest, InferenceResponse
-from trident_stub.model import ModelConfig, ModelFailed
+from trident_stub.model import ModelConfig, ModelFailed, TritonError
 
 from tests.unit.core.backends.python.conftest import MakeHost, MemoryServer
 

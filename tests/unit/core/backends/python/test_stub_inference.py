@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
-from trident_stub.errors import TritonModelException, text_of
 from trident_stub.inference import (
     InferenceRequest,
     InferenceResponse,
@@ -20,7 +19,7 @@ from trident_stub.inference import (
     PreferredMemory,
     ResponseIterator,
 )
-from trident_stub.model import running_model
+from trident_stub.model import TritonModelException, running_model, text_of
 from trident_stub.server import is_model_ready, load_model, unload_model
 from trident_stub.tensor import Tensor
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from trident_stub import server as metrics
-from trident_stub.channel import Channel
-from trident_stub.errors import TritonModelException
+from trident_stub.channel import Channel, SenderCredit
+from trident_stub.model import TritonModelException
 from trident_stub.server import Logger, Metric, MetricFamily, MetricKind
-from trident_stub.server_calls import SenderCredit
 from trident_stub.wire import FIRST_CREDIT, FIRST_CREDIT_BYTES, LOG, WAITS
 
 from tests.unit.core.backends.python.conftest import MemoryServer

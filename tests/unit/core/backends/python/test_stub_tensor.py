@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from trident_stub import tensor as dlpack
-from trident_stub.errors import TritonModelException
+from trident_stub.model import TritonModelException
 from trident_stub.tensor import (
     CPU,
     NUMPY_DTYPES,

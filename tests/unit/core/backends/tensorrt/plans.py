@@ -10,7 +10,7 @@ from tests.unit.backend_serving import config_of
 from tests.unit.core.backends.tensorrt import fake_tensorrt
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 from trident.core.backends.tensorrt.backend import TensorRtBackend
-from trident.core.backends.tensorrt.package import BackendSettings, TensorRtPackage
+from trident.core.backends.tensorrt.engine import BackendSettings, TensorRtPackage
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda import CudaDriver

@@ -19,7 +19,7 @@ from tests.unit.core.backends.tensorrt import fake_tensorrt, plans
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, tensor, trt_config, write_plan
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 from trident.core.backends.tensorrt.backend import TensorRtBackend
-from trident.core.backends.tensorrt.package import (
+from trident.core.backends.tensorrt.engine import (
     BackendSettings,
     EngineError,
     TensorRtPackage,
