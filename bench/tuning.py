@@ -114,7 +114,7 @@ def _compare(
     bench.turns.clear()
     bench.sweep(chosen.candidate, seconds)
     ways = dict.fromkeys([chosen.candidate, *(other.candidate for other in others)])
-    bench.race(list(ways), time.monotonic() + _CHOSEN_S, _ROUNDS, closely=True)
+    bench.race(list(ways), time.monotonic() + _CHOSEN_S, _ROUNDS)
     best = bench.ranked([other.candidate for other in others])[0].candidate
     # The best of several is so by luck, too: what it was then does not count.
     bench.turns.clear()

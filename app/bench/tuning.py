@@ -57,13 +57,15 @@ _SHORTEST_S, _LONGEST_S = 0.1, 1.5
 # comparison has the rest.
 _EXECUTED, _SWEPT, _DELAYED, _RACED = 0.2, 0.37, 0.42, 0.55
 _SWEPT_WAYS, _RACED_WAYS, _LAST_WAYS = 8, 4, 2
-# Less leaves no time for enough rounds with two.
-_SHORT_S = 30.0
 _RACE_ROUNDS, _LAST_ROUNDS = 3, 12
 # The interval of fewer rounds is too narrow: noise would pass for a gain.
 _LEAST_ROUNDS = 6
 # Less may be noise: what may change the answers has to take so much less time in executions.
 _WORTH = 1.1
+# The share of the target that the 90th percentile of a sweep may take: the 99th is about a quarter more.
+_RESERVE = 0.7
+# And the share that the 99th may take in a race.
+_ALMOST = 0.9
 
 
 @dataclass(slots=True)
@@ -77,10 +79,17 @@ class Trial:
     memory_mb: float = 0.0
     error: str = ""
 
-    def best(self, target_ms: float, percentile: str = "99") -> Level | None:
+    def best(self, target_ms: float) -> Level | None:
         """The level with the most requests/s within the target."""
-        kept = [each for each in self.counted if each.requests and each.percentiles[percentile] <= target_ms]
+        kept = [each for each in self.counted if each.requests and self.latency(each) <= target_ms]
         return max(kept, key=lambda level: level.rate, default=None)
+
+    def best_or_nearest(self, target_ms: float) -> Level:
+        return self.best(target_ms) or min(self.counted, key=self.latency)
+
+    def latency(self, level: Level) -> float:
+        """The 99th percentile; of few turns the 90th, because a single pause must not rule out a good way."""
+        return level.percentiles["99" if level in self.raced and len(level.slices) >= _LEAST_ROUNDS else "90"]
 
     @property
     def counted(self) -> list[Level]:
@@ -107,11 +116,9 @@ class Objective:
         """
         if trial.error or not trial.counted or trial.memory_mb > self.memory_mb:
             return (-math.inf, 0, 0)
-        # One short level has too few requests for the 99th: a single pause would rule out a good way.
-        percentile = "99" if trial.raced else "90"
-        level = trial.best(self.target_ms, percentile)
+        level = trial.best(self.target_ms)
         if level is None:
-            return (-min(each.percentiles[percentile] for each in trial.counted), 0, 0)
+            return (-min(trial.latency(each) for each in trial.counted), 0, 0)
         used = -float(trial.candidate.cores)
         # A fifth in reserve: traffic is not even.
         if self.rate and level.rate >= 1.2 * self.rate:
@@ -281,6 +288,7 @@ class Bench:
             trial.error = error.message.splitlines()[-1].rpartition('] "')[2][:200]
             return trial
         levels = trial.levels = []
+        trial.raced = []
         concurrency, patience = start or 1, 1 if start else 2
         while concurrency <= _MOST_CONCURRENCY:
             last = self.run(candidate, concurrency, _long_enough(seconds, concurrency, last))
@@ -323,21 +331,12 @@ class Bench:
         found = [trial for candidate, trial in self.trials.items() if candidate in among]
         return sorted(found, key=self.objective.value, reverse=True)
 
-    def race(self, candidates: Sequence[Candidate], until: float, rounds: int, *, closely: bool = False) -> None:
-        """Ask the candidates in turns, in about so many rounds: each at the loads among which its best may be, or only
-        at its best one, and at half of it if that one may turn out too slow."""
-        loads: list[tuple[Candidate, int, Level]] = []
+    def race(self, candidates: Sequence[Candidate], until: float, rounds: int) -> None:
+        """Ask the candidates in turns, in about so many rounds, each at a load with which it should keep the target,
+        and at less once it does not."""
+        loads = [(candidate, *self._load(self.trials[candidate])) for candidate in candidates]
         for candidate in candidates:
-            trial = self.trials[candidate]
-            near = self._close_loads(trial) if closely else self._best_loads(trial)
-            loads += [(candidate, *each) for each in near]
             self.server(candidate)
-        if not closely and AS_IT_IS in candidates:
-            # A way must not be better only because the model as it is was asked at another load, if it can bear that.
-            missing = {load for _, load, _ in loads} - {load for each, load, _ in loads if each == AS_IT_IS}
-            similar = self._best_loads(self.trials[AS_IT_IS])[0][1]
-            most = similar.rate * self.objective.target_ms / 1e3
-            loads += [(AS_IT_IS, load, similar) for load in sorted(missing) if load <= most]
         seconds = max(_SHORTEST_S, min(_LONGEST_S, (until - time.monotonic()) / rounds / len(loads)))
         took = 0.0
         for done in range(2 * rounds):
@@ -351,6 +350,9 @@ class Bench:
                 turns = [turns for (each, _), turns in self.turns.items() if each == candidate]
                 enough = [each for each in turns if len(each) >= _LEAST_ROUNDS] or turns
                 self.trials[candidate].raced = [pooled(each) for each in enough]
+            for number, (candidate, load, similar) in enumerate(loads):
+                if len(turns := self.turns[candidate, load]) >= _RACE_ROUNDS:
+                    loads[number] = (candidate, self._bearable(pooled(turns)), similar)
             loads.reverse()
             took = time.monotonic() - began
         for candidate in candidates:
@@ -358,30 +360,33 @@ class Bench:
                 self.trials[candidate].memory_mb, self.server(candidate)[0].memory_mb()
             )
 
-    def _close_loads(self, trial: Trial) -> list[tuple[int, Level]]:
-        """The loads among which a candidate's best may be, as noise may hide it, each with a level near it."""
-        target = self.objective.target_ms
-        near = {each.concurrency: each for each in trial.levels if each.p99 <= 1.5 * target}
-        best = max(near.values(), key=lambda level: level.rate, default=trial.levels[0])
-        loads = [best.concurrency]
-        if best.concurrency > 1 and best.p99 > 0.7 * target:
-            loads.append(best.concurrency // 2)
-        if not self._has_no_room(best) and (best is trial.levels[-1] or 2 * best.concurrency in near):
-            loads.append(2 * best.concurrency)
-        return [(load, best) for load in loads]
+    def _load(self, trial: Trial) -> tuple[int, Level]:
+        """The load to ask a candidate at, and a level near it. After a sweep, that is between powers of two, of which
+        one may be far below the target and the next just above."""
+        best = trial.best_or_nearest(self.objective.target_ms)
+        if trial.raced:
+            return self._bearable(best), best
+        aim, at = _RESERVE * self.objective.target_ms, max(1e-3, trial.latency(best))
+        above = next((each for each in trial.levels if each.concurrency > best.concurrency), None)
+        if above is not None and at < aim < trial.latency(above):
+            share = (aim - at) / (trial.latency(above) - at)
+            load = best.concurrency + share * (above.concurrency - best.concurrency)
+        else:
+            load = best.concurrency * min(1.0 if above else 2.0, aim / at)
+        return max(1, int(load)), best
 
-    def _best_loads(self, trial: Trial) -> list[tuple[int, Level]]:
-        """The load of the candidate's best level, and half of it if that is near the target."""
-        target = self.objective.target_ms
-        best = trial.best(target) or min(trial.counted, key=lambda level: level.p99)
-        loads = [best.concurrency, best.concurrency // 2] if best.p99 > 0.7 * target else [best.concurrency]
-        return [(load, best) for load in loads if load]
+    def _bearable(self, level: Level) -> int:
+        """The load of a level, or less if its latency leaves no reserve."""
+        most_ms = _ALMOST * self.objective.target_ms
+        if level.p99 <= most_ms:
+            return level.concurrency
+        return max(1, int(_ALMOST * most_ms / level.p99 * level.concurrency))
 
     def gained(self, before: Candidate, after: Candidate) -> list[Difference]:
         """What a way is over another one, in the rounds that they had together; empty if those are too few."""
         sides = []
         for trial in (self.trials[before], self.trials[after]):
-            load = self._best_loads(trial)[0][0] if trial.raced else 0
+            load = trial.best_or_nearest(self.objective.target_ms).concurrency if trial.raced else 0
             sides.append(self.turns.get((trial.candidate, load), []))
         count = min(map(len, sides))
         first, second = (side[len(side) - count :] for side in sides)
@@ -402,8 +407,8 @@ class Bench:
                 break
             if trial.raced and (objective.rate or before.memory_mb > objective.memory_mb):
                 return trial
-            found = {each.what: each for each in self.gained(AS_IT_IS, trial.candidate)}
-            if found and found["requests/s" if kept else "p99"].verdict == "better":
+            shown = {each.what for each in self.gained(AS_IT_IS, trial.candidate) if each.verdict == "better"}
+            if shown & {"requests/s", "requests/s" if kept else "p99"}:
                 return trial
         return before
 
@@ -455,8 +460,8 @@ def search(bench: Bench, cores: int, seconds: float) -> None:
         bench.sweep(delayed, unit, best.fastest.concurrency)
     others = [trial.candidate for trial in bench.ranked() if trial is not before and not trial.error][:_RACED_WAYS]
     if others:
-        bench.race([AS_IT_IS, *others], until(_RACED), _RACE_ROUNDS, closely=True)
-        last = [trial.candidate for trial in bench.ranked(others)[: 1 if seconds < _SHORT_S else _LAST_WAYS]]
+        bench.race([AS_IT_IS, *others], until(_RACED), _RACE_ROUNDS)
+        last = [trial.candidate for trial in bench.ranked(others)[:_LAST_WAYS]]
         bench.race([AS_IT_IS, *last], began + seconds, _LAST_ROUNDS)
 
 

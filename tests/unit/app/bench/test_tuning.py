@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,6 +138,40 @@ def test_a_way_that_is_not_shown_to_be_better_leaves_the_model_as_it_is(
 
     assert bench.chosen().candidate == (other if is_chosen else AS_IT_IS)
     assert any(each.verdict == "better" for each in bench.gained(AS_IT_IS, other)) is is_chosen
+
+
+class Queue(Bench):
+    """Measures candidates as if each executed its requests one after the other, so many per second, and 2 ms on."""
+
+    rates: Mapping[Candidate, float] = {}
+
+    def server(self, candidate: Candidate) -> tuple[Any, Any]:
+        return SimpleNamespace(memory_mb=lambda: 1.0), None
+
+    def run(self, candidate: Candidate, concurrency: int, seconds: float) -> Level:
+        latency_ms = 2 + 1e3 * concurrency / self.rates[candidate]
+        return level(concurrency, 1e3 * concurrency / latency_ms, latency_ms)
+
+
+def test_ways_are_raced_at_the_load_with_which_each_keeps_the_target(tmp_path: Path) -> None:
+    bench = Queue("m", tmp_path, config(), Objective(target_ms=20), lambda _: [], Way(), lambda _: None)
+    other = Candidate(instances=2)
+    bench.rates = {AS_IT_IS: 700, other: 1500}
+    # With 16 and 32 under way they take 25 and 23 ms.
+    for candidate, loads in ((AS_IT_IS, (4, 8, 16)), (other, (8, 16, 32))):
+        bench.trials[candidate] = Trial(candidate, [bench.run(candidate, load, 1.0) for load in loads])
+    bench.race([AS_IT_IS, other], time.monotonic() + 60, 3)
+    assert {candidate: {load for each, load in bench.turns if each == candidate} for candidate in bench.rates} == {
+        AS_IT_IS: {8},
+        other: {18},
+    }
+    # What turns out to be slower than it was is asked less, until it keeps the target.
+    bench.rates[other] = 800
+    bench.turns.clear()
+    bench.race([AS_IT_IS, other], time.monotonic() + 60, 6)
+    best = bench.trials[other].best(20)
+    assert best is not None
+    assert best.concurrency < 15
 
 
 def test_less_memory_need_not_be_faster(tmp_path: Path) -> None:
