@@ -230,13 +230,10 @@ def test_imports_go_one_way() -> None:
 
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:
+    assert import_cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
     trees = {module_of(ROOT, path): ast.parse(path.read_text()) for top in PRODUCT for path in python_files(ROOT, top)}
     modules = frozenset(trees)
     assert import_cycles({module: imported(tree, modules) - {module} for module, tree in trees.items()}) == []
-
-
-def test_a_cycle_is_found() -> None:
-    assert import_cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
 
 
 def test_no_platform_is_named_outside_its_row() -> None:
@@ -272,18 +269,13 @@ def test_every_part_of_core_has_its_place() -> None:
     [
         ("app/sites/site.py", "from app.cli import main", "a module has one name"),
         ("core/engine/in_process.py", "from trident.app.cli import main", "core does not know app"),
-        ("core/engine/in_process.py", "import trident.adapters.vertex.application", "core does not know adapters"),
         ("adapters/vertex/application.py", "from trident.app import settings", "adapters does not know app"),
         ("adapters/vertex/application.py", "from ..sagemaker.routes import Ping", "one adapter does not know another"),
-        ("adapters/common/routes.py", "from trident.adapters.vertex.x import y", "one adapter does not know another"),
-        ("core/frontend/bridge.py", "from trident.core.http.reply import Reply", "stands below or beside"),
         ("core/scheduling/queue.py", "from trident.core import engine", "stands below or beside"),
         ("core/scheduling/queue.py", "from ..lifecycle import state", "stands below or beside"),
-        ("core/http/views.py", "from trident.core.grpc import codec", "stands below or beside"),
         ("core/observability/x.py", "from trident.core.scheduling.queue import Queue", "observability does not know"),
         ("core/odds_and_ends.py", "from trident.core.errors import ServerError", "has no place in CORE_ORDER"),
         ("core/http/views.py", "def late() -> None:\n    from gevent import sleep", "gevent belongs in"),
-        ("app/cli.py", "import flask", "flask belongs in"),
         ("core/config/autocomplete.py", "import onnxruntime as ort", "names onnxruntime"),
         ("core/lifecycle/loader.py", "settings = settings_of('onnxruntime')", "names onnxruntime"),
         ("core/engine/in_process.py", "backend = OnnxRuntimeBackend()", "names onnxruntime"),
@@ -296,20 +288,3 @@ def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
     (found,) = breaches(path, source)
     assert what in found
     assert found.startswith(f"{path}:")
-
-
-@pytest.mark.parametrize(
-    ("path", "source"),
-    [
-        ("app/cli.py", "import os\nfrom trident.adapters import vertex\nfrom trident.core import engine\nos.getpid()"),
-        ("app/process/environment.py", "import os\nos.environ"),
-        ("adapters/vertex/application.py", "from trident.adapters.vertex.x import X\nfrom flask import request"),
-        ("adapters/vertex/application.py", "from trident.adapters.common.routes import metrics_route"),
-        ("core/frontend/gevent_bridge.py", "from trident.core.engine.protocol import Engine\nimport greenlet"),
-        ("core/scheduling/queue.py", "from trident.core.observability.log import Log\nfrom . import policy"),
-        ("core/backends/backend.py", '"""docs/spec/onnxruntime-backend.md"""'),
-        ("core/backends/onnxruntime/backend.py", "import onnxruntime"),
-    ],
-)
-def test_the_checker_lets_the_right_direction_pass(path: str, source: str) -> None:
-    assert breaches(path, source) == []

@@ -149,33 +149,17 @@ def test_the_project_cites_its_documents() -> None:
     ("text", "fault"),
     [
         ("docs/spec/htp.md section 4.", "docs/spec/htp.md does not exist"),
-        ("docs/no-such-guide.md lists them", "docs/no-such-guide.md does not exist"),
         ("docs/spec/http.md sections 4, 5 and 98.", "has no section 98"),
         ("docs/spec/http.md sections 4 (`id`), 97 (limit).", "has no section 97"),
         ("docs/spec/http.md sections 4 to 96.", "has no section 96"),
         ("docs/spec/http.md section 4; section 95.", "has no section 95"),
-        ("docs/spec/model-config.md section 2.77.", "has no section 2.77"),
         ("docs/spec/sagemaker.md sections A2 and B99.", "has no section B99"),
         ("# docs/spec/http.md\n    # section 94.", "has no section 94"),
         ('docs/spec/http.md section 6 "Decompression".', 'does not say "Decompression"'),
         ("docs/architecture.md section 3 points 1 to 93.", "has no point 93"),
         ("spec/http.md section 4.", "does not say where"),
-        ("architecture section 5.", "does not say where"),
     ],
 )
 def test_a_wrong_citation_is_found(text: str, fault: str) -> None:
     (found,) = faults(f"Source: {text}")
     assert fault in found
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'Source: docs/spec/http.md sections 4 (`id`) and 6 "Compression"; RFC 9112 sections 6, 9 and 11.',
-        'Source: docs/spec/deploy.md section 4 "Scaling dimensions", "Predefined metrics" and "Async scale from 0".',
-        "Source: docs/architecture.md section 3 points 1 to 3, docs/spec/http.md section 1.",
-        "See [the protocol](spec/http.md).",
-    ],
-)
-def test_a_right_citation_is_accepted(text: str) -> None:
-    assert faults(text) == []
