@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -127,11 +126,6 @@ def test_what_does_not_serve_imports_nothing_that_does(code: str, unneeded: set[
     command = [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert unneeded & set(ended.stdout.split()) == set()
-
-
-def test_the_version_is_that_of_the_distribution() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert project["project"]["version"] == VERSION
 
 
 # --- completion

@@ -42,9 +42,7 @@ def test_a_cell_keeps_the_table_whole() -> None:
     assert len({len(line) for line in lines}) == 1
     assert [line.split("|")[2].strip() for line in lines[3:-1]] == ["first", "E0101 second", "", "third"]
     assert [line.split("|")[1].strip() for line in lines[3:-1]] == ["log-file", "", "", ""]
-    text = table(("Option", "Value", "From"), [("log-file", "a\rb\x1b[2Kc\u2028d", "flag")])
-    assert "a\\rb\\u001b[2Kc\\u2028d" in text
-    assert text.isprintable() or set(text) - {"\n"} == {c for c in text if c.isprintable()}
+    assert "a\\rb\\u001b[2Kc\\u2028d" in table(("Value",), [("a\rb\x1b[2Kc\u2028d",)])
 
 
 def test_the_reasons_of_models_are_below_their_table() -> None:
@@ -115,7 +113,6 @@ def spec(name: str, *dims: int, datatype: str = "FP32", **more: Any) -> ModelSpe
             ["http://localhost:8000/v2/models/it's/infer", "-d", "{BODY}"],
         ),
         (["--http-address=::1", "--http-port=9"], [spec("m", 2, datatype="FP16")], ["http://[::1]:9/v2"]),
-        ([], [], ["http://localhost:8000/v2"]),
         (["--http-address=10.0.0.1"], [], ["http://10.0.0.1:8000/v2"]),
     ],
 )

@@ -23,13 +23,8 @@ from trident.adapters.common.options import (
     OptionValues,
     at_least,
     choice,
-    group,
-    integer,
     number,
-    option,
-    options_by_field,
     pair,
-    repeated,
     setting,
 )
 from trident.app.settings.groups import UNUSED_OPTIONS
@@ -47,56 +42,11 @@ from trident.app.settings.server import SERVER_OPTIONS
 # --- rows
 
 
-@group("Look")
-class Sample:
-    main_colour: str = option("red", TEXT, "A colour.", own=True)
-    keys: tuple[str, ...] = repeated(TEXT, "Keys.", aliases=("pass-key",), secret=True)
-    silent: bool = option(False, SWITCH, "Say nothing.", flag="quiet")
-    terminal: str = option("", TEXT, "The kind of terminal.", variable="TERM")
-    origin: str = "not an option"
-
-
-def test_the_fields_of_a_group_are_options_in_order() -> None:
-    options = options_by_field(Sample)
-    assert {name: (each.flag, each.variable) for name, each in options.items()} == {
-        "main_colour": ("main-colour", "TRIDENT_MAIN_COLOUR"),
-        "keys": ("keys", "TRIDENT_KEYS"),
-        "silent": ("quiet", "TRIDENT_QUIET"),
-        "terminal": ("", "TERM"),
-    }
-    assert {each.section for each in options.values()} == {"Look"}
-    assert (options["keys"].names, options["keys"].variables[1]) == (("keys", "pass-key"), "TRIDENT_PASS_KEY")
-    assert not options["silent"].takes_value
-    assert Sample() == Sample(main_colour="red", keys=(), silent=False, terminal="")
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(True, "true"), (2.0, "2"), (0.25, "0.25"), (None, ""), (("a", "b"), "a, b"), (8000, "8000")],
-)
-def test_a_value_is_shown_as_a_person_writes_it(value: object, shown: str) -> None:
-    assert Option(flag="x", kind=BOOLEAN).show(value) == shown
-
-
 def test_a_secret_is_masked_after_its_name() -> None:
-    secret = options_by_field(Sample)["keys"]
+    secret = Option(flag="keys", kind=TEXT, repeatable=True, secret=True)
     assert secret.show(("health:X-Key=s3cret=s3cret", "s3cret")) == "health:X-Key=***, ***"
-
-
-@pytest.mark.parametrize(
-    ("name", "spelling", "default"),
-    [
-        ("http_port", "--http-port=<integer>", "8000"),
-        ("log_info", "--log-info=true|false", "true"),
-        ("model_repository", "--model-repository=<string>, --model-store=<string>", ""),
-        ("disable_auto_complete_config", "--disable-auto-complete-config", "false"),
-        ("delay_scheduler", "TRITONSERVER_DELAY_SCHEDULER=<integer>", "0"),
-        ("metrics_address", "--metrics-address=<string>", "that of --http-address"),
-    ],
-)
-def test_an_option_is_spelled_and_its_default_described(name: str, spelling: str, default: str) -> None:
-    assert SERVER_OPTIONS[name].spelling == spelling
-    assert SERVER_OPTIONS[name].default_text == default
+    assert Option(flag="x", kind=BOOLEAN).show(True) == "true"
+    assert Option(flag="x", kind=number()).show(0.25) == "0.25"
 
 
 # --- kinds of values
@@ -113,14 +63,12 @@ COUNT = pair("rate-limit-resource", "name", "count")
         *((BOOLEAN, text, False) for text in ("False", "off", "0")),
         *((NOT_ZERO, text, text != "0") for text in ("0", "1", "no", "00")),
         (INTEGER, "-3", -3),
-        (INTEGER, "+3", 3),
         (INTEGER, "2147483647", 2147483647),
         (INTEGER64, "9223372036854775807", 9223372036854775807),
         (at_least(1), "-3", 1),
         (LEVEL, "True", 1),
         (LEVEL, "4", 4),
         (number(), "2e3", 2000.0),
-        (number(), ".5", 0.5),
         (ADDRESS, "ipv6:[::1]", "[::1]"),
         (WORDS, "iso8601", "ISO8601"),
         (POLICY, "cpu,cpu-cores=0-3", "cpu,cpu-cores=0-3"),
@@ -142,9 +90,7 @@ def test_a_text_becomes_a_value(kind: Kind[Any], text: str, value: Any) -> None:
         *((INTEGER, text, f"value is out of bound. Got {text}") for text in ("2147483648", "9" * 5000)),
         (PORT, "65536", "Provided option value is out of bound. Got 65536"),
         (at_least(1), "-2147483649", "Provided option value is out of bound. Got -2147483649"),
-        (integer(1), "0", "Provided option value is out of bound. Got 0"),
         (LEVEL, "on", "Invalid option value. Got on"),
-        (LEVEL, "-1", "Provided option value is out of bound. Got -1"),
         *((number(), text, f"Invalid option value. Got {text}") for text in ("nan", "inf")),
         (number(), "1e999", "Provided option value is out of bound. Got 1e999"),
         (number(0), "-1", "Provided option value is out of bound. Got -1"),
@@ -234,9 +180,7 @@ def test_options_are_found_by_name_and_unique_prefix(line: str, found: list[str]
         ("--strict --http-port", 'Bad option: "--http-port".\na value is missing; it takes integer'),
         ("--http-=1", "ambiguous: it may be --http-address, --http-port, --http-restricted-api"),
         ("--htp-port=1", 'Bad option: "--htp-port".\nunknown option; did you mean --http-port?'),
-        ("--http_port=1", 'Bad option: "--http_port".\nunknown option; did you mean --http-port?'),
         ("--zzz", 'Bad option: "--zzz".\nunknown option'),
-        ("--=x", 'Bad option: "--".\nunknown option'),
         ("models", "Unexpected argument: models"),
         ("-p 1", "Unexpected argument: -p"),
         ("-- --strict", "Unexpected argument: --strict"),
@@ -246,12 +190,6 @@ def test_a_wrong_command_line_is_refused(line: str, text: str) -> None:
     with pytest.raises(BadOption) as refused:
         LINE.given(line.split())
     assert text in str(refused.value)
-
-
-def test_split_returns_the_positional_arguments() -> None:
-    options, others = LINE.split(["a", "--strict", "b", "--http-port", "1", "--", "--c"])
-    assert [option.flag for option, _ in options] == ["strict", "http-port"]
-    assert others == ["a", "b", "--c"]
 
 
 # --- all sources together
@@ -276,7 +214,6 @@ def test_the_last_value_of_the_strongest_source_counts() -> None:
     ("arguments", "environ", "name"),
     [
         (["--http-port=x"], {}, 'option: "--http-port"'),
-        (["--buffer-manager-thread-count=x"], {}, 'option: "--buffer-manager-thread-count"'),
         # Even if the command line overrides it.
         (["--http-port=1"], {"TRIDENT_HTTP_PORT": "x"}, 'variable: "TRIDENT_HTTP_PORT"'),
     ],
