@@ -13,25 +13,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from trident.core.inference.tensors import DATATYPES
+
 Dims = Sequence[int | str]
 
 # ONNX element types by v2 datatype.
-ELEMENT_TYPES: dict[str, int] = {
-    "BOOL": TensorProto.BOOL,
-    "UINT8": TensorProto.UINT8,
-    "UINT16": TensorProto.UINT16,
-    "UINT32": TensorProto.UINT32,
-    "UINT64": TensorProto.UINT64,
-    "INT8": TensorProto.INT8,
-    "INT16": TensorProto.INT16,
-    "INT32": TensorProto.INT32,
-    "INT64": TensorProto.INT64,
-    "FP16": TensorProto.FLOAT16,
-    "FP32": TensorProto.FLOAT,
-    "FP64": TensorProto.DOUBLE,
-    "BYTES": TensorProto.STRING,
-    "BF16": TensorProto.BFLOAT16,
-}
+ELEMENT_TYPES: dict[str, int] = {row.name: helper.np_dtype_to_tensor_dtype(row.dtype) for row in DATATYPES}
+ELEMENT_TYPES["BF16"] = TensorProto.BFLOAT16  # numpy has none
 
 # Old enough for every ONNX Runtime that the project supports.
 OPSET = 17

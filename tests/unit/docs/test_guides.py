@@ -1,4 +1,4 @@
-"""The pages on Triton, tuning and speed agree with the product: options, commands, names, figures, texts.
+"""The pages on Triton, tuning, speed and exporting agree with the product: options, commands, names, figures, texts.
 
 Source of Triton's options: docs/spec/server-options.md section 2.
 """
@@ -11,8 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
+from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor
+from werkzeug.test import Client
 
 import trident
 from docs.lists import OPTION_NOTES, metric_rows
@@ -21,6 +24,7 @@ from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
 from tests.unit.docs.test_troubleshooting import in_source, rows
 from trident.adapters.common.options import Option
+from trident.app.cli import main
 from trident.app.commands.bench import long_options
 from trident.app.commands.validate import read_validate_options
 from trident.app.settings.groups import UNUSED_OPTIONS
@@ -30,6 +34,9 @@ from trident.app.settings.usage import options_of
 from trident.core.backends.cpu_budget import plan_threads
 from trident.core.backends.onnxruntime.providers import tensorrt_options
 from trident.core.config.schema import ModelConfig
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
 
 TRITON = (ROOT / "docs" / "coming-from-triton.md").read_text()
 TUNING = (ROOT / "docs" / "tuning.md").read_text()
@@ -231,3 +238,52 @@ def test_the_named_file_contains_every_figure(page: str) -> None:
 
 def test_an_invented_figure_is_found() -> None:
     assert strange_figures(TUNING.replace("| 50,430 |", "| 99,614 |")) == ["99,614"]
+
+
+# --- exporting models: its Python is Python, and its commands serve a model as the exporters write it. The exporters
+# themselves are not installed.
+
+EXPORTING = (ROOT / "docs" / "exporting-models.md").read_text()
+LIBRARIES = ("skl2onnx", "torch.onnx.export")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", EXPORTING, re.DOTALL)
+
+
+def written_commands(word: str) -> list[list[str]]:
+    """The commands of the page that begin with `word`, as words."""
+    found = [shlex.split(line) for block in blocks("bash") for line in re.split(r"\n(?=[a-z#])", block.strip())]
+    return [words for words in found if words and words[0] == word]
+
+
+def test_the_code_for_each_library_and_the_configuration_are_valid() -> None:
+    for library, code in zip(LIBRARIES, blocks("python"), strict=True):
+        compile(code, "exporting-models.md", "exec")
+        assert library in code
+        assert '"models/iris/1/model.onnx"' in code
+    [words] = written_commands("python")
+    assert words[words.index("--output") + 1] == "models/iris/1/model.onnx"
+    [text] = [block for block in blocks("text") if "max_batch_size" in block]
+    assert text_format.Parse(text, ModelConfig()).max_batch_size == 64
+
+
+def test_the_commands_check_and_serve_an_exported_classifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx_models.classifier()
+    # As LightGBM declares it.
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx_models.write_version(model, tmp_path / "models", "iris")
+    monkeypatch.chdir(tmp_path)
+    [[_, *validate], [_, serve, *options]] = written_commands("trident")
+    assert (main(validate), capsys.readouterr().out) == (0, "1 model, no problems\n")
+    [[_, url, _, body]] = written_commands("curl")
+    assert serve == "serve"
+    with serving(Path(read_settings(options, {}).model_repository[0])) as engine:
+        answer = Client(V2Application(engine, HttpOptions(), ThreadBridge())).post(
+            url.removeprefix("localhost:8000"), data=body
+        )
+    assert answer.status_code == 200
+    shapes = {output["name"]: output["shape"] for output in orjson.loads(answer.data)["outputs"]}
+    assert shapes == {"output_label": [2, 1], "output_probability": [2, 3]}

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from tests.project import ROOT
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
+from tests.unit.docs.test_troubleshooting import rows
 from trident.adapters.vertex import platform as variables
 from trident.adapters.vertex.application import HEADER
 from trident.adapters.vertex.platform import PayloadKind, VertexSettings, server_options, split_groups
@@ -19,20 +20,11 @@ DOCUMENT = (ROOT / "docs" / "vertex.md").read_text()
 # The commands that deploy and emulate have other options than the server.
 SERVER = re.sub(r"^## (?:Deploy|On a laptop)\n.*?(?=^## )", "", DOCUMENT, flags=re.MULTILINE | re.DOTALL)
 SERVER = SERVER[SERVER.index("\n## ") :]
-
-
-def rows(first_column: str) -> list[list[str]]:
-    """The rows of the tables with this heading over their first column; cells without back-ticks."""
-    found: list[list[str]] = []
-    for table in re.findall(r"(?:^\|.*\n)+", SERVER, re.MULTILINE):
-        lines = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in table.splitlines()]
-        if lines[0][0] == first_column:
-            found += lines[2:]
-    return found
+PLAIN = SERVER.replace("`", "")
 
 
 def test_the_page_documents_exactly_the_variables_that_the_adapter_reads() -> None:
-    documented = {name for row in rows("variable") for name in row[0].split(", ")}
+    documented = {name for row in rows(PLAIN, "variable") for name in row[0].split(", ")}
     read = {text for name, text in vars(variables).items() if name.isupper() and str(text).startswith("AIP_")}
     assert documented == read | set(variables._OLD_NAMES.values())
 
@@ -42,23 +34,23 @@ def test_the_page_names_the_option_that_each_variable_sets() -> None:
         each.source: each.flag
         for each in server_options({"AIP_HTTP_PORT": "1", "AIP_STORAGE_URI": "x"}, on_platform=False)
     }
-    documented = {row[0]: row[2] for row in rows("variable")}
+    documented = {row[0]: row[2] for row in rows(PLAIN, "variable")}
     assert all(documented[name].startswith(f"--{flag}") for name, flag in given.items())
     assert len(given) == 2
 
 
 def test_the_page_gives_the_defaults() -> None:
     predict, health, _ = variables.read_routes({"AIP_ENDPOINT_ID": "E", "AIP_DEPLOYED_MODEL_ID": "D"})
-    documented = {row[0]: row[1] for row in rows("variable")}
+    documented = {row[0]: row[1] for row in rows(PLAIN, "variable")}
     assert (documented["AIP_PREDICT_ROUTE"], documented["AIP_HEALTH_ROUTE"]) == (predict, health)
     given = {f"--{each.flag}": each.text for each in server_options({}, on_platform=True)}
-    assert {row[0]: row[1] for row in rows("setting")} == given
+    assert {row[0]: row[1] for row in rows(PLAIN, "setting")} == given
 
 
 def test_every_flag_and_parameter_on_the_page_exists() -> None:
     flags = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)}
     assert {name for name in re.findall(r"--([a-z][a-z-]+)", SERVER) if name not in flags} == set()
-    assert {row[0] for row in rows("member of parameters")} == {field.name for field in fields(Target)}
+    assert {row[0] for row in rows(PLAIN, "member of parameters")} == {field.name for field in fields(Target)}
 
 
 def test_the_page_names_the_public_and_the_hidden_groups_of_routes() -> None:

@@ -1,4 +1,4 @@
-"""`trident status` and `trident top`: what they make of a server's answers."""
+"""`trident status`, `trident top` and `trident request`: what they make of a server's answers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from trident.adapters.common.options import BadOption
 from trident.app.commands.overview import Answer, NoAnswer, Overview, Row, page, status, top
+from trident.app.commands.request import request
 
 
 def stats(model: str, requests: int, ms: int, queue_ms: int, failed: int = 0, executions: int = 0) -> dict[str, Any]:
@@ -50,6 +51,10 @@ class Server:
         return Answer(status, json.dumps(document).encode(), {}, 0.0)
 
 
+def absent(method: str, url: str) -> Answer:
+    raise NoAnswer("refused")
+
+
 def test_status_has_means_since_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     server = Server(stats("quick", 10, 2, 1, executions=5), stats("slow", 1, 90, 9, failed=3))
     server.index.append({"name": "broken", "version": "2", "state": "UNAVAILABLE", "reason": "no\x1b[1m file"})
@@ -81,9 +86,6 @@ def test_the_exit_status_is_1_unless_the_server_is_ready(capsys: pytest.CaptureF
     shown = json.loads(capsys.readouterr().out)
     assert shown["problems"] == ["loading, 1 of 3 models loaded", "bad: no file"]
     assert not shown["ready"]
-
-    def absent(method: str, url: str) -> Answer:
-        raise NoAnswer("refused")
 
     assert status([], absent) == 1
     assert "no answer: refused" in capsys.readouterr().out
@@ -117,3 +119,49 @@ def test_the_page_fits_the_terminal() -> None:
     assert lines[3].startswith("model-0")
     assert "  9999  " in lines[3]
     assert lines[-1].startswith("... and ")
+
+
+# --- trident request
+
+# As Triton gives it, with a field that is not known here.
+CONFIG = {
+    "name": "m",
+    "platform": "onnxruntime_onnx",
+    "max_batch_size": 8,
+    "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": ["-1", 4]}],
+    "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [4]}],
+    "of_a_later_version": {},
+}
+
+
+def answering(status: int, document: Any, url: str) -> Any:
+    def ask(method: str, asked: str) -> Answer:
+        assert (method, asked) == ("GET", url)
+        return Answer(status, json.dumps(document).encode(), {}, 0.0)
+
+    return ask
+
+
+def test_a_request_is_made_from_the_configuration(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "a secret")
+    server = answering(200, CONFIG, "http://h:9/p/v2/models/m/versions/3/config")
+    options = ["--form=grpc", "--shape=IN:2,7,4", "--model-version=3"]
+    assert request(["m", "http://h:9/p/", *options], server) == 0
+    text = capsys.readouterr().out
+    assert 'triton.InferInput("IN", [2, 7, 4], "FP32")' in text
+    assert 'InferenceServerClient("h:8001")' in text
+    assert 'model_version="3", headers={"authorization": "Bearer " + os.environ["TOKEN"]}' in text
+    assert "secret" not in text
+
+
+def test_what_is_missing_is_said() -> None:
+    for arguments, server, text in (
+        ([], absent, "a model is missing"),
+        (["m"], absent, "no answer from http://localhost:8000: refused"),
+        (["m"], answering(404, {"error": "unknown"}, "http://localhost:8000/v2/models/m/config"), "HTTP 404: unknown"),
+        (["m"], answering(200, [], "http://localhost:8000/v2/models/m/config"), "no model configuration"),
+    ):
+        with pytest.raises(BadOption, match=text):
+            request(arguments, server)
