@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, TextIO
 
 from trident.adapters.common.options import BadOption
-from trident.app.process.end import end_at_stop_signals, pass_over_stray_signals
+from trident.app.process.environment import end_at_stop_signals, pass_over_stray_signals
 from trident.app.version import BUILD, VERSION
 from trident.core.errors import ServerError
 
@@ -50,9 +50,8 @@ def serve(settings: ServerSettings) -> int:
     import logging
     from dataclasses import replace
 
-    from trident.app.process.environment import disable_telemetry, has_colours, let_openmp_sleep
+    from trident.app.process.environment import collect_rarely, disable_telemetry, has_colours, let_openmp_sleep
     from trident.app.process.files import IN_MEMORY, temporary_directory
-    from trident.app.process.heap import collect_rarely
     from trident.app.process.stray_output import log_stray_messages
     from trident.core.backends.cpu_budget import available_cores, may_spin
     from trident.core.observability.log import configure_logging, log_failure

@@ -17,11 +17,15 @@ from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.inference.pending_request import CancelCause
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.latencies import LatencyMeters
-from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, REQUEST, LatencyOptions
 from trident.core.observability.metrics.families import MetricFamily, log_family, metric_families
-from trident.core.observability.metrics.snapshot import (
+from trident.core.observability.metrics_log import FIGURES
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import (
+    BatchTuning,
+    BucketUse,
     DeviceMemoryMetrics,
     DownloadMetrics,
+    FailureReason,
     LoadMetrics,
     MetricsOptions,
     MetricsSnapshot,
@@ -32,10 +36,8 @@ from trident.core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
-from trident.core.observability.metrics_log import FIGURES
-from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import BatchTuning, BucketUse, FailureReason
 from trident.core.observability.tracing.trace import TraceCounts
+from trident.core.options import DEFAULT_BUCKETS, FIRST_RESPONSE, REQUEST, LatencyOptions
 
 DOCS = Path(__file__).parent
 

@@ -19,9 +19,8 @@ from trident.app.process.environment import announce_metrics_directory
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import GRPC, METRICS, ServerSettings, Service
 from trident.app.sites.site import Credentials
-from trident.app.supervisor.arbiter import EngineChild
-from trident.app.supervisor.server import ServerConfiguration
-from trident.app.supervisor.server import serve as run_server
+from trident.app.supervisor.arbiter import EngineChild, ServerConfiguration
+from trident.app.supervisor.arbiter import serve as run_server
 from trident.app.supervisor.start import FailureNote, Topology, choose_topology
 from trident.app.worker.listening_sockets import Bind
 from trident.core.lifecycle.options import EnginePlace

@@ -28,7 +28,7 @@ from trident.core.inference.pending_request import LATER, DeferredOutcome, Respo
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, BYTES, DATATYPES, Array, Datatype, bytes_array
-from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.observability.statistics import ModelProcessMetrics
 
 FUNCTION = "function"
 """The name of the backend, which only a server with functions has."""

@@ -17,7 +17,7 @@ from trident.app.process.files import IN_MEMORY
 from trident.app.settings.server import METRICS, ServerSettings
 from trident.app.sites.applications import Applications, grpc_ports, make_hub_bridge
 from trident.app.sites.site import Credentials, http_tls
-from trident.app.supervisor.server import GunicornLog
+from trident.app.supervisor.arbiter import GunicornLog
 from trident.app.worker.listening_sockets import ConnectionLimits, StopTimes, open_listener
 from trident.app.worker.worker import TridentWorker
 from trident.core.buffers import Allocate

@@ -26,7 +26,7 @@ from trident.app.settings.server import (
     overridden_trace_options,
 )
 from trident.core.errors import ConfigInvalid, ServerError
-from trident.core.observability.tracing.settings import TraceMode
+from trident.core.observability.tracing.trace import TraceMode
 from trident.core.repository.stores.object_store import name_problem
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from trident.app.settings.groups import (
     SuiteSettings,
     TracingSettings,
 )
-from trident.core.observability.tracing.settings import (
+from trident.core.observability.tracing.trace import (
     DEFAULT_RESOURCE,
     LEVELS,
     OFF,

@@ -14,8 +14,8 @@ import gevent
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from trident.adapters.common.platform import Host, Platform, PlatformSettings
+from trident.app.process.environment import settle_collector
 from trident.app.process.files import PrivateDirectory
-from trident.app.process.heap import settle_collector
 from trident.app.settings.server import GRPC as GRPC_SERVICE
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.site import Credentials, Http2Port, http_tls
@@ -31,7 +31,7 @@ from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.routes import ROUTES
 from trident.core.observability.metrics.families import log_family, metric_families, render
-from trident.core.observability.metrics.snapshot import MetricsOptions
+from trident.core.observability.statistics import MetricsOptions
 
 if TYPE_CHECKING:
     from trident.app.sites.engine_start import EngineStart

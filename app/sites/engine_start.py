@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trident.app.process.heap import keep_freed_memory, settle_collector, use_one_heap
+from trident.app.process.environment import keep_freed_memory, settle_collector, use_one_heap
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.terminal import (
     ModelRow,
@@ -29,9 +29,9 @@ from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.errors import ServerError
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, EnginePlace, Readiness
 from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
-from trident.core.observability.metrics.snapshot import MetricsOptions
 from trident.core.observability.metrics_log import Format, MetricsLog, cloud_logging_line, embedded_metrics_line
-from trident.core.observability.tracing.settings import TraceOptions
+from trident.core.observability.statistics import MetricsOptions
+from trident.core.observability.tracing.trace import TraceOptions
 from trident.core.options import WindowLimits
 
 _ALONE = EnginePlace()

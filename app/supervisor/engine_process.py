@@ -19,10 +19,16 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from trident.app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
-from trident.app.process.environment import show_gpus
+from trident.app.process.environment import (
+    EXIT_FAILED,
+    EXIT_NOT_DRAINED,
+    IdleTrim,
+    keep_freed_memory,
+    share_interpreter_lock,
+    show_gpus,
+    use_one_heap,
+)
 from trident.app.process.files import PrivateDirectory
-from trident.app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock, use_one_heap
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.engine_start import StartWatch, engine_options, make_metrics_log
 from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine

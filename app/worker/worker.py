@@ -23,8 +23,13 @@ from gevent.event import Event
 from gevent.server import StreamServer
 from gunicorn.workers.ggevent import GeventWorker
 
-from trident.app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
-from trident.app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock
+from trident.app.process.environment import (
+    EXIT_FAILED,
+    EXIT_NOT_DRAINED,
+    IdleTrim,
+    keep_freed_memory,
+    share_interpreter_lock,
+)
 from trident.app.process.stray_output import log_hub_failures
 from trident.app.sites.site import Site
 from trident.app.worker.connection import CROWDED, CoarseClock, Connections

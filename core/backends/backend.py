@@ -23,8 +23,7 @@ from trident.core.inference.pending_request import Defer, DeferredOutcome, Pendi
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import OnResponse, Outputs
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
-from trident.core.observability.metrics.snapshot import ModelProcessMetrics
-from trident.core.observability.statistics import BucketUse
+from trident.core.observability.statistics import BucketUse, ModelProcessMetrics
 
 
 @dataclass(slots=True)

@@ -41,8 +41,7 @@ from trident.core.inference.pending_request import ResponseSender
 from trident.core.inference.request import InferenceRequest, OutputMemory
 from trident.core.inference.response import DevicePlace, OutputTensor, PlacedOutput, RegionInput, RegionRequest
 from trident.core.inference.tensors import BYTES, Array, Shape
-from trident.core.observability.metrics.snapshot import ModelProcessMetrics
-from trident.core.observability.statistics import BucketUse
+from trident.core.observability.statistics import BucketUse, ModelProcessMetrics
 
 _log = logging.getLogger("trident.backends")
 

@@ -51,7 +51,7 @@ from trident.core.inference.tensors import (
     element_count,
     unpack_bytes,
 )
-from trident.core.observability.latency_options import DEFAULT_BUCKETS
+from trident.core.options import DEFAULT_BUCKETS
 
 _NS_PER_US = 1000
 

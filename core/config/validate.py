@@ -43,7 +43,7 @@ from trident.core.config.schema import (
     model_dims,
 )
 from trident.core.inference.tensors import BY_NAME, Shape, element_count, shape_text
-from trident.core.observability.latency_options import DEFAULT_BUCKETS
+from trident.core.options import DEFAULT_BUCKETS
 
 _log = logging.getLogger("trident.config")
 

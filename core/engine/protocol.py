@@ -21,11 +21,9 @@ from trident.core.inference.tensors import Shape
 from trident.core.lifecycle.state import IndexEntry, ServingPhase, VersionOverview
 from trident.core.observability.history import VersionHistory, VersionRequests
 from trident.core.observability.log import LogLevels
-from trident.core.observability.metrics.snapshot import MetricsSnapshot
-from trident.core.observability.statistics import VersionStatistics
+from trident.core.observability.statistics import MetricsSnapshot, VersionStatistics
 from trident.core.observability.switches import TraceGate
-from trident.core.observability.tracing.settings import Changes
-from trident.core.observability.tracing.trace import TraceEvent, TraceRecord
+from trident.core.observability.tracing.trace import Changes, TraceEvent, TraceRecord
 from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
 
 if TYPE_CHECKING:

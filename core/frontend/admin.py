@@ -24,15 +24,16 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
 from trident.core.observability.history import NotedRequest, VersionRequests
 from trident.core.observability.log import FORMATS, LogLevels, log_levels, log_options
-from trident.core.observability.metrics.snapshot import CustomFamilyMetrics, MetricsSnapshot
 from trident.core.observability.statistics import (
     BatchStatistics,
     BucketStatistics,
+    CustomFamilyMetrics,
+    MetricsSnapshot,
     ResponseStatistics,
     StatisticsSnapshot,
     VersionStatistics,
 )
-from trident.core.observability.tracing.settings import (
+from trident.core.observability.tracing.trace import (
     CHANGEABLE,
     COUNT,
     FREQUENCY,

@@ -24,8 +24,7 @@ from trident.core.errors import (
     Unsupported,
 )
 from trident.core.frontend.bridge import SingleResponse
-from trident.core.frontend.classification import classified
-from trident.core.frontend.request import GRPC, NOT_NOTED, end_trace
+from trident.core.frontend.request import GRPC, NOT_NOTED, classified, end_trace
 from trident.core.grpc.call import LARGE, MOST_INFLATED, PLAIN, Call, UnaryCall
 from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock, stopping
 from trident.core.grpc.headers import RequestHead, ok_trailers

@@ -31,8 +31,14 @@ from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError, Unsupported
 from trident.core.frontend.bridge import ClientGone, P, ResponseStream, ResponseStreams, infer_many
-from trident.core.frontend.classification import classified
-from trident.core.frontend.request import LATEST, HeaderPattern, client_trace, forward_header, version_number
+from trident.core.frontend.request import (
+    LATEST,
+    HeaderPattern,
+    classified,
+    client_trace,
+    forward_header,
+    version_number,
+)
 from trident.core.http.body import (
     ELEMENTS,
     IDENTITY,

@@ -74,7 +74,7 @@ from trident.core.lifecycle.memory import MemoryLedger, Need
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.version import FindSteps, ModelVersion, answer_identity
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
-from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.observability.statistics import ModelProcessMetrics
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.repository.config import check_checksums, check_config, load_config, read_config
 from trident.core.repository.repository import (

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from trident.core.errors import OutOfMemory
 from trident.core.lifecycle.options import AUTO, UNLIMITED
 from trident.core.observability.hardware import gpu_memory
-from trident.core.observability.metrics.snapshot import DeviceMemoryMetrics
+from trident.core.observability.statistics import DeviceMemoryMetrics
 
 _MIB = 1 << 20
 _RESERVE_PART = 20

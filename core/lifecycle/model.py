@@ -19,7 +19,7 @@ from trident.core.lifecycle.loader import ModelLoader, Prepared
 from trident.core.lifecycle.options import Readiness
 from trident.core.lifecycle.state import UNLOADED, IndexEntry, ModelState
 from trident.core.lifecycle.version import Find, FindSteps, ModelVersion
-from trident.core.observability.metrics.snapshot import VersionStateMetrics
+from trident.core.observability.statistics import VersionStateMetrics
 from trident.core.repository.repository import CONFIG_FILE, NAMED_CONFIGS, select_versions, version_of
 from trident.core.repository.sources import NOT_UNIQUE, Located, ModelKey, SourceFile
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from trident.core.observability.latency_options import LatencyOptions
-from trident.core.observability.tracing.settings import TraceOptions
-from trident.core.options import DEFAULT_WINDOW, RedisOptions, ResourceLimit, WindowLimits
+from trident.core.observability.tracing.trace import TraceOptions
+from trident.core.options import DEFAULT_WINDOW, LatencyOptions, RedisOptions, ResourceLimit, WindowLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from enum import Enum
 
 from trident.core.errors import OutOfMemory
 from trident.core.observability.history import Activity
-from trident.core.observability.metrics.snapshot import LoadMetrics
+from trident.core.observability.statistics import LoadMetrics
 from trident.core.repository.progress import DownloadSnapshot
 
 _log = logging.getLogger("trident.lifecycle")

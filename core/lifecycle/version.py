@@ -26,12 +26,11 @@ from trident.core.inference.response import CachedAnswer, InferenceResponse, Reg
 from trident.core.lifecycle.memory import Holding
 from trident.core.lifecycle.state import UNLOADED, ModelState, VersionState
 from trident.core.observability.latencies import LatencyMeters
-from trident.core.observability.latency_options import LatencyOptions
-from trident.core.observability.metrics.snapshot import DeviceMemoryMetrics, ModelProcessMetrics
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import FailureReason
+from trident.core.observability.statistics import DeviceMemoryMetrics, FailureReason, ModelProcessMetrics
 from trident.core.observability.switches import SWITCHES, TraceGate
 from trident.core.observability.tracing.tracer import Tracer
+from trident.core.options import LatencyOptions
 from trident.core.repository.repository import ContentDigest, ModelDirectory
 from trident.core.repository.sources import Fetched
 from trident.core.scheduling.rate_limiter import InstanceClaims

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil, nan
 
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.observability.latency_options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST, LatencyOptions
+from trident.core.options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST, LatencyOptions
 
 # A request that may become an exemplar: its id, its duration in ns, and the wall clock's time in ms.
 Seen = tuple[str, int, int]

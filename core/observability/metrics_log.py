@@ -14,10 +14,9 @@ from enum import Enum
 from typing import NamedTuple, TextIO
 
 from trident.core.observability.hardware import HardwareReading
-from trident.core.observability.latency_options import COMPUTE, QUEUE, REQUEST
 from trident.core.observability.log import print_line, stdout
-from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
-from trident.core.observability.statistics import FailureReason, StatisticsSnapshot
+from trident.core.observability.statistics import FailureReason, MetricsSnapshot, ModelMetrics, StatisticsSnapshot
+from trident.core.options import COMPUTE, QUEUE, REQUEST
 
 
 class Unit(Enum):

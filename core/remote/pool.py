@@ -35,7 +35,10 @@ from trident.core.observability.history import (
     merged_requests,
 )
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, SummaryMetrics
-from trident.core.observability.metrics.snapshot import (
+from trident.core.observability.statistics import (
+    BatchStatistics,
+    BatchTuning,
+    BucketStatistics,
     CustomFamilyMetrics,
     CustomSeriesMetrics,
     DeviceMemoryMetrics,
@@ -45,14 +48,9 @@ from trident.core.observability.metrics.snapshot import (
     ModelProcessMetrics,
     RemoteCacheMetrics,
     ResourceMetrics,
-    VersionStateMetrics,
-)
-from trident.core.observability.statistics import (
-    BatchStatistics,
-    BatchTuning,
-    BucketStatistics,
     ResponseStatistics,
     StatisticsSnapshot,
+    VersionStateMetrics,
     VersionStatistics,
 )
 from trident.core.observability.switches import TraceGate

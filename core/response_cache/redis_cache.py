@@ -25,7 +25,7 @@ from redis.retry import Retry
 from trident.core.errors import InvalidRequest
 from trident.core.inference.request import Parameter
 from trident.core.inference.tensors import BY_NAME, BYTES, Shape, TensorLayout, element_count, layout_of, unpack_bytes
-from trident.core.observability.metrics.snapshot import RemoteCacheMetrics
+from trident.core.observability.statistics import RemoteCacheMetrics
 from trident.core.options import RedisOptions
 from trident.core.response_cache.response_cache import CachedResponse, OnFound
 

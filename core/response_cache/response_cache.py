@@ -23,7 +23,7 @@ from trident.core.inference.request import CloseReason, InferenceRequest, Infere
 from trident.core.inference.response import InferenceResponse, PackedOutputs
 from trident.core.inference.tensors import Buffer, PackedTensors, Shape, TensorLayout, layout_of, wire_bytes
 from trident.core.memo import Memo
-from trident.core.observability.metrics.snapshot import RemoteCacheMetrics, ResponseCacheMetrics
+from trident.core.observability.statistics import RemoteCacheMetrics, ResponseCacheMetrics
 
 _TIMES = frozenset(InferenceTimes(0, 0, 0, 0, 0, CloseReason.IDLE).parameters())
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from trident.core.backends.backend import BackendInstance
 from trident.core.config.placement import Placement, ResourceNeed
 from trident.core.errors import ConfigInvalid
-from trident.core.observability.metrics.snapshot import ResourceMetrics
+from trident.core.observability.statistics import ResourceMetrics
 from trident.core.options import ResourceLimit
 
 

@@ -17,11 +17,9 @@ from trident.core.inference.tensors import BY_NAME
 from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase, VersionOverview
 from trident.core.observability.history import VersionHistory, VersionRequests
 from trident.core.observability.log import LogLevels
-from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import VersionStatistics
-from trident.core.observability.tracing.settings import Changes, TraceOptions
-from trident.core.observability.tracing.trace import TraceEvent, TraceRecord
+from trident.core.observability.statistics import MetricsSnapshot, VersionStatistics
+from trident.core.observability.tracing.trace import Changes, TraceEvent, TraceOptions, TraceRecord
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.shared_memory import CudaRegion, RegionKind, Regions, SystemRegion
 

@@ -35,7 +35,7 @@ from trident.core.inference.pending_request import ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.interprocess.restarts import Restarts
 from trident.core.interprocess.shared_memory import LARGEST
-from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.observability.statistics import ModelProcessMetrics
 from trident.core.repository.repository import missing_file_hint
 
 _log = logging.getLogger("trident.backends.python")

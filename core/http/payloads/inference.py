@@ -15,8 +15,7 @@ from functools import lru_cache
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest
-from trident.core.frontend.classification import classified
-from trident.core.frontend.request import LATEST, read_parameters
+from trident.core.frontend.request import LATEST, classified, read_parameters
 from trident.core.http.body import choose
 from trident.core.http.dataplane import (
     complete,

@@ -18,7 +18,7 @@ from itertools import count, pairwise
 from math import isfinite
 
 from trident.core.errors import InvalidRequest, ServerError, Unsupported
-from trident.core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics
+from trident.core.observability.statistics import CustomFamilyMetrics, CustomSeriesMetrics
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")

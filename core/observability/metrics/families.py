@@ -24,12 +24,14 @@ from prometheus_client.utils import floatToGoString
 
 from trident.core.observability.hardware import CpuReading, GpuReading, PinnedMemory
 from trident.core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, Exemplar
-from trident.core.observability.latency_options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST
 from trident.core.observability.log import lines_dropped
-from trident.core.observability.metrics.snapshot import (
+from trident.core.observability.statistics import (
+    BatchTuning,
+    BucketStatistics,
     CustomFamilyMetrics,
     CustomSeriesMetrics,
     DownloadMetrics,
+    FailureReason,
     MetricsOptions,
     MetricsSnapshot,
     ModelMetrics,
@@ -37,8 +39,9 @@ from trident.core.observability.metrics.snapshot import (
     RemoteCacheMetrics,
     ResourceMetrics,
     ResponseCacheMetrics,
+    StatisticsSnapshot,
 )
-from trident.core.observability.statistics import BatchTuning, BucketStatistics, FailureReason, StatisticsSnapshot
+from trident.core.options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
-from trident.core.observability.tracing.settings import ExportOptions, Setting
-from trident.core.observability.tracing.trace import Loss, Trace, TraceCounts, TraceEvent
+from trident.core.observability.tracing.trace import ExportOptions, Loss, Setting, Trace, TraceCounts, TraceEvent
 
 ROOT = "InferRequest"
 COMPUTE = "compute"

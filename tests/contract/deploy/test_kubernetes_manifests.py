@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import trident.app.supervisor.arbiter
-import trident.app.supervisor.server
 from tests.contract.deploy.kubernetes_manifests import (
     OVERLAYS,
     PARTS,
@@ -97,7 +96,7 @@ def test_pod_outlives_its_drain(whole: Manifests) -> None:
     settings = whole.settings
     word, seconds = whole.container["lifecycle"]["preStop"]["exec"]["command"]
     assert word == "sleep"
-    for_hanging = trident.app.supervisor.server._STOP_RESERVE_S + trident.app.supervisor.arbiter._MIN_ENGINE_STOP_S
+    for_hanging = trident.app.supervisor.arbiter._STOP_RESERVE_S + trident.app.supervisor.arbiter._MIN_ENGINE_STOP_S
     drain = int(seconds) + settings.shutdown_grace_secs + settings.exit_timeout_secs + for_hanging
     assert whole.pod["terminationGracePeriodSeconds"] > drain
 

@@ -178,7 +178,7 @@ def _second(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
 
 
 def main() -> int:
-    from trident.app.supervisor.server import ServerConfiguration, serve
+    from trident.app.supervisor.arbiter import ServerConfiguration, serve
     from trident.app.worker.listening_sockets import Bind
 
     # Not to descriptor 2, which workers capture: what they wrote there would be logged as a native line, for ever.

@@ -13,13 +13,11 @@ import pytest
 
 from tests.project import ROOT
 from trident.app.process.environment import (
-    disable_telemetry,
-    let_openmp_sleep,
-)
-from trident.app.process.heap import (
     IdleTrim,
+    disable_telemetry,
     keep_freed_memory,
     keep_memory_shared,
+    let_openmp_sleep,
     settle_collector,
     use_one_heap,
 )
@@ -43,7 +41,7 @@ def test_a_default_is_set_unless_a_user_chose_otherwise(
 
 def test_exit_now_flushes_the_output_and_skips_pythons_finalisation() -> None:
     program = (
-        "import atexit, sys; from trident.app.process.end import exit_now; atexit.register(print, 'finalised');"
+        "import atexit, sys; from trident.app.process.environment import exit_now; atexit.register(print, 'finalised');"
         "sys.stdout.write('written'); exit_now(7)"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60)
@@ -65,8 +63,8 @@ sys.exit(trident.app.cli.main())
 
 
 STRAY = """
-import trident.app.cli, trident.app.process.end, os, signal
-trident.app.process.end.pass_over_stray_signals()
+import trident.app.cli, trident.app.process.environment, os, signal
+trident.app.process.environment.pass_over_stray_signals()
 for name in "ALRM VTALRM PROF IO PWR STKFLT USR1 USR2".split():
     os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
 print("lives")

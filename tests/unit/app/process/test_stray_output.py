@@ -13,9 +13,9 @@ import pytest
 from tests.project import ROOT
 
 PROGRAM = """
-import logging, os, signal, sys, time
+import json, logging, os, signal, sys, time
 from trident.app.process.stray_output import capture_output
-from trident.app.process.end import exit_now
+from trident.app.process.environment import exit_now
 from trident.core.observability.log import LogOptions, configure_logging
 
 configure_logging(LogOptions(format="json"))
@@ -27,7 +27,8 @@ if not pid:
     exit_now(0)
 os.waitpid(pid, 0)
 captured.end(pid)
-print(json.dumps({{"logger": "test", "message": "end", "child": pid}}) if (json := __import__("json")) else "")
+logging.shutdown()
+print(json.dumps({{"logger": "test", "message": "end", "child": pid}}))
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from trident.adapters.common.options import BadOption
 from trident.app.settings.reading import read_settings, tls_files
 from trident.app.settings.server import ServerSettings
-from trident.core.observability.tracing.settings import TraceMode, TraceOptions, TraceSettings
+from trident.core.observability.tracing.trace import TraceMode, TraceOptions, TraceSettings
 
 MUTUAL = "--grpc-use-ssl-mutual=true --grpc-server-cert=a --grpc-server-key=b"
 TLS = "--grpc-use-ssl=true --grpc-server-cert=/none --grpc-server-key=/none"

@@ -10,8 +10,8 @@ from trident.app.settings.server import ServerSettings
 from trident.app.sites.applications import Applications
 from trident.core.frontend.bridge import Bridge, ThreadBridge
 from trident.core.http.admin import OPENMETRICS, PROMETHEUS
-from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import MetricsSnapshot, ModelMetrics
 from trident.core.observability.switches import SWITCHES
 
 HTTP, SAGEMAKER, VERTEX, METRICS = 8000, 8081, 8082, 8002

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.core.remote.remote_parts import LIMIT_S
 from tests.waiting import until
-from trident.app.process.end import EXIT_FAILED
+from trident.app.process.environment import EXIT_FAILED
 from trident.app.supervisor.arbiter import EngineChild, TridentArbiter
 from trident.app.supervisor.start import STOP_ENGINE
 

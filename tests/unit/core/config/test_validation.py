@@ -25,7 +25,7 @@ from trident.core.config.validate import (
     tensor_problems,
     validate_model_config,
 )
-from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, QUEUE
+from trident.core.options import DEFAULT_BUCKETS, FIRST_RESPONSE, QUEUE
 
 GOOD = (
     'backend: "onnxruntime" max_batch_size: 8 input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] } '

@@ -23,17 +23,15 @@ from trident.core.frontend.admin import (
 from trident.core.inference.request import CloseReason
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.log import LogLevels, change_log
-from trident.core.observability.metrics.snapshot import (
-    CustomFamilyMetrics,
-    CustomSeriesMetrics,
-    MetricsSnapshot,
-    ModelMetrics,
-)
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
     BatchStatistics,
     BucketUse,
+    CustomFamilyMetrics,
+    CustomSeriesMetrics,
     FailureReason,
+    MetricsSnapshot,
+    ModelMetrics,
     ResponseKind,
     StatisticsSnapshot,
     VersionStatistics,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trident.core.errors import InvalidRequest
-from trident.core.frontend.classification import LARGEST_ITEM, classify, top_indices
+from trident.core.frontend.request import LARGEST_ITEM, classify, top_indices
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array
 

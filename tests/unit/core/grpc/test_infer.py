@@ -25,7 +25,7 @@ from trident.core.grpc.messages import inflate
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import Buffer, bytes_array, pack_bytes
-from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.observability.statistics import MetricsSnapshot
 
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 4, 5, 8, 12, 13, 14
 

@@ -15,7 +15,7 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import Array
-from trident.core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics, MetricsSnapshot
+from trident.core.observability.statistics import CustomFamilyMetrics, CustomSeriesMetrics, MetricsSnapshot
 
 # --- generate
 

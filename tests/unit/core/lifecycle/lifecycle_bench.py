@@ -21,8 +21,7 @@ from trident.core.backends.registry import BackendRegistry, installed_backends
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
-from trident.core.engine.bls import EngineBlsClient
-from trident.core.engine.in_process import InferenceEngine
+from trident.core.engine.in_process import EngineBlsClient, InferenceEngine
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed
 from trident.core.http.admin import repository_index_json
@@ -36,7 +35,7 @@ from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import HardwareGauges
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
-from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.observability.statistics import ModelProcessMetrics
 from trident.core.repository.sources import LocalSource, Source, SourceOpener, SourceOptions
 
 LIMIT_S = 60.0

@@ -25,7 +25,7 @@ from trident.core.lifecycle.memory import DeviceMemory, Holding, MemoryLedger, r
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions
 from trident.core.observability.hardware import resident_bytes, trim_heap
 from trident.core.observability.metrics.families import metric_families
-from trident.core.observability.metrics.snapshot import MetricsOptions
+from trident.core.observability.statistics import MetricsOptions
 from trident.core.repository.config import read_config
 from trident.core.repository.repository import ModelDirectory
 

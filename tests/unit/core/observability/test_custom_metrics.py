@@ -8,7 +8,7 @@ import pytest
 from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.observability.metrics.custom_metrics import CustomMetrics, MetricKind, OwnMetrics
 from trident.core.observability.metrics.families import is_reserved, metric_families, render
-from trident.core.observability.metrics.snapshot import MetricsOptions, MetricsSnapshot
+from trident.core.observability.statistics import MetricsOptions, MetricsSnapshot
 from trident.core.remote.calls import from_plain, to_plain
 
 COUNTER, GAUGE, HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM

@@ -18,7 +18,9 @@ from trident.core.observability.latencies import (
     LatencyMeters,
     SummaryMetrics,
 )
-from trident.core.observability.latency_options import (
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
+from trident.core.options import (
     COMPUTE,
     DEFAULT_BUCKETS,
     DEFAULT_QUANTILES,
@@ -28,8 +30,6 @@ from trident.core.observability.latency_options import (
     LatencyOptions,
     parse_quantiles,
 )
-from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import FailureReason
 
 
 @pytest.mark.parametrize(

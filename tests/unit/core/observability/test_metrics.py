@@ -20,17 +20,19 @@ from trident.core.observability.latencies import (
     SummaryMetrics,
 )
 from trident.core.observability.metrics.families import MetricFamily, Sample, metric_families, number, render
-from trident.core.observability.metrics.snapshot import (
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import (
+    BucketUse,
     DownloadMetrics,
+    FailureReason,
     LoadMetrics,
     MetricsOptions,
     MetricsSnapshot,
     ModelMetrics,
     ResponseCacheMetrics,
+    StatisticsSnapshot,
     VersionStateMetrics,
 )
-from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import BucketUse, FailureReason, StatisticsSnapshot
 
 STATISTICS = StatisticsSnapshot(
     request_success=5,

@@ -15,8 +15,6 @@ from tests.unit.pending_requests import pending_request
 from tests.waiting import until
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.latencies import LatencyMeters
-from trident.core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
-from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from trident.core.observability.metrics_log import (
     FIGURES,
     OF_SERVER,
@@ -29,7 +27,8 @@ from trident.core.observability.metrics_log import (
     embedded_metrics_line,
 )
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import FailureReason
+from trident.core.observability.statistics import FailureReason, MetricsSnapshot, ModelMetrics
+from trident.core.options import DEFAULT_BUCKETS, LatencyOptions
 
 SHORT_S = 0.01
 

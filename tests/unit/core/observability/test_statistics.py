@@ -11,7 +11,6 @@ from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import CloseReason
 from trident.core.observability.history import KEPT_SECONDS, History, Watched, merged_history
 from trident.core.observability.latencies import LatencyMeters
-from trident.core.observability.latency_options import LatencyOptions
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
     BatchStatistics,
@@ -21,6 +20,7 @@ from trident.core.observability.statistics import (
     FailureReason,
     StatisticsSnapshot,
 )
+from trident.core.options import LatencyOptions
 
 
 def request(batch_size: int, start_ns: int, enqueue_ns: int) -> PendingRequest:

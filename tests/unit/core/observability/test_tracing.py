@@ -17,27 +17,24 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, RequestTrace
 from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference
 from trident.core.inference.tensors import pack_bytes
-from trident.core.observability.tracing.files import TraceFiles, trace_text
 from trident.core.observability.tracing.opentelemetry import spans_of
-from trident.core.observability.tracing.settings import (
+from trident.core.observability.tracing.trace import (
     ExportOptions,
+    Loss,
     Sampler,
     Setting,
-    TraceMode,
-    TraceOptions,
-    TraceSettings,
-    TraceTable,
-)
-from trident.core.observability.tracing.trace import (
-    Loss,
     Trace,
     TraceCounts,
     TracedTensor,
+    TraceMode,
+    TraceOptions,
+    TraceSettings,
     TraceSpanContext,
+    TraceTable,
     parse_traceparent,
     traceparent_of,
 )
-from trident.core.observability.tracing.tracer import Tracer
+from trident.core.observability.tracing.tracer import TraceFiles, Tracer, trace_text
 
 TIMES = ("TIMESTAMPS",)
 

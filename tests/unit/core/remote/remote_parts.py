@@ -23,7 +23,7 @@ from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array, Buffer
 from trident.core.interprocess.frames import Frame, FrameReader, frame
-from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.observability.statistics import MetricsSnapshot
 from trident.core.remote.connection import LinkHandler
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer

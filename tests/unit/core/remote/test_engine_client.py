@@ -37,7 +37,7 @@ from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.interprocess.frames import LARGE
 from trident.core.lifecycle.state import Phase, ServingPhase
-from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.observability.statistics import MetricsSnapshot
 from trident.core.options import WindowLimits
 from trident.core.remote import engine_client as engine_client
 from trident.core.remote.calls import EngineGone

@@ -49,7 +49,7 @@ from trident.core.remote.calls import (
 )
 from trident.core.remote.changes import Change
 from trident.core.remote.engine_client import RemoteEngine
-from trident.core.remote.front_end import FrontEnd
+from trident.core.remote.engine_server import FrontEnd
 from trident.core.remote.wire import (
     CALL,
     CANCEL,

@@ -34,10 +34,15 @@ from trident.core.lifecycle.options import EngineOptions, EnginePlace
 from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
 from trident.core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
-from trident.core.observability.metrics.snapshot import (
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import (
+    BatchStatistics,
+    BatchTuning,
+    BucketStatistics,
     CustomFamilyMetrics,
     CustomSeriesMetrics,
     DownloadMetrics,
+    FailureReason,
     LoadMetrics,
     MetricsSnapshot,
     ModelMetrics,
@@ -45,19 +50,11 @@ from trident.core.observability.metrics.snapshot import (
     RemoteCacheMetrics,
     ResourceMetrics,
     ResponseCacheMetrics,
-    VersionStateMetrics,
-)
-from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import (
-    BatchStatistics,
-    BatchTuning,
-    BucketStatistics,
-    FailureReason,
     ResponseStatistics,
     StatisticsSnapshot,
+    VersionStateMetrics,
 )
-from trident.core.observability.tracing.settings import TraceOptions
-from trident.core.observability.tracing.trace import Loss, TraceMetrics
+from trident.core.observability.tracing.trace import Loss, TraceMetrics, TraceOptions
 from trident.core.remote.calls import EngineGone
 from trident.core.remote.pool import EnginePool, home_of, least_busy, merged, merged_index
 

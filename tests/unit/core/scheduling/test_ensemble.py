@@ -11,9 +11,9 @@ from tests.unit.core.scheduling.ensemble_bench import Bench, Step
 from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.request import InferenceRequest, InferenceTimes
 from trident.core.observability.latencies import LatencyMeters
-from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, LatencyOptions
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
+from trident.core.options import DEFAULT_BUCKETS, FIRST_RESPONSE, LatencyOptions
 
 CHAIN = "a(X=i:Y=t)", "b(X=t:Y=o)"
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.core.scheduling.scheduler_bench import limit, placed
 from trident.core.config.placement import InstanceLimit, Placement
 from trident.core.errors import ConfigInvalid
-from trident.core.observability.metrics.snapshot import ResourceMetrics
+from trident.core.observability.statistics import ResourceMetrics
 from trident.core.options import ResourceLimit
 from trident.core.scheduling.rate_limiter import (
     HELD,
