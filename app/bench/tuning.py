@@ -351,8 +351,8 @@ class Bench:
                 enough = [each for each in turns if len(each) >= _LEAST_ROUNDS] or turns
                 self.trials[candidate].raced = [pooled(each) for each in enough]
             for number, (candidate, load, similar) in enumerate(loads):
-                if len(turns := self.turns[candidate, load]) >= _RACE_ROUNDS:
-                    loads[number] = (candidate, self._bearable(pooled(turns)), similar)
+                if len(seen := self.turns[candidate, load]) >= _RACE_ROUNDS:
+                    loads[number] = (candidate, self._bearable(pooled(seen)), similar)
             loads.reverse()
             took = time.monotonic() - began
         for candidate in candidates:
