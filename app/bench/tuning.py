@@ -335,6 +335,12 @@ class Bench:
         """Ask the candidates in turns, in about so many rounds, each at a load with which it should keep the target,
         and at less once it does not."""
         loads = [(candidate, *self._load(self.trials[candidate])) for candidate in candidates]
+        if AS_IT_IS in candidates and not self.trials[AS_IT_IS].raced:
+            # A way must not be better only because the model as it is was asked at a lower load.
+            own, similar = self._load(self.trials[AS_IT_IS])
+            most = int(_RESERVE * self.objective.target_ms / 1e3 * similar.rate)
+            if (load := min(most, max(load for _, load, _ in loads))) > own:
+                loads.append((AS_IT_IS, load, similar))
         for candidate in candidates:
             self.server(candidate)
         seconds = max(_SHORTEST_S, min(_LONGEST_S, (until - time.monotonic()) / rounds / len(loads)))
@@ -367,12 +373,12 @@ class Bench:
         if trial.raced:
             return self._bearable(best), best
         aim, at = _RESERVE * self.objective.target_ms, max(1e-3, trial.latency(best))
-        above = next((each for each in trial.levels if each.concurrency > best.concurrency), None)
-        if above is not None and at < aim < trial.latency(above):
-            share = (aim - at) / (trial.latency(above) - at)
-            load = best.concurrency + share * (above.concurrency - best.concurrency)
+        higher = [each for each in trial.levels if each.concurrency > best.concurrency and each.rate > best.rate]
+        if at < aim and higher:
+            share = (aim - at) / (trial.latency(higher[0]) - at)
+            load = best.concurrency + share * (higher[0].concurrency - best.concurrency)
         else:
-            load = best.concurrency * min(1.0 if above else 2.0, aim / at)
+            load = best.concurrency * min(1.0, aim / at)
         return max(1, int(load)), best
 
     def _bearable(self, level: Level) -> int:

@@ -165,6 +165,14 @@ def test_ways_are_raced_at_the_load_with_which_each_keeps_the_target(tmp_path: P
         AS_IT_IS: {8},
         other: {18},
     }
+    # The model as it is was only asked one request after the other.
+    bench.trials = {
+        AS_IT_IS: Trial(AS_IT_IS, [bench.run(AS_IT_IS, 1, 1.0)]),
+        other: Trial(other, [bench.run(other, load, 1.0) for load in (8, 16, 32)]),
+    }
+    bench.turns.clear()
+    bench.race([AS_IT_IS, other], time.monotonic() + 60, 3)
+    assert {load for each, load in bench.turns if each == AS_IT_IS} == {1, 4}
     # What turns out to be slower than it was is asked less, until it keeps the target.
     bench.rates[other] = 800
     bench.turns.clear()
