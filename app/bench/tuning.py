@@ -80,16 +80,24 @@ class Trial:
     error: str = ""
 
     def best(self, target_ms: float) -> Level | None:
-        """The level with the most requests/s within the target."""
-        kept = [each for each in self.counted if each.requests and self.latency(each) <= target_ms]
-        return max(kept, key=lambda level: level.rate, default=None)
+        """The level with the most requests/s whose p99 is within the target."""
+        return self._most([level for level in self.counted if level.p99 <= target_ms])
 
-    def best_or_nearest(self, target_ms: float) -> Level:
-        return self.best(target_ms) or min(self.counted, key=self.latency)
+    def likely_best(self, target_ms: float) -> Level | None:
+        """The best in the search. A single pause in few turns must not rule out a good way."""
+        return self._most([level for level in self.counted if self.latency(level) <= target_ms])
+
+    def nearest(self, target_ms: float) -> Level:
+        """The likely best, or the one that is least above the target."""
+        return self.likely_best(target_ms) or min(self.counted, key=self.latency)
 
     def latency(self, level: Level) -> float:
-        """The 99th percentile; of few turns the 90th, because a single pause must not rule out a good way."""
+        """The 99th percentile, or of few turns the 90th."""
         return level.percentiles["99" if level in self.raced and len(level.slices) >= _LEAST_ROUNDS else "90"]
+
+    @staticmethod
+    def _most(levels: Sequence[Level]) -> Level | None:
+        return max((level for level in levels if level.requests), key=lambda level: level.rate, default=None)
 
     @property
     def counted(self) -> list[Level]:
@@ -116,7 +124,7 @@ class Objective:
         """
         if trial.error or not trial.counted or trial.memory_mb > self.memory_mb:
             return (-math.inf, 0, 0)
-        level = trial.best(self.target_ms)
+        level = trial.likely_best(self.target_ms)
         if level is None:
             return (-min(trial.latency(each) for each in trial.counted), 0, 0)
         used = -float(trial.candidate.cores)
@@ -369,7 +377,7 @@ class Bench:
     def _load(self, trial: Trial) -> tuple[int, Level]:
         """The load to ask a candidate at, and a level near it. After a sweep, that is between powers of two, of which
         one may be far below the target and the next just above."""
-        best = trial.best_or_nearest(self.objective.target_ms)
+        best = trial.nearest(self.objective.target_ms)
         if trial.raced:
             return self._bearable(best), best
         aim, at = _RESERVE * self.objective.target_ms, max(1e-3, trial.latency(best))
@@ -392,7 +400,7 @@ class Bench:
         """What a way is over another one, in the rounds that they had together; empty if those are too few."""
         sides = []
         for trial in (self.trials[before], self.trials[after]):
-            load = trial.best_or_nearest(self.objective.target_ms).concurrency if trial.raced else 0
+            load = trial.nearest(self.objective.target_ms).concurrency if trial.raced else 0
             sides.append(self.turns.get((trial.candidate, load), []))
         count = min(map(len, sides))
         first, second = (side[len(side) - count :] for side in sides)
@@ -411,7 +419,8 @@ class Bench:
         for trial in self.ranked():
             if trial is before or objective.value(trial) <= objective.value(before):
                 break
-            if trial.raced and (objective.rate or before.memory_mb > objective.memory_mb):
+            is_less = (objective.rate and trial.best(objective.target_ms)) or before.memory_mb > objective.memory_mb
+            if trial.raced and is_less:
                 return trial
             shown = {each.what for each in self.gained(AS_IT_IS, trial.candidate) if each.verdict == "better"}
             if shown & {"requests/s", "requests/s" if kept else "p99"}:
