@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -13,6 +14,8 @@ from tests.unit.onnx_models import write_version
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.config.placement import Placement
 from trident.core.cuda import gpu_ids
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.lifecycle.options import EngineOptions
 
 
 def identity_config(datatype: str, dims: Sequence[int], max_batch_size: int = 8, more: str = "") -> str:
@@ -51,3 +54,17 @@ def serving(
 def usable_gpus() -> tuple[int, ...]:
     """The GPUs that this ONNX Runtime can use."""
     return gpu_ids() if OnnxRuntimeBackend().supports_gpus else ()
+
+
+@contextmanager
+def running_engine(*repositories: Path, limit_s: float = 60.0, **options: Any) -> Iterator[InferenceEngine]:
+    """An engine that has loaded the models of the start."""
+    paths = tuple(map(str, repositories))
+    engine = make_engine(EngineOptions(repositories=paths, gpu_metrics=False, **options))
+    engine.start()
+    try:
+        assert engine.wait_loaded(limit_s)
+        yield engine
+    finally:
+        engine.begin_exit()
+        assert engine.finish(limit_s)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
-import numpy as np
 import pytest
-import tritonclient.grpc as grpc_client
-import tritonclient.http as http_client
-from tritonclient.utils import InferenceServerException
+import tritonclient.grpc as triton
 
-from tests.contract.grpc.grpc_requests import LIMIT_S, Responses, address_of
-from tests.contract.servers.ports import HOST, free_ports
+from tests.contract.grpc.grpc_requests import Responses, address_of, rpc_refusal, simple_inputs, simple_message, stub_of
+from tests.contract.servers.ports import free_ports
 from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.simple_model import link_models
+from tests.contract.servers.simple_model import PATH, good_document, link_models
 
 pytestmark = pytest.mark.slow
 
-CURE = "(hint: the outputs are: OUTPUT0, OUTPUT1)"
 
-
-class Ports:
-    def __init__(self, server: ServerProcess, sagemaker: int, vertex: int) -> None:
-        self.server, self.sagemaker, self.vertex = server, sagemaker, vertex
+class Ports(NamedTuple):
+    server: ServerProcess
+    http: int
+    sagemaker: int
+    vertex: int
 
 
 @pytest.fixture(scope="module")
@@ -42,68 +39,41 @@ def ports(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "--vertex-ai-default-model=simple",
     )
     with ServerProcess(link_models(folder / "models", "simple"), folder / "log", *options) as server:
-        yield Ports(server, sagemaker, vertex)
+        yield Ports(server, server.http_port, sagemaker, vertex)
 
 
-def inputs(client: Any) -> list[Any]:
-    given = [client.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
-    for each in given:
-        each.set_data_from_numpy(np.zeros((1, 16), np.int32))
-    return given
-
-
-def http_text(ports: Ports) -> str:
-    outputs = [http_client.InferRequestedOutput("OTHER")]
-    with (
-        http_client.InferenceServerClient(ports.server.address) as client,
-        pytest.raises(InferenceServerException) as refused,
-    ):
-        client.infer("simple", inputs(http_client), outputs=outputs)
-    return str(refused.value)
+def http_text(port: str, path: str, ports: Ports) -> str:
+    body = json.dumps({**good_document(), "outputs": [{"name": "OTHER"}]}).encode()
+    document = json.loads(ports.server.request("POST", path, body, port=getattr(ports, port))[2])
+    assert list(document) == ["error"]
+    return str(document["error"])
 
 
 def grpc_text(ports: Ports) -> str:
-    outputs = [grpc_client.InferRequestedOutput("OTHER")]
-    with (
-        grpc_client.InferenceServerClient(address_of(ports.server)) as client,
-        pytest.raises(InferenceServerException) as refused,
-    ):
-        client.infer("simple", inputs(grpc_client), outputs=outputs, client_timeout=LIMIT_S)
-    return str(refused.value)
+    with stub_of(ports.server) as stub:
+        return rpc_refusal(stub.ModelInfer, simple_message(outputs=[{"name": "OTHER"}]))[1]
 
 
 def stream_text(ports: Ports) -> str:
     answers = Responses()
-    with grpc_client.InferenceServerClient(address_of(ports.server)) as client:
+    with triton.InferenceServerClient(address_of(ports.server)) as client:
         client.start_stream(answers.put)
-        client.async_stream_infer("simple", inputs(grpc_client), outputs=[grpc_client.InferRequestedOutput("OTHER")])
+        client.async_stream_infer("simple", simple_inputs(), outputs=[triton.InferRequestedOutput("OTHER")])
         return str(answers.next_error())
-
-
-def platform_text(port: int, path: str, **headers: str) -> str:
-    given = [{"name": n, "shape": [1, 16], "datatype": "INT32", "data": [0] * 16} for n in ("INPUT0", "INPUT1")]
-    body = {"inputs": given, "outputs": [{"name": "OTHER"}]}
-    connection = http.client.HTTPConnection(HOST, port, timeout=LIMIT_S)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **headers})
-    document = json.loads(connection.getresponse().read())
-    connection.close()
-    assert list(document) == ["error"]
-    text: str = document["error"]
-    return text
 
 
 @pytest.mark.parametrize(
     "ask",
     [
-        http_text,
+        partial(http_text, "http", PATH),
         grpc_text,
         stream_text,
-        lambda ports: platform_text(ports.sagemaker, "/invocations"),
-        lambda ports: platform_text(ports.vertex, "/v1/endpoints/0/deployedModels/0:predict"),
+        partial(http_text, "sagemaker", "/invocations"),
+        partial(http_text, "vertex", "/v1/endpoints/0/deployedModels/0:predict"),
     ],
     ids=["http", "grpc", "stream", "sagemaker", "vertex"],
 )
 def test_the_text_ends_with_the_cure_if_it_is_asked_for(ports: Ports, ask: Callable[[Ports], str]) -> None:
     text = ask(ports)
     assert "unexpected inference output 'OTHER' for model 'simple'" in text
-    assert text.endswith(CURE), text
+    assert text.endswith("(hint: the outputs are: OUTPUT0, OUTPUT1)"), text

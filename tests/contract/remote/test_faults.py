@@ -29,27 +29,19 @@ from tests.contract.lifecycle.changing_models import (
     unload_and_wait,
 )
 from tests.contract.remote.remote_server import (
-    FOR_EVER,
     LIMIT_S,
-    Client,
     RemoteServer,
     Traffic,
-    long_request,
     open_files,
-    pending,
     private_directory,
-    readiness,
     resident_kb,
     shared_memory_of,
 )
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import IDENTITY, assert_still_serves, link_models
-from tests.unit import onnx_models
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-WAITING = "/v2/models/waiting/infer"
-ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
 LARGE = 4 << 20
 
 
@@ -57,7 +49,6 @@ LARGE = 4 << 20
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServer]:
     folder = tmp_path_factory.mktemp("faults")
     repository = link_models(folder / "models", "simple", "identity_fp32")
-    onnx_models.write_version(onnx_models.waiting(), repository, "waiting", ONE_INSTANCE)
     with RemoteServer(repository, folder) as running:
         yield running
 
@@ -120,36 +111,6 @@ def test_requests_of_other_front_ends_are_not_disturbed(server: RemoteServer) ->
     assert len(traffic.lost) <= 2 * 16, str(traffic)
 
 
-def test_crashed_engine_is_logged_and_restarted(server: RemoteServer) -> None:
-    first = server.kill_engine(signal.SIGSEGV)
-    seen = until(lambda: readiness(server).get("phase") == "engine_down" and readiness(server), "never seen down")
-    if "failures" in seen:  # the engine may be back by the second request
-        assert seen["failures"]["engine"]
-    assert server.request("GET", "/v2/health/live")[0] == 200
-    until(lambda: "was ended by SIGSEGV" in server.log_text(), "the signal is not logged")
-    server.wait_until_all_ready()
-    assert server.engine != first
-    assert_still_serves(server)
-
-
-def test_requests_in_flight_are_answered_at_once_when_the_engine_is_killed(server: RemoteServer) -> None:
-    server.wait_until_all_ready()
-    with ThreadPoolExecutor(32) as pool:
-
-        def ask() -> tuple[int, bytes]:
-            with Client(server) as client:
-                return client.ask("POST", WAITING, long_request(FOR_EVER))
-
-        answers = [pool.submit(ask) for _ in range(32)]
-        until(lambda: pending(server, "waiting") == 31, "they do not wait")
-        server.kill_engine()
-        for answer in answers:
-            status, body = answer.result(LIMIT_S)
-            assert (status, json.loads(body)["error"]) == (503, "the engine is not there: it has ended")
-    server.wait_until_all_ready()
-    assert_still_serves(server)
-
-
 def test_every_request_is_answered_while_the_engine_is_killed_again_and_again(tmp_path: Path) -> None:
     """An answer is right or a 503 with the reason. The restarts back off."""
     with RemoteServer(link_models(tmp_path / "models", "simple"), tmp_path) as server, Traffic(server, 16) as traffic:
@@ -171,18 +132,6 @@ def test_every_request_is_answered_while_the_engine_is_killed_again_and_again(tm
     # The last one: the new engine is connected and has not begun to load.
     reasons = ("the engine", "is still being loaded", "Server not ready")
     assert all(any(reason in text for reason in reasons) for text in traffic.texts), str(traffic)
-
-
-def test_engine_killed_during_the_start_loads_again(tmp_path: Path) -> None:
-    repository = link_models(tmp_path / "models", "simple")
-    gate = Gate(repository, "gated", 2.0)
-    with RemoteServer(repository, tmp_path, ready=False) as server:
-        until(server.is_live, "no answer")
-        until(lambda: readiness(server).get("model") == "gated", "it does not load")
-        server.kill_engine()
-        gate.open()
-        server.wait_until_all_ready()
-        assert factor_of(server, "gated") == 2.0
 
 
 @pytest.fixture

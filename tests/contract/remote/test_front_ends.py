@@ -6,7 +6,6 @@ Each front end is asked separately. The same must hold for a server in one proce
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -14,15 +13,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
 from tests.contract.lifecycle.changing_models import (
     BATCHED,
-    OVERRIDE,
-    WIDTH,
     add_scaled,
     load,
     ones_body,
@@ -32,8 +26,7 @@ from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import front_ends_of, only, stopped
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
-from tests.contract.servers.simple_model import HEADER_LENGTH, PATH, good_body, link_models
-from tests.unit.onnx_models import build, constant, tensor
+from tests.contract.servers.simple_model import PATH, good_body, link_models
 from tests.waiting import until
 
 pytestmark = [
@@ -44,11 +37,6 @@ pytestmark = [
 
 SCALED = "scaled"
 INFER = f"/v2/models/{SCALED}/infer"
-RAW = np.ones(WIDTH, "<f4").tobytes()
-SINGLE = (
-    '{"backend": "onnxruntime", "max_batch_size": 0, "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", '
-    '"dims": [4]}], "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [4]}]}'
-)
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", "--shutdown-grace-secs=0")
 
 
@@ -88,16 +76,6 @@ class Caller:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def doubling_one() -> onnx.ModelProto:
-    """INPUT0 FP32 [4] -> OUTPUT0, doubled; without a batch dimension."""
-    return build(
-        [helper.make_node("Mul", ["INPUT0", "FACTOR"], ["OUTPUT0"])],
-        [tensor("INPUT0", "FP32", [WIDTH])],
-        [tensor("OUTPUT0", "FP32", [WIDTH])],
-        [constant("FACTOR", [2.0], "FP32")],
-    )
 
 
 def from_each(server: ServerProcess, call: Callable[[], Any]) -> list[Any]:
@@ -199,23 +177,3 @@ def test_change_by_one_front_end_is_known_to_all_at_once(server: ServerProcess) 
             unloaded = after(lambda: unload_and_wait(server, SCALED))
             assert all(400 <= status < 500 for status in unloaded), unloaded
             assert after(lambda: load(server, SCALED)) == [200] * 3
-
-
-def test_new_shape_of_a_model_is_known_at_once(server: ServerProcess) -> None:
-    """Front ends cache the inputs of a model. The cache must follow every reload."""
-    file = server.repository / SCALED / "1" / "model.onnx"
-    batching, single = file.read_bytes(), doubling_one().SerializeToString()
-    front_ends = front_ends_of(server)
-    with ExitStack() as stack:
-        callers = {each: stack.enter_context(closing(Caller(server, each))) for each in front_ends}
-        for content, config, shape in ((single, SINGLE, [WIDTH]), (batching, OVERRIDE, [1, WIDTH])) * 2:
-            file.write_bytes(content)
-            with stopped(front_ends[1:]):
-                assert load(server, SCALED, config=config) == (200, "")
-                for caller in callers.values():  # the shape is deduced from the model
-                    caller.send("POST", INFER, RAW, **{HEADER_LENGTH: "0"})
-            for caller in callers.values():
-                status, answer = caller.answer()
-                assert status == 200, answer
-                header = json.loads(answer[: answer.rindex(b"}") + 1])
-                assert header["outputs"][0]["shape"] == shape

@@ -64,9 +64,11 @@ def asking(server: RemoteServer, body: bytes, count: int = 4) -> Iterator[list[t
 # --- the main process is killed
 
 
-def test_all_processes_end_with_the_main_process(repository: Path, tmp_path: Path) -> None:
-    with RemoteServer(repository, tmp_path) as server:
-        with Traffic(server):
+@pytest.mark.parametrize("loads", [False, True], ids=["under load", "while the engine loads"])
+def test_all_processes_end_with_the_main_process(repository: Path, tmp_path: Path, loads: bool) -> None:
+    with RemoteServer(repository, tmp_path, ready=not loads) as server:
+        until(server.is_live, "no answer")
+        with contextlib.nullcontext() if loads else Traffic(server):
             server.process.kill()
             server.assert_gone()
         server.was_killed = True
@@ -78,14 +80,6 @@ def test_front_ends_end_with_the_main_process_while_the_engine_is_down(repositor
         engine = server.engine
         server.process.send_signal(signal.SIGSTOP)
         os.kill(engine, signal.SIGKILL)
-        server.process.kill()
-        server.assert_gone()
-        server.was_killed = True
-
-
-def test_all_processes_end_with_the_main_process_while_the_engine_loads(repository: Path, tmp_path: Path) -> None:
-    with RemoteServer(repository, tmp_path, ready=False) as server:
-        until(server.is_live, "no answer")
         server.process.kill()
         server.assert_gone()
         server.was_killed = True

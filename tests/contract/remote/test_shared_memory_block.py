@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.contract.remote.remote_server import LIMIT_S, Client, RemoteServer, resident_kb, undisturbed
+from tests.contract.remote.remote_server import LIMIT_S, Client, RemoteServer, resident_kb
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.simple_model import IDENTITY, assert_still_serves, link_models
 from tests.unit.onnx_models import identity, write_version
@@ -78,29 +77,6 @@ def assert_echoed(server: RemoteServer, size: int = FITS, seed: int = 1) -> None
         until(answered, "never room", limit_s=ROOM_LIMIT_S)
 
 
-def test_concurrent_large_requests_get_their_own_answers(server: RemoteServer) -> None:
-    """There is no room for all. An answer with status 200 must have the numbers of its request."""
-
-    def work(seed: int) -> list[int]:
-        array = values(FITS, 1000 * seed)
-        body, headers = message(array)
-        statuses = []
-        with Client(server) as client:
-            for _ in range(10):
-                status, answer = client.ask("POST", IDENTITY, body, headers)
-                assert status != 200 or is_echo(client, answer, array)
-                statuses.append(status)
-        return statuses
-
-    with undisturbed(server, 2), ThreadPoolExecutor(8) as pool:
-        statuses = [status for found in pool.map(work, range(8)) for status in found]
-    assert set(statuses) <= {200, 503}
-    assert statuses.count(200) >= 8
-    assert_echoed(server)
-    for process in (server.engine, *server.front_ends):
-        assert resident_kb(process, "RssShmem") <= (MEMORY >> 10) + 1024
-
-
 def test_client_that_does_not_read_holds_no_memory(server: RemoteServer) -> None:
     """The response is complete when the client reads it at last."""
     slow = []
@@ -132,24 +108,6 @@ def test_announced_bodies_hold_no_memory(server: RemoteServer) -> None:
         assert_echoed(server)
         assert_still_serves(server)
         assert resident_kb(server.front_ends[0], "RssAnon") < 300 << 10
-
-
-def test_half_sent_body_holds_no_memory(server: RemoteServer) -> None:
-    """So much of the body has arrived that the room for all of it is reserved."""
-    with ExitStack() as stack:
-        array = values(FITS, 3)
-        body, headers = message(array)
-        whole = post(body, headers)
-        stopped = stack.enter_context(socket.create_connection((HOST, server.http_port), LIMIT_S))
-        stopped.sendall(whole[: len(whole) // 2])
-        assert_echoed(server)
-        stopped.sendall(whole[len(whole) // 2 :])
-        found = b""
-        while not found.endswith(array.tobytes()):
-            part = stopped.recv(1 << 20)
-            assert part, found[:300]
-            found += part
-        assert found.startswith(b"HTTP/1.1 200")
 
 
 def test_idle_processes_return_the_memory_that_nothing_uses(server: RemoteServer) -> None:

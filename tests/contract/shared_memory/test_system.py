@@ -81,27 +81,6 @@ def test_inputs_and_outputs_lie_in_regions_at_their_offsets(speaks: Speaker) -> 
         assert all(set(each) == {"name", "datatype", "shape"} for each in response["outputs"])
 
 
-def test_tensors_in_regions_and_in_the_request_mix(speaks: Speaker) -> None:
-    client = speaks.client
-    with memory(SIZE) as inputs, memory(SIZE) as outputs:
-        inputs.put(SECOND)
-        client.register_system_shared_memory("in", inputs.key, SIZE)
-        client.register_system_shared_memory("out", outputs.key, SIZE)
-        first = speaks.input("INPUT0", FIRST, "INT32")
-        second = speaks.shared_input("INPUT1", [1, 16], "INT32", "in", SIZE)
-        result = client.infer(
-            "simple", [first, second], outputs=[speaks.output("OUTPUT0"), speaks.shared_output("OUTPUT1", "out", SIZE)]
-        )
-        assert result.as_numpy("OUTPUT0").tolist() == (FIRST + SECOND).tolist()
-        assert outputs.array(np.int32, [1, 16]).tolist() == (FIRST - SECOND).tolist()
-        both = [speaks.input("INPUT0", FIRST, "INT32"), speaks.input("INPUT1", SECOND, "INT32")]
-        for _ in range(3):  # the second time its JSON, or its head, would be known
-            client.infer("simple", both, outputs=[speaks.shared_output("OUTPUT0", "out", SIZE)])
-            assert outputs.array(np.int32, [1, 16]).tolist() == (FIRST + SECOND).tolist()
-            client.infer("simple", [both[0], second], outputs=[speaks.shared_output("OUTPUT1", "out", SIZE)])
-            assert outputs.array(np.int32, [1, 16]).tolist() == (FIRST - SECOND).tolist()
-
-
 @pytest.mark.parametrize(
     ("model", "datatype", "values"),
     [("same_BYTES", "BYTES", STRINGS), ("same_FP32", "FP32", np.arange(2_000_000, dtype=np.float32).reshape(2, -1))],

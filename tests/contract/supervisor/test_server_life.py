@@ -151,21 +151,6 @@ def test_json_log_has_one_object_per_line(tmp_path: Path) -> None:
     assert "simple" in {event["session"] for event in native} <= {"simple", "Default"}
 
 
-@pytest.mark.shapes("front-ends")
-def test_a_failed_start_is_one_object_per_line_and_ends_with_the_reason(tmp_path: Path) -> None:
-    repository = link_models(tmp_path / "models", "simple", "badcfg")
-    server = ServerProcess(repository, tmp_path / "log", "--log-format=json", ready=False)
-    server.__enter__()
-    try:
-        assert server.process.wait(LIMIT_S) == 1
-    finally:
-        server.kill()
-    events = [json.loads(line) for line in server.log_text().splitlines()]
-    assert events[-1]["message"].startswith("error: creating server: Internal - failed to load all models (badcfg: ")
-    assert events[-1]["level"] == "ERROR"
-    assert not [event for event in events if "traceback" in event or event["message"].startswith("Reason")]
-
-
 def unready_body(server: ServerProcess) -> bytes:
     """The body of the readiness probe; empty while the server is ready."""
     status, _, body = server.request("GET", "/v2/health/ready")

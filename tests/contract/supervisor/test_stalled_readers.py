@@ -109,13 +109,6 @@ def test_a_log_that_nobody_reads_stops_nothing(http_workers: str, shipped_models
         assert "Exiting" not in pipe.text()
 
 
-def test_a_server_whose_log_nobody_reads_stops(http_workers: str, shipped_models: Path, pipe: StalledPipe) -> None:
-    options = ("--shutdown-grace-secs=0", "--log-access=true", "--metrics-log=emf", "--metrics-log-interval-secs=1")
-    with SilentServer(shipped_models, pipe.path, *options) as server:
-        ask_many(server, b"{}", 400)
-        stop_in_time(server)
-
-
 def test_a_python_model_that_prints_more_than_the_reader_takes(
     http_workers: str, pipe: StalledPipe, tmp_path: Path
 ) -> None:

@@ -21,8 +21,8 @@ import trident
 from docs.lists import OPTION_NOTES, metric_rows
 from tests.project import ROOT
 from tests.unit import onnx_models
-from tests.unit.core.engine.test_in_process import serving
 from tests.unit.docs.test_troubleshooting import in_source, rows
+from tests.unit.onnx_serving import running_engine
 from trident.adapters.common.options import Option
 from trident.app.cli import main
 from trident.app.commands.bench import long_options
@@ -140,10 +140,10 @@ def test_the_script_turns_answers_into_golden_requests(tmp_path: Path) -> None:
         arguments = [str(tmp_path / "golden.py"), ports.url, str(models / "simple"), str(tmp_path / "sixteen.json")]
         subprocess.run([sys.executable, *arguments], check=True, timeout=LIMIT_S)
     golden = models / "simple" / "golden" / "sixteen.json"
-    with serving(models) as engine:
+    with running_engine(models) as engine:
         assert engine.is_ready()
     golden.write_text(golden.read_text().replace("30", "31"))
-    with serving(models) as engine:
+    with running_engine(models) as engine:
         assert not engine.is_ready()
 
 
@@ -280,7 +280,7 @@ def test_the_commands_check_and_serve_an_exported_classifier(
     assert (main(validate), capsys.readouterr().out) == (0, "1 model, no problems\n")
     [[_, url, _, body]] = written_commands("curl")
     assert serve == "serve"
-    with serving(Path(read_settings(options, {}).model_repository[0])) as engine:
+    with running_engine(Path(read_settings(options, {}).model_repository[0])) as engine:
         answer = Client(V2Application(engine, HttpOptions(), ThreadBridge())).post(
             url.removeprefix("localhost:8000"), data=body
         )

@@ -14,8 +14,8 @@ import pytest
 from tests.hub_folders import write_folder
 from tests.project import ROOT
 from tests.unit import onnx_models
-from tests.unit.core.engine.test_in_process import serving
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from tests.unit.onnx_serving import running_engine
 from trident.adapters.common.options import BadOption
 from trident.app.commands.validate import (
     CloudRepository,
@@ -279,7 +279,7 @@ UNLOADABLE = {
 def test_the_messages_are_those_of_the_server(tmp_path: Path, problems: Problems) -> None:
     for name, config in UNLOADABLE.items():
         onnx_models.write_version(onnx_models.add_sub(), tmp_path, name, f"max_batch_size: 8 {config}")
-    with serving(tmp_path) as engine:
+    with running_engine(tmp_path) as engine:
         reasons = {entry.name: entry.reason.partition(": ")[2] for entry in engine.repository_index(False)}
     assert reasons.keys() == UNLOADABLE.keys()
     found = problems(tmp_path)
@@ -290,7 +290,7 @@ def test_the_messages_are_those_of_the_server(tmp_path: Path, problems: Problems
 def test_versions_with_different_signatures_have_no_problem(tmp_path: Path, problems: Problems) -> None:
     onnx_models.write_version(onnx_models.identity(), tmp_path, "m", "version_policy { all {} }")
     onnx_models.write(onnx_models.add_sub(), tmp_path / "m" / "2" / "model.onnx")
-    with serving(tmp_path) as engine:
+    with running_engine(tmp_path) as engine:
         assert [entry.state for entry in engine.repository_index(False)] == [ModelState.READY, ModelState.READY]
     assert problems(tmp_path) == []
 

@@ -74,37 +74,33 @@ site.finish(10)
 """
 
 
-@pytest.mark.slow
-def test_the_engine_starts_before_what_is_in_front_of_it_is_imported() -> None:
-    code = "import sys, trident.app.sites.engine_start; print(*sys.modules)"
+def imported_by(code: str, *arguments: str) -> set[str]:
+    """The modules that a program has imported at its end."""
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60
     )
-    assert IN_FRONT & set(ended.stdout.split()) == set()
+    assert ended.returncode == 0, ended.stderr
+    return set(ended.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.slow
-def test_the_worker_imports_http2_on_use() -> None:
-    code = "import sys, trident.app.worker.worker, trident.app.sites.applications; print(*sys.modules)"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
-    )
-    assert FOR_GRPC & set(ended.stdout.split()) == set()
+@pytest.mark.parametrize(
+    ("modules", "later"),
+    [
+        ("trident.app.sites.engine_start", IN_FRONT),
+        ("trident.app.worker.worker, trident.app.sites.applications", FOR_GRPC),
+    ],
+    ids=["the engine starts before what is in front of it", "the worker imports HTTP/2 on use"],
+)
+def test_what_comes_later_is_not_imported(modules: str, later: set[str]) -> None:
+    assert later & imported_by(f"import sys, {modules}; print(*sys.modules)") == set()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grpc", ["true", "false"])
 def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path, grpc: str) -> None:
     (tmp_path / "simple").symlink_to(ROOT / "deploy" / "models" / "simple")
-    ended = subprocess.run(
-        [sys.executable, "-c", SERVE_ONE_MODEL, str(tmp_path), grpc],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-    )
-    assert ended.returncode == 0, ended.stderr
-    imported = set(ended.stdout.splitlines()[-1].split())
+    imported = imported_by(SERVE_ONE_MODEL, str(tmp_path), grpc)
     assert "trident.core.backends.onnxruntime.backend" in imported
     assert ("trident.core.grpc.application" in imported) == (grpc == "true")
     assert (ON_USE if grpc == "true" else ON_USE | FOR_GRPC) & imported == set()

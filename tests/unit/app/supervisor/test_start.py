@@ -22,18 +22,28 @@ def settings(*arguments: str, **environ: str) -> ServerSettings:
     return read_settings([*arguments], environ)
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 17])
-@pytest.mark.parametrize("cores", [0.5, 2, 64])
+@pytest.mark.parametrize("number", [0, 1, 17])
+@pytest.mark.parametrize("cores", [0.5, 64])
 def test_a_given_number_is_taken_whatever_the_cores(number: int, cores: float) -> None:
     assert choose_topology(settings(REPOSITORY, f"--http-workers={number}"), cores).http_workers == number
 
 
+BY_CORES = {0.5: 0, 1: 0, 2: 0, 3.9: 0, 4: 2, 5.5: 2, 6: 3, 8: 4, 9: 4, 64: 4}
+AUTO = {1: (1, 0), 1.5: (1, 0), 2: (1, 0), 4: (1, 2), 7: (1, 3), 8: (2, 5), 16: (4, 10), 64: (16, 40)}
+
+
 @pytest.mark.parametrize(
-    ("cores", "number"), [(0.5, 0), (1, 0), (2, 0), (3.9, 0), (4, 2), (5.5, 2), (6, 3), (8, 4), (9, 4), (64, 4)]
+    ("arguments", "cores", "gpus", "engines", "workers"),
+    [
+        *(((), cores, 0, 1, workers) for cores, workers in BY_CORES.items()),
+        *((("--engines=auto",), cores, 0, *numbers) for cores, numbers in AUTO.items()),
+        # Every GPU has an engine and a front end, on few cores, too.
+        *((("--engines=auto",), cores, 2, 2, 2) for cores in (1, 1.5, 4)),
+    ],
 )
-def test_the_cores_decide_by_default(cores: float, number: int) -> None:
-    choice = choose_topology(settings(REPOSITORY), cores)
-    assert choice.http_workers == number
+def test_cores_and_gpus_decide(arguments: tuple[str, ...], cores: float, gpus: int, engines: int, workers: int) -> None:
+    choice = choose_topology(settings(REPOSITORY, *arguments), cores, gpus)
+    assert (choice.engines, choice.http_workers) == (engines, workers)
     assert f"{cores:g} cores" in choice.reason
 
 
@@ -49,21 +59,6 @@ def test_a_multi_model_endpoint_has_one_process_unless_more_are_asked_for(cores:
     assert choice("--http-workers=2")[0::2] == (2, 1)
     assert choice("--engines=2").engines == 2
     assert choice("--engines=2").http_workers >= 2
-
-
-@pytest.mark.parametrize(
-    ("cores", "engines", "workers"),
-    [(1, 1, 0), (1.5, 1, 0), (2, 1, 0), (4, 1, 2), (7, 1, 3), (8, 2, 5), (16, 4, 10), (64, 16, 40)],
-)
-def test_engines_for_the_cores(cores: float, engines: int, workers: int) -> None:
-    choice = choose_topology(settings(REPOSITORY, "--engines=auto"), cores, 0)
-    assert (choice.engines, choice.http_workers) == (engines, workers)
-
-
-@pytest.mark.parametrize("cores", [1, 1.5, 4])
-def test_every_gpu_has_an_engine_and_a_front_end_on_few_cores_too(cores: float) -> None:
-    choice = choose_topology(settings(REPOSITORY, "--engines=auto"), cores, 2)
-    assert (choice.engines, choice.http_workers) == (2, 2)
 
 
 def test_auto_is_one_engine_where_several_make_no_sense() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from inspect import Signature, signature
 from pathlib import Path
 from typing import Any
@@ -16,15 +14,14 @@ import orjson
 
 from tests.project import pure_python_only
 from tests.unit import onnx_models
-from trident.core.engine.in_process import InferenceEngine, make_engine
+from tests.unit.onnx_serving import running_engine
+from trident.core.engine.in_process import InferenceEngine
 from trident.core.engine.protocol import Engine
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import IndexEntry, ModelState
 
-LIMIT_S = 60.0
 CONFIG = """
 max_batch_size: 8
 dynamic_batching {}
@@ -32,30 +29,12 @@ instance_group [ { kind: KIND_CPU count: 2 } ]
 """
 
 
-@contextmanager
-def serving(repository: Path, *more: Path, **options: object) -> Iterator[InferenceEngine]:
-    settings = EngineOptions(
-        repositories=(str(repository), *map(str, more)),
-        cpu_metrics=False,
-        gpu_metrics=False,
-        **options,  # type: ignore[arg-type]
-    )
-    engine = make_engine(settings)
-    engine.start()
-    try:
-        assert engine.wait_loaded(LIMIT_S)
-        yield engine
-    finally:
-        engine.begin_exit()
-        assert engine.finish(LIMIT_S)
-
-
 def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for repository in (first, second):
         onnx_models.write_version(onnx_models.add_sub(), repository, "simple", CONFIG)
     onnx_models.write_version(onnx_models.add_sub(), second, "other", CONFIG)
-    with serving(first, second) as engine:
+    with running_engine(first, second) as engine:
         assert engine.repository_index(ready_only=False) == [
             IndexEntry(name="other", version=1, state=ModelState.READY),
             IndexEntry(name="simple", state=ModelState.UNAVAILABLE, reason="model appears in two or more repositories"),
@@ -70,7 +49,7 @@ def test_a_request_leaves_no_cycle_behind(tmp_path: Path) -> None:
         "inputs": [{"name": f"INPUT{n}", "datatype": "INT32", "shape": [1, 16], "data": [1] * 16} for n in range(2)]
     }
     body = orjson.dumps(document)
-    with serving(tmp_path) as engine:
+    with running_engine(tmp_path) as engine:
         bridge = GeventBridge(gevent.get_hub())
         application = V2Application(engine, HttpOptions(), bridge)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,11 @@ from onnx.backend.test.case import node
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from werkzeug.test import Client
 
-from trident.core.engine.in_process import make_engine
+from tests.unit.onnx_serving import running_engine
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.inference.tensors import BY_ONNX_NAME, Array
-from trident.core.lifecycle.options import EngineOptions
 
 LIMIT_S = 300.0
 IR_VERSION = 10
@@ -100,17 +99,9 @@ def case_of(given: Any) -> Case | None:
 @contextmanager
 def serving(repository: Path) -> Iterator[Client]:
     """A client of the models in the repository, all of which must be loaded."""
-    engine = make_engine(EngineOptions(repositories=(str(repository),), cpu_metrics=False, gpu_metrics=False))
-    bridge = GeventBridge(gevent.get_hub())
-    engine.start()
-    try:
-        assert engine.wait_loaded(LIMIT_S)
+    with running_engine(repository, limit_s=LIMIT_S) as engine, closing(GeventBridge(gevent.get_hub())) as bridge:
         assert {entry.name: entry.reason for entry in engine.repository_index(False) if entry.reason} == {}
         yield Client(V2Application(engine, HttpOptions(), bridge))
-    finally:
-        engine.begin_exit()
-        assert engine.finish(LIMIT_S)
-        bridge.close()
 
 
 def difference(client: Client, case: Case, *, binary: bool) -> str:

@@ -89,11 +89,6 @@ def test_a_misspelled_setting_is_refused_before_anything_changes(name: str, text
     assert (levels, error.message) == (LogLevels(), text)
 
 
-@pytest.mark.parametrize("text", ["default", "ISO8601", "json"])
-def test_the_formats(text: str) -> None:
-    assert applied({"log_format": text}) == (LogLevels(format=text), None)
-
-
 def test_the_file_cannot_be_changed_and_then_nothing_is() -> None:
     levels, error = applied({"log_info": False, "log_file": "/tmp/other"})
     assert isinstance(error, Unsupported)
@@ -266,18 +261,8 @@ class BusyEngine(FakeEngine):
 
     def metrics(self) -> MetricsSnapshot:
         self.asked += 1
-        statistics = StatisticsSnapshot(
-            request_success=self.answered,
-            request_failures={FailureReason.BACKEND: self.failed},
-            inference_count=0,
-            execution_count=0,
-            request_ns=0,
-            queue_ns=0,
-            compute_input_ns=0,
-            compute_infer_ns=0,
-            compute_output_ns=0,
-            pending=3,
-        )
+        failures = {FailureReason.BACKEND: self.failed}
+        statistics = StatisticsSnapshot(request_success=self.answered, request_failures=failures, pending=3)
         return MetricsSnapshot(
             models=(ModelMetrics(model="m", version=1, statistics=statistics, load_duration_secs=0),),
             hardware=HardwareReading(

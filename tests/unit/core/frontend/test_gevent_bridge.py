@@ -18,7 +18,7 @@ from tests.unit.core.scheduling.scheduler_bench import benches, noted_threads, r
 from tests.unit.core.waiting.hub_thread import LIMIT_S, hub_test
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.waiting import until
-from trident.core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
+from trident.core.errors import DeadlineExceeded, RequestCancelled
 from trident.core.frontend.gevent_bridge import GeventBridge, HubResponses
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
@@ -213,14 +213,6 @@ class Counting:
 
 
 @on_a_hub
-def test_infer_returns_a_response_given_before_the_wait(bridge: GeventBridge) -> None:
-    for _ in range(10):
-        assert bridge.infer(FakeEngine().model("simple"), request("now")).id == "now"
-    gevent.sleep(0)
-    assert bridge.infer(FakeEngine().model("simple"), request("then")).id == "then"
-
-
-@on_a_hub
 def test_a_slow_request_is_submitted_on_another_thread(bridge: GeventBridge) -> None:
     threads: list[threading.Thread] = []
 
@@ -250,18 +242,6 @@ def test_a_slow_request_of_a_client_that_is_gone_is_not_submitted(bridge: Gevent
     assert isinstance(slow.get(timeout=LIMIT_S).error, RequestCancelled)
     gevent.joinall(busy, timeout=LIMIT_S)
     assert engine.calls == []
-
-
-@on_a_hub
-def test_several_responses_become_an_error(bridge: GeventBridge) -> None:
-    class Chatty(FakeEngine):
-        def submit(self, pending: PendingRequest) -> None:
-            for final in (False, False, True):
-                pending.on_response(InferenceResponse("simple", 1, [], final=final, error=BackendFailed("part")))
-
-    error = bridge.infer(Chatty().model("simple"), request()).error
-    assert error is not None
-    assert error.message == "expected a single response, got 3"
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,10 +57,19 @@ def test_counts_of_proc_are_read_as_by_its_documentation() -> None:
     assert cpu_ticks("cpu  1 2 4 8\n") == (7, 15)
 
 
-@pytest.mark.parametrize("text", ["", "MemTotal: 5 kB\n", "MemTotal:\nMemAvailable: 5 kB\n", "MemTotal: x kB\n"])
-def test_a_malformed_meminfo_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"meminfo|invalid literal"):
-        memory_bytes(text)
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        *(
+            (memory_bytes, text)
+            for text in ("", "MemTotal: 5 kB\n", "MemTotal:\nMemAvailable: 5 kB\n", "MemTotal: x kB\n")
+        ),
+        *((cpu_ticks, text) for text in ("", "cpu\n", "cpu0 1 2 3 4\n", "cpu 1 2 3 x\n", "intr 1 2 3 4\n")),
+    ],
+)
+def test_a_malformed_file_of_proc_is_refused(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(ValueError, match=r"meminfo|stat|invalid literal"):
+        read(text)
 
 
 @pytest.fixture
@@ -75,12 +85,6 @@ def meter(proc: Proc) -> CpuMeter:
 def utilization(reading: CpuReading | None) -> float:
     assert reading is not None
     return reading.utilization
-
-
-@pytest.mark.parametrize("text", ["", "cpu\n", "cpu0 1 2 3 4\n", "cpu 1 2 3 x\n", "intr 1 2 3 4\n"])
-def test_a_malformed_stat_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"stat|invalid literal"):
-        cpu_ticks(text)
 
 
 def test_utilization_is_measured_since_the_previous_reading(meter: CpuMeter, proc: Proc) -> None:
@@ -324,36 +328,17 @@ class CountingMeter(GpuMeter):
         self.closed_on.append(threading.current_thread().name)
 
 
-@pytest.fixture
-def closing() -> Iterator[Callable[[HardwareGauges], HardwareGauges]]:
-    """Closes the gauges that a test has started."""
-    gauges: list[HardwareGauges] = []
-
-    def close_later(made: HardwareGauges) -> HardwareGauges:
-        gauges.append(made)
-        return made
-
-    yield close_later
-    for made in gauges:
-        made.close()
-    assert [thread for thread in threading.enumerate() if thread.name == "hardware-gauges"] == []
-
-
-def test_the_thread_polls_until_it_is_closed(
-    meter: CpuMeter, proc: Proc, closing: Callable[[HardwareGauges], HardwareGauges]
-) -> None:
+def test_the_thread_polls_until_it_is_closed(meter: CpuMeter, proc: Proc) -> None:
     used = iter(range(1_000_000))
-    gauges = closing(HardwareGauges(interval_ms=2, cpu=meter, pinned=lambda: PinnedMemory(used=next(used))))
-    gauges.start()
-    proc.ticks(75, 0, 0, 25, 0, 0, 0, 0)
-    until(lambda: gauges.reading.cpu is not None and gauges.reading.cpu.utilization == 0.75)
-    seen = gauges.reading.pinned.used
-    until(lambda: gauges.reading.pinned.used > seen)
+    with closing(HardwareGauges(interval_ms=2, cpu=meter, pinned=lambda: PinnedMemory(used=next(used)))) as gauges:
+        gauges.start()
+        proc.ticks(75, 0, 0, 25, 0, 0, 0, 0)
+        until(lambda: gauges.reading.cpu is not None and gauges.reading.cpu.utilization == 0.75)
+        seen = gauges.reading.pinned.used
+        until(lambda: gauges.reading.pinned.used > seen)
 
 
-def test_gpus_are_opened_read_and_closed_on_the_thread(
-    closing: Callable[[HardwareGauges], HardwareGauges],
-) -> None:
+def test_gpus_are_opened_read_and_closed_on_the_thread() -> None:
     meter = CountingMeter()
     opened_on: list[str] = []
 
@@ -361,8 +346,8 @@ def test_gpus_are_opened_read_and_closed_on_the_thread(
         opened_on.append(threading.current_thread().name)
         return meter
 
-    gauges = closing(HardwareGauges(interval_ms=2, open_gpu=open_gpu))
-    gauges.start()
-    until(lambda: bool(gauges.reading.gpus) and (gauges.reading.gpus[0].energy or 0) > 2)
-    gauges.close()
+    with closing(HardwareGauges(interval_ms=2, open_gpu=open_gpu)) as gauges:
+        gauges.start()
+        until(lambda: bool(gauges.reading.gpus) and (gauges.reading.gpus[0].energy or 0) > 2)
     assert opened_on == meter.closed_on == ["hardware-gauges"]
+    assert [thread for thread in threading.enumerate() if thread.name == "hardware-gauges"] == []

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -93,22 +92,6 @@ def test_a_console_of_another_encoding_loses_no_event() -> None:
         log.info("Größe")
         assert raw.getvalue().endswith(b'"Gr\\xf6\\xdfe"\n')
         close_log()
-
-
-class Broken(io.StringIO):
-    def write(self, text: str) -> int:
-        raise BrokenPipeError(32, "Broken pipe")
-
-
-def test_lost_events_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
-    err = io.StringIO()
-    configure_logging(LogOptions(), out=Broken(), err=err)
-    log = logging.getLogger("trident.test")
-    for number in range(3):
-        log.info("event %d", number)
-    log.warning("still heard")
-    assert capsys.readouterr().err == "the log cannot be written: [Errno 32] Broken pipe; its events are lost\n"
-    assert err.getvalue().endswith('"still heard"\n')
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
@@ -318,41 +301,16 @@ def test_empty_and_hidden_lines_are_no_events(native_log: pytest.LogCaptureFixtu
     assert native_log.records == []
 
 
-class Output:
-    """What a writer writes; it waits while `may_write` is not set, and fails while `error` is."""
-
-    def __init__(self) -> None:
-        self.may_write = threading.Event()
-        self.may_write.set()
-        self.error: OSError | None = None
-        self.writes: list[bytes] = []
-        self.failures: list[str] = []
-        self.dropped: list[int] = []
-        self.writer = LineWriter(self._write, self.failures.append, self.dropped.append)
-
-    def _write(self, lines: bytes) -> None:
-        self.may_write.wait()
-        if self.error is not None:
-            raise self.error
-        self.writes.append(lines)
-
-
-@pytest.fixture
-def output() -> Iterator[Output]:
-    made = Output()
-    yield made
-    made.may_write.set()
-    assert made.writer.close(30)
-
-
-def test_lines_are_written_in_order_and_small_ones_together(output: Output) -> None:
+def test_lines_are_written_in_order_and_small_ones_together() -> None:
+    writes: list[bytes] = []
+    writer = LineWriter(writes.append, pytest.fail, pytest.fail)
     lines = [b"%d\n" % number for number in range(1000)]
     for line in lines:
-        output.writer.put(line)
-    output.writer.flush(30)
-    assert b"".join(output.writes) == b"".join(lines)
-    assert len(output.writes) < len(lines)
-    assert all(len(write) <= 4096 and write.endswith(b"\n") for write in output.writes)
+        writer.put(line)
+    assert writer.close(30)
+    assert b"".join(writes) == b"".join(lines)
+    assert len(writes) < len(lines)
+    assert all(len(write) <= 4096 and write.endswith(b"\n") for write in writes)
 
 
 def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:

@@ -14,9 +14,6 @@ from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
     BatchStatistics,
-    BucketCounters,
-    BucketStatistics,
-    BucketUse,
     FailureReason,
     StatisticsSnapshot,
 )
@@ -89,17 +86,6 @@ def test_cancelled_requests_are_counted_by_their_cause() -> None:
     statistics.record_failure(request(1, 0, 0), FailureReason.OTHER, 1, "no")
     counted = statistics.snapshot().request_cancellations
     assert counted == {CancelCause.CLIENT: 2, CancelCause.DEADLINE: 1, CancelCause.QUEUE_TIMEOUT: 0}
-
-
-def test_each_bucket_is_summed_by_itself_in_ascending_order() -> None:
-    counters = BucketCounters()
-    for use in (BucketUse(4, 8, 20, 12), BucketUse(1, 8, 8, 0), BucketUse(4, 8, 30, 2), BucketUse(4, 4, 16, 0)):
-        counters.count(use)
-    assert counters.snapshot() == (
-        BucketStatistics(batch_size=1, length=8, execution_count=1, element_count=8, padding_count=0),
-        BucketStatistics(batch_size=4, length=4, execution_count=1, element_count=16, padding_count=0),
-        BucketStatistics(batch_size=4, length=8, execution_count=2, element_count=50, padding_count=14),
-    )
 
 
 MS = 1_000_000

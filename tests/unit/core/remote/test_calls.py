@@ -7,7 +7,6 @@ import logging
 import math
 import queue
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -19,10 +18,11 @@ import pytest
 
 import trident.core
 from tests.unit import onnx_models
+from tests.unit.onnx_serving import running_engine
 from tests.unit.product_modules import product_modules
 from tests.waiting import until
 from trident.core.config.problem import InvalidModelConfig, Problem
-from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.engine.in_process import InferenceEngine
 from trident.core.engine.protocol import Engine
 from trident.core.errors import (
     ErrorCode,
@@ -32,7 +32,6 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BY_NAME, Datatype
-from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import IndexEntry
 from trident.core.observability.statistics import FailureReason
 from trident.core.remote.calls import (
@@ -115,6 +114,7 @@ def test_writing_refuses_types_that_cannot_be_sent(value: object) -> None:
 
 
 LIMIT_S = 60.0
+EXPLICIT = {"control_mode": "explicit", "load_models": ("*",)}
 # Requests are frames of their own; the engine sends the others with its state.
 NO_CALLS = {"model", "model_nowait", "is_live", "is_ready", "phase", "trace_gate", "trace_answered"}
 CONFIG = """
@@ -130,32 +130,13 @@ metric_tags { key: "team" value: "a" }
 """
 
 
-@contextmanager
-def engine_of(repository: Path) -> Iterator[InferenceEngine]:
-    engine = make_engine(
-        EngineOptions(
-            repositories=(str(repository),),
-            control_mode="explicit",
-            load_models=("*",),
-            gpu_metrics=False,
-        )
-    )
-    engine.start()
-    try:
-        assert engine.wait_loaded(LIMIT_S)
-        yield engine
-    finally:
-        engine.begin_exit()
-        assert engine.finish(LIMIT_S)
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
     """An engine with a model that has served one request."""
     repository = tmp_path_factory.mktemp("models")
     onnx_models.write_version(onnx_models.add_sub(), repository, "simple", CONFIG)
     (repository / "simple" / "labels.txt").write_text("\n".join(f"label {n}" for n in range(16)))
-    with engine_of(repository) as engine:
+    with running_engine(repository, **EXPLICIT) as engine:
         assert engine.is_ready(), engine.repository_index(False)
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
         array = np.ones((2, 16), np.int32)
@@ -225,7 +206,7 @@ def test_loads_and_unloads_get_the_arguments_of_the_caller(tmp_path: Path) -> No
     content = onnx_models.write(onnx_models.add_sub(width=4), bare / "model.onnx").read_bytes()
     repository = tmp_path / "models"
     repository.mkdir()
-    with engine_of(repository) as engine:
+    with running_engine(repository, **EXPLICIT) as engine:
         parameters = {"config": '{"max_batch_size": 4}', "file:1/model.onnx": content}
         assert ask(engine, "load_model", "given", parameters) is None
         assert ask(engine, "model_spec", "given", -1).max_batch_size == 4

@@ -94,22 +94,13 @@ def request_of(meta: object, tensors: tuple[bytes, ...] = (SMALL.tobytes(),), sh
 # --- refusals
 
 
-def unwelcome(content: bytes) -> Callable[[str], ByHand]:
-    """Send this before a greeting."""
+def sends(content: bytes, *, greeted: bool = False) -> Callable[[str], ByHand]:
+    """Send this, before or after a greeting."""
 
     def act(path: str) -> ByHand:
         hand = ByHand.at(path)
-        hand.send(content)
-        return hand
-
-    return act
-
-
-def welcome(content: bytes) -> Callable[[str], ByHand]:
-    """Send this after one."""
-
-    def act(path: str) -> ByHand:
-        hand = ByHand.at(path).greet()
+        if greeted:
+            hand.greet()
         hand.send(content)
         return hand
 
@@ -124,18 +115,18 @@ def greets_with_memory_that_can_shrink(path: str) -> ByHand:
 
 HOSTILE: dict[str, Callable[[str], ByHand]] = {
     "memory that can shrink": greets_with_memory_that_can_shrink,
-    "garbage": unwelcome(bytes(random.Random(1).randbytes(1000))),
-    "HTTP": unwelcome(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
-    "a huge size": unwelcome(HEADER.pack(LARGEST, HELLO, 0, 0, 0) + bytes(10_000)),
-    "an unknown type": unwelcome(frame(77, 1)),
-    "a type of the engine's": unwelcome(frame(STATE, 1, (b"{}",))),
-    "an odd length": unwelcome(HEADER.pack(17, HELLO, 0, 0, 0)),
-    "a request at first": unwelcome(request_of(META)),
-    "garbage after": welcome(bytes(random.Random(2).randbytes(1000))),
-    "an unknown type after": welcome(frame(78, 1)),
-    "a release of nothing": welcome(release_frame(RELEASE, [4096])),
-    "no JSON": welcome(frame(REQUEST, 1, (block_head(b"{]"),))),
-    "an unknown call": welcome(frame(CALL, 1, (b'["__init__",[]]',))),
+    "garbage": sends(bytes(random.Random(1).randbytes(1000))),
+    "HTTP": sends(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+    "a huge size": sends(HEADER.pack(LARGEST, HELLO, 0, 0, 0) + bytes(10_000)),
+    "an unknown type": sends(frame(77, 1)),
+    "a type of the engine's": sends(frame(STATE, 1, (b"{}",))),
+    "an odd length": sends(HEADER.pack(17, HELLO, 0, 0, 0)),
+    "a request at first": sends(request_of(META)),
+    "garbage after": sends(bytes(random.Random(2).randbytes(1000)), greeted=True),
+    "an unknown type after": sends(frame(78, 1), greeted=True),
+    "a release of nothing": sends(release_frame(RELEASE, [4096]), greeted=True),
+    "no JSON": sends(frame(REQUEST, 1, (block_head(b"{]"),)), greeted=True),
+    "an unknown call": sends(frame(CALL, 1, (b'["__init__",[]]',)), greeted=True),
 }
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import (
-    LIMIT_S,
     SMALL,
     Answer,
     Pooled,
@@ -25,12 +24,12 @@ from tests.unit.core.remote.remote_parts import (
     numbers,
     pooled,
 )
+from tests.unit.onnx_serving import running_engine
 from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, ModelSpec
-from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.errors import InvalidRequest, ModelNotFound
 from trident.core.inference.pending_request import CancelCause
-from trident.core.lifecycle.options import EngineOptions, EnginePlace
+from trident.core.lifecycle.options import EnginePlace
 from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
 from trident.core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
@@ -56,16 +55,7 @@ from trident.core.observability.statistics import (
 )
 from trident.core.observability.tracing.trace import Loss, TraceMetrics, TraceOptions
 from trident.core.remote.calls import EngineGone
-from trident.core.remote.pool import EnginePool, home_of, least_busy, merged, merged_index
-
-
-def test_the_less_busy_engine_is_chosen_and_equal_ones_take_turns() -> None:
-    for turn in range(4):
-        assert least_busy([3, 1], turn) == 1
-        assert least_busy([1, 3], turn) == 0
-    assert [least_busy([5, 5], turn) for turn in range(4)] == [0, 1, 0, 1]
-    assert Counter(least_busy([0] * 5, turn) for turn in range(20)) == dict.fromkeys(range(5), 4)
-    assert {least_busy([7], turn) for turn in range(3)} == {0}
+from trident.core.remote.pool import EnginePool, home_of, merged, merged_index
 
 
 def test_state_stays_with_its_engine() -> None:
@@ -236,22 +226,20 @@ def real(tmp_path: Path) -> Iterator[EnginePool]:
     for name in ("double", "other"):
         onnx_models.write_version(onnx_models.identity("FP32"), repository, name, "max_batch_size: 8")
     with ExitStack() as stack:
-        engines = [_real_engine(repository, EnginePlace(index, 2)) for index in range(2)]
-        for engine in engines:
-            stack.callback(engine.finish, LIMIT_S)
+        engines = [
+            stack.enter_context(
+                running_engine(
+                    repository,
+                    control_mode="explicit",
+                    load_models=("double",),
+                    place=EnginePlace(index, 2),
+                    tracing=TraceOptions(numbers=(1 + index, 2)),
+                )
+            )
+            for index in range(2)
+        ]
         front, _ = stack.enter_context(pooled(tmp_path, engines))
         yield front
-
-
-def _real_engine(repository: Path, place: EnginePlace) -> InferenceEngine:
-    tracing = TraceOptions(numbers=(1 + place.index, place.count))
-    options = EngineOptions(
-        repositories=(str(repository),), control_mode="explicit", load_models=("double",), place=place, tracing=tracing
-    )
-    engine = make_engine(options)
-    engine.start()
-    assert engine.wait_loaded(LIMIT_S)
-    return engine
 
 
 def infer(front: EnginePool, count: int, model: str = "double", version: int = -1) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.core.engine.test_in_process import CONFIG, serving
+from tests.unit.core.engine.test_in_process import CONFIG
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from tests.unit.onnx_serving import running_engine
 from trident.core.errors import ConfigInvalid, InvalidRequest, RepositoryUnavailable
 from trident.core.repository.cloud_sources import ObjectStoreSource
 from trident.core.repository.sources import (
@@ -90,7 +91,7 @@ def test_label_file_is_found_beside_bare_files(tmp_path: Path) -> None:
     (tmp_path / "bare" / "labels.txt").write_text("a\nb\n")
     output = 'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 16 label_filename: "labels.txt" }'
     (tmp_path / "bare" / "config.pbtxt").write_text(output + CONFIG)
-    with serving(tmp_path / "bare", any_layout=True) as engine:
+    with running_engine(tmp_path / "bare", any_layout=True) as engine:
         assert engine.phase().failures == {}
         assert engine.model_config("model").parse().output[0].label_filename == "labels.txt"
 
