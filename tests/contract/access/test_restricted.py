@@ -45,30 +45,25 @@ HTTP = {
     "trace": ["GET /v2/trace/setting", "POST /v2/trace/setting", "GET /v2/models/simple/trace/setting"],
     "logging": ["GET /v2/logging", "POST /v2/logging"],
 }
-GRPC: dict[str, list[tuple[str, Any]]] = {
-    "health": [("ServerLive", pb.ServerLiveRequest()), ("ModelReady", pb.ModelReadyRequest(name="simple"))],
-    "metadata": [
-        ("ServerMetadata", pb.ServerMetadataRequest()),
-        ("ModelMetadata", pb.ModelMetadataRequest(name="simple")),
-    ],
-    "inference": [("ModelInfer", pb.ModelInferRequest(model_name="simple"))],
-    "shared-memory": [
-        ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest()),
-        ("SystemSharedMemoryRegister", pb.SystemSharedMemoryRegisterRequest(name="r")),
-        ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest()),
-        ("CudaSharedMemoryStatus", pb.CudaSharedMemoryStatusRequest()),
-        ("CudaSharedMemoryRegister", pb.CudaSharedMemoryRegisterRequest(name="r")),
-        ("CudaSharedMemoryUnregister", pb.CudaSharedMemoryUnregisterRequest()),
-    ],
-    "model-config": [("ModelConfig", pb.ModelConfigRequest(name="simple"))],
-    "model-repository": [
-        ("RepositoryIndex", pb.RepositoryIndexRequest()),
-        ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="simple")),
-        ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="simple")),
-    ],
-    "statistics": [("ModelStatistics", pb.ModelStatisticsRequest())],
-    "trace": [("TraceSetting", pb.TraceSettingRequest())],
-    "logging": [("LogSettings", pb.LogSettingsRequest())],
+SIMPLE = {"name": "simple"}
+GRPC: dict[str, dict[str, dict[str, str]]] = {
+    "health": {"ServerLive": {}, "ModelReady": SIMPLE},
+    "metadata": {"ServerMetadata": {}, "ModelMetadata": SIMPLE},
+    "inference": {"ModelInfer": {"model_name": "simple"}},
+    "shared-memory": {
+        f"{kind}SharedMemory{action}": {"name": "r"} if action == "Register" else {}
+        for kind in ("System", "Cuda")
+        for action in ("Status", "Register", "Unregister")
+    },
+    "model-config": {"ModelConfig": SIMPLE},
+    "model-repository": {
+        "RepositoryIndex": {},
+        "RepositoryModelLoad": {"model_name": "simple"},
+        "RepositoryModelUnload": {"model_name": "simple"},
+    },
+    "statistics": {"ModelStatistics": {}},
+    "trace": {"TraceSetting": {}},
+    "logging": {"LogSettings": {}},
 }
 
 
@@ -112,8 +107,8 @@ def test_a_group_of_routes_opens_only_to_its_own_key(group: str, server: ServerP
 def test_a_group_of_calls_opens_only_to_its_own_key(group: str, server: ServerProcess) -> None:
     key = f"triton-grpc-protocol-{group}-key"
     with stub_of(server) as stub:
-        for name, message in GRPC[group]:
-            call = getattr(stub, name)
+        for name, fields in GRPC[group].items():
+            call, message = getattr(stub, name), getattr(pb, f"{name}Request")(**fields)
             for metadata in ((), ((key, "other"),), ((f"{group}-key", f"{group}-value"),)):
                 refusal = rpc_refusal(call, message, metadata=metadata)
                 assert refusal[:2] == ("UNAVAILABLE", f"This protocol is restricted, expecting header '{key}'"), name

@@ -160,13 +160,19 @@ class Client:
     ) -> tuple[int, bytes]:
         """Returns status and body. Raises OSError or HTTPException without an answer."""
         try:
-            self._connection.request(method, path, body=body, headers=headers or {})
-            response = self._connection.getresponse()
-            self.headers = response.headers
-            return response.status, response.read()
+            self.send(method, path, body, headers)
+            return self.answer()
         except BaseException:
             self._connection.close()
             raise
+
+    def send(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> None:
+        self._connection.request(method, path, body=body, headers=headers or {})
+
+    def answer(self) -> tuple[int, bytes]:
+        response = self._connection.getresponse()
+        self.headers = response.headers
+        return response.status, response.read()
 
 
 class Traffic:
@@ -252,18 +258,13 @@ def long_request(rounds: int = 500_000) -> bytes:
 FOR_EVER = 2_000_000_000
 
 
-def pending(server: RemoteServer, model: str) -> int:
+def pending(server: RemoteServer, model: str) -> float:
     """The number of queued requests."""
-    return _metric(server, f'nv_inference_pending_request_count{{model="{model}",version="1"}}')
+    return server.metric("nv_inference_pending_request_count", f'model="{model}"')
 
 
-def failures(server: RemoteServer, model: str, reason: str) -> int:
-    return _metric(server, f'nv_inference_request_failure{{model="{model}",reason="{reason}",version="1"}}')
-
-
-def _metric(server: RemoteServer, name: str) -> int:
-    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
-    return next((int(line.removeprefix(name)) for line in page.splitlines() if line.startswith(name)), -1)
+def failures(server: RemoteServer, model: str, reason: str) -> float:
+    return server.metric("nv_inference_request_failure", f'model="{model}"', f'reason="{reason}"')
 
 
 def private_directory(server: RemoteServer) -> Path:

@@ -5,11 +5,10 @@ Each front end is asked separately. The same must hold for a server in one proce
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.contract.lifecycle.changing_models import (
     ones_body,
     unload_and_wait,
 )
-from tests.contract.servers.ports import HOST
+from tests.contract.remote.remote_server import Client
 from tests.contract.servers.processes import front_ends_of, only, stopped
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
@@ -55,29 +54,6 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield running
 
 
-class Caller:
-    """A connection to one front end."""
-
-    def __init__(self, server: ServerProcess, front_end: int) -> None:
-        self._connection = http.client.HTTPConnection(HOST, server.http_port, timeout=30)
-        with only(server, front_end):
-            assert self.ask("GET", "/v2/health/live")[0] == 200
-
-    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        self.send(method, path, body)
-        return self.answer()
-
-    def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> None:
-        self._connection.request(method, path, body, headers)
-
-    def answer(self) -> tuple[int, bytes]:
-        response = self._connection.getresponse()
-        return response.status, response.read()
-
-    def close(self) -> None:
-        self._connection.close()
-
-
 def from_each(server: ServerProcess, call: Callable[[], Any]) -> list[Any]:
     """The results of a call for each front end. The call must make a new connection."""
     found = []
@@ -87,22 +63,24 @@ def from_each(server: ServerProcess, call: Callable[[], Any]) -> list[Any]:
     return found
 
 
+class Caller(Client):
+    """A connection to one front end."""
+
+    def __init__(self, server: ServerProcess, front_end: int) -> None:
+        super().__init__(server)
+        with only(server, front_end):
+            assert self.ask("GET", "/v2/health/live")[0] == 200
+
+
 # --- counts
 
 
-def metric(server: ServerProcess, name: str, *labels: str) -> float:
-    """The sum of a metric's series with these labels, from the page of any front end."""
-    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
-    found = [line for line in page.splitlines() if line.startswith(name) and all(label in line for label in labels)]
-    return sum(float(line.rpartition(" ")[2]) for line in found)
-
-
 def metadata_requests(server: ServerProcess) -> float:
-    return metric(server, "flask_http_request_duration_seconds_count", 'route="/v2"', 'status="200"')
+    return server.metric("flask_http_request_duration_seconds_count", 'route="/v2"', 'status="200"')
 
 
 def metadata_responses(server: ServerProcess) -> float:
-    return metric(server, "trident_http_responses_total", 'route="/v2"', 'status="200"')
+    return server.metric("trident_http_responses_total", 'route="/v2"', 'status="200"')
 
 
 def test_every_page_has_the_counts_of_all_front_ends(server: ServerProcess) -> None:
@@ -110,12 +88,12 @@ def test_every_page_has_the_counts_of_all_front_ends(server: ServerProcess) -> N
         (statistics,) = server.json("GET", "/v2/models/simple/stats")["model_stats"]
         return (
             metadata_requests(server),
-            metric(server, "flask_http_request_total", 'status="404"'),
+            server.metric("flask_http_request_total", 'status="404"'),
             metadata_responses(server),
-            metric(server, "trident_http_responses_total", 'route=""', 'status="404"'),
-            metric(server, "trident_http_responses_total", 'route="/v2/models/<model>/infer"', 'status="200"'),
-            metric(server, "nv_inference_request_success", 'model="simple"'),
-            metric(server, "nv_inference_count", 'model="simple"'),
+            server.metric("trident_http_responses_total", 'route=""', 'status="404"'),
+            server.metric("trident_http_responses_total", 'route="/v2/models/<model>/infer"', 'status="200"'),
+            server.metric("nv_inference_request_success", 'model="simple"'),
+            server.metric("nv_inference_count", 'model="simple"'),
             statistics["inference_count"],
         )
 
@@ -155,7 +133,7 @@ def test_counts_of_a_front_end_survive_its_death(server: ServerProcess) -> None:
 def test_change_by_one_front_end_is_known_to_all_at_once(server: ServerProcess) -> None:
     """Even a front end that was stopped meanwhile must not show the old state after the change was answered."""
     with ExitStack() as stack:
-        callers = [stack.enter_context(closing(Caller(server, each))) for each in front_ends_of(server)]
+        callers = [stack.enter_context(Caller(server, each)) for each in front_ends_of(server)]
         for number, front_end in enumerate(front_ends_of(server)):
             caller = callers[number]
 

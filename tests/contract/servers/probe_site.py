@@ -98,10 +98,6 @@ class Probe:
         yield b"begun"
         raise ValueError("the application failed half-way")
 
-    def on_split(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        start("200 OK", [("X-Bad", "a\r\nX-Evil: b")])
-        return [b""]
-
     def on_wait(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
         self._waiting += 1
         self._released.wait()

@@ -162,5 +162,11 @@ class ServerProcess:
         assert status == 200, answer
         return json.loads(answer) if answer else None
 
+    def metric(self, name: str, *labels: str) -> float:
+        """The sum of a metric's series with these labels, from the page of any front end."""
+        page = self.request("GET", "/metrics", port=self.metrics_port)[2].decode()
+        found = [line for line in page.splitlines() if line.startswith(name) and all(label in line for label in labels)]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
     def log_text(self) -> str:
         return quiet_text(self.log)

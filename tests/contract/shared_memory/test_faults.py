@@ -5,7 +5,6 @@ Source: docs/spec/shared-memory.md section 3 and "In Trident".
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import threading
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 from tritonclient.utils import InferenceServerException
 
-from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import open_files, workers_of
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
@@ -94,22 +92,6 @@ def test_memory_that_shrinks_and_grows_under_the_requests(server: ServerProcess)
         assert failures, "no request met the shrunken memory"
         assert all(f"of shared memory '{both.key}' cannot be " in text for text in failures), failures[0]
         speaks.client.infer("same", [given_], outputs=[wanted])
-
-
-def test_many_regions_of_one_object_take_one_descriptor(server: ServerProcess) -> None:
-    with shared_memory_object(64) as key:
-        before = open_files(server)
-        connection = http.client.HTTPConnection(HOST, server.http_port, timeout=30)
-        body = json.dumps({"key": key, "byte_size": 64})
-        for number in range(1000):
-            connection.request("POST", REGISTER.format(number), body)
-            response = connection.getresponse()
-            assert (response.status, response.read()) == (200, b"")
-        connection.close()
-        assert len(server.json("GET", "/v2/systemsharedmemory/status")) == 1000
-        assert open_files(server) <= before + 2
-        with speaker("grpc", server) as speaks:
-            assert len(speaks.names()) == 1000
 
 
 @bounded(200)

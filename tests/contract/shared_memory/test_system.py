@@ -5,7 +5,6 @@ Source: docs/spec/shared-memory.md sections 1 to 6 and 8.
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -173,7 +172,10 @@ def test_a_region_in_use_leaves_with_its_last_request(speaks: Speaker, server: S
             rounds = other.shared_input("ROUNDS", [1], "INT64", "r", 8)
             running = [pool.submit(other.client.infer, "waiting", [rounds]) for _ in range(2)]
             # The model has one instance: when a request waits for it, another one runs.
-            until(lambda: is_queued(server), "no request was queued")
+            until(
+                lambda: server.metric("nv_inference_pending_request_count", 'model="waiting"') == 1,
+                "no request was queued",
+            )
             speaks.client.unregister_system_shared_memory("r")
             assert speaks.names() == ["r"]
             assert "already in manager" in speaks.refusal(
@@ -181,8 +183,3 @@ def test_a_region_in_use_leaves_with_its_last_request(speaks: Speaker, server: S
             )
             assert [each.result().as_numpy("COUNT").tolist() for each in running] == 2 * [[ROUNDS]]
             assert speaks.names() == []
-
-
-def is_queued(server: ServerProcess) -> bool:
-    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
-    return re.search(r'^nv_inference_pending_request_count{model="waiting",.* 1$', page, re.MULTILINE) is not None

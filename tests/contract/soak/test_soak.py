@@ -12,7 +12,6 @@ IN * weight, IN * weight + 1, ..., `tokens` with one in each of n iterations. A 
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import os
@@ -75,9 +74,7 @@ def initialize(self, args):
         self.weight = np.int32(file.read())
 
 """
-_PYTHON = (
-    _WEIGHT
-    + """
+_PYTHON = """
 def execute(self, requests):
     responses = []
     for request in requests:
@@ -86,10 +83,7 @@ def execute(self, requests):
         responses.append(pb_utils.InferenceResponse(tensors))
     return responses
 """
-)
-_WORDS = (
-    _WEIGHT
-    + """
+_WORDS = """
 def execute(self, requests):
     for request in requests:
         sender = request.get_response_sender()
@@ -98,10 +92,7 @@ def execute(self, requests):
             sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", given * self.weight + np.int32(number))]))
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-)
-_TOKENS = (
-    _WEIGHT
-    + """
+_TOKENS = """
     self.sent = {}
 
 def execute(self, requests):
@@ -118,7 +109,6 @@ def execute(self, requests):
             del self.sent[key]
             request.get_response_sender().send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-)
 _MANY = """
 model_transaction_policy { decoupled: true }
 input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
@@ -146,10 +136,10 @@ def write_models(repository: Path) -> None:
     """All of them, with the weight 1."""
     write_version(_graph(1), repository, PLAIN, _BATCHED + _TENSORS + _GROUP)
     write_version(_graph(1), repository, CACHED, _BATCHED + _TENSORS + "response_cache { enable: true }")
-    write_model(repository, PYTHON, _PYTHON, "dynamic_batching {}" + _TENSORS + _GROUP)
-    write_model(repository, WORDS, _WORDS, _MANY + "instance_group { kind: KIND_CPU }", max_batch_size=0)
+    write_model(repository, PYTHON, _WEIGHT + _PYTHON, "dynamic_batching {}" + _TENSORS + _GROUP)
+    write_model(repository, WORDS, _WEIGHT + _WORDS, _MANY + "instance_group { kind: KIND_CPU }", max_batch_size=0)
     one = f"instance_group {{ kind: KIND_CPU {_TURNS} }}"
-    write_model(repository, TOKENS, _TOKENS, _MANY + _ITERATIVE + one, max_batch_size=4)
+    write_model(repository, TOKENS, _WEIGHT + _TOKENS, _MANY + _ITERATIVE + one, max_batch_size=4)
     write_version(_tally(1), repository, TALLY, _TALLY)
     for name in SLOW:
         write_weight(repository, name, 1)
@@ -165,16 +155,14 @@ def write_models(repository: Path) -> None:
 
 def write_weight(repository: Path, name: str, weight: int) -> None:
     """Give the model another weight, which counts from its next load on."""
-    version = repository / name / "1"
-    if name in (PLAIN, CACHED, TALLY):
-        aside = repository / f".{name}"
+    aside = repository / f".{name}"
+    if name in SLOW:
+        aside.write_text(str(weight))
+        aside.replace(repository / name / "1" / "weight")
+    else:
         graph = _tally(weight) if name == TALLY else _graph(weight)
         aside.write_bytes(graph.SerializeToString())
-        aside.replace(version / "model.onnx")
-    elif name in SLOW:
-        aside = repository / f".{name}"
-        aside.write_text(str(weight))
-        aside.replace(version / "weight")
+        aside.replace(repository / name / "1" / "model.onnx")
 
 
 def _graph(weight: int) -> onnx.ModelProto:
@@ -274,7 +262,6 @@ class SoakClient(threading.Thread):
         self._http = triton_http.InferenceServerClient(self._server.address)
         self._grpc = triton_grpc.InferenceServerClient(f"{HOST}:{self._server.grpc_port}")
         ask: dict[str, Callable[[str, str], Mapping[str, int]]] = {
-            CHAIN: self._ask_chain,
             TALLY: self._ask_sequence,
             WORDS: self._ask_many,
             TOKENS: self._ask_many,
@@ -299,11 +286,8 @@ class SoakClient(threading.Thread):
 
     def _ask(self, model: str, way: str) -> Mapping[str, int]:
         given = self._given(model)
-        return {model: weight_of(given, self._infer(model, way, given))}
-
-    def _ask_chain(self, model: str, way: str) -> Mapping[str, int]:
-        given = self._given(model)
-        return chain_weights(given, self._infer(model, way, given))
+        answer = self._infer(model, way, given)
+        return chain_weights(given, answer) if model == CHAIN else {model: weight_of(given, answer)}
 
     def _given(self, model: str) -> Array:
         """Few different ones for the cache."""
@@ -313,17 +297,13 @@ class SoakClient(threading.Thread):
         return self._numbers.integers(1, 100, (rows, WIDTH), np.int32)
 
     def _infer(self, model: str, way: str, given: Array, **options: Any) -> Answer:
-        if way == "HTTP, JSON":
-            return self._json(model, given)
         client, triton = (self._grpc, triton_grpc) if way == "gRPC" else (self._http, triton_http)
-        result = client.infer(model, _inputs(triton, given), **options)
         names = {CHAIN: ("FIRST", "SUM", "PRODUCT"), TALLY: ("TOTAL", "PRODUCT")}.get(model, ("SUM", "PRODUCT"))
+        if way == "HTTP, JSON":
+            options["outputs"] = [triton.InferRequestedOutput(name, binary_data=False) for name in names]
+        binary = {"binary_data": False} if way == "HTTP, JSON" else {}
+        result = client.infer(model, _inputs(triton, given, **binary), **options)
         return {name: result.as_numpy(name) for name in names}
-
-    def _json(self, model: str, given: Array) -> Answer:
-        entry = {"name": "IN", "datatype": "INT32", "shape": given.shape, "data": given.tolist()}
-        answer = self._server.json("POST", f"/v2/models/{model}/infer", {"inputs": [entry]})
-        return {each["name"]: np.array(each["data"], np.int32).reshape(each["shape"]) for each in answer["outputs"]}
 
     # --- a sequence
 
@@ -365,18 +345,10 @@ class SoakClient(threading.Thread):
 
     def _events(self, model: str, given: Array) -> list[Array]:
         body = json.dumps({"IN": int(given[0])}).encode()
-        connection = http.client.HTTPConnection(HOST, self._server.http_port, timeout=LIMIT_S)
-        try:
-            connection.request("POST", f"/v2/models/{model}/generate_stream", body)
-            response = connection.getresponse()
-            text = response.read().decode()
-        finally:
-            connection.close()
-        if response.status != 200:
-            raise WrongAnswer(text)
-        events = [json.loads(line.removeprefix("data:")) for line in text.split("\n") if line]
-        if any("OUT" not in event for event in events):
-            raise WrongAnswer(text)
+        status, _, answer = self._server.request("POST", f"/v2/models/{model}/generate_stream", body)
+        events = [json.loads(line.removeprefix(b"data:")) for line in answer.split(b"\n") if line]
+        if status != 200 or any("OUT" not in event for event in events):
+            raise WrongAnswer(answer.decode())
         return [np.array([event["OUT"]], np.int32) for event in events]
 
     def _stream(self, model: str, given: Array) -> Iterator[Array]:
@@ -400,10 +372,8 @@ class SoakClient(threading.Thread):
                 client.stop_stream(cancel_requests=True)
 
 
-def _inputs(triton: Any, given: Array) -> list[Any]:
-    tensor = triton.InferInput("IN", list(given.shape), "INT32")
-    tensor.set_data_from_numpy(given)
-    return [tensor]
+def _inputs(triton: Any, given: Array, **options: bool) -> list[Any]:
+    return [triton.InferInput("IN", list(given.shape), "INT32").set_data_from_numpy(given, **options)]
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
-"""Metrics on stdout: one of several processes writes them, also in the platforms' containers."""
+"""Metrics on stdout: one of several processes writes them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.servers.server import ServerProcess
-from tests.contract.vertex.vertex_container import PREDICT, VertexContainer
 from tests.project import ROOT
 from tests.unit.core.observability.embedded_metric_format import check_document
 from tests.waiting import until
@@ -78,24 +76,3 @@ def test_embedded_metrics_of_each_interval(http_workers: str, tmp_path: Path) ->
 
 def of_model(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in found if each.get("model") == "digits"]
-
-
-def answered(found: list[dict[str, Any]]) -> int:
-    """The answered requests of the model in structured entries."""
-    labelled = [each for each in found if each["logging.googleapis.com/labels"].get("model") == "digits"]
-    return total([each["metrics"] for each in labelled], "request_success")
-
-
-def wait_for(condition: Callable[[], object], log: Path) -> None:
-    until(condition, log.read_text)
-
-
-def test_a_vertex_container_writes_structured_entries(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    variables = {"TRIDENT_METRICS_LOG": "gcp", "TRIDENT_METRICS_LOG_INTERVAL_SECS": "1"}
-    with VertexContainer(tmp_path, repository(tmp_path), **variables) as container:
-        assert container.ask("POST", PREDICT, REQUEST).status == 200
-        wait_for(lambda: answered(entries(log)) == 1, log)
-    assert answered(entries(log)) == 1
-    assert {each["severity"] for each in entries(log)} == {"INFO"}
-    assert {each["scope"] for each in entries(log)} == {"server", "model"}

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tritonclient.http
 
-from tests.contract.remote.remote_server import readiness
+from tests.contract.remote.remote_server import readiness, undisturbed
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import PATH, good_body, link_models
-from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.waiting import until
 
@@ -74,19 +70,6 @@ def test_broken_model_ends_the_start_and_is_named(tmp_path: Path) -> None:
     assert "failed to load 'badcfg' version 1: Invalid argument: unexpected inference input 'WRONG'" in log
     assert '] "error: creating server: Internal - failed to load all models (badcfg: ' in log.splitlines()[-1]
     assert "Traceback" not in log
-
-
-def test_folder_without_a_model_is_warned_of(tmp_path: Path) -> None:
-    """The server starts without models, as Triton does. The log names the option for a single model."""
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "model.onnx").write_bytes(
-        (ROOT / "deploy" / "models" / "simple" / "1" / "model.onnx").read_bytes()
-    )
-    with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0") as server:
-        until(lambda: "--single-model=NAME" in server.log_text(), "no hint is logged")
-    one = ("--single-model=adder", "--shutdown-grace-secs=0")
-    with ServerProcess(tmp_path / "models", tmp_path / "log", *one) as server:
-        assert server.request("GET", "/v2/models/adder/ready")[0] == 200
 
 
 def test_other_models_serve_without_exit_on_error(tmp_path: Path) -> None:
@@ -163,36 +146,10 @@ def test_sigterm_fails_readiness_at_once_and_serves_through_the_grace(tmp_path: 
     """systemd and dumb-init send the signal to every process at once, others to the main process."""
     repository = link_models(tmp_path / "m", "simple")
     with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=3") as server:
-        client = tritonclient.http.InferenceServerClient(server.address, concurrency=4)
-        stop = threading.Event()
-        failures: list[Exception] = []
-        served = [0]
-
-        def load() -> None:
-            inputs = [tritonclient.http.InferInput(f"INPUT{n}", [1, 16], "INT32") for n in range(2)]
-            for each in inputs:
-                each.set_data_from_numpy(np.ones((1, 16), np.int32))
-            while not stop.is_set():
-                try:
-                    client.infer("simple", inputs)
-                    served[0] += 1
-                except Exception as error:
-                    failures.append(error)
-                    return
-
-        thread = threading.Thread(target=load)
-        thread.start()
-        try:
-            until(lambda: served[0] > 10, "no load")
+        with undisturbed(server):
             for process in session_members(server.process.pid) if to_all else [server.process.pid]:
                 os.kill(process, signal.SIGTERM)
             # Of one request: another front end may learn of the signal a moment later.
             body = until(lambda: unready_body(server), "still ready")
             assert json.loads(body) == {"error": "Server exiting"}
-            before = served[0]
-            until(lambda: served[0] > before + 10, "no service in the grace")
-        finally:
-            stop.set()
-            thread.join()
-        assert failures == []
         assert server.process.wait(LIMIT_S) == 0

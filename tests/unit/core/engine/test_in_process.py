@@ -5,18 +5,13 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from inspect import Signature, signature
 from pathlib import Path
-from typing import Any
 
 import gevent
 import orjson
 
-from tests.project import pure_python_only
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import running_engine
-from trident.core.engine.in_process import InferenceEngine
-from trident.core.engine.protocol import Engine
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
@@ -94,14 +89,3 @@ def test_a_front_end_imports_no_backend() -> None:
     code = f"import sys; {FRONT_END}; print(*[name for name in {ENGINE_ONLY!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert found.stdout.split() == []
-
-
-@pure_python_only
-def test_the_engine_has_every_method_of_the_protocol() -> None:
-    asked = {name: _shape(method) for name, method in vars(Engine).items() if not name.startswith("_")}
-    assert "model" in asked
-    assert {name: _shape(getattr(InferenceEngine, name)) for name in asked} == asked
-
-
-def _shape(method: Any) -> Signature:
-    return signature(method.fget if isinstance(method, property) else method)

@@ -22,19 +22,27 @@ LEVELS = LogLevels(verbose=0)
 
 
 class Models(ServedEngine):
-    """An engine that knows which models it has loaded, with which parameters."""
+    """An engine that has the models of the start, and those that it has loaded since."""
 
-    def __init__(self) -> None:
+    def __init__(self, *names: str) -> None:
         super().__init__()
-        self.versions = {"simple": (1,)}
+        self.versions = dict.fromkeys(names, (1,))
 
     def load_model(self, name: str, parameters: dict[str, Any]) -> None:
         super().load_model(name, parameters)
-        self.versions[name] = (1,)
+        self._have({**self.versions, name: (1,)})
+
+    def load_directory(self, name: str, directory: str) -> None:
+        super().load_directory(name, directory)
+        self._have({**self.versions, name: (1,)})
 
     def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
         super().unload_model(name, unload_dependents)
-        self.versions.pop(name, None)
+        self._have({each: numbers for each, numbers in self.versions.items() if each != name})
+
+    def _have(self, versions: dict[str, tuple[int, ...]]) -> None:
+        self.versions = versions
+        self.generation += 1
 
     def register_system_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
         if self.refusal is not None:
@@ -47,7 +55,7 @@ class Models(ServedEngine):
 
 @pytest.fixture
 def engines() -> list[Models]:
-    return [Models(), Models()]
+    return [Models("simple"), Models("simple")]
 
 
 @pytest.fixture
@@ -145,7 +153,7 @@ def test_a_restarted_engine_gets_what_it_missed_once(pool: Pooled, tmp_path: Pat
     front.unregister_regions(RegionKind.SYSTEM, "a")
     front.change_trace("", {"trace_rate": 5})
     front.change_trace("", {"trace_count": 7})
-    engine = Models()
+    engine = Models("simple")
     restoration = Restoration(engine, ControlLog(tmp_path / "changes"))
     assert restoration.is_needed
     restoration.repeat(of_models=False)
@@ -170,40 +178,22 @@ def test_a_change_that_cannot_be_repeated_is_logged(
     assert "'m' could not be restored: the file is gone" in caplog.text
 
 
-class PlacedModels(ServedEngine):
-    """An engine that has the models which it has loaded."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.versions = {}
-
-    def load_directory(self, name: str, directory: str) -> None:
-        super().load_directory(name, directory)
-        self.versions[name] = (1,)
-        self.generation += 1
-
-    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
-        super().unload_model(name, unload_dependents)
-        self.versions.pop(name, None)
-        self.generation += 1
+@pytest.fixture
+def placed_engines() -> list[Models]:
+    return [Models(), Models()]
 
 
 @pytest.fixture
-def placed_engines() -> list[PlacedModels]:
-    return [PlacedModels(), PlacedModels()]
-
-
-@pytest.fixture
-def placed_pool(placed_engines: list[PlacedModels], tmp_path: Path) -> Iterator[Pooled]:
+def placed_pool(placed_engines: list[Models], tmp_path: Path) -> Iterator[Pooled]:
     with pooled(tmp_path, placed_engines, by_model=True) as found:
         yield found
 
 
-def names(placed_engines: list[PlacedModels]) -> list[list[str]]:
+def names(placed_engines: list[Models]) -> list[list[str]]:
     return [sorted(engine.versions) for engine in placed_engines]
 
 
-def test_a_model_goes_to_the_engine_with_the_fewest(placed_pool: Pooled, placed_engines: list[PlacedModels]) -> None:
+def test_a_model_goes_to_the_engine_with_the_fewest(placed_pool: Pooled, placed_engines: list[Models]) -> None:
     for name in "abc":
         placed_pool[0].load_directory(name, f"/{name}")
     assert names(placed_engines) == [["a", "c"], ["b"]]
@@ -215,7 +205,7 @@ def test_a_model_goes_to_the_engine_with_the_fewest(placed_pool: Pooled, placed_
     assert names(placed_engines) == [["d"], ["b"]]
 
 
-def test_a_load_that_fails_leaves_nothing(placed_pool: Pooled, placed_engines: list[PlacedModels]) -> None:
+def test_a_load_that_fails_leaves_nothing(placed_pool: Pooled, placed_engines: list[Models]) -> None:
     for engine in placed_engines:
         engine.refusal = ModelLoadFailed("the weights are broken")
     with pytest.raises(ModelLoadFailed, match="the weights are broken"):

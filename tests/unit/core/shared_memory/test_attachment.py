@@ -81,17 +81,6 @@ def test_large_tensors_are_used_where_they_lie(key: str, map_from: int, seen: by
     assert path_of(key).read_bytes()[19:25] == bytes((0, 9, 9, 9, 9, 0))
 
 
-def test_what_was_looked_at_is_what_the_model_gets(key: str) -> None:
-    regions = Regions(1)
-    regions.register_system("r", key, 0, SIZE)
-    given = RegionInput("IN", "UINT8", (4,), RegionReference("r", 3, 4))
-    attached(regions, RegionRequest.of(InferenceRequest("m", [given]), {}))
-    given.defer(lambda tensor: np.frombuffer(tensor.data, np.uint8))  # type: ignore[arg-type]
-    assert bytes(given.data) == bytes((3, 4, 5, 6))  # as the key of the response cache looks at it
-    path_of(key).write_bytes(bytes(SIZE))
-    assert given.array.tolist() == [3, 4, 5, 6]
-
-
 @pytest.mark.parametrize("was_looked_at", [False, True])
 def test_an_input_is_copied_from_the_region_unless_it_was_looked_at(
     regions: Regions, key: str, was_looked_at: bool
