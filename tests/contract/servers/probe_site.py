@@ -140,22 +140,15 @@ class ProbeSite:
     http2_ports: Mapping[int, Any] = {}
     tls: Mapping[int, Any] = {}
 
-    def __init__(self, ports: list[int], failure: str | None, drains: bool) -> None:
+    def __init__(self, ports: list[int], drains: bool) -> None:
         self.probe = Probe()
         self.probe.site = self
         self.applications: dict[int, Any] = {ports[0]: self.probe}
         self.applications.update(dict.fromkeys(ports[1:], _second))
         self.failure: str | None = None
-        self._failure = failure
         self._drains = drains
 
-    def start(self) -> None:
-        import threading
-
-        def load() -> None:
-            self.failure = self._failure
-
-        threading.Thread(target=load).start()
+    def start(self) -> None: ...
 
     def release_memory(self) -> None: ...
 
@@ -181,7 +174,6 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, stream=open(os.dup(2), "w"))  # noqa: SIM115
     parser = argparse.ArgumentParser()
     parser.add_argument("ports", type=int, nargs="+")
-    parser.add_argument("--failure")
     parser.add_argument("--undrained", action="store_true")
     parser.add_argument("--last", action="store_true", help="the second port closes last")
     parser.add_argument("--settings", type=json.loads, default={})
@@ -189,7 +181,7 @@ def main() -> int:
     return serve(
         ServerConfiguration(
             addresses=tuple(Bind("127.0.0.1", port) for port in options.ports),
-            make_site=lambda begun: ProbeSite(options.ports, options.failure, not options.undrained),
+            make_site=lambda begun: ProbeSite(options.ports, not options.undrained),
             last_ports=frozenset(options.ports[1:2] if options.last else ()),
             **options.settings,
         )

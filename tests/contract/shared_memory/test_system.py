@@ -98,33 +98,6 @@ def test_one_region_gives_the_input_and_takes_the_output(
         assert both.array(np.uint8, [size]).tobytes() == both.array(np.uint8, [size], 1 << 23).tobytes()
 
 
-def test_the_status_shows_what_was_registered(speaks: Speaker) -> None:
-    client = speaks.client
-    with memory(2 * PAGE) as object_:
-        client.register_system_shared_memory("b", object_.key, PAGE, offset=PAGE)
-        client.register_system_shared_memory("a", object_.key, 2 * PAGE)  # several regions in one object
-        assert speaks.names() == ["a", "b"]
-        one = client.get_system_shared_memory_status("b")
-        shown = one[0] if speaks.protocol == "http" else one.regions["b"]
-        expected = {"name": "b", "key": object_.key, "offset": PAGE, "byte_size": PAGE}
-        assert expected == (shown if speaks.protocol == "http" else {key: getattr(shown, key) for key in expected})
-        assert "shared memory region 'a' already in manager" in speaks.refusal(
-            client.register_system_shared_memory, "a", object_.key, PAGE
-        )
-        text = speaks.refusal(client.get_cuda_shared_memory_status, "a")
-        assert "The region named 'a' is registered as system shared memory, not CUDA shared memory" in text
-        client.unregister_cuda_shared_memory("a")
-        client.unregister_cuda_shared_memory()
-        client.unregister_system_shared_memory("unknown")
-        assert speaks.names() == ["a", "b"]
-        client.unregister_system_shared_memory("a")
-        assert speaks.names() == ["b"]
-        text = speaks.refusal(client.get_system_shared_memory_status, "a")
-        assert "Unable to find system shared memory region: 'a'" in text
-        text = speaks.refusal(client.infer, "simple", simple_inputs(speaks, "a"))
-        assert "Unable to find shared memory region: 'a'" in text
-
-
 def test_a_region_is_refused_with_the_reason(speaks: Speaker) -> None:
     client = speaks.client
     text = "Unable to open shared memory region: '/../../etc/passwd'"

@@ -188,13 +188,9 @@ def test_offset_of_finds_buffers_in_the_block(memory: SharedMemory) -> None:
         (whole, 0),
         (whole[-1:], SIZE - 1),
         (memory.view(PAGE, 64).view(np.float32).reshape(2, 8), PAGE),
-        (memory.view(PAGE, 64).view(np.float16)[5:], PAGE + 10),
-        (memory.view(PAGE, 64).view(np.bool_), PAGE),
         (memory.borrow(PAGE, 64, lambda: None)[8:], PAGE + 8),
-        (memoryview(whole)[PAGE + 1 :], PAGE + 1),
         (memoryview(whole)[PAGE + 1 :].toreadonly(), PAGE + 1),
         (memory.view(PAGE, 64).view(np.int32).data, PAGE),
-        (read_only, PAGE),
         (read_only.view(np.int32).reshape(4, 4), PAGE),
     ):
         assert memory.offset_of(buffer) == offset
@@ -207,20 +203,14 @@ def test_offset_of_is_none_for_all_other_buffers(memory: SharedMemory) -> None:
     read_only = matrix.view()
     read_only.flags.writeable = False
     for buffer in (
-        b"",
         b"bytes",
-        bytearray(b"bytes"),
         bytearray(),
-        memoryview(b"bytes"),
         memoryview(before_and_behind),
-        np.zeros(4, np.float32),
         np.array([b"a", b"b"], np.object_),
         another.view(0, SIZE),
         memory.view(PAGE, 0),
         matrix.T,
-        matrix[:, :2],
         read_only.T,
-        memoryview(memory.view(0, 64))[::2],
         memoryview(memory.view(0, 64))[::2].toreadonly(),
         np.broadcast_to(memory.view(0, 1), (4,)),
     ):

@@ -39,12 +39,7 @@ def statistics() -> ModelStatistics:
 def test_a_snapshot_has_all_counts_and_durations(statistics: ModelStatistics) -> None:
     assert statistics.snapshot(pending=7) == StatisticsSnapshot(
         request_success=3,
-        request_failures={
-            FailureReason.REJECTED: 1,
-            FailureReason.CANCELED: 0,
-            FailureReason.BACKEND: 1,
-            FailureReason.OTHER: 0,
-        },
+        request_failures={**dict.fromkeys(FailureReason, 0), FailureReason.REJECTED: 1, FailureReason.BACKEND: 1},
         inference_count=4,
         execution_count=2,
         request_ns=160 + 140 + 106,
@@ -57,13 +52,15 @@ def test_a_snapshot_has_all_counts_and_durations(statistics: ModelStatistics) ->
         last_inference_ms=1_700_000_000_123,  # the second execution's clock stands before it: it never moves back
         batch_closes={**dict.fromkeys(CloseReason, 0), CloseReason.IDLE: 1, CloseReason.DELAY: 1},
         request_cancellations={**dict.fromkeys(CancelCause, 0), CancelCause.QUEUE_TIMEOUT: 1},
-        batches=(
+        batches=tuple(
             BatchStatistics(
-                batch_size=2, execution_count=1, compute_input_ns=1, compute_infer_ns=2, compute_output_ns=3
-            ),
-            BatchStatistics(
-                batch_size=3, execution_count=1, compute_input_ns=10, compute_infer_ns=40, compute_output_ns=20
-            ),
+                batch_size=size,
+                execution_count=1,
+                compute_input_ns=given,
+                compute_infer_ns=infer,
+                compute_output_ns=output,
+            )
+            for size, given, infer, output in ((2, 1, 2, 3), (3, 10, 40, 20))
         ),
     )
 

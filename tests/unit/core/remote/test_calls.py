@@ -9,7 +9,6 @@ import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -199,22 +198,6 @@ def test_the_metrics_arrive_complete(engine: InferenceEngine) -> None:
     assert model.statistics.inference_count == 2
     assert set(model.statistics.request_failures) == set(FailureReason)
     assert found.hardware.cpu is not None
-
-
-def test_loads_and_unloads_get_the_arguments_of_the_caller(tmp_path: Path) -> None:
-    bare = tmp_path / "elsewhere" / "bare"
-    content = onnx_models.write(onnx_models.add_sub(width=4), bare / "model.onnx").read_bytes()
-    repository = tmp_path / "models"
-    repository.mkdir()
-    with running_engine(repository, **EXPLICIT) as engine:
-        parameters = {"config": '{"max_batch_size": 4}', "file:1/model.onnx": content}
-        assert ask(engine, "load_model", "given", parameters) is None
-        assert ask(engine, "model_spec", "given", -1).max_batch_size == 4
-        assert ask(engine, "load_directory", "shared", str(bare)) is None
-        assert ask(engine, "is_model_ready", "shared", 1) is True
-        assert ask(engine, "unload_model", "given", False, True) is None
-        with pytest.raises(ServerError, match="given"):
-            ask(engine, "model_spec", "given", -1)
 
 
 def test_any_text_and_large_files_arrive_unchanged() -> None:
