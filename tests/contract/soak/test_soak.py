@@ -197,14 +197,6 @@ class WrongAnswer(Exception):
     """An answer that no weight explains, or one with a weight that was not served at that time."""
 
 
-class Weights:
-    """The weights that the models may answer with now: `least` was loaded, `most` is being loaded or was."""
-
-    def __init__(self) -> None:
-        self.least = dict.fromkeys(WEIGHTED, 1)
-        self.most = dict.fromkeys(WEIGHTED, 1)
-
-
 def weight_of(given: Array, answer: Answer) -> int:
     """The weight with which a model made the whole of `answer`."""
     weight = int(answer["SUM"].flat[0]) - int(given.flat[0])
@@ -247,13 +239,12 @@ class SoakClient(threading.Thread):
     `asked` counts by model and way, and sequences that a reload has ended.
     """
 
-    def __init__(self, server: ServerProcess, weights: Weights, ending: threading.Event, seed: int) -> None:
+    def __init__(self, soak: Soak, seed: int) -> None:
         super().__init__(name=f"soak-{seed}")
         self.asked: Counter[str] = Counter()
         self.failure = ""
-        self._server = server
-        self._weights = weights
-        self._ending = ending
+        self._soak = soak
+        self._server = soak.server
         self._random = random.Random(seed)
         self._numbers = np.random.default_rng(seed)
         self._seed = seed
@@ -267,17 +258,17 @@ class SoakClient(threading.Thread):
             TOKENS: self._ask_many,
         }
         try:
-            while not self._ending.is_set():
+            while not self._soak.ending.is_set():
                 model = self._random.choice(list(WAYS))
                 way = self._random.choice(WAYS[model])
-                least = dict(self._weights.least)
+                least = dict(self._soak.least)
                 for name, weight in ask.get(model, self._ask)(model, way).items():
-                    if not least[name] <= weight <= self._weights.most[name]:
+                    if not least[name] <= weight <= self._soak.most[name]:
                         raise WrongAnswer(f"weight {weight} of {name}, where {least[name]} was loaded before")
                 self.asked[f"{model} by {way}"] += 1
         except Exception as error:
             self.failure = f"{model} by {way}: {type(error).__name__}: {error}"
-            self._ending.set()
+            self._soak.ending.set()
         finally:
             self._http.close()
             self._grpc.close()
@@ -318,7 +309,7 @@ class SoakClient(threading.Thread):
             try:
                 answer = self._infer(model, way, given, sequence_id=self._seed + 1, **marks)
             except InferenceServerException as error:
-                was_reloaded = any(weight < self._weights.most[model] for weight in weights)
+                was_reloaded = any(weight < self._soak.most[model] for weight in weights)
                 if _START_MISSING in str(error) and was_reloaded:
                     self.asked[f"{model} ended by a reload"] += 1
                     break
@@ -413,21 +404,24 @@ class Reloader(threading.Thread):
         return len(self.reloads) == len(self._names)
 
     def _reload(self, name: str) -> None:
-        server, weights = self._soak.server, self._soak.weights
+        soak = self._soak
         if name in WEIGHTED:
-            weights.most[name] += 1
-            write_weight(server.repository, name, weights.most[name])
-        assert load(server, name) == (200, "")
+            soak.most[name] += 1
+            write_weight(soak.server.repository, name, soak.most[name])
+        assert load(soak.server, name) == (200, "")
         if name in WEIGHTED:
-            weights.least[name] = weights.most[name]
+            soak.least[name] = soak.most[name]
 
 
 class Soak:
+    """Models may answer with the weights from `least`, which was loaded, to `most`, which is being loaded or was."""
+
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
-        self.weights = Weights()
+        self.least = dict.fromkeys(WEIGHTED, 1)
+        self.most = dict.fromkeys(WEIGHTED, 1)
         self.ending = threading.Event()
-        self.clients = [SoakClient(server, self.weights, self.ending, seed) for seed in range(CLIENTS)]
+        self.clients = [SoakClient(self, seed) for seed in range(CLIENTS)]
         self.reloaders = [Reloader(self, QUICK), Reloader(self, SLOW)]
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 from collections.abc import Callable
@@ -55,54 +54,8 @@ def test_give_way_lets_greenlets_and_ready_sockets_run(bridge: GeventBridge) -> 
     assert order[2] == "work"
 
 
-class ThreadedEngine(FakeEngine):
-    """Answers the queued requests on `count` native threads."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.taken = 0
-        self._queue: queue.SimpleQueue[PendingRequest | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._serve) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
-
-    def submit(self, pending: PendingRequest) -> None:
-        self.taken += 1
-        self._queue.put(pending)
-
-    def _serve(self) -> None:
-        while (pending := self._queue.get()) is not None:
-            pending.on_response(empty_response(pending.request))
-
-    def close(self) -> None:
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join(LIMIT_S)
-
-
 def request(name: str = "simple") -> InferenceRequest:
     return InferenceRequest(name, [], id=name)
-
-
-def test_no_wake_up_is_lost_among_threads() -> None:
-    engine = ThreadedEngine(4)
-
-    def one_connection(bridge: GeventBridge, number: int) -> int:
-        return sum(
-            bridge.infer(engine.model("simple"), request(f"{number}-{n}"), lambda: False).id == f"{number}-{n}"
-            for n in range(200)
-        )
-
-    def test(bridge: GeventBridge) -> None:
-        connections = [gevent.spawn(one_connection, bridge, number) for number in range(32)]
-        gevent.joinall(connections, timeout=LIMIT_S)
-        assert [connection.value for connection in connections] == [200] * 32
-
-    try:
-        on_a_hub(test)()
-    finally:
-        engine.close()
 
 
 @pytest.mark.parametrize(
