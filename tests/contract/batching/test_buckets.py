@@ -5,14 +5,12 @@ Source: docs/ragged-batching.md.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 
 from tests.contract.grpc.grpc_requests import Responses, client_of, tensor
 from tests.contract.servers.server import ServerProcess
@@ -123,15 +121,6 @@ def test_a_batch_of_three_is_padded_to_four_over_grpc_and_counted(server: Server
     labels = '{batch_size="4",length="8",model="streamed",version="1"}'
     for name, value in (("executions", 1), ("elements", 18), ("padding_elements", 14)):
         assert f"trident_bucket_{name}_total{labels} {value}" in lines
-
-
-def test_a_request_longer_than_every_bucket_is_refused(server: ServerProcess) -> None:
-    text = "input 'INPUT0' has the length 9, but model 'posted' pads to 8 at most"
-    body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 9], "data": [1] * 9}]}
-    status, _, answer = server.request("POST", "/v2/models/posted/infer", json.dumps(body).encode())
-    assert (status, text in json.loads(answer)["error"]) == (400, True)
-    with client_of(server) as client, pytest.raises(triton.InferenceServerException, match=text):
-        client.infer("posted", [tensor("INPUT0", of_length(9), "FP32")])
 
 
 def test_a_bucket_that_cannot_run_keeps_the_model_from_being_ready(server: ServerProcess) -> None:

@@ -5,7 +5,6 @@ Source: docs/spec/model-config.md section 2.7.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 
 from tests.contract.grpc.grpc_requests import Responses, client_of, tensor
@@ -28,27 +26,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 HELD = 4
 LENGTHS = (2, 4, 1, 3)
 FLAT = [float(n) for n in LENGTHS for _ in range(n)]
-KINDS: dict[str, list[float]] = {
-    "BATCH_ELEMENT_COUNT": [2, 4, 1, 3],
-    "BATCH_ACCUMULATED_ELEMENT_COUNT": [2, 6, 7, 10],
-    "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": [0, 2, 6, 7, 10],
-    "BATCH_ITEM_SHAPE_FLATTEN": [2, 4, 1, 3],
-}
 SCATTER = "batch_output {{ kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: '{}' source_input: '{}' }}"
 
 
-def described(kind: str) -> str:
-    return f"""
+DESCRIBED = """
 max_batch_size: 8
-input {{ name: "INPUT0" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }}
-output {{ name: "SEEN" data_type: TYPE_FP32 dims: -1 }}
-output {{ name: "DESCRIBED" data_type: TYPE_FP32 dims: -1 }}
-batch_input {{ kind: BATCH_ELEMENT_COUNT target_name: "COUNTS" data_type: TYPE_FP32 source_input: "INPUT0" }}
-batch_input {{ kind: {kind} target_name: "DESCRIPTION" data_type: TYPE_FP32 source_input: "INPUT0" }}
-dynamic_batching {{ }}
+input { name: "INPUT0" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }
+output { name: "SEEN" data_type: TYPE_FP32 dims: -1 }
+output { name: "DESCRIBED" data_type: TYPE_FP32 dims: -1 }
+batch_input { kind: BATCH_ELEMENT_COUNT target_name: "COUNTS" data_type: TYPE_FP32 source_input: "INPUT0" }
+batch_input {
+  kind: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
+  target_name: "DESCRIPTION" data_type: TYPE_FP32 source_input: "INPUT0"
+}
+dynamic_batching { }
 """
-
-
 ITEM_SHAPES = f"""
 max_batch_size: 8
 input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1, -1 ] allow_ragged_batch: true }}
@@ -89,8 +81,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A server whose models wait once until `HELD` requests are queued, so each test has its own model."""
     folder = tmp_path_factory.mktemp("ragged")
     repository = folder / "models"
-    for kind in (*KINDS, "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"):
-        write_version(onnx_models.described_batch(), repository, kind.lower(), described(kind))
+    write_version(onnx_models.described_batch(), repository, "described", DESCRIBED)
     write_version(onnx_models.ragged_item_shapes(), repository, "item_shapes", ITEM_SHAPES)
     write_version(onnx_models.strings(["elements"]), repository, "strings", STRINGS)
     write_version(onnx_models.packed_embeddings(), repository, "embeddings", EMBEDDINGS)
@@ -125,16 +116,10 @@ def rows(length: int) -> Any:
     return tensor("INPUT0", np.full((1, length), length, np.float32), "FP32")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_batch_input_describes_the_requests_of_the_batch(server: ServerProcess, kind: str) -> None:
-    for result in in_one_batch(server, kind.lower(), [rows(length) for length in LENGTHS]):
+def test_batch_input_describes_the_requests_of_the_batch(server: ServerProcess) -> None:
+    for result in in_one_batch(server, "described", [rows(length) for length in LENGTHS]):
         assert result.as_numpy("SEEN").tolist() == [FLAT]
-        assert result.as_numpy("DESCRIBED").tolist() == [KINDS[kind]]
-
-
-def test_largest_count_is_a_shape(server: ServerProcess) -> None:
-    for result in in_one_batch(server, "batch_max_element_count_as_shape", [rows(length) for length in LENGTHS]):
-        assert result.as_numpy("DESCRIBED").shape == (1, max(LENGTHS))
+        assert result.as_numpy("DESCRIBED").tolist() == [[0, 2, 6, 7, 10]]
 
 
 def test_item_shapes_have_a_row_for_each_item(server: ServerProcess) -> None:
@@ -179,20 +164,3 @@ def test_packed_rows_are_scattered_over_http_and_a_failing_request_fails_alone(s
     good = [0, 2, 3]
     assert [answers[n].result().tolist() for n in good] == [[[[t, 10 * t] for t in lists[n]]] for n in good]
     assert infer([7, 0], "pipeline", "IDS", "VECTORS").tolist() == [[[7, 70], [0, 0]]]
-
-
-def test_clients_do_not_see_the_inputs_that_the_server_makes(server: ServerProcess) -> None:
-    metadata = server.json("GET", "/v2/models/batch_element_count")
-    assert [(entry["name"], entry["shape"]) for entry in metadata["inputs"]] == [("INPUT0", [-1, -1])]
-    body = {
-        "inputs": [
-            {"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]},
-            {"name": "COUNTS", "datatype": "FP32", "shape": [1, 1], "data": [1]},
-        ]
-    }
-    path = "/v2/models/batch_element_count/infer"
-    status, _, answer = server.request("POST", path, json.dumps(body).encode())
-    assert status == 400
-    assert b"expected 1 inputs but got 2 inputs" in answer
-    with client_of(server) as client, pytest.raises(triton.InferenceServerException, match="expected 1 inputs"):
-        client.infer("batch_element_count", [rows(1), tensor("COUNTS", np.ones((1, 1), np.float32), "FP32")])

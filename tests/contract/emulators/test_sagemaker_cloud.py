@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.emulators.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal
 from tests.contract.repository.cloud_models import KEYS, CloudRepository, assert_serves, cloud_server, fetched, listings
-from tests.contract.repository.fault_proxy import Drip, FaultProxy
+from tests.contract.repository.fake_storage import Drip, FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.sagemaker.sagemaker_archives import ONES, is_scaled_by, pack, write_flat

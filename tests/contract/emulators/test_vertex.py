@@ -24,7 +24,7 @@ from tests.contract.emulators.emulator_process import LIMIT_S, EmulatorThread, s
 from tests.contract.emulators.printed_requests import model_of, run_vertex_request
 from tests.contract.emulators.vertex_emulator import VertexEmulator, sdk_client
 from tests.contract.repository.cloud_models import fetched
-from tests.contract.repository.fault_proxy import FaultProxy
+from tests.contract.repository.fake_storage import FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.servers.ports import free_ports
 from tests.contract.servers.simple_model import WIDTH, good_document, link_models

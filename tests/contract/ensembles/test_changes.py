@@ -18,15 +18,12 @@ from tests.contract.lifecycle.changing_models import (
     JSON,
     WIDTH,
     add_scaled,
-    control,
     factor_in,
     factor_of,
     index,
     load,
     ones_body,
     replace_weights,
-    state,
-    unload,
 )
 from tests.contract.servers.processes import engine_of
 from tests.contract.servers.server import ServerProcess
@@ -87,23 +84,6 @@ def test_no_answer_is_wrong_while_a_step_is_reloaded(server: ServerProcess) -> N
     assert wrong == []
     assert factor_of(server, "product") == 2 * (3.0 + RELOADS)
     assert index(server, "product") == [{"version": "1", "state": "READY"}]
-
-
-def test_an_ensemble_goes_and_comes_with_its_steps(server: ServerProcess) -> None:
-    assert factor_of(server, "product") == 6
-    assert unload(server, "b") == (200, "")
-    until(lambda: state(server, "product") == "UNAVAILABLE")
-    (entry,) = index(server, "product")
-    assert entry["reason"] == "Invalid argument: ensemble 'product' depends on 'b' which has no loaded version."
-    status, _, answer = server.request("POST", "/v2/models/product/infer", ones_body(), JSON)
-    assert status == 503, answer
-    assert load(server, "b") == (200, "")
-    assert factor_of(server, "product") == 6
-    path = "/v2/repository/models/product/unload"
-    assert control(server, path, {"parameters": {"unload_dependents": True}}) == (200, "")
-    for name in ("product", "a"):
-        until(lambda name=name: index(server, name)[0].get("reason") == "unloaded")
-    assert state(server, "b") == "READY", "it was loaded for itself"
 
 
 @pytest.mark.shapes("front-ends")

@@ -102,17 +102,6 @@ def test_text_becomes_logits(server: ServerProcess, protocol: str, texts: list[b
     client.close()
 
 
-def test_as_json(server: ServerProcess) -> None:
-    document: dict[str, object]
-    document = {"inputs": [{"name": "raw_text", "datatype": "BYTES", "shape": [1, 1], "data": ["a b c"]}]}
-    answer = server.json("POST", "/v2/models/text_classifier/infer", document)
-    assert answer["outputs"] == [{"name": "logits", "datatype": "FP32", "shape": [1, 3], "data": [5.0, 2.0, 16.0]}]
-    assert answer["parameters"] == {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
-    document["parameters"] = {"sequence_id": 2**64 - 5, "sequence_end": True}
-    answer = server.json("POST", "/v2/models/text_classifier/infer", document)
-    assert answer["parameters"] == {"sequence_id": -5, "sequence_start": False, "sequence_end": True}
-
-
 def test_each_response_of_a_decoupled_step_is_a_response(server: ServerProcess) -> None:
     """The last one is marked as final, and each one says what it belongs to."""
     config = server.json("GET", "/v2/models/each_word/config")

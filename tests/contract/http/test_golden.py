@@ -20,7 +20,7 @@ from tests.project import ROOT
 from tests.waiting import until
 
 GOLDEN = ROOT / "tests" / "golden"
-# test_golden_repository.py replays the sections of repository control.
+# tests/contract/lifecycle/test_repository_control.py replays the sections of repository control.
 SECTIONS = ("Server, health, metadata", "Infer: success forms", "Infer: errors", "Trace / logging")
 MUST_FAIL = ("broken", "badcfg")
 

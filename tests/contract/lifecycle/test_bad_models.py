@@ -5,7 +5,6 @@ Source: docs/spec/repository.md sections 1.2, 1.4 and 1.6; docs/spec/model-confi
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -181,28 +180,11 @@ def repository(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def explicit(repository: Path) -> Iterator[ServerProcess]:
-    options = ("--model-control-mode=explicit", "--load-model=simple", "--shutdown-grace-secs=0")
+    loads = ("--load-model=simple", f"--load-model={INJECTED}")
+    options = ("--model-control-mode=explicit", *loads, "--shutdown-grace-secs=0")
     with ServerProcess(repository, repository.with_name("explicit.log"), *options) as server:
         yield server
         assert "unexpected error in the server" not in server.log_text()
-
-
-@pytest.fixture(scope="module")
-def polling(repository: Path) -> Iterator[ServerProcess]:
-    options = ("--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=false")
-    log = repository.with_name("polling.log")
-    with ServerProcess(repository, log, *options, "--shutdown-grace-secs=0", ready=False) as server:
-        until(lambda: _phase(server) == "failed", "the start does not end")
-        yield server
-        assert "unexpected error in the server" not in server.log_text()
-
-
-def _phase(server: ServerProcess) -> str:
-    try:
-        status, _, answer = server.request("GET", "/v2/health/ready")
-    except OSError:
-        return ""
-    return str(json.loads(answer).get("phase", "")) if status == 400 else ""
 
 
 def reason(server: ServerProcess, name: str) -> str:
@@ -211,9 +193,6 @@ def reason(server: ServerProcess, name: str) -> str:
     if not entries or any(entry.get("state") != "UNAVAILABLE" for entry in entries):
         return ""
     return entries[0].get("reason", "")
-
-
-# --- load requests
 
 
 @pytest.mark.parametrize("bad", BAD, ids=IDS)
@@ -262,24 +241,6 @@ def test_name_that_is_not_text_is_left_out(explicit: ServerProcess) -> None:
     until(lambda: "its name is not UTF-8" in explicit.log_text())
 
 
-# --- at the start and by polling
-
-
-def test_start_names_failed_models_and_serves_the_others(polling: ServerProcess) -> None:
-    failures = json.loads(polling.request("GET", "/v2/health/ready")[2])["failures"]
-    assert {bad.name for bad in BAD} <= set(failures)
-    assert polling.request("GET", "/v2/health/live")[0] == 200
-    for bad in BAD:
-        assert bad.reason in reason(polling, bad.name), bad.name
-        assert bad.reason in failures[bad.name], bad.name
-    ready = {entry["name"] for entry in polling.json("POST", INDEX, {"ready": True})}
-    passed_over = {name for name in GOOD_NAMES if name.startswith(".")}
-    assert {"simple", INJECTED, *GOOD_NAMES, *FOREIGN_NAMES} - ready == passed_over
-    assert not ready & {bad.name for bad in BAD}
-    assert_still_serves(polling)
-
-
-def test_name_cannot_forge_a_line_of_the_log(polling: ServerProcess) -> None:
-    log = polling.log_text()
-    assert "forged.py" in log
-    assert not [line for line in log.splitlines() if line.startswith("E0101")]
+def test_name_cannot_forge_a_line_of_the_log(explicit: ServerProcess) -> None:
+    until(lambda: "forged.py" in explicit.log_text())
+    assert not [line for line in explicit.log_text().splitlines() if line.startswith("E0101")]

@@ -73,19 +73,6 @@ def limited(repository: Path, name: str, limiter: str = ONE_COPY, count: int = 1
     return write_model(repository, name, SPANS, CONFIG.format(count=count, limiter=limiter, more=more), 1)
 
 
-def config_of(limiter: str, count: int) -> str:
-    """The configuration of a `limited` model, as JSON for a load request."""
-    entry = {"kind": "KIND_CPU", "count": count, "rate_limiter": json.loads(limiter)}
-    document = {
-        "backend": "python",
-        "max_batch_size": 1,
-        "input": [{"name": "PAUSE_MS", "data_type": "TYPE_INT32", "dims": [1]}],
-        "output": [{"name": "SPAN", "data_type": "TYPE_INT64", "dims": [2]}],
-        "instance_group": [entry],
-    }
-    return json.dumps(document)
-
-
 @pytest.fixture(scope="module")
 def running(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("limited")
@@ -94,11 +81,10 @@ def running(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     limited(repository, "seldom", ONE_COPY + " priority: 4", count=2)
     write_model(repository, "asks", ASKS, CONFIG.format(count=1, limiter=ONE_COPY, more=""), 1)
     write_model(repository, "asks_free", ASKS, CONFIG.format(count=1, limiter="", more=""), 1)
-    limited(repository, "greedy", 'resources [ { name: "R2" count: 3 } ]')
     limited(repository, "pair", 'resources [ { name: "r3" global: true count: 1 } ]', count=3)
     (repository / "behind" / "1").mkdir(parents=True)
     (repository / "behind" / "config.pbtxt").write_text(BEHIND)
-    options = ["--rate-limit=execution_count", "--rate-limit-resource=R2:2", "--rate-limit-resource=R3:2"]
+    options = ["--rate-limit=execution_count", "--rate-limit-resource=R3:2"]
     models = [f"--load-model={name}" for name in ("simple", "often", "seldom", "pair", "behind", "asks", "asks_free")]
     options += ["--model-control-mode=explicit", *models, "--shutdown-grace-secs=0"]
     with ServerProcess(repository, folder / "log", *options) as server:
@@ -142,20 +128,6 @@ def test_executions_that_share_a_resource_take_turns_and_nobody_starves(running:
     assert spans["behind"]
 
 
-def test_an_instance_group_that_asks_for_too_much_leaves_the_old_instances(running: ServerProcess) -> None:
-    needs = '{"resources": [{"name": "R3", "global": true, "count": %d}]}'
-    body = {"parameters": {"config": config_of(needs % 3, 1)}}
-    status, _, answer = running.request("POST", "/v2/repository/models/pair/load", json.dumps(body).encode())
-    assert (status, 'Resource count for "R3" is limited to 2' in json.loads(answer)["hint"]) == (500, True), answer
-    span(running, "pair")
-    body = {"parameters": {"config": config_of(needs % 2, 2)}}
-    status, _, answer = running.request("POST", "/v2/repository/models/pair/load", json.dumps(body).encode())
-    assert status == 200, answer
-    with ThreadPoolExecutor(4) as clients:
-        spans = sorted(clients.map(lambda _: span(running, "pair"), range(12)))
-    assert all(one.ended <= other.began for one, other in pairwise(spans))
-
-
 def test_a_process_that_dies_gives_back_what_it_held(running: ServerProcess) -> None:
     stub = stubs_of(running)["often_0_0"]
     with ThreadPoolExecutor(2) as clients:
@@ -182,11 +154,7 @@ def test_a_model_that_would_wait_for_what_it_holds_itself_is_told(running: Serve
 
 
 def held(server: ServerProcess, resource: str, device: str) -> int:
-    return gauge(server, "held", resource, device)
-
-
-def gauge(server: ServerProcess, name: str, resource: str, device: str) -> int:
     page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
     labels = f'{{device="{device}",resource="{resource}"}}'
-    (line,) = [line for line in page.splitlines() if line.startswith(f"trident_resource_{name}{labels}")]
+    (line,) = [line for line in page.splitlines() if line.startswith(f"trident_resource_held{labels}")]
     return int(float(line.split()[-1]))

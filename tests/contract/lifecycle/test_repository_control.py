@@ -1,12 +1,14 @@
-"""Load, unload and index in explicit mode, with NVIDIA's client and with plain requests.
+"""Load, unload and index in explicit mode, with NVIDIA's client, with plain requests, and as Triton was recorded.
 
 Source: docs/spec/http.md section 8; docs/spec/repository.md sections 1.4, 1.6 and 1.7.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,16 +40,13 @@ from tests.contract.lifecycle.changing_models import (
 )
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
-from tests.unit.onnx_models import waiting, write_version
+from tests.project import ROOT
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 READY = {"version": "1", "state": "READY"}
 GONE = {"version": "1", **UNLOADED}
-ROUNDS = json.dumps(
-    {"inputs": [{"name": "ROUNDS", "datatype": "INT64", "shape": [1], "data": [100_000]}]},
-).encode()
 
 
 @pytest.fixture(scope="module")
@@ -258,30 +257,64 @@ def test_slow_loads_hold_up_nothing(server: ServerProcess) -> None:
     assert load(server, quick.name) == (200, "")
 
 
-def test_unload_waits_for_accepted_requests(server: ServerProcess) -> None:
-    name = "long"
-    write_version(waiting(), server.repository, name, "instance_group [ { count: 1 kind: KIND_CPU } ]")
-    assert load(server, name) == (200, "")
-    pending = re.compile(rf'nv_inference_pending_request_count\{{model="{name}",version="1"\}} [1-9]')
+# --- the recorded exchanges with Triton, replayed in order: status, content type and body must be equal, except for the
+# path of the repository
 
-    def ask() -> tuple[int, bytes]:
-        status, _, answer = server.request("POST", f"/v2/models/{name}/infer", ROUNDS, JSON)
-        return status, answer
+GOLDEN = ROOT / "tests" / "golden"
+RECORDED_REPOSITORY = "/models"
+NOT_LOADED_AT_START = {"badcfg", "broken"}
+LIMIT_S = 30.0
+# Readiness of a missing model: this server gives the error of a later Triton.
+OTHERWISE = {142: (404, {"error": "Request for unknown model: 'cls' has no available versions"})}
 
-    with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(ask) for _ in range(4)]
-        until(
-            lambda: (
-                pending.search(server.request("GET", "/metrics", port=server.metrics_port)[2].decode())
-                or all(each.done() for each in asked)
-            ),
-            "no request waits behind the other",
-        )
-        assert not all(each.done() for each in asked), "too quick to tell"
-        assert unload(server, name) == (200, "")
-        assert ask()[0] in (404, 503)
-        for each in asked:
-            status, answer = each.result()
-            assert status == 200, answer
-            assert json.loads(answer)["outputs"][0]["data"] == [100_000]
-    until(lambda: index(server, name) == [GONE], "not unloaded")
+Exchange = dict[str, Any]
+
+
+def exchanges() -> list[Exchange]:
+    lines = (GOLDEN / "exchanges.jsonl").read_text().splitlines()
+    return [exchange for exchange in map(json.loads, lines) if exchange["section"] == "Repository"]
+
+
+@pytest.fixture(scope="module")
+def recording_server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    names = sorted({model.name for model in (GOLDEN / "models").iterdir()} - NOT_LOADED_AT_START)
+    options = ["--shutdown-grace-secs=0", "--model-control-mode=explicit", *(f"--load-model={name}" for name in names)]
+    with ServerProcess(GOLDEN / "models", tmp_path_factory.mktemp("log") / "log", *options) as running:
+        yield running
+
+
+def send(server: ServerProcess, exchange: Exchange) -> tuple[int, Any, bytes]:
+    body = base64.b64decode(exchange["req_body_b64"])
+    return server.request(exchange["method"], exchange["path"], body or None, exchange["req_headers"])
+
+
+def test_recorded_section_is_answered_as_by_triton(recording_server: ServerProcess) -> None:
+    recorded = exchanges()
+    assert len(recorded) == 21
+    for exchange in recorded:
+        status, headers, answer = send(recording_server, exchange)
+        expected = base64.b64decode(exchange["resp_body_b64"])
+        deadline = time.monotonic() + LIMIT_S
+        # An unload is answered when it begins, and Triton was asked during it. Wait for its end.
+        while b"UNLOADING" in answer and time.monotonic() < deadline:
+            status, headers, answer = send(recording_server, exchange)
+        if exchange["n"] in OTHERWISE:
+            assert (status, meaning(answer.decode())) == OTHERWISE[exchange["n"]]
+            continue
+        assert status == int(exchange["status"].split()[0]), (exchange["n"], answer)
+        assert headers["Content-Type"] == exchange["resp_headers"].get("Content-Type"), exchange["n"]
+        ours = answer.decode().replace(str(GOLDEN / "models"), RECORDED_REPOSITORY)
+        assert meaning(ours) == meaning(expected.decode()), exchange["n"]
+
+
+def meaning(text: str) -> object:
+    document = json.loads(text) if text else None
+    if isinstance(document, dict) and "error" in document:
+        return {"error": document["error"]}  # this server adds a hint
+    if isinstance(document, list):
+        return [UNLOADED | {"name": i["name"], "version": i["version"]} if is_leaving(i) else i for i in document]
+    return document
+
+
+def is_leaving(item: dict[str, str]) -> bool:
+    return item.get("state") == "UNLOADING"

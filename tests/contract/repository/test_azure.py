@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from azure.storage.blob import BlobBlock, ContentSettings
@@ -19,12 +18,6 @@ from trident.core.repository.stores.object_store import AzureCredential, StoredO
 pytestmark = pytest.mark.slow
 CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
 LARGE = bytes(range(256)) * (5 << 12)  # 5 MiB, more than a request fetches
-
-
-@pytest.fixture(scope="module")
-def azurite() -> Iterator[Azurite]:
-    with Azurite() as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Serving from S3 and Google Cloud Storage: the downloads of a start, a second start, an interrupted one, and of two
-servers at once.
+"""Serving from S3 and Google Cloud Storage: the downloads of a start, a second start and an interrupted one, faults of
+the storage, and models that change there.
 
 The storages are `moto_server` and `gcp-storage-emulator`. Source: docs/spec/repository.md
-sections 1.2 (version policy), 1.3 (duplicate names) and 1.10.
+sections 1.2 (version policy), 1.3 (duplicate names), 1.6 and 1.10.
 """
 
 from __future__ import annotations
@@ -10,13 +10,22 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, heavy, index, scaled
+from tests.contract.lifecycle.changing_models import (
+    BATCHED,
+    add_scaled,
+    factor_of,
+    heavy,
+    index,
+    load,
+    scaled,
+    unload_and_wait,
+)
 from tests.contract.repository.cloud_models import (
     KEYS,
     CloudRepository,
@@ -28,9 +37,10 @@ from tests.contract.repository.cloud_models import (
     reasons,
     repository_metric,
 )
-from tests.contract.repository.fault_proxy import Drip, FaultProxy
+from tests.contract.repository.fake_storage import Answer, Corrupt, Drip, Fault, FaultProxy, Truncate
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
+from tests.contract.servers.processes import engines_of
 from tests.contract.servers.server import ServerProcess, environment_without
 from tests.project import ROOT
 from tests.waiting import until
@@ -42,23 +52,12 @@ MIB = 1 << 20
 HELD_AT = 2 * MIB + 1000  # progress is reported in pieces of 1 MiB
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Emulator]:
-    with S3Emulator() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def gcs() -> Iterator[GcsEmulator]:
-    with GcsEmulator() as running:
-        yield running
-
-
 def server_of(
-    repository: CloudRepository, proxy: FaultProxy, folder: Path, log: str, *, ready: bool = True
+    repository: CloudRepository, proxy: FaultProxy, folder: Path, log: str, *options: str, ready: bool = True
 ) -> ServerProcess:
     """A server of `repository` behind `proxy`."""
-    return cloud_server(folder, log, repository.uri(proxy.endpoint), ready=ready, STORAGE_EMULATOR_HOST=proxy.endpoint)
+    uri, endpoint = repository.uri(proxy.endpoint), proxy.endpoint
+    return cloud_server(folder, log, uri, *options, ready=ready, STORAGE_EMULATOR_HOST=endpoint)
 
 
 @pytest.mark.parametrize("storage", ["s3", "gcs"])
@@ -119,21 +118,6 @@ def _assert_held_start_is_seen(server: ServerProcess, size: int) -> None:
     assert server.request("GET", "/v2/health/live")[0] == 200
 
 
-def test_misspelled_prefix_fails_the_start(gcs: GcsEmulator, tmp_path: Path) -> None:
-    right = CloudRepository(gcs, "spelling", "zoo/models")
-    right.put_model("m", 2.0)
-    wrong = CloudRepository(right.emulator, "spelling", "zoo/modles")
-    with FaultProxy(right.emulator.endpoint) as proxy:
-        uri = wrong.uri(proxy.endpoint)
-        shown = uri.replace("http://", "")
-        with cloud_server(
-            tmp_path, "log", uri, "--exit-on-error=false", ready=False, STORAGE_EMULATOR_HOST=proxy.endpoint
-        ) as server:
-            until(lambda: readiness(server).get("phase") == "failed", "the start does not end")
-            assert readiness(server)["failures"] == {"model repository": f"Unavailable: there is nothing in {shown}"}
-        until(lambda: f"there is nothing in {shown}: check how" in server.log_text())
-
-
 def test_validate_examines_a_cloud_repository_and_fills_the_cache_of_the_server(s3: S3Emulator, tmp_path: Path) -> None:
     repository = CloudRepository(s3, "examined", "models")
     repository.put_model("good", 2.0, 3.0)
@@ -160,30 +144,6 @@ def test_validate_examines_a_cloud_repository_and_fills_the_cache_of_the_server(
         with server_of(repository, proxy, tmp_path, "log") as server:
             assert_serves(server, "good", 3.0)
         assert set(fetched(proxy.requests)) == {"bad/1/model.onnx"}
-
-
-def test_two_servers_with_one_cache_fetch_each_object_once(s3: S3Emulator, tmp_path: Path) -> None:
-    repository = CloudRepository(s3, "shared", "models")
-    names = [f"m{number}" for number in range(4)]
-    for number, name in enumerate(names):
-        repository.put_model(name, number + 2.0)
-    repository.put("m0/1/model.onnx", heavy(2.0, 4).SerializeToString())
-    with FaultProxy(s3.endpoint) as proxy, ExitStack() as running:
-        drip = Drip(after=HELD_AT)
-        proxy.inject(drip, where="m0/1/")
-        made = [server_of(repository, proxy, tmp_path, log, ready=False) for log in ("first", "second")]
-        servers = [running.enter_context(server) for server in made]
-        waiting = "waiting for another download of model 'm0'"
-        until(lambda: any(waiting in server.log_text() for server in servers), "they do not both wait for it")
-        drip.release()
-        for server in servers:
-            server.wait_until_ready()
-            for number, name in enumerate(names):
-                assert_serves(server, name, number + 2.0)
-        assert set(fetched(proxy.requests).values()) == {1}
-        assert len(fetched(proxy.requests)) == 2 * len(names)
-        counted = [repository_metric(server, "downloaded_objects_total") for server in servers]
-        assert sum(counted) == 2 * len(names)
 
 
 # Keys that would lead out of the cache, or over one another, if they were used as paths.
@@ -277,3 +237,122 @@ def test_next_start_continues_an_interrupted_download(s3: S3Emulator, tmp_path: 
             assert repository_metric(running, "downloaded_objects_total") == 1
         assert fetched(proxy.requests)["large/config.pbtxt"] == 1
         assert not list((tmp_path / "cache" / "parts").glob("*.part"))
+
+
+@pytest.mark.parametrize("storage", ["s3", "gcs"])
+def test_a_broken_download_is_complete_in_the_end(storage: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    repository = CloudRepository(request.getfixturevalue(storage), "broken", "models")
+    # The SDK withholds up to 1 MiB of a response that breaks. The bytes before it are not fetched again.
+    cut: list[Fault] = [Answer(500), Truncate(after=2 * MIB), Answer(503), Truncate(after=2 * MIB)]
+    damaged: list[Fault] = [Corrupt(at=MIB)]
+    weights = {name: heavy(factor, 6).SerializeToString() for name, factor in (("cut", 2.0), ("damaged", 3.0))}
+    for name, content in weights.items():
+        repository.put_model(name)
+        repository.put(f"{name}/1/model.onnx", content)
+    with (
+        FaultProxy(repository.emulator.endpoint) as proxy,
+        server_of(repository, proxy, tmp_path, "log", "--model-control-mode=explicit") as server,
+    ):
+        for name, factor, faults, fetched_again in (("cut", 2.0, cut, 2 * MIB), ("damaged", 3.0, damaged, 7 * MIB)):
+            for fault in faults:
+                proxy.inject(fault, where=f"{name}/1/" if storage == "s3" else f"{name}%2F1%2F")
+            before = proxy.passed_bytes
+            assert load(server, name) == (200, "")
+            assert_serves(server, name, factor)
+            assert proxy.waiting == 0
+            # Besides the weights: the listing and the configuration.
+            assert 0 <= proxy.passed_bytes - before - len(weights[name]) <= fetched_again
+        assert repository_metric(server, "downloaded_objects_total") == 4
+        assert ["arrived damaged" in line for line in server.log_text().splitlines()].count(True) == 1
+    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in server.log_text()
+
+
+# --- models that change while a server serves them
+
+
+@dataclass
+class Seen:
+    """The requests of the storage behind `proxy` since the last call."""
+
+    proxy: FaultProxy
+    before: int = 0
+
+    def fetched(self) -> Counter[str]:
+        """The objects that were requested since the last call. There must have been one listing."""
+        lines = self.proxy.requests[self.before :]
+        self.before += len(lines)
+        assert listings(lines) == 1, lines
+        return fetched(lines)
+
+
+def test_load_request_fetches_changed_objects_only(s3: S3Emulator, tmp_path: Path) -> None:
+    repository = CloudRepository(s3, "asked", "models")
+    repository.put_model("other", 9.0)
+    repository.put_model("m", 2.0)
+    repository.put("m/labels.txt", b"one\ntwo\n")
+    with (
+        FaultProxy(s3.endpoint) as proxy,
+        cloud_server(tmp_path, "log", repository.uri(proxy.endpoint), "--model-control-mode=explicit") as server,
+    ):
+        seen = Seen(proxy)
+        assert seen.fetched() == {}  # the start checks that the repository exists
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {"m/config.pbtxt": 1, "m/1/model.onnx": 1, "m/labels.txt": 1}
+        assert_serves(server, "m", 2.0)
+
+        repository.put_version("m", 3.0)
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {"m/1/model.onnx": 1}
+        assert_serves(server, "m", 3.0)
+
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {}
+
+        assert load(server, "m", config='{"backend": "onnxruntime", "max_batch_size": 3}') == (200, "")
+        assert seen.fetched() == {}
+        assert server.json("GET", "/v2/models/m/config")["max_batch_size"] == 3
+        assert_serves(server, "m", 3.0)
+
+        repository.put("m/config.pbtxt", b'max_batch_size: 5 backend: "onnxruntime"')
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {"m/config.pbtxt": 1}
+        assert server.json("GET", "/v2/models/m/config")["max_batch_size"] == 5
+
+        unload_and_wait(server, "m")
+        assert server.request("POST", "/v2/models/m/infer", b"{}")[0] == 404
+        seen.before = len(proxy.requests)  # the index lists the repository too
+        assert load(server, "m") == (200, "")
+        assert seen.fetched() == {}
+        assert_serves(server, "m", 3.0)
+
+        repository.delete("m/1/model.onnx")
+        assert load(server, "m")[0] == 500
+        assert "at least one version must be available" in reasons(server, "m")
+        assert_serves(server, "m", 3.0)
+        assert load(server, "none") == (500, "failed to load 'none', failed to poll from model repository")
+
+
+# --- polling
+
+
+@pytest.mark.parametrize(("storage", "mode"), [("s3", "poll"), ("gcs", "explicit")])
+def test_two_engines_fetch_every_object_once_and_change_together(
+    storage: str, mode: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    repository = CloudRepository(request.getfixturevalue(storage), f"engines-{mode}", "models")
+    repository.put_model("one", 2.0)
+    repository.put_model("two", 3.0)
+    options = ["--http-workers=2", "--engines=2", f"--model-control-mode={mode}"]
+    options += ["--repository-poll-secs=1"] if mode == "poll" else ["--load-model=*"]
+    with FaultProxy(repository.emulator.endpoint) as proxy:
+        location = repository.uri(proxy.endpoint)
+        with cloud_server(tmp_path, "log", location, *options, STORAGE_EMULATOR_HOST=proxy.endpoint) as server:
+            assert len(engines_of(server)) == 2
+            wanted = {f"{name}/{path}" for name in ("one", "two") for path in ("config.pbtxt", "1/model.onnx")}
+            assert fetched(proxy.requests) == dict.fromkeys(wanted, 1)
+            repository.put_version("one", 4.0)
+            if mode == "explicit":
+                assert load(server, "one") == (200, "")
+            until(lambda: {factor_of(server, "one") for _ in range(20)} == {4.0}, server.log_text)
+            assert fetched(proxy.requests) == {**dict.fromkeys(wanted, 1), "one/1/model.onnx": 2}
+            assert {factor_of(server, "two") for _ in range(20)} == {3.0}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
 import re
 import signal
@@ -14,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.contract.repository.azurite import azurite_program
 from tests.contract.servers.ports import HOST, free_ports
@@ -50,19 +49,9 @@ def running(script: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
             kill_session(started)
 
 
-def ask(port: int, method: str, path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=LIMIT_S)
-    try:
-        connection.request(method, path)
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
-
-
 def is_ready(port: int) -> bool:
-    with contextlib.suppress(OSError):
-        return ask(port, "GET", "/v2/health/ready")[0] == 200
+    with contextlib.suppress(requests.ConnectionError):
+        return requests.get(f"http://{HOST}:{port}/v2/health/ready", timeout=LIMIT_S).status_code == 200
     return False
 
 
@@ -79,10 +68,7 @@ def test_commands_serve_the_models(storage: str, tmp_path: Path) -> None:
     with running(f"{script} {options} --model-cache-directory={tmp_path / 'cache'}", log) as started:
         until(lambda: is_ready(http_port) or started.poll() is not None, log.read_text, limit_s=LIMIT_S)
         assert started.poll() is None, log.read_text()
-        _, index = ask(http_port, "POST", "/v2/repository/index")
-        assert {(item["name"], item["state"]) for item in json.loads(index)} == {
-            ("digits", "READY"),
-            ("simple", "READY"),
-        }
-        _, page = ask(metrics_port, "GET", "/metrics")
-        assert re.search(rb"^trident_repository_downloaded_objects_total [1-9]", page, re.MULTILINE)
+        index = requests.post(f"http://{HOST}:{http_port}/v2/repository/index", timeout=LIMIT_S).json()
+        assert {(item["name"], item["state"]) for item in index} == {("digits", "READY"), ("simple", "READY")}
+        page = requests.get(f"http://{HOST}:{metrics_port}/metrics", timeout=LIMIT_S).text
+        assert re.search(r"^trident_repository_downloaded_objects_total [1-9]", page, re.MULTILINE)

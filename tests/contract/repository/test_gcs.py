@@ -20,17 +20,22 @@ from trident.core.repository.stores.object_store import StoredObject, TransientE
 WEIGHTS = bytes(range(256)) * 8192  # 2 MiB: more than one piece
 
 
+OBJECTS = {
+    "repo/resnet/config.pbtxt": b'name: "resnet"',
+    "repo/resnet/1/model.onnx": WEIGHTS,
+    "repo/resnet/1/empty": b"",
+    "repo/naïve #1?/1/model.onnx": b"small",
+    "repo/placeholder/": b"",
+    "repo/README": b"a file at the top",
+    "repository/other/config.pbtxt": b"beside the prefix",
+}
+
+
 @pytest.fixture(scope="module")
-def emulator() -> Iterator[GcsEmulator]:
-    with GcsEmulator() as running:
-        running.put("models", "repo/resnet/config.pbtxt", b'name: "resnet"')
-        running.put("models", "repo/resnet/1/model.onnx", WEIGHTS)
-        running.put("models", "repo/resnet/1/empty", b"")
-        running.put("models", "repo/naïve #1?/1/model.onnx", b"small")
-        running.put("models", "repo/placeholder/", b"")
-        running.put("models", "repo/README", b"a file at the top")
-        running.put("models", "repository/other/config.pbtxt", b"beside the prefix")
-        yield running
+def emulator(gcs: GcsEmulator) -> GcsEmulator:
+    for name, content in OBJECTS.items():
+        gcs.put("models", name, content)
+    return gcs
 
 
 @pytest.fixture

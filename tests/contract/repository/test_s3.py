@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
-from tests.project import ROOT
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.location import parse_location
 from trident.core.repository.stores.object_store import (
@@ -31,19 +28,13 @@ SECRET = "wJalrXUtnFEMI-example-secret"
 CREDENTIAL = S3Credential(KEY_ID, SECRET)
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[S3Emulator]:
-    with S3Emulator() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def _no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     leave_aws(monkeypatch, tmp_path)
 
 
-def open_store(emulator: S3Emulator, path: str, credential: S3Credential | None = CREDENTIAL) -> ObjectStore:
-    return S3Store(parse_location(f"s3://{emulator.address}/{path}"), credential)
+def open_store(s3: S3Emulator, path: str, credential: S3Credential | None = CREDENTIAL) -> ObjectStore:
+    return S3Store(parse_location(f"s3://{s3.address}/{path}"), credential)
 
 
 def only(objects: Iterator[StoredObject]) -> StoredObject:
@@ -69,39 +60,39 @@ def hashed(checksum: Checksum, content: bytes) -> str:
     return over_parts.hexdigest()
 
 
-def test_listing_of_several_pages_is_complete(emulator: S3Emulator) -> None:
+def test_listing_of_several_pages_is_complete(s3: S3Emulator) -> None:
     """A page of S3 has 1,000 keys or folders."""
     names = [f"m{number:04}/config.pbtxt" for number in range(1005)]
-    emulator.make_bucket("many")
+    s3.make_bucket("many")
     with ThreadPoolExecutor(8) as pool:
-        for _ in pool.map(lambda name: emulator.put("many", f"models/{name}", b""), names):
+        for _ in pool.map(lambda name: s3.put("many", f"models/{name}", b""), names):
             pass
-    store = open_store(emulator, "many/models")
+    store = open_store(s3, "many/models")
     assert keys(store) == names
     assert sorted(store.folders()) == [name.partition("/")[0] for name in names]
     assert keys(store, "m0007/") == ["m0007/config.pbtxt"]
 
 
-def test_keys_are_relative_without_folder_markers(emulator: S3Emulator) -> None:
+def test_keys_are_relative_without_folder_markers(s3: S3Emulator) -> None:
     odd = "m/1/a b+c%20é&=?#<>.bin"
     for key in ("top.txt", "m/config.pbtxt", odd, "m/", "m/2/", "m2/x"):
-        emulator.put("marked", f"models/{key}", b"1234")
-    emulator.put("marked", "models2/n/x", b"")
-    store = open_store(emulator, "marked/models/")
+        s3.put("marked", f"models/{key}", b"1234")
+    s3.put("marked", "models2/n/x", b"")
+    store = open_store(s3, "marked/models/")
     assert keys(store) == sorted(["top.txt", "m/config.pbtxt", odd, "m2/x"])
     assert keys(store, "m/") == sorted(["m/config.pbtxt", odd])
     assert sorted(store.folders()) == ["m", "m2"]
     strange = only(store.list("m/1/"))
     assert b"".join(store.read(strange, 0, 4)) == b"1234"
-    root = open_store(emulator, "marked")
+    root = open_store(s3, "marked")
     assert sorted(root.folders()) == ["models", "models2"]
     assert keys(root, "models2/") == ["models2/n/x"]
 
 
-def test_ranges_are_read(emulator: S3Emulator) -> None:
+def test_ranges_are_read(s3: S3Emulator) -> None:
     content = os.urandom(2 * MIB + MIB // 2)
-    emulator.put("ranges", "m/model.onnx", content)
-    store = open_store(emulator, "ranges")
+    s3.put("ranges", "m/model.onnx", content)
+    store = open_store(s3, "ranges")
     wanted = only(store.list())
     assert wanted == StoredObject("m/model.onnx", len(content), wanted.tag, f"md5:{hashlib.md5(content).hexdigest()}")
     pieces = list(store.read(wanted, 0, len(content)))
@@ -112,17 +103,17 @@ def test_ranges_are_read(emulator: S3Emulator) -> None:
         assert b"".join(store.read(wanted, start, stop)) == content[start:stop]
 
 
-def test_object_that_changed_since_the_listing_is_not_read(emulator: S3Emulator) -> None:
-    emulator.put("moving", "m/1/model.onnx", b"first")
-    store = open_store(emulator, "moving")
+def test_object_that_changed_since_the_listing_is_not_read(s3: S3Emulator) -> None:
+    s3.put("moving", "m/1/model.onnx", b"first")
+    store = open_store(s3, "moving")
     wanted = only(store.list())
-    emulator.put("moving", "m/1/model.onnx", b"other")
+    s3.put("moving", "m/1/model.onnx", b"other")
     assert only(store.list()).tag != wanted.tag
     with pytest.raises(RepositoryUnavailable, match=r"m/1/model\.onnx was changed since it was listed"):
         list(store.read(wanted, 0, 5))
     with pytest.raises(RepositoryUnavailable, match="changed"):
         store.checksum(wanted)
-    emulator.delete("moving", "m/1/model.onnx")
+    s3.delete("moving", "m/1/model.onnx")
     with pytest.raises(RepositoryUnavailable, match="removed since it was listed"):
         list(store.read(wanted, 0, 5))
     with pytest.raises(RepositoryUnavailable, match="removed"):
@@ -130,10 +121,10 @@ def test_object_that_changed_since_the_listing_is_not_read(emulator: S3Emulator)
 
 
 @pytest.mark.parametrize("sizes", [(PART, 1), (PART, PART), (PART, PART, 100)])
-def test_upload_in_parts_has_a_checksum(emulator: S3Emulator, sizes: Sequence[int]) -> None:
+def test_upload_in_parts_has_a_checksum(s3: S3Emulator, sizes: Sequence[int]) -> None:
     parts = [os.urandom(size) for size in sizes]
-    emulator.put_multipart("parts", "m/model.onnx", parts)
-    store = open_store(emulator, "parts")
+    s3.put_multipart("parts", "m/model.onnx", parts)
+    store = open_store(s3, "parts")
     wanted = only(store.list())
     assert wanted.digest == ""
     checksum = store.checksum(wanted)
@@ -144,31 +135,17 @@ def test_upload_in_parts_has_a_checksum(emulator: S3Emulator, sizes: Sequence[in
     assert hashed(checksum, content[:-1] + bytes([content[-1] ^ 1])) != checksum.value
 
 
-def test_upload_in_unequal_parts_has_no_checksum(emulator: S3Emulator) -> None:
-    emulator.put_multipart("uneven", "m/model.onnx", [bytes(PART), bytes(PART + 1), b"x"])
-    store = open_store(emulator, "uneven")
+def test_upload_in_unequal_parts_has_no_checksum(s3: S3Emulator) -> None:
+    s3.put_multipart("uneven", "m/model.onnx", [bytes(PART), bytes(PART + 1), b"x"])
+    store = open_store(s3, "uneven")
     assert store.checksum(only(store.list())) is None
 
 
-def test_encrypted_object_has_only_a_sha_checksum(emulator: S3Emulator) -> None:
-    emulator.make_bucket("sealed")
-    sealed = {"Bucket": "sealed", "Body": b"content", "ServerSideEncryption": "aws:kms"}
-    emulator.client.put_object(Key="a/none", **sealed)
-    emulator.client.put_object(Key="a/sha", ChecksumAlgorithm="SHA256", **sealed)
-    store = open_store(emulator, "sealed")
-    none, sha = sorted(store.list(), key=lambda each: each.key)
-    checksum = store.checksum(sha)
-    assert checksum is not None
-    assert (checksum.name, checksum.value) == ("SHA256", hashlib.sha256(b"content").hexdigest())
-    without = store.checksum(none)
-    assert without is None or without.name == "CRC32"
-
-
-def test_access_without_credentials_is_anonymous(emulator: S3Emulator) -> None:
-    emulator.put("public", "m/private", b"")
-    emulator.client.put_bucket_acl(Bucket="public", ACL="public-read")
-    emulator.client.put_object(Bucket="public", Key="m/x", Body=b"content", ACL="public-read")
-    store = open_store(emulator, "public", None)
+def test_access_without_credentials_is_anonymous(s3: S3Emulator) -> None:
+    s3.put("public", "m/private", b"")
+    s3.client.put_bucket_acl(Bucket="public", ACL="public-read")
+    s3.client.put_object(Bucket="public", Key="m/x", Body=b"content", ACL="public-read")
+    store = open_store(s3, "public", None)
     private, public = sorted(store.list(), key=lambda each: each.key)
     assert b"".join(store.read(public, 0, 7)) == b"content"
     for use in (lambda: list(store.read(private, 0, 0)), lambda: store.checksum(private)):
@@ -178,40 +155,23 @@ def test_access_without_credentials_is_anonymous(emulator: S3Emulator) -> None:
 
 
 @pytest.mark.parametrize("form", ["s3://{}/forms/models", "s3://http://{}//forms/models/"])
-def test_endpoint_may_be_in_the_uri(emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    emulator.put("forms", "models/m/x", b"")
+def test_endpoint_may_be_in_the_uri(s3: S3Emulator, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    s3.put("forms", "models/m/x", b"")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    store = S3Store(parse_location(form.format(emulator.address)), CREDENTIAL)
-    assert store.location == f"s3://{emulator.address}/forms/models"
+    store = S3Store(parse_location(form.format(s3.address)), CREDENTIAL)
+    assert store.location == f"s3://{s3.address}/forms/models"
     assert keys(store) == ["m/x"]
 
 
-def test_endpoint_may_be_in_the_environment(emulator: S3Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    emulator.put("forms", "models/m/x", b"")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", emulator.endpoint)
+def test_endpoint_may_be_in_the_environment(s3: S3Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.put("forms", "models/m/x", b"")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.endpoint)
     assert keys(S3Store(parse_location("s3://forms/models"), CREDENTIAL)) == ["m/x"]
 
 
-def test_missing_bucket_is_named(emulator: S3Emulator) -> None:
+def test_missing_bucket_is_named(s3: S3Emulator) -> None:
     with pytest.raises(RepositoryUnavailable) as caught:
-        list(open_store(emulator, "missing/models").folders())
+        list(open_store(s3, "missing/models").folders())
     assert caught.value.message.startswith(
-        f"the bucket 'missing' does not exist: s3:ListBucket on s3://{emulator.address}/missing/models as access key …"
+        f"the bucket 'missing' does not exist: s3:ListBucket on s3://{s3.address}/missing/models as access key …"
     )
-
-
-def test_boto3_is_imported_by_the_first_use(emulator: S3Emulator, tmp_path: Path) -> None:
-    emulator.make_bucket("lazy")
-    program = f"""
-import sys
-from pathlib import Path
-from trident.core.errors import RepositoryUnavailable
-from trident.core.repository.sources import SourceOpener, SourceOptions
-opener = SourceOpener(SourceOptions(cache_directory=Path({str(tmp_path / "cache")!r}), cache_bytes=0))
-source = opener.open("s3://{emulator.address}/lazy")
-print("boto3" in sys.modules, "botocore" in sys.modules)
-source.models()
-print("boto3" in sys.modules, "google.cloud.storage" in sys.modules)
-"""
-    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert answer.stdout.split() == ["False", "False", "True", "False"], answer.stderr

@@ -84,14 +84,13 @@ ONE = "oldest { max_candidate_sequences: 1 }"
 
 
 def write_models(repository: Path) -> Path:
-    """A model of each kind: `numbers` and `texts` with several slots, `single` and `quick` with one; `quick` is idle
+    """A model of each kind: `numbers` and `texts` with several slots, `quick` with one; it is idle
     after 0.5 s. `python` echoes its controls, and says how many requests are in its batch.
     """
     for name, flag, id in (("numbers", "INT32", "UINT64"), ("texts", "FP32", "BYTES")):
         write_version(echo(flag, id), repository, name, sequences(OLDEST, controls(flag, id)))
-    for name, idle_us in (("single", 60_000_000), ("quick", 500_000)):
-        config = sequences(ONE, controls("INT32", "UINT64"), idle_us=idle_us)
-        write_version(echo("INT32", "UINT64"), repository, name, config)
+    config = sequences(ONE, controls("INT32", "UINT64"), idle_us=500_000)
+    write_version(echo("INT32", "UINT64"), repository, "quick", config)
     short = sequences("direct {}", controls("BOOL", "INT32"), batch=0)
     write_version(echo("BOOL", "INT32", None), repository, "unbatched", short)
     write_version(echo("INT32", "UINT32"), repository, "direct", sequences("direct {}", controls("INT32", "UINT32")))

@@ -10,7 +10,6 @@ import json
 import os
 import queue
 import signal
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -177,13 +176,6 @@ def ask(server: ServerProcess, model: str, sequence: int | str | None, place: st
     return status, "".join(letter for letter, name in (("s", "OUT_START"), ("e", "OUT_END")) if outputs[name] == [1])
 
 
-def waiting(server: ServerProcess, model: str) -> int:
-    """The requests that wait for an execution."""
-    text = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
-    (line,) = [line for line in text.splitlines() if line.startswith("nv_inference_pending") and f'"{model}"' in line]
-    return int(float(line.rpartition(" ")[2]))
-
-
 def start_missing(sequence: int | str, model: str) -> tuple[int, str]:
     text = "must specify the START flag on the first request of the sequence"
     return 400, f"inference request for sequence {sequence} to model '{model}' {text}"
@@ -202,35 +194,11 @@ def test_a_request_that_fits_no_sequence_is_refused(server: ServerProcess) -> No
     assert ask(server, "texts", 1, "s") == (400, other.format("UINT64", "texts", "BYTES"))
 
 
-def test_a_sequence_that_starts_twice_begins_anew_in_its_slot(server: ServerProcess) -> None:
-    assert [ask(server, "single", 3, place)[1] for place in ("s", "s", "e")] == ["s", "s", "e"]
-    until(lambda: "sequence 3 for model 'single' has a conflict" in server.log_text())
-
-
 def test_the_slot_of_a_client_that_is_gone_is_free_again(server: ServerProcess) -> None:
     assert ask(server, "quick", 5, "s") == (200, "s")
     # It waits until the first sequence has been idle for too long.
     assert ask(server, "quick", 6, "se") == (200, "se")
     assert ask(server, "quick", 5) == start_missing(5, "quick")
-
-
-def test_a_client_that_leaves_the_backlog_ends_its_sequence(server: ServerProcess) -> None:
-    assert ask(server, "single", 7, "s") == (200, "s")
-    content = body(8, "s")
-    with socket.create_connection((HOST, server.http_port)) as connection:
-        head = f"POST /v2/models/single/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
-        connection.sendall(head.encode() + content)
-        until(lambda: waiting(server, "single") == 1)
-    until(lambda: waiting(server, "single") == 0)
-    assert ask(server, "single", 8) == start_missing(8, "single")
-    assert ask(server, "single", 7, "e") == (200, "e")
-
-
-def test_a_request_waits_in_the_backlog_no_longer_than_its_timeout(server: ServerProcess) -> None:
-    assert ask(server, "single", 9, "s") == (200, "s")
-    late = (503, "timeout of the corresponding sequence has been expired")
-    assert ask(server, "single", 10, "s", timeout=20_000) == late
-    assert ask(server, "single", 9, "e", timeout=1) == (200, "e")
 
 
 def test_a_python_model_whose_process_dies_has_lost_its_sequences(server: ServerProcess) -> None:

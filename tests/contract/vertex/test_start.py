@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.contract.lifecycle.changing_models import BATCHED, Gate, add_scaled, heavy, scaled
-from tests.contract.repository.fault_proxy import Drip, FaultProxy
+from tests.contract.repository.fake_storage import Drip, FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess

@@ -229,68 +229,59 @@ def test_recorded_response_can_be_pasted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "message", "hint"),
     [
-        (["tolerence"], {}, "tolerence: unknown field", "did you mean 'tolerance'?"),
-        (["request", "input"], [], "request.input: unknown field", "did you mean 'inputs'?"),
-        (["request", "inputs"], {}, "request.inputs: expected a list, got an object", ""),
-        (["request", "id"], 1, "request.id: expected a string, got 1", ""),
+        ("tolerence", {}, "tolerence: unknown field", "did you mean 'tolerance'?"),
+        ("request.input", [], "request.input: unknown field", "did you mean 'inputs'?"),
+        ("request.inputs", {}, "request.inputs: expected a list, got an object", ""),
+        ("request.id", 1, "request.id: expected a string, got 1", ""),
         (
-            ["request", "inputs", 0, "name"],
+            "request.inputs.0.name",
             "IMAGES",
             "request.inputs[0].name: the model has no input 'IMAGES'",
             "did you mean 'IMAGE'?",
         ),
+        ("request.inputs.0.dtype", "FP32", "request.inputs[0].dtype: unknown field", "did you mean 'datatype'?"),
         (
-            ["request", "inputs", 0, "dtype"],
-            "FP32",
-            "request.inputs[0].dtype: unknown field",
-            "did you mean 'datatype'?",
-        ),
-        (
-            ["request", "inputs", 0, "data", 0, 1],
+            "request.inputs.0.data.0.1",
             1e39,
             "request.inputs[0].data[0][1]: expected a number in the range of FP32, got 1e+39",
             "",
         ),
+        ("request.inputs", [], "request: expected 1 inputs but got 0 inputs for model 'm'.", "the inputs are: IMAGE"),
         (
-            ["request", "inputs"],
-            [],
-            "request: expected 1 inputs but got 0 inputs for model 'm'.",
-            "the inputs are: IMAGE",
-        ),
-        (
-            ["request", "inputs", 0, "datatype"],
+            "request.inputs.0.datatype",
             "FP64",
             "request: inference input 'IMAGE' data-type is 'FP64', but model 'm' expects 'FP32'",
             "",
         ),
         (
-            ["request", "outputs"],
+            "request.outputs",
             [{"name": "CLASS"}],
             "response.outputs[0].name: 'SCORES' is not among request.outputs",
             "add it there, or leave out request.outputs",
         ),
         (
-            ["response", "outputs", 0, "name"],
+            "response.outputs.0.name",
             "SCORE",
             "response.outputs[0].name: the model has no output 'SCORE'",
             "did you mean 'SCORES'?",
         ),
-        (["response", "outputs"], [], "response.outputs: expected at least one output", ""),
-        (["response", "outputs"], [SCORES, SCORES], "response.outputs[1].name: 'SCORES' appears twice", ""),
+        ("response.outputs", [], "response.outputs: expected at least one output", ""),
+        ("response.outputs", [SCORES, SCORES], "response.outputs[1].name: 'SCORES' appears twice", ""),
         (
-            ["response", "outputs"],
+            "response.outputs",
             [{**LABEL, "tolerance": {"absolute": 0}}],
             "response.outputs[0].tolerance: BYTES is compared exactly",
             "leave it out",
         ),
     ],
 )
-def test_error_names_the_field(tmp_path: Path, place: list[Any], value: object, message: str, hint: str) -> None:
+def test_error_names_the_field(tmp_path: Path, place: str, value: object, message: str, hint: str) -> None:
     content: Any = document()
     target = content
-    for step in place[:-1]:
+    *way, last = [int(step) if step.isdigit() else step for step in place.split(".")]
+    for step in way:
         target = target[step]
-    target[place[-1]] = value
+    target[last] = value
     found = mistake(tmp_path, content)
     assert found[0].startswith(message)
     assert found[1] == hint

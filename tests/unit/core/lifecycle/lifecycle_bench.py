@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tests.threads import server_threads
+from tests.unit.core.scheduling.scheduler_bench import Outcomes, StubInstance
 from tests.waiting import until
-from trident.core.backends.backend import Backend, Execution, LoadContext, OnChange
+from trident.core.backends.backend import Backend, LoadContext, OnChange
 from trident.core.backends.registry import BackendRegistry, installed_backends
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
@@ -51,28 +52,18 @@ BROKEN = "broken"
 """The content of a model file that cannot be loaded."""
 
 
-class FakeInstance:
-    poisoned = False
-    may_run_inline = True
-    answers_later = False
-
+class FakeInstance(StubInstance):
     def __init__(self, placement: Placement, model: FakeModel) -> None:
         self.placement = placement
         self.is_closed = False
         self._model = model
 
-    def execute(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        senders: Sequence[ResponseSender] = (),
-    ) -> Execution:
+    def outcomes(self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender]) -> Outcomes:
         self._model.begun.release()
         assert self._model.gate.wait(LIMIT_S)
         self._model.while_executing()
         output = OutputTensor("OUTPUT0", "INT32", (1,), np.array([self._model.weight], np.int32))
-        now_ns = time.monotonic_ns()
-        return Execution([[output] for _ in requests], now_ns, now_ns)
+        return [[output] for _ in requests]
 
     def close(self) -> None:
         self.is_closed = True
@@ -248,17 +239,24 @@ def weight_of(responses: queue.SimpleQueue[InferenceResponse]) -> int:
 
 
 @contextmanager
-def living(
+def living(*repositories: Path, **options: Any) -> Iterator[Bench]:
+    """A started server; at the end it is finished, no thread is left and every model is closed."""
+    with unstarted(*repositories, **options) as bench:
+        bench.engine.start()
+        assert bench.engine.wait_loaded(LIMIT_S)
+        yield bench
+
+
+@contextmanager
+def unstarted(
     *repositories: Path,
     open_source: OpenSource = open_folder,
     memory: MemoryLedger | None = None,
     **options: object,
 ) -> Iterator[Bench]:
-    """A started server; at the end it is finished, no thread is left and every model is closed."""
+    """The same, which the test starts."""
     bench = Bench(repositories, open_source, memory, **options)
-    bench.engine.start()
     try:
-        assert bench.engine.wait_loaded(LIMIT_S)
         yield bench
     finally:
         bench.engine.begin_exit()

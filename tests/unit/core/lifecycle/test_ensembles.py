@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -294,10 +293,3 @@ def test_a_repositorys_own_model_is_the_step(tmp_path: Path) -> None:
         ensemble(repository, f"e{weight}", step("a", "INPUT0", "OUTPUT0"))
     with living(one, other, namespacing=True) as bench:
         assert (bench.ask("e1"), bench.ask("e2")) == (1, 2)
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = threading.active_count()
-    yield
-    until(lambda: threading.active_count() <= before)

@@ -20,6 +20,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     Bench,
     living,
     put,
+    unstarted,
     weight_of,
     write,
 )
@@ -106,43 +107,39 @@ def test_calls_are_refused_as_too_early_until_a_model_of_the_start_is_loaded(tmp
     """A client that is told that the model does not exist would not ask again."""
     write(tmp_path, "m", 1)
     write(tmp_path, "waits", 1)
-    bench = Bench([tmp_path], lambda text: LocalSource(Path(text)), load_threads=1)
-    engine = bench.engine
-    calls = (bench.ask, engine.model_spec, engine.model_metadata, engine.model_config, engine.model_statistics)
-    for call in calls:
-        with pytest.raises(ModelLoading, match=r"^Server not ready$"):
-            call("nope")
-    with bench.backend.holding("m"):
-        engine.start()
-        until(lambda: bench.backend.loads == ["m:1=1"])
-        for name in ("m", "waits"):
-            for call in calls:
-                with pytest.raises(ModelLoading, match=f"^model '{name}' is still being loaded$"):
-                    call(name)
-        with pytest.raises(ModelNotFound):
-            bench.ask("nope")
-    assert engine.wait_loaded(LIMIT_S)
-    assert (bench.ask("m"), bench.ask("waits")) == (1, 1)
-    engine.begin_exit()
-    assert engine.finish(LIMIT_S)
+    with unstarted(tmp_path, load_threads=1) as bench:
+        engine = bench.engine
+        calls = (bench.ask, engine.model_spec, engine.model_metadata, engine.model_config, engine.model_statistics)
+        for call in calls:
+            with pytest.raises(ModelLoading, match=r"^Server not ready$"):
+                call("nope")
+        with bench.backend.holding("m"):
+            engine.start()
+            until(lambda: bench.backend.loads == ["m:1=1"])
+            for name in ("m", "waits"):
+                for call in calls:
+                    with pytest.raises(ModelLoading, match=f"^model '{name}' is still being loaded$"):
+                        call(name)
+            with pytest.raises(ModelNotFound):
+                bench.ask("nope")
+        assert engine.wait_loaded(LIMIT_S)
+        assert (bench.ask("m"), bench.ask("waits")) == (1, 1)
 
 
 def test_load_requests_are_refused_during_the_start_and_after_the_exit(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
-    bench = Bench([tmp_path], lambda text: LocalSource(Path(text)), control_mode="explicit", load_models=("m",))
-    with bench.backend.holding("m"):
-        bench.engine.start()
-        until(lambda: bench.backend.loads == ["m:1=1"])
-        assert bench.engine.phase().name == Phase.LOADING
-        assert bench.engine.phase().model == "m"
-        assert not bench.engine.is_ready()
+    with unstarted(tmp_path, control_mode="explicit", load_models=("m",)) as bench:
+        with bench.backend.holding("m"):
+            bench.engine.start()
+            until(lambda: bench.backend.loads == ["m:1=1"])
+            assert bench.engine.phase().name == Phase.LOADING
+            assert bench.engine.phase().model == "m"
+            assert not bench.engine.is_ready()
+            assert failure(bench, "m") == "ModelNotReady: Server not ready"
+        assert bench.engine.wait_loaded(LIMIT_S)
+        bench.load("m")
+        bench.engine.begin_exit()
         assert failure(bench, "m") == "ModelNotReady: Server not ready"
-    assert bench.engine.wait_loaded(LIMIT_S)
-    bench.load("m")
-    bench.engine.begin_exit()
-    assert failure(bench, "m") == "ModelNotReady: Server not ready"
-    assert bench.engine.finish(LIMIT_S)
-    until(lambda: server_threads() == [], lambda: str(server_threads()))
 
 
 def test_load_directory_waits_for_the_end_of_the_start(tmp_path: Path) -> None:
@@ -155,21 +152,18 @@ def test_load_directory_waits_for_the_end_of_the_start(tmp_path: Path) -> None:
         assert may_open.wait(LIMIT_S)
         return LocalSource(Path(text))
 
-    bench = Bench([tmp_path / "repository"], open_source, control_mode="explicit")
-    bench.engine.start()
-    assert bench.engine.is_live()
-    assert bench.engine.phase().name == Phase.STARTING
-    with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(bench.engine.load_directory, "cat", str(tmp_path / "elsewhere" / "m"))
-        with pytest.raises(ModelNotReady, match="Server not ready"):
-            bench.engine.load_model("m", {})
-        assert not loading.done()
-        may_open.set()
-        loading.result(LIMIT_S)
-    assert bench.ask("cat") == 1
-    bench.engine.begin_exit()
-    assert bench.engine.finish(LIMIT_S)
-    until(lambda: server_threads() == [], lambda: str(server_threads()))
+    with unstarted(tmp_path / "repository", open_source=open_source, control_mode="explicit") as bench:
+        bench.engine.start()
+        assert bench.engine.is_live()
+        assert bench.engine.phase().name == Phase.STARTING
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(bench.engine.load_directory, "cat", str(tmp_path / "elsewhere" / "m"))
+            with pytest.raises(ModelNotReady, match="Server not ready"):
+                bench.engine.load_model("m", {})
+            assert not loading.done()
+            may_open.set()
+            loading.result(LIMIT_S)
+        assert bench.ask("cat") == 1
 
 
 def test_the_phase_names_the_models_whose_last_load_failed(tmp_path: Path) -> None:
@@ -399,24 +393,19 @@ def test_requests_are_refused_while_the_server_stops(tmp_path: Path) -> None:
 def test_the_exit_does_not_wait_for_a_load(tmp_path: Path, mode: str) -> None:
     for name in ("held", "held too", "waiting"):
         write(tmp_path, name, 1)
-    bench = Bench(
-        [tmp_path],
-        lambda text: LocalSource(Path(text)),
-        control_mode=mode,
-        load_models=("held", "held too", "waiting") if mode == "explicit" else (),
-        load_threads=2,
-        poll_secs=0.01,
-    )
-    with bench.backend.holding("held"), bench.backend.holding("held too"):
+    names = ("held", "held too", "waiting") if mode == "explicit" else ()
+    with (
+        unstarted(tmp_path, control_mode=mode, load_models=names, load_threads=2, poll_secs=0.01) as bench,
+        bench.backend.holding("held"),
+        bench.backend.holding("held too"),
+    ):
         bench.engine.start()
         until(lambda: len(bench.backend.loads) == 2)
         bench.engine.begin_exit()
         assert bench.engine.finish(LIMIT_S)
         assert bench.engine.phase().name == Phase.EXITING
         assert {"trident-lifecycle", "trident-load"} <= set(server_threads())
-    # The held load ends and leaves nothing behind; a load that waited for a thread does not begin.
-    until(lambda: server_threads() == [], lambda: str(server_threads()))
-    assert all(model.is_closed for model in bench.backend.models)
+    # The held loads have ended and left nothing behind; a load that waited for a thread has not begun.
     assert len(bench.backend.loads) == 2
 
 

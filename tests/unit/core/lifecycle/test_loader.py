@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.threads import server_threads
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
-    CONFIG,
-    LIMIT_S,
     MORE_INSTANCES,
     Bench,
     FakeBackend,
@@ -22,13 +17,10 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     living,
     put,
     registry_of,
-    weight_of,
     write,
 )
-from tests.waiting import until
 from trident.core.backends.backend import LoadContext
 from trident.core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory, ServerError
-from trident.core.inference.request import InputTensor
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader, Prepared
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import UNLOADED, LoadCause, LoadCounts
@@ -78,7 +70,6 @@ class OneInstance(FakeBackend):
 def source(tmp_path: Path) -> Iterator[CountingSource]:
     source = CountingSource(tmp_path)
     yield source
-    until(lambda: server_threads() == [], lambda: str(server_threads()))
     assert source.held == 0
 
 
@@ -124,33 +115,6 @@ def test_a_load_is_retried_as_often_as_the_options_allow(source: CountingSource)
         version = load(loader, loader.prepare(located(source)))
         assert version.state.reason == reason
         assert len(backend.loads) == retries + 1
-
-
-def test_no_more_versions_load_at_once_than_there_are_load_threads(source: CountingSource) -> None:
-    write(source.path, "m", 1)
-    backend = FakeBackend()
-    loader = loader_of(backend, load_threads=2)
-    prepared = loader.prepare(located(source))
-    loading = [threading.Thread(target=load, args=(loader, prepared)) for _ in range(3)]
-    with backend.holding("m"):
-        for thread in loading:
-            thread.start()
-        until(lambda: len(backend.loads) == 2)
-        assert not loader.slots._slots.acquire(blocking=False)
-    for thread in loading:
-        thread.join(LIMIT_S)
-    assert len(backend.loads) == 3
-
-
-def test_delay_scheduler_does_not_apply_without_a_dynamic_batcher(tmp_path: Path) -> None:
-    write(tmp_path, "alone", 1)
-    write(tmp_path, "batched", 2, config=CONFIG + "max_batch_size: 8 dynamic_batching { }")
-    item = InputTensor("INPUT0", "INT32", (1, 1), np.zeros((1, 1), np.int32))
-    with living(tmp_path, delay_scheduler=2) as bench:
-        assert bench.ask("alone") == 1
-        first = bench.submit("batched", item)
-        assert bench.version("batched").queued == 1
-        assert bench.ask("batched", item) == weight_of(first) == 2
 
 
 def test_a_load_that_waits_for_another_lends_its_slot() -> None:

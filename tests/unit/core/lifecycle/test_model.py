@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import NoneType
 
 import pytest
-from google.protobuf.json_format import MessageToJson
 
-from tests.threads import server_threads
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,
     LIMIT_S,
     MORE_INSTANCES,
-    Bench,
     FakeBackend,
-    living,
     put,
     registry_of,
-    weight_of,
     write,
 )
 from tests.waiting import until
@@ -36,7 +30,6 @@ from trident.core.errors import (
     ModelNotFound,
     ModelNotReady,
     ServerError,
-    ServerStopping,
 )
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Content, Model, Plan, Retirement, plan_reload
@@ -141,15 +134,14 @@ class Repository:
     def put(self, path: str, content: str) -> None:
         put(self.path / "m" / path, content)
 
-    def load(self, override: str = "") -> None:
+    def load(self) -> None:
         source = LocalSource(self.path)
         located = Located(ModelKey("m"), source, tuple(source.files("m") or ()))
-        config = MessageToJson(parse_model_config(override, "override")) if override else None
-        self.model.load(located, "a test", config)
+        self.model.load(located, "a test")
 
-    def failure(self, override: str = "") -> ServerError:
+    def failure(self) -> ServerError:
         with pytest.raises(ServerError) as caught:
-            self.load(override)
+            self.load()
         return caught.value
 
     def settled(self) -> dict[int, str]:
@@ -165,7 +157,6 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
     yield repository
     repository.model.leave("the end of the test")
     assert repository.retirement.wait(LIMIT_S)
-    until(lambda: server_threads() == [], lambda: str(server_threads()))
     assert all(model.is_closed for model in repository.backend.models)
 
 
@@ -305,35 +296,6 @@ def test_a_load_that_ends_after_the_exit_is_discarded(repository: Repository, we
         assert type(loading.exception(LIMIT_S)) is (InvalidRequest if weight == BROKEN else NoneType)
     assert repository.retirement.wait(LIMIT_S)
     assert all(model.is_closed for model in repository.backend.models)
-
-
-@contextmanager
-def serving(repository: Path) -> Iterator[tuple[Bench, ModelVersion, Retirement]]:
-    """A model whose version the test unloads, so that the server does not at its exit."""
-    write(repository, "m", 1)
-    with living(repository) as bench:
-        version = bench.version("m")
-        yield bench, version, Retirement()
-        until(lambda: version.state.current is ModelState.UNAVAILABLE)
-        bench.lifecycle.models.all()[0].serving = {}
-
-
-def test_queued_requests_still_run_until_the_wait_ends(tmp_path: Path) -> None:
-    with serving(tmp_path) as (bench, version, retirement):
-        with bench.running("m") as running:
-            queued = bench.submit("m")
-            retirement.begin(version, "a test")
-            with pytest.raises(
-                ServerStopping, match="scheduler for model has stopped accepting new inference requests"
-            ):
-                bench.ask("m")
-            assert queued.empty()
-            # The time is over: queued requests are refused, running ones continue.
-            assert not retirement.wait(0)
-            with pytest.raises(ServerStopping):
-                weight_of(queued)
-            assert running.empty()
-        assert weight_of(running) == 1
 
 
 # --- models

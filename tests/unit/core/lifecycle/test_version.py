@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, write
 from tests.unit.core.remote.remote_parts import connected, served
+from tests.unit.core.scheduling.scheduler_bench import MakeBench
 from tests.waiting import until
-from trident.core.backends.backend import BackendInstance
-from trident.core.config.placement import DeviceKind, Placement
 from trident.core.errors import ModelNotFound, ModelNotReady, ServerStopping
 from trident.core.frontend.bridge import AT_ONCE, infer_many
 from trident.core.inference.request import InferenceRequest, InputTensor
@@ -130,70 +128,26 @@ def test_the_holds_of_a_lost_front_end_are_released(repository: Path, tmp_path: 
         until(lambda: bench.backend.models[0].is_closed)
 
 
-class FakeInstance:
-    def __init__(self, name: str) -> None:
-        self.placement = Placement(name, DeviceKind.CPU)
+def test_an_instance_rests_until_it_serves_again_and_may_be_removed_meanwhile(make_bench: MakeBench) -> None:
+    bench = make_bench(instances=2)
+    bench.scheduler.start()
+    first, second = bench.backends
+    resting = RestingInstances(bench.scheduler)
 
+    def served_by() -> set[str]:
+        for backend in bench.backends:
+            backend.batches.clear()
+        bench.submit(*map(str, range(20)))
+        assert bench.scheduler.drain(LIMIT_S)
+        return {backend.placement.name for backend in bench.backends if backend.batches}
 
-class FakeScheduler:
-    """As the batcher: it keeps one instance, and takes none after it was closed."""
-
-    def __init__(self, *instances: Any) -> None:
-        self.instances = list(instances)
-        self.forgotten: list[BackendInstance] = []
-        self.is_closed = False
-
-    def add(self, instance: BackendInstance) -> None:
-        if self.is_closed:
-            raise ServerStopping("closed")
-        self.instances.append(instance)
-
-    def remove(self, instance: BackendInstance) -> None:
-        if instance not in self.instances or len(self.instances) == 1:
-            raise ValueError("unknown or the last one")
-        self.instances.remove(instance)
-
-    def forget(self, instance: BackendInstance) -> None:
-        self.forgotten.append(instance)
-
-
-A: Any = FakeInstance("a")
-B: Any = FakeInstance("b")
-
-
-@pytest.fixture
-def scheduler() -> FakeScheduler:
-    return FakeScheduler(A, B)
-
-
-@pytest.fixture
-def resting(scheduler: FakeScheduler) -> RestingInstances:
-    return RestingInstances(scheduler)  # type: ignore[arg-type]
-
-
-def test_an_instance_rests_until_it_serves_again(scheduler: FakeScheduler, resting: RestingInstances) -> None:
-    resting.change(A, False)
-    resting.change(A, False)
-    assert scheduler.instances == [B]
-    resting.change(A, True)
-    resting.change(A, True)
-    assert scheduler.instances == [B, A]
-
-
-def test_what_an_instance_remembered_is_lost_when_it_stops_serving(
-    scheduler: FakeScheduler, resting: RestingInstances
-) -> None:
-    resting.change(A, False)
-    resting.change(A, True)
-    resting.change(B, False)
-    assert scheduler.forgotten == [A, B]
-
-
-def test_an_instance_may_be_removed_while_it_rests(scheduler: FakeScheduler, resting: RestingInstances) -> None:
-    resting.change(A, False)
-    resting.remove(A)
-    resting.change(A, True)
-    assert scheduler.instances == [B]
-    scheduler.add(A)
-    resting.remove(B)
-    assert scheduler.instances == [A]
+    for _ in range(2):
+        resting.change(first, False)
+        assert served_by() == {second.placement.name}
+    resting.change(first, True)
+    resting.change(first, True)
+    resting.change(second, False)
+    assert served_by() == {first.placement.name}
+    resting.remove(second)
+    resting.change(second, True)
+    assert served_by() == {first.placement.name}

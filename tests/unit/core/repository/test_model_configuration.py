@@ -103,26 +103,26 @@ def test_a_model_without_its_configuration(directory: ModelDirectory, caplog: py
 
 
 @pytest.fixture
-def uncompleted(tmp_path: Path) -> ModelDirectory:
+def stored(tmp_path: Path) -> ModelDirectory:
     return model_with_versions(tmp_path / "m", 1, 3)
 
 
-def test_the_requested_version_supplies_the_graph(uncompleted: ModelDirectory) -> None:
+def test_the_requested_version_supplies_the_graph(stored: ModelDirectory) -> None:
     graphs = Graphs()
-    config = loaded(uncompleted, graphs)
+    config = loaded(stored, graphs)
     assert graphs.inspected == ["3"]
     assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 4)
     assert list(config.dynamic_batching.preferred_batch_size) == [4]
     assert [(group.name, group.count) for group in config.instance_group] == [("m", 2)]
     graphs = Graphs()
-    loaded(uncompleted, graphs, version=1)
+    loaded(stored, graphs, version=1)
     assert graphs.inspected == ["1"]
 
 
-def test_disabled_auto_complete_takes_nothing_from_the_graph(uncompleted: ModelDirectory) -> None:
-    write(uncompleted, "max_batch_size: 2")
+def test_disabled_auto_complete_takes_nothing_from_the_graph(stored: ModelDirectory) -> None:
+    write(stored, "max_batch_size: 2")
     graphs = Graphs()
-    config = loaded(uncompleted, graphs, auto_complete=False)
+    config = loaded(stored, graphs, auto_complete=False)
     assert graphs.inspected == []
     assert (config.backend, list(config.input), config.WhichOneof("scheduling_choice")) == ("onnxruntime", [], None)
 
@@ -138,30 +138,23 @@ WRONG_TENSORS = [
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG_TENSORS)
-def test_wrong_inputs_and_outputs_fail_a_version_not_the_model(
-    uncompleted: ModelDirectory, text: str, message: str
-) -> None:
+def test_wrong_inputs_and_outputs_fail_a_version_not_the_model(stored: ModelDirectory, text: str, message: str) -> None:
     """With auto-complete they are checked after the graph was inspected; without it at once."""
-    write(uncompleted, text)
-    written = read_config(uncompleted)
-    check_config(uncompleted, written, Graphs(), auto_complete=True)
+    write(stored, text)
+    written = read_config(stored)
+    check_config(stored, written, Graphs(), auto_complete=True)
     with pytest.raises(InvalidModelConfig) as caught:
-        loaded(uncompleted, Graphs())
+        loaded(stored, Graphs())
     assert caught.value.message.startswith(message)
     with pytest.raises(InvalidModelConfig, match=message[:20]):
-        check_config(uncompleted, written, Graphs(), auto_complete=False)
+        check_config(stored, written, Graphs(), auto_complete=False)
 
 
-def test_error_of_the_backend_is_raised_as_it_is(uncompleted: ModelDirectory) -> None:
-    (uncompleted.path / "3" / "model.onnx").unlink()
+def test_error_of_the_backend_is_raised_as_it_is(stored: ModelDirectory) -> None:
+    (stored.path / "3" / "model.onnx").unlink()
     with pytest.raises(BackendFailed, match=r"^no model in 3$") as caught:
-        loaded(uncompleted, Graphs())
+        loaded(stored, Graphs())
     assert caught.value.code is ErrorCode.INTERNAL
-
-
-@pytest.fixture
-def stored(tmp_path: Path) -> ModelDirectory:
-    return model_with_versions(tmp_path / "m", 1, 3)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.options import DEFAULT_WINDOW, WindowLimits
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
+from trident.core.scheduling.scheduler import Scheduler
 
 LIMIT_S = 60.0
 """The time that a test waits for an event before it fails, in seconds."""
@@ -63,6 +65,9 @@ class StubInstance:
     def outcomes(self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender]) -> Outcomes:
         raise NotImplementedError
 
+    def let_go(self) -> None:
+        """Answer what it still holds: its test is over."""
+
     def close(self) -> None: ...
 
 
@@ -86,6 +91,9 @@ class Stub(StubInstance):
 
     def outputs(self, request: InferenceRequest) -> Outputs:
         return []
+
+    def let_go(self) -> None:
+        self.gate.set()
 
 
 class EchoInstance(StubInstance):
@@ -204,15 +212,26 @@ class Bench(Answers):
 
 
 MakeBench = Callable[..., Bench]
+Made = TypeVar("Made", bound="HasScheduler")
+
+
+class HasScheduler(Protocol):
+    """A bench: a scheduler on stub instances."""
+
+    @property
+    def backends(self) -> Sequence[StubInstance]: ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
 
 
 @contextmanager
-def benches() -> Iterator[MakeBench]:
-    """Makes schedulers. At the end they are closed, and no thread is left."""
-    made: list[Bench] = []
+def closing(kind: Callable[..., Made]) -> Iterator[Callable[..., Made]]:
+    """Makes benches. At the end their schedulers are closed, every request is answered, and no thread is left."""
+    made: list[Made] = []
 
-    def make(*args: object, **options: object) -> Bench:
-        made.append(Bench(*args, **options))  # type: ignore[arg-type]
+    def make(*args: object, **options: object) -> Made:
+        made.append(kind(*args, **options))
         return made[-1]
 
     try:
@@ -220,9 +239,14 @@ def benches() -> Iterator[MakeBench]:
     finally:
         for bench in made:
             for backend in bench.backends:
-                backend.gate.set()
+                backend.let_go()
             assert bench.scheduler.close(LIMIT_S)
+            assert bench.scheduler.in_flight == 0
     assert server_threads() == []
+
+
+def benches() -> AbstractContextManager[MakeBench]:
+    return closing(Bench)
 
 
 def batching(
@@ -313,6 +337,9 @@ class LaterStub(StubInstance):
             assert self._kept.wait_for(lambda: id in self.senders, LIMIT_S)
             return self.senders.pop(id)
 
+    def let_go(self) -> None:
+        self.senders.clear()
+
 
 class LaterBench(Answers):
     """A scheduler that runs on LaterStubs, and what its requests were answered."""
@@ -353,21 +380,5 @@ def described(response: InferenceResponse) -> str:
 MakeLaterBench = Callable[..., LaterBench]
 
 
-@contextmanager
-def later_benches() -> Iterator[MakeLaterBench]:
-    """Makes schedulers. At the end they are closed, with every request answered, and no thread is left."""
-    made: list[LaterBench] = []
-
-    def make(*args: object, **options: object) -> LaterBench:
-        made.append(LaterBench(*args, **options))  # type: ignore[arg-type]
-        return made[-1]
-
-    try:
-        yield make
-    finally:
-        for bench in made:
-            for backend in bench.backends:
-                backend.senders.clear()
-            assert bench.scheduler.close(LIMIT_S)
-            assert bench.scheduler.in_flight == 0
-    assert server_threads() == []
+def later_benches() -> AbstractContextManager[MakeLaterBench]:
+    return closing(LaterBench)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
 from tests.project import ROOT
-from tests.threads import server_threads
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Answers, Stub
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Answers, Stub, closing
 from trident.core.backends.backend import BackendInstance
 from trident.core.config.autocomplete import normalize
 from trident.core.config.resolve import initial_states, resolve_model_spec
@@ -124,20 +123,5 @@ class Bench(Answers):
 MakeBench = Callable[..., Bench]
 
 
-@contextmanager
-def benches() -> Iterator[MakeBench]:
-    """Makes schedulers. At the end they are closed, and no thread is left."""
-    made: list[Bench] = []
-
-    def make(sequence_batching: str, **options: object) -> Bench:
-        made.append(Bench(sequence_batching, **options))  # type: ignore[arg-type]
-        return made[-1]
-
-    try:
-        yield make
-    finally:
-        for bench in made:
-            for backend in bench.backends:
-                backend.gate.set()
-            assert bench.scheduler.close(LIMIT_S)
-    assert server_threads() == []
+def benches() -> AbstractContextManager[MakeBench]:
+    return closing(Bench)

@@ -186,18 +186,6 @@ def test_a_batch_leaves_the_queue_unless_it_may_grow_or_be_long() -> None:
     assert queue.size == 1
 
 
-def test_a_full_batch_that_left_an_older_request_of_a_lower_level_is_closed_by_priority() -> None:
-    levels = BatchingSpec(preferred_batch_sizes=(), priority_levels=2, default_priority_level=2)
-    queue = RequestQueue(levels)
-    for number, priority in enumerate((2, 1, 1, 1, 1)):
-        pending = pending_request(str(number), enqueue_ns=number)
-        pending.request.priority = priority
-        queue.push(pending)
-    work = take_work(queue, BATCHES, 5)
-    assert isinstance(work, Work)
-    assert (ids_of(work.batch), work.reason) == (list("1234"), CloseReason.PRIORITY)
-
-
 DELAY_NS = 1000
 LATER_NS = SETTLED_NS + 1
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-import sys
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pytest
 
 from tests.unit.core.scheduling.scheduler_bench import model_spec
 from tests.unit.pending_requests import pending_request
 from trident.core.config.spec import BatchingSpec
-from trident.core.inference.pending_request import PendingRequest
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BatchTuning
 from trident.core.scheduling.batch_forming import (
@@ -22,14 +17,9 @@ from trident.core.scheduling.batch_forming import (
     BatchLimits,
     BatchSetting,
     BatchTuner,
-    Wait,
     Window,
-    Work,
     limits_of,
-    may_end,
-    take_work,
 )
-from trident.core.scheduling.queue import RequestQueue
 
 
 def window_with(latencies: list[int]) -> Window:
@@ -76,6 +66,14 @@ def test_no_delay_helps_if_the_items_alone_take_all_the_time(controller: BatchCo
     assert setting.delay_ns == 0
 
 
+def test_a_busy_instance_waits_until_its_batches_have_grown(controller: BatchController) -> None:
+    """Executions of 4 ms that fill the time with two items on average, where more would come."""
+    setting = controller.update(window_of([1, 3] * 62, fixed_ms=3.8, item_ms=0.1), 1)
+    assert 0 < setting.delay_ns < 20 * MS
+    setting = BatchController(20 * MS, 64).update(window_of([1, 3] * 30, fixed_ms=3.8, item_ms=0.1), 1)
+    assert setting.delay_ns == 0  # it rests half of the time
+
+
 def test_a_delay_in_which_nobody_comes_is_given_up_for_longer_and_longer(controller: BatchController) -> None:
     """One client that waits for its answer keeps an instance busy, and would wait for nobody."""
     waits = []
@@ -105,6 +103,14 @@ def test_latencies_over_the_target_shrink_the_budget_which_grows_back(controller
     for _ in range(20):
         setting = controller.update(calm, 1)
     assert setting.max_size == full
+
+
+def test_a_queue_that_has_grown_is_worked_off_with_the_size_that_saves_most(controller: BatchController) -> None:
+    def size(latency_ms: float) -> int:
+        return controller.update(window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5, latency_ms=latency_ms), 1).max_size
+
+    assert size(150) == 64
+    assert [size(14) for _ in range(11)] == [64] * 9 + [12] * 2
 
 
 SPEC = model_spec(64, BatchingSpec(preferred_batch_sizes=(), target_p99_ns=20 * MS))
@@ -162,135 +168,3 @@ def test_a_pause_of_the_traffic_is_no_part_of_a_window(bench: Bench) -> None:
     assert bench.limits.max_batch_size == 64
     bench.execute(3, period_ms=5)
     assert bench.limits.max_batch_size == 12
-
-
-# --- a batcher with a target, in simulated time, beside the best of the fixed settings
-
-
-def poisson(rate: float, seconds: float, factor: float = 1.0) -> list[int]:
-    """`rate` requests per second on average (Poisson), `factor` times as many during a fifth of each second."""
-    source = random.Random(1)
-    base = rate / (0.8 + 0.2 * factor)
-    found: list[int] = []
-    at = 0.0
-    while (at := at + source.expovariate(base * factor)) < seconds:
-        if at % 1 < 0.2 or source.random() * factor < 1:
-            found.append(int(at * 1000 * MS))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """An instance whose executions take `fixed_ms`, and `item_ms` for each item, give or take `noise` of it."""
-
-    fixed_ms: float
-    item_ms: float
-    noise: float = 0.1
-
-
-Served = list[tuple[int, int]]
-"""For each request when it arrived and when its execution ended, in ns."""
-
-
-class Simulation:
-    """A batcher in simulated time: a minute of traffic takes a second, whatever the machine of the test does."""
-
-    def __init__(self, machine: Machine, max_batch_size: int, target_ms: float, setting: BatchSetting | None) -> None:
-        spec = model_spec(max_batch_size, BatchingSpec(preferred_batch_sizes=(), target_p99_ns=int(target_ms * MS)))
-        self._machine = machine
-        self._limits = limits_of(spec) if setting is None else setting.limits()
-        self._tuner = BatchTuner(spec, self._limits, self._change, ModelStatistics()) if setting is None else None
-        self._source = random.Random(1)
-        self._queue = RequestQueue()
-        self._running: tuple[int, int, list[PendingRequest]] | None = None
-        self._wait: Wait | None = None
-        self._served: Served = []
-
-    def _change(self, limits: BatchLimits) -> None:
-        self._limits = limits
-
-    def run(self, arrivals: Sequence[int]) -> Served:
-        waiting = deque(arrivals)
-        while waiting or self._running or self._queue.size:
-            end_ns = self._running[0] if self._running else sys.maxsize
-            arrival_ns = waiting[0] if waiting else sys.maxsize
-            now_ns = min(end_ns, arrival_ns, self._wait.until_ns if self._wait else sys.maxsize)
-            if end_ns <= now_ns:
-                self._end()
-            elif arrival_ns <= now_ns:
-                pending = pending_request(enqueue_ns=waiting.popleft())
-                self._queue.push(pending)
-                if self._wait is not None and may_end(self._wait, pending, self._queue.items):
-                    self._wait = None
-            else:
-                self._wait = None
-            if self._wait is None and self._running is None:
-                self._begin(now_ns)
-        return self._served
-
-    def _begin(self, now_ns: int) -> None:
-        work = take_work(self._queue, self._limits, now_ns)
-        self._wait = work if isinstance(work, Wait) else None
-        if isinstance(work, Work):
-            duration_ms = self._machine.fixed_ms + self._machine.item_ms * len(work.batch)
-            noise = 1 + self._machine.noise * (2 * self._source.random() - 1)
-            self._running = now_ns + int(duration_ms * MS * noise), now_ns, work.batch
-
-    def _end(self) -> None:
-        assert self._running is not None
-        end_ns, begin_ns, batch = self._running
-        self._running = self._wait = None
-        self._served.extend((pending.enqueue_ns, end_ns) for pending in batch)
-        if self._tuner is not None:
-            self._tuner.note(batch, begin_ns, end_ns)
-
-
-def simulate(
-    arrivals: Sequence[int], machine: Machine, size: int, target_ms: float = 0, setting: BatchSetting | None = None
-) -> Served:
-    """Serve `arrivals` with a target, or with a fixed setting."""
-    return Simulation(machine, size, target_ms, setting).run(arrivals)
-
-
-def in_time(served: Served, target_ms: float) -> int:
-    return sum(end_ns - arrived_ns <= target_ms * MS for arrived_ns, end_ns in served)
-
-
-def within(served: Served, target_ms: float) -> float:
-    """The share of the windows, after the first second, whose 99th percentile is under the target."""
-    windows: dict[int, list[int]] = {}
-    for arrived_ns, end_ns in served:
-        windows.setdefault(arrived_ns // WINDOW_NS, []).append(end_ns - arrived_ns)
-    settled = [sorted(windows[index]) for index in sorted(windows)[2:]]
-    return sum(window[int(0.99 * (len(window) - 1))] <= target_ms * MS for window in settled) / len(settled)
-
-
-LARGEST = 64
-SETTINGS = [BatchSetting(delay * MS, size) for delay, size in itertools.product((0, 1, 5), (4, 16, 64))]
-ACCELERATOR, CORE = Machine(fixed_ms=4, item_ms=0.05), Machine(fixed_ms=0.3, item_ms=0.4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("factor", [1, 4], ids=["steady", "bursts"])
-@pytest.mark.parametrize(
-    ("machine", "target_ms", "rate"),
-    [(ACCELERATOR, 25, 1500), (ACCELERATOR, 25, 5500), (CORE, 20, 700), (CORE, 20, 1500)],
-    ids=["accelerator", "busy accelerator", "core", "more than a core can do"],
-)
-def test_as_many_answers_are_in_time_as_with_the_best_fixed_setting(
-    machine: Machine, target_ms: float, rate: float, factor: float
-) -> None:
-    trace = poisson(rate, min(6, 10_000 / rate), factor)
-    tuned = simulate(trace, machine, LARGEST, target_ms)
-    assert len(tuned) == len(trace)
-    fixed = [simulate(trace, machine, LARGEST, setting=setting) for setting in SETTINGS]
-    assert in_time(tuned, target_ms) >= 0.9 * max(in_time(served, target_ms) for served in fixed)
-    if max(within(served, target_ms) for served in fixed) >= 0.95:
-        assert within(tuned, target_ms) >= 0.95
-
-
-def test_executions_wait_for_the_delay_a_full_batch_or_the_instance() -> None:
-    served = simulate([0, 1000 * MS], Machine(2, 0, noise=0), 4, setting=BatchSetting(3 * MS, 4))
-    assert served == [(0, 5 * MS), (1000 * MS, 1005 * MS)]
-    served = simulate([0, 0, 0], Machine(2, 0, noise=0), 2, setting=BatchSetting(0, 2))
-    assert sorted(end for _, end in served) == [2 * MS, 4 * MS, 4 * MS]
