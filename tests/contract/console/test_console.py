@@ -13,7 +13,6 @@ import random
 import shutil
 import subprocess
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -133,9 +132,7 @@ def picture(page: Page, name: str) -> None:
 
 
 def ask(server: ServerProcess, model: str, document: dict[str, Any]) -> None:
-    url = f"http://{server.address}/v2/models/{model}/infer"
-    with urllib.request.urlopen(urllib.request.Request(url, data=json.dumps(document).encode())) as response:
-        assert response.status == 200
+    server.json("POST", f"/v2/models/{model}/infer", document)
 
 
 @contextlib.contextmanager
@@ -256,10 +253,7 @@ def test_a_token_is_asked_for_refused_and_kept_in_memory_only(open_page: Callabl
 
 
 def test_what_clients_and_models_say_stays_text(open_page: Callable[..., Page], server: ServerProcess) -> None:
-    connection = http.client.HTTPConnection(server.address, timeout=20)
-    connection.request("POST", "/v2/models/<script>alert(2)</script>/infer", body=b"{}")
-    assert connection.getresponse().status in (400, 404)
-    connection.close()
+    assert server.request("POST", "/v2/models/<script>alert(2)</script>/infer", b"{}")[0] in (400, 404)
     page = open_page()
     expect(page.get_by_role("link", name=HOSTILE).first).to_be_visible()
     page.get_by_role("region", name="Models").get_by_role("link", name=HOSTILE).click()
@@ -285,11 +279,9 @@ def test_a_model_is_unloaded_and_loaded(open_page: Callable[..., Page], server: 
     expect(changed.first).to_contain_text("stream_words 1ready")
     picture(page, "repository-light")
     # Another site's page cannot send the header.
-    connection = http.client.HTTPConnection(server.address, timeout=20)
-    connection.request("POST", "/console/api/unload", b'{"name":"simple"}', {"Authorization": f"Bearer {TOKEN}"})
-    response = connection.getresponse()
-    assert (response.status, b"Trident-Console" in response.read()) == (400, True)
-    connection.close()
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    status, _, body = server.request("POST", "/console/api/unload", b'{"name":"simple"}', bearer)
+    assert (status, b"Trident-Console" in body) == (400, True)
 
 
 def test_the_log_is_filtered_and_its_level_changed(open_page: Callable[..., Page], server: ServerProcess) -> None:

@@ -16,7 +16,6 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests.certificates import Authority
 from tests.contract.grpc.grpc_requests import address_of, assert_simple, rpc_refusal, simple_inputs
-from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
 
@@ -44,33 +43,23 @@ def assert_infers(client: Any) -> None:
     assert_simple(client.infer("simple", simple_inputs()))
 
 
-def test_a_client_talks_tls(http_workers: str, shipped_models: Path, authority: Authority, tmp_path: Path) -> None:
-    with serving(http_workers, shipped_models, tmp_path, *tls_options(authority)) as server:
-        with triton.InferenceServerClient(
-            address_of(server), ssl=True, root_certificates=str(authority.root)
-        ) as client:
-            assert_infers(client)
-        with grpc.insecure_channel(address_of(server)) as channel:
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            assert rpc_refusal(stub.ServerLive, pb.ServerLiveRequest())[0] == "UNAVAILABLE"
-
-
-def test_mutual_tls_asks_for_the_clients_certificate(
-    http_workers: str, shipped_models: Path, authority: Authority, tmp_path: Path
+@pytest.mark.parametrize("mutual", [False, True], ids=["TLS", "mutual TLS"])
+def test_a_client_talks_tls(
+    http_workers: str, shipped_models: Path, authority: Authority, tmp_path: Path, mutual: bool
 ) -> None:
-    mutual = ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={authority.root}"]
-    with serving(http_workers, shipped_models, tmp_path, *tls_options(authority), *mutual) as server:
+    options = tls_options(authority)
+    own: dict[str, str] = {}
+    if mutual:
+        options += ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={authority.root}"]
         certificate, key = authority.sign("client")
-        with triton.InferenceServerClient(
-            address_of(server),
-            ssl=True,
-            root_certificates=str(authority.root),
-            private_key=str(key),
-            certificate_chain=str(certificate),
-        ) as client:
+        own = {"private_key": str(key), "certificate_chain": str(certificate)}
+    with serving(http_workers, shipped_models, tmp_path, *options) as server:
+        address = address_of(server)
+        with triton.InferenceServerClient(address, ssl=True, root_certificates=str(authority.root), **own) as client:
             assert_infers(client)
+        # Without TLS, or without a certificate of its own.
         credentials = grpc.ssl_channel_credentials(authority.root.read_bytes())
-        with grpc.secure_channel(address_of(server), credentials) as channel:
+        with grpc.secure_channel(address, credentials) if mutual else grpc.insecure_channel(address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             assert rpc_refusal(stub.ServerLive, pb.ServerLiveRequest())[0] == "UNAVAILABLE"
 
@@ -93,15 +82,3 @@ def test_the_address_may_be_a_unix_socket(http_workers: str, shipped_models: Pat
         started = f"Started GRPCInferenceService at unix:{path}"
         until(lambda: started in server.log_text(), server.log_text)
     assert not path.exists()
-
-
-def test_a_taken_port_ends_the_start(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
-    server = ServerProcess(shipped_models, tmp_path / "log", ready=False)
-    with socket.create_server((HOST, server.grpc_port)):
-        try:
-            server.__enter__()
-            assert server.process.wait(30) == 1
-        finally:
-            server.kill()
-    last = server.log_text().splitlines()[-1]
-    assert f"error: creating server: Unavailable - Socket '{HOST}:{server.grpc_port}' already in use" in last

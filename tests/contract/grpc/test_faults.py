@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,9 +27,8 @@ from tests.contract.grpc.grpc_requests import (
     stub_of,
     waiting_inputs,
 )
-from tests.contract.remote.remote_server import FOR_EVER, RemoteServer, failures, pending
+from tests.contract.remote.remote_server import FOR_EVER, RemoteServer, pending
 from tests.contract.servers.simple_model import link_models
-from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.waiting import until
 
@@ -39,19 +36,6 @@ pytestmark = pytest.mark.slow
 
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
-# A client that asks for much and dies.
-DOOMED = """
-import sys, time
-from tests.contract.grpc.grpc_requests import waiting_inputs
-import tritonclient.grpc as triton
-client = triton.InferenceServerClient(sys.argv[1])
-client.start_stream(lambda result, error: None)
-for _ in range(20):
-    client.async_stream_infer("waiting", waiting_inputs(300_000))
-    client.async_infer("waiting", waiting_inputs(300_000), lambda result, error: None)
-print("sent", flush=True)
-time.sleep(600)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -116,25 +100,6 @@ def test_the_watch_of_health_follows_the_engine(server: RemoteServer) -> None:
         assert next(states) == NOT_SERVING
         assert next(states) == SERVING
         states.cancel()
-    answers_again(server)
-
-
-def test_a_client_that_is_killed_cancels_what_it_asked_for(server: RemoteServer) -> None:
-    server.wait_until_all_ready()
-    before = max(0, failures(server, "waiting", "CANCELED"))
-    doomed = subprocess.Popen(
-        [sys.executable, "-c", DOOMED, address_of(server)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert doomed.stdout is not None
-    try:
-        assert doomed.stdout.readline() == "sent\n"
-        until(lambda: pending(server, "waiting") >= 30, "they do not wait")
-    finally:
-        doomed.kill()
-        doomed.wait()
-        doomed.stdout.close()
-    until(lambda: pending(server, "waiting") == 0, "they still wait")
-    assert failures(server, "waiting", "CANCELED") - before >= 30
     answers_again(server)
 
 

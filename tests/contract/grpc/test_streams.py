@@ -1,10 +1,11 @@
-"""ModelStreamInfer: order, errors, ends and cancellation, in both shapes of the server.
+"""Streams and slow calls: order, errors, ends and cancellation, in both shapes of the server.
 
 Source: docs/spec/grpc.md sections 4 and 7.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.contract.grpc.grpc_requests import (
     simple_inputs,
     simple_message,
     stub_of,
+    tensor,
     waiting_inputs,
 )
 from tests.contract.servers.server import ServerProcess
@@ -108,22 +110,6 @@ def test_a_client_that_takes_no_answers_holds_up_nobody_but_itself(server: Serve
         assert call.code() is grpc.StatusCode.OK
 
 
-def test_four_hundred_calls_are_cancelled_at_once(server: ServerProcess) -> None:
-    with stub_of(server) as stub:
-        request = simple_message(model_name="waiting")
-        del request.inputs[:], request.raw_input_contents[:]
-        request.inputs.add(name="ROUNDS", datatype="INT64", shape=[1])
-        request.raw_input_contents.append(np.array([SOME], np.int64).tobytes())
-        calls = [stub.ModelInfer.future(request, timeout=LIMIT_S) for _ in range(400)]
-        until(lambda: counted(server, "nv_inference_pending_request_count") >= 90, server.log_text)
-        for call in calls:
-            call.cancel()
-        until(lambda: counted(server, "nv_inference_pending_request_count") == 0, server.log_text)
-        assert {call.code() for call in calls} <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.OK}
-        response = stub.ModelInfer(simple_message(), timeout=LIMIT_S)
-        assert response.model_name == "simple"
-
-
 def test_a_deadline_that_is_shorter_than_the_queue(server: ServerProcess) -> None:
     before = counted(server, "nv_inference_request_failure", reason="CANCELED")
     with client_of(server) as client:
@@ -137,3 +123,28 @@ def test_a_deadline_that_is_shorter_than_the_queue(server: ServerProcess) -> Non
             assert each.next_error().status() == "StatusCode.DEADLINE_EXCEEDED"
         until(lambda: counted(server, "nv_inference_request_failure", reason="CANCELED") - before >= 9)
         assert running.next_result().as_numpy("COUNT").tolist() == [4 * SOME]
+
+
+def test_slow_calls_do_not_hold_up_health_checks(server: ServerProcess) -> None:
+    """Calls that wait for storage or for protobuf are under way all the time."""
+    stop = threading.Event()
+
+    def ask() -> None:
+        with client_of(server) as client:
+            while not stop.is_set():
+                client.get_model_repository_index()
+                client.get_model_config("simple")
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    try:
+        with client_of(server) as client:
+            for _ in range(50):
+                assert client.is_server_live(client_timeout=LIMIT_S)
+            large = client.infer("identity_fp32", [tensor("INPUT0", np.zeros((1, 400_000), np.float32), "FP32")])
+            assert large.as_numpy("OUTPUT0").shape == (1, 400_000)
+    finally:
+        stop.set()
+        for asker in askers:
+            asker.join(LIMIT_S)

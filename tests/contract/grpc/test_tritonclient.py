@@ -1,4 +1,5 @@
-"""NVIDIA's client, `tritonclient.grpc` and its asyncio form: all calls, with front ends before the engine.
+"""NVIDIA's client, `tritonclient.grpc` and its asyncio form, with front ends before the engine, and how its calls are
+counted.
 
 Source: docs/spec/grpc.md sections 1 to 5.
 """
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
+from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
 from tests.contract.grpc.grpc_requests import (
@@ -22,7 +24,9 @@ from tests.contract.grpc.grpc_requests import (
     assert_simple,
     client_of,
     refusal,
+    rpc_refusal,
     simple_inputs,
+    stub_of,
     tensor,
 )
 from tests.contract.servers.server import ServerProcess
@@ -37,11 +41,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("grpc")
-    repository = link_models(folder / "models", "simple", "cls", "identity_fp32", "multi_v")
+    repository = link_models(folder / "models", "simple")
     for datatype in TYPES:
         write_version(identity(datatype), repository, f"same_{datatype}")
     write_version(classifier(("cat", "dog", "fish")), repository, "zipped")
-    options = ("--shutdown-grace-secs=0", "--model-control-mode=explicit", "--load-model=*", "--id=here")
+    options = ("--shutdown-grace-secs=0", "--model-control-mode=explicit", "--load-model=*", "--log-verbose=1")
     with ServerProcess(repository, folder / "log", *options) as running:
         yield running
         assert "Traceback" not in running.log_text()
@@ -54,14 +58,6 @@ def client(server: ServerProcess) -> Iterator[Any]:
 
 
 # --- inference
-
-
-def test_an_inference_is_answered_with_its_id_and_model(client: Any) -> None:
-    result = client.infer("simple", simple_inputs(), request_id="one")
-    assert_simple(result)
-    response = result.get_response()
-    assert (response.id, response.model_name, response.model_version) == ("one", "simple", "1")
-    assert [output.name for output in response.outputs] == ["OUTPUT0", "OUTPUT1"]
 
 
 @pytest.mark.parametrize("datatype", TYPES)
@@ -89,14 +85,6 @@ def test_requested_outputs_and_classes(client: Any) -> None:
     assert client.infer("simple", simple_inputs(), outputs=classes).as_numpy("OUTPUT0").tolist() == [
         [b"18:15", b"17:14"]
     ]
-
-
-@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compressed_requests(client: Any, algorithm: str) -> None:
-    assert_simple(client.infer("simple", simple_inputs(), compression_algorithm=algorithm))
-    values = np.zeros((1, 1_000_000), np.float32)
-    result = client.infer("same_FP32", [tensor("INPUT0", values, "FP32")], compression_algorithm=algorithm)
-    assert np.array_equal(result.as_numpy("OUTPUT0"), values)
 
 
 def test_callbacks_get_results_and_errors(client: Any) -> None:
@@ -152,20 +140,6 @@ def test_the_asyncio_client(server: ServerProcess) -> None:
 # --- the other calls
 
 
-def test_metadata_and_configuration(client: Any) -> None:
-    server = client.get_server_metadata()
-    assert server.name == "here"
-    assert "binary_tensor_data" in server.extensions
-    model = client.get_model_metadata("simple")
-    assert (model.name, list(model.versions), model.platform) == ("simple", ["1"], "onnxruntime_onnx")
-    assert [(each.name, each.datatype, list(each.shape)) for each in model.inputs] == [
-        ("INPUT0", "INT32", [-1, 16]),
-        ("INPUT1", "INT32", [-1, 16]),
-    ]
-    config = client.get_model_config("simple").config
-    assert (config.name, config.max_batch_size) == ("simple", 8)
-
-
 def test_a_model_is_unloaded_and_loaded(client: Any, server: ServerProcess) -> None:
     index = {model.name: model.state for model in client.get_model_repository_index().models}
     assert index["zipped"] == "READY"
@@ -187,20 +161,6 @@ def test_a_model_is_unloaded_and_loaded(client: Any, server: ServerProcess) -> N
     client.unload_model("nope")
 
 
-def test_features_that_are_off(client: Any) -> None:
-    off = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-    assert len(client.get_system_shared_memory_status().regions) == 0
-    assert len(client.get_cuda_shared_memory_status().regions) == 0
-    assert refusal(client.get_system_shared_memory_status, "r") == (
-        "NOT_FOUND",
-        "Unable to find system shared memory region: 'r'",
-    )
-    assert refusal(client.register_system_shared_memory, "r", "/r", 64) == ("UNIMPLEMENTED", off)
-    assert refusal(client.register_cuda_shared_memory, "r", b"", 0, 64) == ("UNIMPLEMENTED", off)
-    assert refusal(client.unregister_system_shared_memory, "r") == ("UNIMPLEMENTED", off)
-    assert refusal(client.unregister_cuda_shared_memory, "r") == ("UNIMPLEMENTED", off)
-
-
 def test_trace_settings(client: Any) -> None:
     assert client.get_trace_settings(as_json=True)["settings"]["trace_level"]["value"] == ["OFF"]
     with pytest.raises(InferenceServerException, match="Request for unknown model : nope"):
@@ -216,3 +176,20 @@ def test_trace_settings(client: Any) -> None:
     assert refused == ("INVALID_ARGUMENT", "expect only 1 value for 'trace_rate'")
     refused = refusal(client.update_trace_settings, settings={"trace_file": "x"})
     assert refused == ("UNIMPLEMENTED", "trace file location can not be updated through network protocol")
+
+
+def test_calls_are_counted_and_logged(server: ServerProcess) -> None:
+    def counted(method: str, status: str) -> float:
+        page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+        wanted = f'trident_grpc_responses_total{{method="{method}",status="{status}"}} '
+        return sum(float(line.removeprefix(wanted)) for line in page.splitlines() if line.startswith(wanted))
+
+    # With front ends the connections go to all of them, and each page shows the sum.
+    for _ in range(4):
+        with stub_of(server) as stub:
+            stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=LIMIT_S)
+            rpc_refusal(stub.ModelMetadata, pb.ModelMetadataRequest(name="nope"))
+    until(lambda: counted("ServerMetadata", "OK") == 4)
+    until(lambda: counted("ModelMetadata", "NOT_FOUND") == 4)
+    until(lambda: "gRPC request: /inference.GRPCInferenceService/ServerMetadata" in server.log_text())
+    until(lambda: "ModelMetadata: NOT_FOUND Request for unknown model: 'nope' is not found" in server.log_text())

@@ -89,23 +89,6 @@ def is_good(reply: Reply, seed: int = 0) -> bool:
 # --- floods
 
 
-def test_chunk_flood_is_refused(client: Client, server: ServerProcess) -> None:
-    body = good_body() + b" " * (65537 - len(good_body()))
-    flood = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
-    with memory_bound(server, 64):
-        client.send(post("Transfer-Encoding: chunked\r\n", flood + b"0\r\n\r\n"))
-        reply = client.reply()
-        text = "Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
-        assert (reply.status, error_of(reply)) == (400, text)
-        assert client.is_closed()
-
-
-def test_largest_number_of_chunks_is_accepted(client: Client) -> None:
-    body = good_body() + b" " * (65536 - len(good_body()))
-    assert is_good(client.ask(post("Transfer-Encoding: chunked\r\n", chunks(*[bytes([byte]) for byte in body]))))
-    assert is_good(client.ask(GOOD))
-
-
 def test_distinct_heads_and_paths_are_not_kept(client: Client, server: ServerProcess) -> None:
     with memory_bound(server, 64):
         for number in range(3000):

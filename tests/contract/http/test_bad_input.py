@@ -203,21 +203,17 @@ def gzip_of_zeros(size: int) -> bytes:
     ("path", "status", "text"),
     [
         ("/v2/models/a%00b/infer", 404, "Request for unknown model: 'a%00b' is not found"),
-        ("/v2/models/%ff%fe/infer", 404, "Request for unknown model: '%ff%fe' is not found"),
         ("/v2/models/..%2f..%2fetc/infer", 404, "Request for unknown model: '..%2f..%2fetc' is not found"),
-        ("/v2/models/../infer", 404, "Request for unknown model: '..' is not found"),
         ("/v2/models/../../etc/passwd", 404, "Not Found"),
-        ("/v2/models//infer", 404, "Not Found"),
         ("//v2/models/simple/infer", 404, "Not Found"),
         ("/v2/models/simple/infer/", 404, "Not Found"),
-        ("/v2/models/simple/versions/-1/infer", 404, "Not Found"),
         ("/v2/models/simple/versions/1x/infer", 404, "Not Found"),
         ("/v2/models/simple/versions/0/infer", 400, "invalid model version specified '0' , version should be"),
         ("/v2/models/simple/versions/" + "9" * 5000 + "/infer", 400, "failed to get model version from specified"),
         ("/v2/models/simple/versions/7/infer", 404, "Request for unknown model: 'simple' version 7 is not found"),
         ("/v2/models/" + "a" * 4000 + "/infer", 404, "Request for unknown model: 'aaaa"),
     ],
-    ids=range(14),
+    ids=range(10),
 )
 def test_odd_path_is_refused(server: ServerProcess, path: str, status: int, text: str) -> None:
     assert_refused(server, text, GOOD, path=path, status=status)
@@ -243,20 +239,14 @@ def padded(body: bytes, size: int) -> bytes:
 
 def test_json_body_has_a_limit(limited: ServerProcess) -> None:
     assert_accepted(limited, padded(GOOD, LIMIT))
+    generate = padded(b'{"INPUT0":[%b],"INPUT1":[%b]}' % ((b",".join([b"1"] * 16),) * 2), LIMIT)
+    assert limited.request("POST", "/v2/models/simple/generate", generate)[0] == 200
     text = f"request JSON size of {LIMIT + 1} bytes exceeds the maximum allowed input size of {LIMIT} bytes. {INCREASE}"
     assert_refused(limited, text, padded(GOOD, LIMIT + 1))
+    assert_refused(limited, text, generate + b" ", path="/v2/models/simple/generate")
     chunked = {"Transfer-Encoding": "chunked"}
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (LIMIT + 1, padded(GOOD, LIMIT + 1))
     assert_refused(limited, text, body, chunked)
-
-
-@pytest.mark.parametrize("action", ["generate", "generate_stream"])
-def test_generate_has_the_limit_of_json(limited: ServerProcess, action: str) -> None:
-    path = f"/v2/models/simple/{action}"
-    whole = padded(b'{"INPUT0":[%b],"INPUT1":[%b]}' % ((b",".join([b"1"] * 16),) * 2), LIMIT)
-    assert limited.request("POST", path, whole)[0] == 200
-    text = f"request JSON size of {LIMIT + 1} bytes exceeds the maximum allowed input size of {LIMIT} bytes. {INCREASE}"
-    assert_refused(limited, text, whole + b" ", path=path)
 
 
 def test_json_before_binary_tensors_has_a_limit(limited: ServerProcess) -> None:
@@ -275,14 +265,6 @@ def test_raw_body_has_a_limit(limited: ServerProcess) -> None:
     assert_accepted(limited, bytes(LIMIT), {HEADER_LENGTH: "0"}, path=IDENTITY)
     text = f"Raw input has a byte_size ({LIMIT + 4} bytes) that exceeds the maximum allowed value of {LIMIT} bytes. "
     assert_refused(limited, text + INCREASE, bytes(LIMIT + 4), {HEADER_LENGTH: "0"}, path=IDENTITY)
-
-
-def test_tensor_in_json_has_a_limit(limited: ServerProcess) -> None:
-    count = LIMIT // 4
-    content = "[" + ",".join("1" * count) + "]"
-    assert_accepted(limited, tensor(content, [1, count]), path=IDENTITY)
-    text = f"JSON input 'INPUT0' has a byte_size ({LIMIT + 4} bytes) that exceeds the maximum allowed value of {LIMIT} "
-    assert_refused(limited, text, tensor(content, [1, count + 1]), path=IDENTITY)
 
 
 def test_binary_tensors_have_no_limit(limited: ServerProcess) -> None:

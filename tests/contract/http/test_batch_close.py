@@ -1,4 +1,4 @@
-"""Why a batch was closed, and what a target sets: answers, statistics and metrics of a real server say it.
+"""Why a batch was closed, what a target sets, and a full queue, in answers, statistics and metrics of a real server.
 
 A queue delay ends when every connection that calls the model waits, and not before.
 Source: docs/tuning.md, "When every client waits".
@@ -11,6 +11,8 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from functools import partial
 from http.client import HTTPConnection
 
 import pytest
@@ -18,7 +20,8 @@ import tritonclient.grpc
 
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.simple_model import GOLDEN_MODELS, good_document
+from tests.contract.servers.simple_model import GOLDEN_MODELS, good_document, is_good_answer
+from tests.waiting import until
 
 pytestmark = pytest.mark.shapes("front-ends")
 
@@ -33,8 +36,12 @@ TARGET = 'dynamic_batching { } parameters { key: "TARGET_P99_MS" value { string_
 INPUTS = "".join(f'input {{ name: "INPUT{n}" data_type: TYPE_INT32 dims: 16 }} ' for n in range(2))
 # Longer than two requests take to be read, also on a busy machine; shorter than what makes callers settle later.
 CALLERS = "dynamic_batching { max_queue_delay_microseconds: 90000 }"
-OTHERS = {"target": TARGET, "ends": CALLERS}
-BODY = json.dumps(good_document() | {"parameters": {"timing": True}}).encode()
+# The first level has room for two requests, which wait until a request of the second one fills the batch.
+LIMITED = (
+    "dynamic_batching { max_queue_delay_microseconds: 60000000 priority_levels: 2 default_priority_level: 1 "
+    "priority_queue_policy { key: 1 value { max_queue_size: 2 } } }"
+)
+OTHERS = {"target": TARGET, "ends": CALLERS, "limited": LIMITED}
 LIMIT_S = 60.0
 OUTPUTS = "".join(f'output {{ name: "OUTPUT{n}" data_type: TYPE_INT32 dims: 16 }} ' for n in range(2))
 
@@ -51,34 +58,62 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield server
 
 
+def body(seed: int = 0, **parameters: int) -> bytes:
+    return json.dumps(good_document(seed) | {"parameters": {"timing": True, **parameters}}).encode()
+
+
+def page(server: ServerProcess) -> list[str]:
+    """The lines of the metrics."""
+    return server.request("GET", "/metrics", port=server.metrics_port)[2].decode().splitlines()
+
+
 def test_a_model_with_a_target_shows_what_its_batcher_sets(server: ServerProcess) -> None:
-    status, _, answer = server.request("POST", "/v2/models/target/infer", json.dumps(good_document()).encode())
+    status, _, answer = server.request("POST", "/v2/models/target/infer", body())
     assert status == 200, answer
-    _, _, page = server.request("GET", "/metrics", port=server.metrics_port)
-    lines = [line for line in page.decode().splitlines() if 'model="target"' in line]
+    lines = page(server)
     assert 'trident_batch_target_p99_seconds{model="target",version="1"} 0.0125' in lines
     assert 'trident_batch_delay_seconds{model="target",version="1"} 0' in lines
     assert 'trident_batch_size_limit{model="target",version="1"} 3' in lines
-    assert 'trident_batch_size_limit{model="full",version="1"}' not in page.decode()
+    assert not [line for line in lines if line.startswith('trident_batch_size_limit{model="full"')]
 
 
 @pytest.mark.parametrize("reason", MODELS)
 def test_an_answer_the_statistics_and_the_metrics_name_the_reason(server: ServerProcess, reason: str) -> None:
     count, _ = MODELS[reason]
     with ThreadPoolExecutor(count) as pool:
-        answers = list(pool.map(lambda _: server.request("POST", f"/v2/models/{reason}/infer", BODY), range(count)))
-    for status, headers, answer in answers:
+        ask = partial(server.request, "POST", f"/v2/models/{reason}/infer")
+        answers = list(pool.map(ask, map(body, range(count))))
+    for seed, (status, headers, answer) in enumerate(answers):
         assert status == 200, answer
+        assert is_good_answer(answer, seed)
         assert headers["Server-Timing"].endswith(f'batch;desc="{count}", close;desc="{reason}"')
         assert json.loads(answer)["parameters"]["timing_batch_close"] == reason
     (found,) = server.json("GET", f"/v2/models/{reason}/stats")["model_stats"]
     assert {name: times for name, times in found["batch_close_count"].items() if times} == {reason: 1}
-    _, _, page = server.request("GET", "/metrics", port=server.metrics_port)
-    counted = f'trident_batch_close_total{{model="{reason}",reason="{reason}",version="1"}} 1'
-    assert counted in page.decode().splitlines()
+    assert f'trident_batch_close_total{{model="{reason}",reason="{reason}",version="1"}} 1' in page(server)
     with tritonclient.grpc.InferenceServerClient(f"{HOST}:{server.grpc_port}") as client:
         (message,) = client.get_inference_statistics(reason).model_stats
     assert message.execution_count == 1
+
+
+def test_a_full_queue_refuses_with_retry_after(server: ServerProcess) -> None:
+    path = "/v2/models/limited/infer"
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(closing(HTTPConnection(HOST, server.http_port, timeout=LIMIT_S))) for _ in range(2)
+        )
+        for connection in (first, second):
+            connection.request("POST", path, body())
+        until(lambda: 'nv_inference_pending_request_count{model="limited",version="1"} 2' in page(server))
+        status, headers, answer = server.request("POST", path, body())
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert json.loads(answer) == {"error": "[request id: <id_unknown>] Exceeds maximum queue size"}
+        assert server.request("POST", path, body(priority=2))[0] == 200
+        assert [connection.getresponse().status for connection in (first, second)] == [200, 200]
+    lines = page(server)
+    assert 'nv_inference_request_failure{model="limited",reason="REJECTED",version="1"} 1' in lines
+    route = 'method="POST",route="/v2/models/<model>/infer",status="503"'
+    assert [line for line in lines if line.startswith(f"trident_http_errors_total{{{route}}} ")]
 
 
 # --- callers that all wait
@@ -87,7 +122,7 @@ def test_an_answer_the_statistics_and_the_metrics_name_the_reason(server: Server
 def closed(connections: Sequence[HTTPConnection], model: str) -> list[tuple[str, int]]:
     """The reason and the size of the batch of one request on each connection, sent together."""
     for connection in connections:
-        connection.request("POST", f"/v2/models/{model}/infer", BODY)
+        connection.request("POST", f"/v2/models/{model}/infer", body())
     answers = [json.loads(connection.getresponse().read())["parameters"] for connection in connections]
     return [(answer["timing_batch_close"], answer["timing_batch_size"]) for answer in answers]
 

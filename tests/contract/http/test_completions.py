@@ -106,26 +106,9 @@ def client(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield made
 
 
-def test_a_completion_is_one_answer(client: Any) -> None:
-    answer = client.completions.create(model="writer", prompt="one two three", max_tokens=2)
-    (choice,) = answer.choices
-    assert (answer.object, choice.text, choice.finish_reason) == ("text_completion", "ONE TWO ", "length")
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 2, 5)
-
-
 @pytest.mark.parametrize("name", ["", "dummy"])
 def test_the_only_model_that_generates_needs_no_name(client: Any, name: str) -> None:
     assert client.completions.create(model=name, prompt="one").model == "writer"
-
-
-def test_a_completion_is_streamed(client: Any) -> None:
-    chunks = list(
-        client.completions.create(model="writer", prompt="one two", stream=True, stream_options={"include_usage": True})
-    )
-    assert [choice.text for chunk in chunks for choice in chunk.choices] == ["ONE ", "TWO ", ""]
-    assert [choice.finish_reason for chunk in chunks for choice in chunk.choices] == [None, None, "stop"]
-    assert chunks[-1].usage.total_tokens == 4
-    assert len({chunk.id for chunk in chunks}) == 1
 
 
 def test_each_prompt_has_as_many_choices_as_asked(client: Any) -> None:

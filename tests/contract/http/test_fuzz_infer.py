@@ -111,9 +111,6 @@ ELEMENTS = st.lists(
     max_size=20,
 )
 PATHS = st.sampled_from([f"/v2/models/{model}/infer" for model in MODELS])
-GENERATE_PATHS = st.sampled_from(
-    [f"/v2/models/{model}/{route}" for model in MODELS for route in ("generate", "generate_stream")]
-)
 
 
 def maybe(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -145,10 +142,6 @@ INPUTS = st.lists(
 OUTPUTS = st.lists(maybe(a_dict(name=NAMES, parameters=OUTPUT_PARAMETERS)), max_size=3)
 DOCUMENTS = a_dict(id=st.text(max_size=10), parameters=PARAMETERS, inputs=INPUTS, outputs=OUTPUTS)
 
-TENSOR = ELEMENTS | LEAVES
-OBJECTS = a_dict(
-    IN=TENSOR, INPUT0=TENSOR, INPUT1=TENSOR, id=st.text(max_size=10), parameters=a_dict(IN=TENSOR, custom=LEAVES)
-)
 
 EDITS = st.lists(
     st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=4
@@ -190,14 +183,6 @@ def test_documents_of_the_right_form_and_wrong_values_are_answered(
     body = b" " * padding + json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
     post(body, path=path)
     post(body + tail, {HEADER_LENGTH: str(len(body))}, path=path)
-
-
-@bounded(300)
-@given(document=OBJECTS | VALUES, path=GENERATE_PATHS, edits=st.just([]) | EDITS)
-def test_generate_objects_are_answered(
-    post: Post, document: Any, path: str, edits: list[tuple[float, int, bytes]]
-) -> None:
-    post(edited(json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass"), edits), path=path)
 
 
 @bounded(300)

@@ -69,13 +69,17 @@ def test_a_model_with_one_response_generates_an_object_or_an_event(server: Serve
         assert "expected 2 inputs but got 1 inputs for model 'simple'" in answer.json()["error"]
 
 
-def test_each_response_is_an_event(server: ServerProcess) -> None:
+def test_each_response_is_an_event_and_the_stream_a_line_of_the_access_log(server: ServerProcess) -> None:
     with stream(server, "say one", "say two words", 'say "three"', id="r7") as answer:
         assert (answer.status_code, answer.headers["Content-Type"]) == (200, EVENTS)
         assert answer.headers["Transfer-Encoding"] == "chunked"
         texts = [json.loads(line.removeprefix(b"data: ")) for line in answer.iter_lines() if line]
     assert [text["said"] for text in texts] == ["one", "two words", '"three"']
     assert all(text["id"] == "r7" for text in texts)
+    line = until(lambda: next((line for line in server.log_text().splitlines() if '"r7"' in line), None))
+    logged = json.loads(line or "")
+    assert (logged["status"], logged["model"], logged["version"]) == (200, "streamer", 1)
+    assert logged["sent_bytes"] > 3 * len(event("one"))
 
 
 def test_an_event_leaves_before_the_next_response(server: ServerProcess, tmp_path: Path) -> None:
@@ -115,17 +119,3 @@ def test_a_client_that_reads_slowly_gets_everything(server: ServerProcess) -> No
             received += reader.read(size)
             reader.readline()
     assert received == event(100_000 * "y") * 300
-
-
-def test_the_access_log_has_a_line_at_the_end_of_a_stream(server: ServerProcess) -> None:
-    with stream(server, "say logged", id="the-logged-one") as answer:
-        size = len(answer.content)
-
-    def line() -> str | None:
-        lines = [line for line in server.log_text().splitlines() if "the-logged-one" in line]
-        return lines[0] if lines else None
-
-    fields = json.loads(until(line) or "")
-    assert (fields["status"], fields["request_id"]) == (200, "the-logged-one")
-    assert (fields["model"], fields["version"]) == ("streamer", 1)
-    assert fields["sent_bytes"] > size

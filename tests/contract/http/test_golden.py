@@ -9,15 +9,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.simple_model import link_models
 from tests.project import ROOT
-from tests.waiting import until
 
 GOLDEN = ROOT / "tests" / "golden"
 # tests/contract/lifecycle/test_repository_control.py replays the sections of repository control.
@@ -105,21 +102,3 @@ def is_json(text: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-@pytest.mark.usefixtures("http_workers")
-def test_broken_models_have_a_reason(tmp_path: Path) -> None:
-    repository = link_models(tmp_path / "models", "simple", *MUST_FAIL)
-    options = ("--exit-on-error=false", "--strict-readiness=false", "--shutdown-grace-secs=0")
-    with ServerProcess(repository, tmp_path / "log", *options) as server:
-
-        def loaded() -> list[dict[str, str]]:
-            index: list[dict[str, str]] = server.json("POST", "/v2/repository/index")
-            return index if all(entry.get("state", "LOADING") != "LOADING" for entry in index) else []
-
-        index = until(loaded, "the models do not load")
-        reasons = {entry["name"]: entry["reason"] for entry in index if entry["state"] == "UNAVAILABLE"}
-        assert set(reasons) == set(MUST_FAIL)
-        assert reasons["badcfg"] == "Invalid argument: unexpected inference input 'WRONG', allowed inputs are: IN"
-        assert reasons["broken"].startswith("Internal: onnx runtime error 7: ")
-        assert server.json("GET", "/v2/models/simple")["name"] == "simple"

@@ -107,34 +107,14 @@ def answers_meanwhile(port: int, health: str, path: str, media_type: str, body: 
     return response.status, content, counts
 
 
-def rows(count: int) -> list[list[float]]:
-    return (np.arange(count * WIDTH) % 1000 / 8).reshape(-1, WIDTH).tolist()
-
-
-def v2_body(datatype: str, shape: list[int], content: object) -> bytes:
-    tensor = {"name": "INPUT0", "datatype": datatype, "shape": shape, "data": content}
-    return orjson.dumps({"inputs": [tensor]})
-
-
-def strings(count: int) -> list[str]:
-    return [f"string number {number} of this text" for number in range(count)]
-
-
-def test_plain_port_while_numbers_are_read(numbers_server: TextServer) -> None:
-    sent = rows(ROWS)
-    body = v2_body("FP32", [len(sent), WIDTH], sent)
-    port = numbers_server.http_port
-    status, content, counts = answers_meanwhile(port, "/v2/health/ready", "/v2/models/echo/infer", JSON, body)
-    assert status == 200, content[:300]
-    assert json.loads(content)["outputs"][0]["data"] == [number for row in sent for number in row]
-    assert min(counts) >= ANSWERS, counts
-
-
-def test_plain_port_while_strings_are_read(strings_server: TextServer) -> None:
-    sent = strings(ROWS)
-    body = v2_body("BYTES", [len(sent), 1], sent)
-    port = strings_server.http_port
-    status, content, counts = answers_meanwhile(port, "/v2/health/live", "/v2/models/echo/infer", JSON, body)
+@pytest.mark.parametrize(("datatype", "health"), [("FP32", "ready"), ("BYTES", "live")])
+def test_plain_port_while_a_document_is_read(datatype: str, health: str, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue("numbers_server" if datatype == "FP32" else "strings_server")
+    numbers = (np.arange(ROWS * WIDTH) % 1000 / 8).tolist()
+    sent = numbers if datatype == "FP32" else [f"string number {number} of this text" for number in range(ROWS)]
+    tensor = {"name": "INPUT0", "datatype": datatype, "shape": [ROWS, len(sent) // ROWS], "data": sent}
+    path, body = "/v2/models/echo/infer", orjson.dumps({"inputs": [tensor]})
+    status, content, counts = answers_meanwhile(server.http_port, f"/v2/health/{health}", path, JSON, body)
     assert status == 200, content[:300]
     assert json.loads(content)["outputs"][0]["data"] == sent
     assert min(counts) >= ANSWERS, counts
@@ -142,7 +122,7 @@ def test_plain_port_while_strings_are_read(strings_server: TextServer) -> None:
 
 @pytest.mark.parametrize("form", ["json", "jsonlines", "csv"])
 def test_sagemaker_port_while_instances_are_read(numbers_server: TextServer, form: str) -> None:
-    sent = rows(ROWS)
+    sent = (np.arange(ROWS * WIDTH) % 1000 / 8).reshape(-1, WIDTH).tolist()
     lines = [orjson.dumps(row) for row in sent]
     body = {
         "json": b'{"instances":[%b]}' % b",".join(lines),

@@ -15,8 +15,6 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from tests.contract.ensembles.ensemble_models import step, write_ensemble
-from tests.contract.python.python_models import pair, write_model
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
@@ -108,33 +106,3 @@ def test_a_count_is_that_of_all_front_ends_and_of_one_model(server: ServerProces
     assert server.json("GET", "/v2/trace/setting")["trace_count"] == "-1"
     cleared = change(server, path, trace_level=None, trace_rate=None, trace_count=None)
     assert cleared == server.json("GET", "/v2/trace/setting")
-
-
-ASK = """
-def execute(self, requests):
-    asked = pb_utils.InferenceRequest(
-        model_name=b"pipeline",
-        requested_output_names=[b"OUTPUT0", b"OUTPUT1"],
-        inputs=requests[0].inputs(),
-        trace=requests[0].trace(),
-    )
-    return [asked.exec()]
-"""
-
-
-def test_a_request_of_a_model_to_an_ensemble_is_traced_with_its_steps(tmp_path: Path) -> None:
-    repository = link_models(tmp_path / "models", "simple")
-    inputs, outputs = (
-        [(f"{side}{number}", "TYPE_INT32", (16,)) for number in range(2)] for side in ("INPUT", "OUTPUT")
-    )
-    names = [{name: name for name, _, _ in side} for side in (inputs, outputs)]
-    write_ensemble(repository, "pipeline", inputs, outputs, [step("simple", *names)])
-    write_model(repository, "asker", ASK)
-    options = (f"--trace-config=triton,file={tmp_path / 'trace'}", "--trace-config=level=TIMESTAMPS")
-    with ServerProcess(repository, tmp_path / "log", "--trace-config=rate=1", *options) as server:
-        assert "outputs" in server.json("POST", "/v2/models/asker/infer", pair())
-        assert server.stop() == 0
-    found = [each for each in json.loads((tmp_path / "trace").read_text()) if "model_name" in each]
-    ids = {each["model_name"]: each["id"] for each in found}
-    parents = {each["model_name"]: each.get("parent_id") for each in found}
-    assert parents == {"asker": None, "pipeline": ids["asker"], "simple": ids["pipeline"]}

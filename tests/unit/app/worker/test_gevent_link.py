@@ -65,22 +65,6 @@ def on_a_hub(test: Callable[[GeventLink, Engine], None]) -> None:
 # --- reading
 
 
-def test_the_link_follows_the_connection_to_another_socket() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        lost, lost_peer = engine.sock, engine.peer
-        engine.sock = None  # type: ignore[assignment]
-        looks = engine.calls.count("look")
-        until(lambda: engine.calls.count("look") > looks)
-        lost_peer.send(b"to nobody")
-        lost.close()
-        lost_peer.close()
-        engine.sock, engine.peer = socket.socketpair()  # perhaps with the same descriptor
-        engine.peer.send(b"new")
-        until(lambda: engine.received == b"new")
-
-    on_a_hub(test)
-
-
 def test_the_engine_is_read_before_the_clients() -> None:
     """If bytes of both arrive at the same time, the engine's state is known when a client asks for it."""
 
@@ -116,20 +100,6 @@ def test_the_engine_is_read_before_the_clients() -> None:
 
 
 # --- sending
-
-
-def test_many_wakes_cause_one_flush() -> None:
-    def test(link: GeventLink, engine: Engine) -> None:
-        for _ in range(100):
-            link.wake()
-        assert "flush" not in engine.calls  # only after the other greenlets of this iteration
-        until(lambda: "flush" in engine.calls)
-        gevent.sleep(0)
-        assert engine.calls.count("flush") == 1
-        link.wake()
-        until(lambda: engine.calls.count("flush") == 2)
-
-    on_a_hub(test)
 
 
 def test_a_full_socket_is_flushed_when_it_is_writable() -> None:

@@ -22,6 +22,7 @@ from websockets.uri import parse_uri
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, socket_pair
 from tests.unit.core.http.streaming_engine import StreamingEngine, end, failed, said
+from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.app.worker.connection import CoarseClock, Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
@@ -112,9 +113,7 @@ class Stream:
         return self.protocol.close_rcvd.code
 
     def wait_for(self, phase: Phase) -> None:
-        with gevent.Timeout(LIMIT_S):
-            while self.connection.phase is not phase:
-                gevent.sleep(0)
+        until(lambda: self.connection.phase is phase)
 
     def pass_time(self, seconds: float) -> None:
         self.connections.clock.now += seconds
@@ -213,9 +212,7 @@ class HoldingEngine(FakeEngine):
         self.held.append(pending)
 
     def wait_for(self, count: int) -> None:
-        with gevent.Timeout(LIMIT_S):
-            while len(self.held) < count:
-                gevent.sleep(0)
+        until(lambda: len(self.held) >= count)
 
 
 def test_answers_are_in_the_order_of_the_requests(made: list[Stream]) -> None:

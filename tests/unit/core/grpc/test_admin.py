@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 from google.protobuf import json_format
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.unit.core.grpc.grpc_client import ClientStream, on_hub, serve
+from tests.unit.core.grpc.grpc_client import ClientStream, frame, on_hub, serve
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import ModelLoadFailed
@@ -24,35 +25,9 @@ from trident.core.observability.statistics import (
     StatisticsSnapshot,
     VersionStatistics,
 )
-from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
+from trident.core.shared_memory import CudaRegion, RegionKind
 
 CHECK = "/grpc.health.v1.Health/Check"
-
-
-MOST = 2**64 - 1
-
-
-class RegionEngine(FakeEngine):
-    """Notes the calls about regions, and shows these."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_system_region = partial(self._note, "system")  # type: ignore[method-assign]
-        self.register_cuda_region = partial(self._note, "cuda")  # type: ignore[method-assign]
-        self.unregister_regions = partial(self._note, "unregister")  # type: ignore[method-assign]
-
-    def _note(self, *call: Any) -> None:
-        self.calls.append(call)
-
-    def system_regions(self, name: str) -> list[SystemRegion]:
-        regions = [
-            SystemRegion(name="a", key="/k", offset=0, byte_size=MOST),
-            SystemRegion(name="größer", key="/l", offset=4096, byte_size=1),
-        ]
-        return [each for each in regions if name in ("", each.name)]
-
-    def cuda_regions(self, name: str) -> list[CudaRegion]:
-        return [CudaRegion(name="c", device_id=3, byte_size=64)] if name in ("", "c") else []
 
 
 INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 5, 12, 13, 14
@@ -148,25 +123,14 @@ def test_the_repository() -> None:
     assert refused(engine, "RepositoryModelLoad", load) == (INTERNAL, "it is broken")
 
 
-def test_regions_are_registered_shown_and_unregistered() -> None:
-    engine = RegionEngine()
-    system = pb.SystemSharedMemoryRegisterRequest(name="r", key="/k", offset=MOST, byte_size=MOST)
-    asked(engine, "SystemSharedMemoryRegister", system)
+def test_regions_of_cuda_are_registered_shown_and_unregistered() -> None:
+    engine = FakeEngine()
+    engine.unregister_regions = lambda *call: engine.calls.append(call)  # type: ignore[method-assign]
     cuda = pb.CudaSharedMemoryRegisterRequest(name="r", raw_handle=bytes(64), device_id=-1, byte_size=8)
     asked(engine, "CudaSharedMemoryRegister", cuda)
-    asked(engine, "SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(name="r"))
     asked(engine, "CudaSharedMemoryUnregister")
-    assert engine.calls == [
-        ("system", "r", "/k", MOST, MOST),
-        ("cuda", "r", bytes(64), -1, 8),
-        ("unregister", RegionKind.SYSTEM, "r"),
-        ("unregister", RegionKind.CUDA, ""),
-    ]
-    regions = asked(engine, "SystemSharedMemoryStatus").regions
-    shown = {name: (each.name, each.key, each.offset, each.byte_size) for name, each in regions.items()}
-    assert shown == {"a": ("a", "/k", 0, MOST), "größer": ("größer", "/l", 4096, 1)}
-    one = pb.SystemSharedMemoryStatusRequest(name="a")
-    assert list(asked(engine, "SystemSharedMemoryStatus", one).regions) == ["a"]
+    assert engine.calls == [("register_cuda", "r", bytes(64), -1, 8), (RegionKind.CUDA, "")]
+    engine.cuda_regions = lambda name: [CudaRegion(name="c", device_id=3, byte_size=64)]  # type: ignore[method-assign]
     regions = asked(engine, "CudaSharedMemoryStatus").regions
     assert {name: (each.name, each.device_id, each.byte_size) for name, each in regions.items()} == {"c": ("c", 3, 64)}
 
@@ -222,3 +186,74 @@ def test_a_watcher_that_does_not_read_gets_only_the_latest_state() -> None:
     watch.take_all()
     until(lambda: len(watch.messages) == 2)
     assert watch.messages == [SERVING, NOT_SERVING]
+
+
+# --- server reflection, read with the messages of gRPC's own package and with protobuf's pool
+
+
+reflection_pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
+PATH = "/grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
+SERVICES = ["grpc.health.v1.Health", "inference.GRPCInferenceService"]
+
+
+def reflected(version: str, *questions: dict[str, Any]) -> list[Any]:
+    """The answers to questions on one stream. The two versions have the same bytes."""
+    found: list[Any] = []
+
+    @on_hub
+    def ask() -> None:
+        client = serve(FakeEngine())
+        stream = client.begin(PATH.format(version))
+        for question in questions:
+            client.feed(stream, frame(reflection_pb2.ServerReflectionRequest(**question).SerializeToString()))
+        client.end(stream)
+        until(lambda: stream.releases)
+        assert stream.status == 0
+        found.extend(map(reflection_pb2.ServerReflectionResponse.FromString, stream.messages))
+
+    ask()
+    return found
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_a_client_learns_all_services_and_their_messages(version: str) -> None:
+    (listed,) = reflected(version, {"list_services": "*", "host": "h"})
+    assert listed.valid_host == "h"
+    assert listed.original_request.list_services == "*"
+    services = [service.name for service in listed.list_services_response.service]
+    assert services == SERVICES
+    pool = DescriptorPool()
+    for response in reflected(version, *({"file_containing_symbol": service} for service in services)):
+        # What a file needs comes after it.
+        for content in reversed(response.file_descriptor_response.file_descriptor_proto):
+            pool.AddSerializedFile(content)
+    assert len(pool.FindServiceByName("inference.GRPCInferenceService").methods) == 20
+    assert [method.name for method in pool.FindServiceByName("grpc.health.v1.Health").methods] == ["Check", "Watch"]
+    assert pool.FindMessageTypeByName("inference.ModelConfig").fields_by_name["name"].number == 1
+
+
+def test_the_health_service_is_described_as_by_grpcs_package() -> None:
+    health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
+    (response,) = reflected("v1", {"file_containing_symbol": "grpc.health.v1.HealthCheckResponse.ServingStatus"})
+    (content,) = response.file_descriptor_response.file_descriptor_proto
+    ours = FileDescriptorProto.FromString(content)
+    theirs = FileDescriptorProto.FromString(health_pb2.DESCRIPTOR.serialized_pb)
+    assert ours.message_type[0] == theirs.message_type[0]
+    assert ours.message_type[1] == theirs.message_type[1]
+    assert ours.service[0].method[:2] == theirs.service[0].method[:2]
+
+
+def test_unknown_names_are_answered_with_an_error_response() -> None:
+    unknown, named, extension, numbers, nothing = reflected(
+        "v1",
+        {"file_containing_symbol": "no.Such"},
+        {"file_by_filename": "grpc_service.proto"},
+        {"file_containing_extension": {"containing_type": "x"}},
+        {"all_extension_numbers_of_type": "inference.ModelInferRequest"},
+        {},
+    )
+    assert (unknown.error_response.error_code, unknown.error_response.error_message) == (5, "'no.Such' is not known")
+    assert len(named.file_descriptor_response.file_descriptor_proto) == 2
+    assert extension.error_response.error_code == 5
+    assert numbers.error_response.error_code == 5
+    assert nothing.error_response.error_code == 3

@@ -32,7 +32,6 @@ from trident.core.http.reply import (
     Reply,
     body_size,
     json_reply,
-    path_of,
     send,
 )
 from trident.core.http.routes import INFER as INFER_ROUTE
@@ -311,25 +310,3 @@ def test_the_parts_of_a_stream_are_made_one_after_the_other(environ: dict[str, A
 
 
 # --- request path
-
-
-@pytest.mark.parametrize(
-    ("target", "path"),
-    [
-        ("/v2", "/v2"),
-        ("/v2?a=/b", "/v2"),
-        ("/v2#part", "/v2"),
-        ("/v2/models/a%2Fb", "/v2/models/a%2Fb"),
-        ("//v2", "//v2"),
-        ("/v2//models/", "/v2//models/"),
-        ("http://host:8000/v2?x", "/v2"),
-        ("http://host", "/"),
-        ("*", "*"),
-        ("", "/"),
-        ("/mod\xc3\xa9", "/modé"),
-        ("/mod\xff", "/mod\ufffd"),
-        ("/mod\u20ac", "/mod?"),
-    ],
-)
-def test_path_of_takes_the_path_from_a_target(target: str, path: str) -> None:
-    assert path_of(target) == path

@@ -10,7 +10,6 @@ from trident.core.errors import (
     BackendFailed,
     DeadlineExceeded,
     InvalidRequest,
-    ModelLoadFailed,
     ModelLoading,
     ModelNotFound,
     OutOfMemory,
@@ -107,12 +106,3 @@ def test_a_client_error_is_logged_as_one_line(caplog: pytest.LogCaptureFixture) 
     record = records(caplog, InvalidRequest("bad", hint="do better"))
     assert record.getMessage() == "POST /v2/models/m/infer: 400 bad (hint: do better) (request id: 7)"
     assert (record.levelno, record.exc_info) == (logging.INFO, None)
-
-
-@pytest.mark.parametrize("error", [ModelLoadFailed("boom"), ValueError("boom")])
-def test_a_server_fault_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
-    record = records(caplog, error)
-    assert record.levelno == logging.ERROR
-    assert record.exc_info is not None
-    assert record.exc_info[1] is error
-    assert "boom" in record.getMessage()

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, sizes, strings, values
-from trident.core.config.spec import InputSpec, ModelSpec
+from tests.unit.packed_tensors import spec
+from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
 from trident.core.http.body import Slicing
 from trident.core.http.generate import ObjectEncoder, decode_object, encode_object
@@ -23,22 +24,7 @@ from trident.core.inference.tensors import BY_NAME, wire_bytes
 LIMIT = 1 << 20
 
 
-def spec(max_batch_size: int = 0, **inputs: tuple[str, tuple[int, ...]]) -> ModelSpec:
-    return ModelSpec(
-        name="m",
-        version=1,
-        platform="",
-        backend="python",
-        max_batch_size=max_batch_size,
-        inputs={
-            name: InputSpec(name=name, datatype=BY_NAME[datatype], dims=dims)
-            for name, (datatype, dims) in inputs.items()
-        },
-        outputs={},
-    )
-
-
-TEXT = spec(text=("BYTES", (1,)), count=("INT32", (1,)), stream=("BOOL", (1,)))
+TEXT = spec(0, text=("BYTES", (1,)), count=("INT32", (1,)), stream=("BOOL", (1,)))
 
 
 def decode(document: Any, model: ModelSpec = TEXT, limit: int = LIMIT) -> InferenceRequest:
@@ -77,11 +63,11 @@ def test_members_are_tensors_parameters_or_absent() -> None:
 
 
 def test_an_input_may_be_called_id_but_not_parameters() -> None:
-    request = decode({"id": [5]}, spec(id=("INT64", (1,))))
+    request = decode({"id": [5]}, spec(0, id=("INT64", (1,))))
     assert tensors_of(request) == {"id": ("INT64", (1,), [5])}
     assert (request.id, request.parameters) == ("", None)
     text = "Keyword 'parameters' for nested schema also given as input tensor name"
-    assert refusal({"parameters": 1}, spec(parameters=("INT32", (1,)))) == text
+    assert refusal({"parameters": 1}, spec(0, parameters=("INT32", (1,)))) == text
 
 
 @pytest.mark.parametrize(
@@ -164,18 +150,7 @@ def test_tensors_over_the_limit_are_refused(document: Any, sizes: tuple[int, str
 # --- an object that is read in slices is the request that is read as a whole, and so is its error
 
 
-SPEC = ModelSpec(
-    name="m",
-    version=1,
-    platform="",
-    backend="python",
-    max_batch_size=8,
-    inputs={
-        name: InputSpec(name=name, datatype=BY_NAME[datatype], dims=(-1,))
-        for name, datatype in (("INT", "INT32"), ("FP", "FP32"), ("TEXT", "BYTES"), ("FLAG", "BOOL"))
-    },
-    outputs={},
-)
+SPEC = spec(INT=("INT32", (-1,)), FP=("FP32", (-1,)), TEXT=("BYTES", (-1,)), FLAG=("BOOL", (-1,)))
 
 
 def outcome(body: bytes, slicing: Slicing | None = None, limit: int = LIMIT) -> Any:

@@ -16,37 +16,11 @@ from trident.core.inference.tensors import BY_NAME
 PADDING = b" " * 2000
 
 
-@pytest.mark.parametrize(
-    ("datatype", "dtype"), [("FP32", np.float64), ("INT8", np.int64), ("UINT16", np.uint64), ("FP16", np.float64)]
-)
-def test_numbers_of_a_large_document_become_arrays(datatype: str, dtype: type) -> None:
-    text = f'{{"inputs":[{{"name":"x","datatype":"{datatype}","data":[[1],2]}}]}}'.encode() + PADDING
-    for _ in range(3):  # the parser is used again
-        (item,) = parse_document(text, binary_follows=False)["inputs"]
-        assert item["name"] == "x"
-        assert item["data"].dtype == dtype
-        assert item["data"].tolist() == [1, 2]
-
-
 @pytest.mark.parametrize("padding", [b"", PADDING])
 def test_keys_with_nul_are_read_whole(padding: bytes) -> None:
     text = rb'{"a\u0000b": 1, "a": 2, "inputs": [{"data\u0000": 3, "\u0000": null, "data": [4]}]}'
     document = parse_document(padding + text, binary_follows=False)
     assert document == {"a\0b": 1, "a": 2, "inputs": [{"data\0": 3, "\0": None, "data": [4]}]}
-
-
-@pytest.mark.parametrize(
-    "text", [b"[" * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"a":' * 10_000, b"[" * 10_000 + b"NaN"]
-)
-def test_parse_document_refuses_endless_nesting(text: bytes) -> None:
-    with pytest.raises(InvalidRequest):
-        parse_document(text, binary_follows=False)
-
-
-def test_binary_data_without_its_header_names_the_header() -> None:
-    text = b'{"inputs":[{"parameters":{"binary_data_size":4}}]}\x00\x01\x02\x03'
-    with pytest.raises(InvalidRequest, match=r"^must specify valid 'Infer-Header-Content-Length'"):
-        parse_document(text, binary_follows=False)
 
 
 @pytest.mark.parametrize("padding", [b"", PADDING])

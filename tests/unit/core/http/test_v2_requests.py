@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
-from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from tests.unit.core.http.payloads.payload_models import one
+from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
 from trident.core.http.body import Slicing
 from trident.core.http.payloads.inference import BinaryType
 from trident.core.http.v2_json import NotStrict
 from trident.core.http.v2_request import decode_request
 from trident.core.inference.response import RegionInput, RegionRequest
-from trident.core.inference.tensors import BY_NAME
 
 # --- request codec
 
@@ -25,22 +25,10 @@ from trident.core.inference.tensors import BY_NAME
 LIMIT = 1 << 20
 
 
-def spec(*dims: int, datatype: str = "INT32", max_batch_size: int = 8, names: tuple[str, ...] = ("IN",)) -> ModelSpec:
-    return ModelSpec(
-        name="m",
-        version=1,
-        platform="onnxruntime_onnx",
-        backend="onnxruntime",
-        max_batch_size=max_batch_size,
-        inputs={n: InputSpec(name=n, datatype=BY_NAME[datatype], dims=dims) for n in names},
-        outputs={"OUT": OutputSpec(name="OUT", datatype=BY_NAME[datatype], dims=dims)},
-    )
-
-
 def decode(document: Any, tail: bytes | None = None, *, limit: int = LIMIT, model: ModelSpec | None = None) -> Any:
     text = document if isinstance(document, bytes) else orjson.dumps(document)
     header_length = None if tail is None else len(text)
-    return decode_request(text + (tail or b""), header_length, -1, model or spec(2), limit)
+    return decode_request(text + (tail or b""), header_length, -1, model or one("INT32", 2), limit)
 
 
 def tensor(**fields: Any) -> dict[str, Any]:
@@ -158,14 +146,6 @@ def test_a_wrong_field_is_named_as_by_triton(path: str, values: tuple[Any, ...],
         assert text in caught.value.message
 
 
-@pytest.mark.parametrize("document", [[], {}])
-def test_a_document_without_inputs_is_refused(document: Any) -> None:
-    with pytest.raises(
-        InvalidRequest, match=r"^Unable to parse .inputs.: attempt to access non-existing object member"
-    ):
-        decode(document)
-
-
 def in_region(**parameters: Any) -> dict[str, Any]:
     item = tensor(parameters={"shared_memory_region": "r"} | parameters)
     del item["data"]
@@ -223,25 +203,17 @@ def test_sizes_are_checked_before_memory_is_allocated() -> None:
 
 
 def test_raw_request_deduces_its_shape() -> None:
-    request, plan = decode_request(bytes(24), 0, -1, spec(2, -1), LIMIT)
+    request, plan = decode_request(bytes(24), 0, -1, one("INT32", 2, -1), LIMIT)
     assert plan.binary
     assert request.inputs[0].shape == (1, 2, 3)
-    request, _ = decode_request(b"abc", 0, -1, spec(1, datatype="BYTES", max_batch_size=0), LIMIT)
+    request, _ = decode_request(b"abc", 0, -1, one("BYTES", 1, batch=0), LIMIT)
     assert bytes(request.inputs[0].data) == b"\x03\0\0\0abc"
 
 
 # --- A request that is read in slices is the request that is read as a whole, and so is its error
 
 
-SPEC = ModelSpec(
-    name="m",
-    version=1,
-    platform="onnxruntime_onnx",
-    backend="onnxruntime",
-    max_batch_size=8,
-    inputs={"IN": InputSpec(name="IN", datatype=BY_NAME["FP32"], dims=(-1,))},
-    outputs={"OUT": OutputSpec(name="OUT", datatype=BY_NAME["FP32"], dims=(-1,))},
-)
+SPEC = one("FP32", -1)
 
 
 def outcome(body: bytes, header_length: int | None = None, slicing: Slicing | None = None) -> Any:

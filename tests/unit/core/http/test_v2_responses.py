@@ -73,13 +73,6 @@ def test_large_and_empty_binary_tensors() -> None:
     assert orjson.loads(encoded[0][0])["outputs"][0]["parameters"] == {"binary_data_size": 0}
 
 
-def test_bytes_are_packed_or_written_as_strings() -> None:
-    array = bytes_array([b"a", "é".encode()], (1, 2))
-    assert encode_response(response(array, "BYTES"), plan(binary=True), SPEC)[0][1] == b"\x01\0\0\0a\x02\0\0\0\xc3\xa9"
-    text = encode_response(response(array, "BYTES"), plan(), SPEC)[0][0]
-    assert orjson.loads(text)["outputs"][0]["data"] == ["a", "é"]
-
-
 def test_special_values_bytes_and_null_are_written_as_text() -> None:
     text = encode_response(response(bytes_array([b"\xff\xfe"], (1, 1)), "BYTES"), plan(), SPEC)[0][0]
     assert b'"data":["\xff\xfe"]' in text

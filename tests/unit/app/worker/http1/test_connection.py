@@ -11,10 +11,13 @@ import pytest
 from gunicorn.config import Config
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair
+from tests.unit.core.waiting.hub_thread import until
 from trident.app.worker.connection import CoarseClock, Connections, Phase
-from trident.app.worker.http1.connection import Http1Connection, Http1Service
+from trident.app.worker.http1.connection import Http1Connection, Http1Service, Response, ResponseHead, ResponseHeads
+from trident.app.worker.http1.request import RequestHead
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY
+from trident.core.inference.tensors import Buffer
 from trident.core.observability.switches import SWITCHES
 
 
@@ -51,9 +54,7 @@ class Served:
         assert received(self.client, len(body)) == body
 
     def wait_for(self, phase: Phase) -> None:
-        with gevent.Timeout(LIMIT_S):
-            while self.connection.phase is not phase:
-                gevent.sleep(0)
+        until(lambda: self.connection.phase is phase)
 
     def refusal(self) -> tuple[bytes, str]:
         """The status line and the error of a response that ends the connection."""
@@ -120,13 +121,6 @@ def test_expect_100_continue_is_answered_before_the_body(served: Served) -> None
     served.ask(b"body", b"POST /b body")
 
 
-def test_an_incomplete_request_that_times_out_is_a_408(served: Served) -> None:
-    served.client.sendall(b"GET /a")
-    served.wait_for(Phase.HEAD)
-    served.connection.time_out()
-    assert served.refusal()[0] == b"HTTP/1.1 408 Request Timeout"
-
-
 def test_a_stop_makes_the_response_the_last_one(served: Served) -> None:
     served.connections.announce_end()
     served.client.sendall(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -186,5 +180,106 @@ def test_a_request_that_times_out_reaches_the_access_log(
     served.client.sendall(start)
     served.wait_for(Phase.BODY if start.endswith(b"x") else Phase.HEAD)
     served.connection.time_out()
-    served.refusal()
+    assert served.refusal()[0] == b"HTTP/1.1 408 Request Timeout"
     assert logged(access_lines) == [(start.split()[0].decode(), "/a", 408)]
+
+
+# --- one response
+
+
+class Sink:
+    """Collects the sent bytes."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.closing = False
+        self.turns = 0
+
+    def send(self, parts: list[Buffer], size: int) -> None:
+        whole = b"".join(parts)
+        assert len(whole) == size
+        self.sent.append(whole)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def take_turn(self) -> None:
+        self.turns += 1
+
+
+def answer(
+    status: str, headers: list[tuple[str, str]], parts: Any, *, method: str = "GET", minor_version: int = 1
+) -> tuple[list[bytes], bool]:
+    """The sent bytes, without the Date header, and whether the connection continues."""
+
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        start_response(status, headers)
+        return parts
+
+    sink = Sink()
+    head = RequestHead({"REQUEST_METHOD": method, "HTTP_CONNECTION": "keep-alive"}, minor_version)
+    clock = CoarseClock()
+    response = Response(sink, head, ResponseHeads(), clock)
+    response.run(application, {})
+    assert clock.date_end in sink.sent[0]
+    return [part.replace(clock.date_end, b"\r\n") for part in sink.sent], response.keep_alive
+
+
+def test_a_list_is_sent_at_once_with_its_length() -> None:
+    sent, keep_alive = answer("200 OK", [("A", "b")], [b"one", memoryview(b"two"), b""])
+    assert sent == [b"HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 6\r\n\r\nonetwo"]
+    assert keep_alive
+
+
+def test_a_wrong_declared_length_is_refused() -> None:
+    sent, _ = answer("200 OK", [("Content-Length", "3")], [b"one"])
+    assert sent == [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none"]
+    with pytest.raises(ValueError, match="Content-Length of 4 and returned 3"):
+        answer("200 OK", [("Content-Length", "4")], [b"one"])
+    with pytest.raises(ValueError, match="more than the Content-Length"):
+        answer("200 OK", [("Content-Length", "4")], iter([b"one", b"two"]))
+
+
+def test_a_stream_that_fails_is_closed() -> None:
+    closed = []
+
+    def failing() -> Iterator[bytes]:
+        try:
+            yield b"one"
+            raise KeyError("two")
+        finally:
+            closed.append(True)
+
+    with pytest.raises(KeyError):
+        answer("200 OK", [], failing())
+    assert closed == [True]
+
+
+def test_start_response_may_be_repeated_only_for_an_error() -> None:
+    head = RequestHead({"REQUEST_METHOD": "GET"}, 1)
+    response = Response(Sink(), head, ResponseHeads(), CoarseClock())
+    response.start_response("200 OK", [])
+    with pytest.raises(AssertionError, match="twice"):
+        response.start_response("200 OK", [])
+    error = ValueError("late")
+    response.start_response("500 Internal Server Error", [], (ValueError, error, error.__traceback__))  # type: ignore[arg-type]
+    assert response.status.startswith("500")
+    response.write(b"begun")
+    with pytest.raises(ValueError, match="late"):
+        response.start_response("500 Internal Server Error", [], (ValueError, error, error.__traceback__))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        ("OK", []),
+        ("200OK", []),
+        ("200 OK\r\nA: b", []),
+        ("200 OK", [("A", "b\r\nC: d")]),
+        ("200 OK", [("A", "b\nC: d")]),
+        ("200 OK", [("Content-Length", "many")]),
+    ],
+)
+def test_an_invalid_head_is_refused(status: str, headers: list[tuple[str, str]]) -> None:
+    with pytest.raises(ValueError, match=r"invalid|line break"):
+        ResponseHead(status, headers)

@@ -180,3 +180,9 @@ def test_malformed_chunks_and_those_over_a_limit_are_refused(chunks: bytes, mess
         body = ChunkedBody(100)
         with pytest.raises(Refusal, match=message):
             [body.feed(bytes([byte])) for byte in chunks]
+
+
+def test_as_many_chunks_as_allowed_are_taken() -> None:
+    body = ChunkedBody(1 << 20)
+    assert body.feed(b"1\r\nx\r\n" * MAX_CHUNKS + b"0\r\n\r\n")
+    assert len(body.content) == MAX_CHUNKS

@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gevent
 import numpy as np
 import pytest
 
@@ -21,6 +20,7 @@ from tests.unit.app.worker.http2.raw_client import (
     split,
 )
 from tests.unit.app.worker.socket_pairs import socket_pair
+from tests.unit.core.waiting.hub_thread import until
 from trident.app.sites.site import Http2Port
 from trident.app.worker.connection import CoarseClock
 from trident.app.worker.http2 import frames
@@ -90,12 +90,6 @@ class Client:
 
 def ends(stream: int) -> Callable[[Frame], bool]:
     return lambda frame: frame.stream == stream and bool(frame.flags & frames.END_STREAM)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    with gevent.Timeout(10):
-        while not condition():
-            gevent.sleep(0.001)
 
 
 MakeBench = Callable[..., Bench]

@@ -10,40 +10,7 @@ from trident.app.worker.http2.frames import ErrorCode, ProtocolError, StreamErro
 from trident.app.worker.http2.headers import HeaderDecoder, RequestHeads, encode_fields
 from trident.core.grpc.transport import Fields
 
-FIRST = ((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com"))
-SECOND = (*FIRST, (b"cache-control", b"no-cache"))
-THIRD = (
-    (b":method", b"GET"),
-    (b":scheme", b"https"),
-    (b":path", b"/index.html"),
-    (b":authority", b"www.example.com"),
-    (b"custom-key", b"custom-value"),
-)
 TEXTS = st.binary(max_size=40)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "third"),
-    [
-        pytest.param(
-            "828684410f7777772e6578616d706c652e636f6d",
-            "828684be58086e6f2d6361636865",
-            "828785bf400a637573746f6d2d6b65790c637573746f6d2d76616c7565",
-            id="RFC 7541 C.3",
-        ),
-        pytest.param(
-            "828684418cf1e3c2e5f23a6ba0ab90f4ff",
-            "828684be5886a8eb10649cbf",
-            "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf",
-            id="RFC 7541 C.4",
-        ),
-    ],
-)
-def test_the_examples_of_the_standard(first: str, second: str, third: str):
-    decoder = HeaderDecoder(16384)
-    assert decoder.decode(bytes.fromhex(first)) == FIRST
-    assert decoder.decode(bytes.fromhex(second)) == SECOND
-    assert decoder.decode(bytes.fromhex(third)) == THIRD
 
 
 @pytest.mark.parametrize(

@@ -247,12 +247,6 @@ def dense(arrays: dict[str, Array], **changes: Any) -> Array:
     return dense_matrix({**kept, **changed}, 4, LIMIT)
 
 
-def saved_sparse(**arrays: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize("arrays", [CSR, CSC, COO])
 def test_each_format_becomes_a_dense_matrix(arrays: dict[str, Array]) -> None:
     assert is_sparse(arrays)
@@ -304,7 +298,7 @@ def test_an_error_names_the_array(arrays: dict[str, Array], changes: dict[str, A
 
 @pytest.mark.parametrize("arrays", [CSR, CSC, COO, {**CSR, "_is_array": np.array(True)}])
 def test_an_archive_with_a_matrix_is_the_only_input(arrays: dict[str, Array]) -> None:
-    payload = decode_npz(saved_sparse(**arrays), one("FP32", 3), RULES)
+    payload = decode_npz(compressed(**arrays), one("FP32", 3), RULES)
     assert payload.arrays["IN"].tolist() == MATRIX
     assert payload.arrays["IN"].dtype == np.float32
     assert (payload.count, payload.stacked) == (2, True)
@@ -312,18 +306,16 @@ def test_an_archive_with_a_matrix_is_the_only_input(arrays: dict[str, Array]) ->
 
 def test_a_matrix_with_another_shape_than_the_input_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"input 'IN': expected shape \[-1,4\], got \[2,3\]"):
-        decode_npz(saved_sparse(**CSR), one("FP32", 4), RULES)
+        decode_npz(compressed(**CSR), one("FP32", 4), RULES)
     with pytest.raises(InvalidRequest, match="a sparse matrix needs a model with one input"):
-        decode_npz(saved_sparse(**CSR), model({"A": ("FP32", (3,)), "B": ("FP32", (3,))}), RULES)
+        decode_npz(compressed(**CSR), model({"A": ("FP32", (3,)), "B": ("FP32", (3,))}), RULES)
     with pytest.raises(InvalidRequest, match="at most 200 are allowed"):
-        decode_npz(
-            saved_sparse(**{**CSR, "shape": np.array([2, 30])}), one("FP32", -1), DecodeRules(max_input_size=200)
-        )
+        decode_npz(compressed(**{**CSR, "shape": np.array([2, 30])}), one("FP32", -1), DecodeRules(max_input_size=200))
 
 
 def test_inputs_may_have_the_names_of_a_matrix_arrays() -> None:
     spec = model({"data": ("FP32", (1,)), "shape": ("FP32", (1,)), "format": ("FP32", (1,))})
-    payload = decode_npz(saved_sparse(**{name: np.ones((2, 1)) for name in spec.inputs}), spec, RULES)
+    payload = decode_npz(compressed(**{name: np.ones((2, 1)) for name in spec.inputs}), spec, RULES)
     assert payload.arrays.keys() == spec.inputs.keys()
 
 

@@ -29,24 +29,11 @@ from trident.core.http.payloads.payload import (
     instance_name,
     output_columns,
     row_slices,
-    split_instances,
 )
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array
 
 # --- payload
-
-
-def test_each_row_of_another_shape_is_a_request() -> None:
-    rows: list[dict[str, Array]] = [{"IN": np.zeros(2, np.float32)}, {"IN": np.zeros(3, np.float32)}]
-    payload = DecodedPayload(arrays={}, count=2, stacked=False, rows=rows)
-    requests = split_instances(payload, one("FP32", -1, batch=0))
-    assert [
-        [(given.name, given.shape, given.data is rows[n]["IN"]) for given in r] for n, r in enumerate(requests)
-    ] == [
-        [("IN", (2,), True)],
-        [("IN", (3,), True)],
-    ]
 
 
 # --- conversion
@@ -59,16 +46,11 @@ LOCATION = ErrorLocation(instance_name, "IN")
     ("datatype", "wide", "shown"),
     [
         ("INT8", np.array([[1, 128]], np.int64), "128"),
-        ("INT8", np.array([[1, -129]], np.int64), "-129"),
         ("UINT8", np.array([[1, -1]], np.int64), "-1"),
         ("INT64", np.array([[1, 2**63]], np.uint64), "9223372036854775808"),
-        ("UINT64", np.array([[1, -1]], np.int64), "-1"),
-        ("INT64", np.array([[1, 2.0**63]]), "9.223372036854775808e18"),
         ("UINT64", np.array([[1, 2.0**64]]), "1.8446744073709552e+19"),
         ("INT32", np.array([[1, 1.5]]), "1.5"),
-        ("INT32", np.array([[1, np.nan]]), "NaN"),
         ("INT64", np.array([[1, -np.inf]], np.float16), "-Infinity"),
-        ("FP32", np.array([[1, 1e39]]), "1e+39"),
         ("FP16", np.array([[1, 65520]]), "65520.0"),
         ("FP16", np.array([[1, 2**60]], np.int64), "1152921504606846976"),
         ("BF16", np.array([[1, -1e39]]), "-1e+39"),
