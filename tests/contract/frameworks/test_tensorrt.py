@@ -16,7 +16,7 @@ import tritonclient.http
 
 from tests.contract.frameworks.gpu_machine import GpuMachine
 from tests.contract.servers.server import ServerProcess
-from tests.unit.core.backends.tensorrt.plans import add_sub, fill, write_plan
+from tests.unit.core.backends.tensorrt.plans import add_sub, write_plan
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,6 @@ CLIENTS: dict[str, Any] = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("plans")
     write_plan(folder / "models" / "sums" / "1", add_sub())
-    write_plan(folder / "models" / "filled" / "1", fill())
     machine = GpuMachine(folder)
     options = ["--shutdown-grace-secs=0", "--model-control-mode=explicit", "--load-model=*"]
     options.append("--allow-client-shm=true")
@@ -59,18 +58,6 @@ def test_a_plan_is_completed_served_and_counted(server: ServerProcess, door: str
     (statistics,) = server.json("GET", "/v2/models/sums/stats")["model_stats"]
     assert statistics["inference_count"] >= 2
     assert statistics["inference_stats"]["compute_infer"]["ns"] > 0
-
-
-def test_a_shape_tensor_has_no_batch_dimension(server: ServerProcess) -> None:
-    library = tritonclient.http
-    with library.InferenceServerClient(server.address) as client:
-        shape = library.InferInput("SHAPE", [2], "INT32")
-        shape.set_data_from_numpy(np.array([2, 3], np.int32))
-        value = library.InferInput("VALUE", [2, 1], "FP32")
-        value.set_data_from_numpy(np.array([[7], [8]], np.float32))
-        answer = client.infer("filled", [shape, value])
-        np.testing.assert_array_equal(answer.as_numpy("FILLED")[:, 0, 0], [7, 8])
-        np.testing.assert_array_equal(answer.as_numpy("FILLED_SHAPE"), [[2, 3], [2, 3]])
 
 
 def test_a_region_on_the_gpu_is_written_and_read_by_the_model(server: ServerProcess) -> None:

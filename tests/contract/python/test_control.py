@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.contract.lifecycle.changing_models import load
 from tests.contract.python.python_models import stubs_of
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
@@ -113,11 +113,6 @@ def call(server: ServerProcess, model: str, *words: str) -> str:
     return str(answer["error"] if "error" in answer else answer["outputs"][0]["data"][0])
 
 
-def load(server: ServerProcess, name: str) -> tuple[int, str]:
-    status, _, body = server.request("POST", f"/v2/repository/models/{name}/load", b"{}")
-    return status, json.loads(body)["error"] if body else ""
-
-
 def test_a_model_may_load_others_while_it_is_loaded_but_not_itself(tmp_path: Path) -> None:
     asking = f"{METHODS}\n    def initialize(self, args):\n        pb_utils.load_model('OTHER')\n"
     for name, other in (("first", "second"), ("second", "third"), ("own", "own"), ("one", "two"), ("two", "one")):
@@ -154,10 +149,6 @@ def test_a_model_may_load_others_while_it_is_loaded_but_not_itself(tmp_path: Pat
             "requested_output_names=[]).exec()",
             "TritonModelException: BLS is only supported during the 'execute' function.",
         ),
-        (
-            f"{CLASS}    @staticmethod\n    def auto_complete_config(config):\n        pass",
-            "auto_complete_config function in model '{name}' must return a valid pb.ModelConfig object.",
-        ),
     ],
 )
 def test_loads_that_fail(server: ServerProcess, request: pytest.FixtureRequest, source: str, reason: str) -> None:
@@ -184,9 +175,7 @@ def test_models_control_models(server: ServerProcess) -> None:
 
 
 def test_a_model_that_exists_only_in_a_call(server: ServerProcess) -> None:
-    assert (
-        call(server, "controller", "load_file", "made_here", ECHO.replace("return text", "return text * 2")) == "None"
-    )
+    assert call(server, "controller", "load_file", "made_here", ECHO) == "None"
     assert server.json("GET", "/v2/models/made_here/config")["backend"] == "python"
     assert call(server, "controller", "unload", "made_here") == "None"
 
@@ -197,11 +186,8 @@ def test_control_that_fails(server: ServerProcess) -> None:
     assert "TritonModelException: Failed to check model readiness: " in call(server, "controller", "ready", "echo", "x")
 
 
-def test_a_model_asks_its_other_instance(server: ServerProcess) -> None:
+def test_a_model_asks_its_other_instance_whose_error_is_passed_on_unchanged(server: ServerProcess) -> None:
     assert call(server, "controller", "ask", "controller", "name") == "1.model"
-
-
-def test_the_error_of_another_model_is_passed_on_unchanged(server: ServerProcess) -> None:
     asked = call(server, "controller", "ask", "controller", "no_such_method")
     assert asked.startswith("Failed to process the request(s) for model 'controller_0_")
     assert "AttributeError: 'TritonPythonModel' object has no attribute 'no_such_method'" in asked
@@ -209,10 +195,8 @@ def test_the_error_of_another_model_is_passed_on_unchanged(server: ServerProcess
 
 def test_inputs_need_not_be_declared(server: ServerProcess) -> None:
     write(server.repository, "undeclared", ECHO, None)
-    status, error = load(server, "undeclared")
-    assert (status, error) == (200, "")
-    answer: Any = server.json("GET", "/v2/models/undeclared")
-    assert answer["inputs"] == []
+    assert load(server, "undeclared") == (200, "")
+    assert server.json("GET", "/v2/models/undeclared")["inputs"] == []
 
 
 def test_a_backend_that_is_written_in_python(server: ServerProcess) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
+from tests.contract.ensembles.ensemble_models import step, write_ensemble
 from tests.contract.python.python_models import ADD_SUB, assert_adds, is_alive, pair, stubs_of, write_model
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
@@ -32,21 +32,6 @@ def execute(self, requests):
     )
     return [ask.exec() for _ in requests]
 """
-ENSEMBLE = """
-platform: "ensemble"
-max_batch_size: 8
-input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
-output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] },
-{ name: "OUTPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
-ensemble_scheduling { step [ { model_name: "NAME" model_version: -1
-input_map [ { key: "INPUT0" value: "INPUT0" }, { key: "INPUT1" value: "INPUT1" } ]
-output_map [ { key: "OUTPUT0" value: "OUTPUT0" }, { key: "OUTPUT1" value: "OUTPUT1" } ] } ] }
-"""
-
-
-def write_ensemble(repository: Path, name: str, step: str) -> None:
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(ENSEMBLE.replace("NAME", step))
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +39,12 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     repository = link_models(tmp_path_factory.mktemp("models"), "simple")
     write_model(repository, "add_sub", ADD_SUB)
     write_model(repository, "loop", LOOP)
-    write_ensemble(repository, "around_loop", "loop")
     write_model(repository, "itself", ASK.format("itself"))
     write_model(repository, "first", ASK.format("around_second"))
-    write_ensemble(repository, "around_second", "second")
+    for model in ("loop", "second"):
+        inputs, outputs = ([(f"{side}{n}", "TYPE_INT32", [16]) for n in range(2)] for side in ("INPUT", "OUTPUT"))
+        mapped = [{name: name for name, *_ in side} for side in (inputs, outputs)]
+        write_ensemble(repository, f"around_{model}", inputs, outputs, [step(model, *mapped)])
     write_model(repository, "second", ASK.format("first"))
     write_model(repository, "asks_another", ASK.format("add_sub"))
     options = ("--model-control-mode=explicit", "--load-model=*", "--model-unload-timeout-secs=1")

@@ -11,21 +11,11 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
-import tritonclient.http as triton_http
 
-from tests.contract.python.python_models import (
-    INT32_PAIR,
-    assert_adds,
-    is_alive,
-    pair,
-    stubs_of,
-    write_model,
-)
+from tests.contract.lifecycle.changing_models import load, unload
+from tests.contract.python.python_models import INT32_PAIR, assert_adds, is_alive, pair, stubs_of, write_model
 from tests.contract.servers.processes import engine_of, open_files
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
@@ -55,22 +45,6 @@ def execute(self, requests):
 SMALL = INT32_PAIR + 'parameters { key: "MEMORY_LIMIT_BYTES" value { string_value: "1000000000" } }'
 
 
-IDENTITY = """
-input [ { name: "INPUT0" data_type: TYPE_STRING dims: [ -1 ] }, { name: "INPUT1" data_type: TYPE_FP32 dims: [ -1 ] } ]
-output [ { name: "OUTPUT0" data_type: TYPE_STRING dims: [ -1 ] },
-{ name: "OUTPUT1" data_type: TYPE_FP32 dims: [ -1 ] } ]
-dynamic_batching { }
-"""
-RETURN_INPUTS = """
-def execute(self, requests):
-    return [
-        pb_utils.InferenceResponse([
-            pb_utils.Tensor(f"OUTPUT{index}", pb_utils.get_input_tensor_by_name(request, f"INPUT{index}").as_numpy())
-            for index in range(2)
-        ])
-        for request in requests
-    ]
-"""
 FORKING = """
 def initialize(self, args):
     self.child = os.fork()
@@ -88,20 +62,9 @@ def execute(self, requests):
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = link_models(tmp_path_factory.mktemp("models"), "simple")
     write_model(repository, "add_sub")
-    write_model(repository, "identity", RETURN_INPUTS, IDENTITY)
     options = ("--model-control-mode=explicit", "--load-model=simple", "--shutdown-grace-secs=0")
     with ServerProcess(repository, tmp_path_factory.mktemp("log") / "log", *options) as running:
         yield running
-
-
-def load(server: ServerProcess, model: str) -> str:
-    """Load a model. Returns the error, "" without one."""
-    status, _, body = server.request("POST", f"/v2/repository/models/{model}/load")
-    return "" if status == 200 else str(json.loads(body)["error"])
-
-
-def unload(server: ServerProcess, model: str) -> None:
-    server.json("POST", f"/v2/repository/models/{model}/unload")
 
 
 def leave(server: ServerProcess, model: str) -> None:
@@ -113,12 +76,12 @@ def leave(server: ServerProcess, model: str) -> None:
 
 def test_loads_and_unloads_leave_nothing(server: ServerProcess) -> None:
     for _ in range(2):  # what is imported and opened once
-        assert load(server, "add_sub") == ""
+        assert load(server, "add_sub")[0] == 200
         leave(server, "add_sub")
     until(lambda: not stubs_of(server))
     before = open_files(server)
     for cycle in range(CYCLES):
-        assert load(server, "add_sub") == ""
+        assert load(server, "add_sub")[0] == 200
         assert_adds(server, "add_sub", seed=cycle)
         leave(server, "add_sub")
     until(lambda: not stubs_of(server), lambda: f"left: {stubs_of(server)}")
@@ -129,7 +92,7 @@ def test_loads_and_unloads_leave_nothing(server: ServerProcess) -> None:
 
 def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:
     model = write_model(server.repository, "holding", HOLDING)
-    assert load(server, "holding") == ""
+    assert load(server, "holding")[0] == 200
     with ThreadPoolExecutor(1) as clients:
         answer = clients.submit(server.json, "POST", "/v2/models/holding/infer", pair(seed=7))
         until(lambda: (model / "1" / "begun").exists())
@@ -143,7 +106,7 @@ def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:
 
 def test_a_memory_limit_is_an_error_of_the_request(server: ServerProcess) -> None:
     write_model(server.repository, "hungry", HUNGRY, SMALL)
-    assert load(server, "hungry") == ""
+    assert load(server, "hungry")[0] == 200
     status, _, body = server.request("POST", "/v2/models/hungry/infer", json.dumps(pair()).encode())
     assert status == 500
     assert b"Unable to allocate" in body
@@ -153,37 +116,15 @@ def test_a_memory_limit_is_an_error_of_the_request(server: ServerProcess) -> Non
 def test_instances_are_processes_of_their_own_and_change_while_the_model_serves(server: ServerProcess) -> None:
     two = INT32_PAIR.replace("KIND_CPU", "KIND_CPU count: 2")
     model = write_model(server.repository, "scaled", more=two)
-    assert load(server, "scaled") == ""
+    assert load(server, "scaled")[0] == 200
     assert set(stubs_of(server)) == {"scaled_0_0", "scaled_0_1"}
     config = model / "config.pbtxt"
     config.write_text(config.read_text().replace("count: 2", "count: 1"))
-    assert load(server, "scaled") == ""
+    assert load(server, "scaled")[0] == 200
     until(lambda: set(stubs_of(server)) == {"scaled_0_0"}, server.log_text)
     assert_adds(server, "scaled")
     assert server.request("GET", "/v2/models/scaled/ready")[0] == 200
     leave(server, "scaled")
-
-
-@pytest.mark.parametrize("protocol", [triton_http, triton_grpc])
-@pytest.mark.parametrize("width", [1, 150_000])
-def test_strings_and_numbers_come_back_as_they_were(server: ServerProcess, protocol: Any, width: int) -> None:
-    strings = np.array([[f"text {n} ä".encode() for n in range(width)]], object)
-    numbers = np.random.default_rng(1).random((1, width), np.float32)
-    port = server.http_port if protocol is triton_http else server.grpc_port
-    inputs = [
-        protocol.InferInput("INPUT0", strings.shape, "BYTES"),
-        protocol.InferInput("INPUT1", numbers.shape, "FP32"),
-    ]
-    inputs[0].set_data_from_numpy(strings)
-    inputs[1].set_data_from_numpy(numbers)
-    assert load(server, "identity") == ""
-    with protocol.InferenceServerClient(f"127.0.0.1:{port}") as client:
-        result = client.infer("identity", inputs, request_id="strings")
-        assert result.as_numpy("OUTPUT0").tolist() == strings.tolist()
-        assert np.array_equal(result.as_numpy("OUTPUT1"), numbers)
-        wanted = [protocol.InferRequestedOutput("OUTPUT1")]
-        assert client.infer("identity", inputs, outputs=wanted).as_numpy("OUTPUT0") is None
-    leave(server, "identity")
 
 
 @pytest.mark.shapes("front-ends")

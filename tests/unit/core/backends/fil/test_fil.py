@@ -99,13 +99,6 @@ def tree_config(model_type: str, dims: int, more: str = "", features: int = FEAT
     )
 
 
-@pytest.fixture
-def version(tmp_path: Path) -> Path:
-    folder = tmp_path / "model" / "1"
-    folder.mkdir(parents=True)
-    return folder
-
-
 def written(version: Path, kind: str) -> Trained:
     """XGBoost's JSON of a kind of trees, in the directory of a version."""
     trained = xgboost_file(kind, "xgboost_json", "xgboost.json")

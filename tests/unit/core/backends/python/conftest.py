@@ -110,10 +110,9 @@ def make_host(memory_server: MemoryServer, tmp_path: Path) -> Iterator[MakeHost]
     path = list(sys.path)
     hosts: list[ModelHost] = []
 
-    def make(source: str, *, file: str = "1/model.py", **config: Any) -> ModelHost:
-        model_file = tmp_path / file
-        model_file.parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "1").mkdir(exist_ok=True)
+    def make(source: str, **config: Any) -> ModelHost:
+        model_file = tmp_path / "1" / "model.py"
+        model_file.parent.mkdir(exist_ok=True)
         model_file.write_text(textwrap.dedent(source))
         args = {
             "model_config": json.dumps({"name": "model", **config}),
@@ -134,3 +133,15 @@ def make_host(memory_server: MemoryServer, tmp_path: Path) -> Iterator[MakeHost]
     for name, module in list(sys.modules.items()):
         if name == "1" or str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+@pytest.fixture
+def begin(make_host: MakeHost) -> MakeHost:
+    """As `make_host`, and initializes the model."""
+
+    def made(source: str, **config: Any) -> ModelHost:
+        host = make_host(source, **config)
+        host.initialize()
+        return host
+
+    return made

@@ -55,9 +55,8 @@ def error_of(response: InferenceResponse | None) -> tuple[str, int]:
     ],
 )
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_wrong_returns_are_the_error_of_every_request(make_host: MakeHost, kind: str, execute: str, text: str) -> None:
-    host = make_host(model(execute, kind))
-    host.initialize()
+def test_wrong_returns_are_the_error_of_every_request(begin: MakeHost, kind: str, execute: str, text: str) -> None:
+    host = begin(model(execute, kind))
     requests = batch()
     responses = host.execute(requests)
     for message, code in map(error_of, responses):
@@ -67,9 +66,8 @@ def test_wrong_returns_are_the_error_of_every_request(make_host: MakeHost, kind:
             request.get_response_sender().send(InferenceResponse([]), 1)
 
 
-def test_a_model_without_execute_loads(make_host: MakeHost, tmp_path: Path) -> None:
-    host = make_host("class TritonPythonModel: pass")
-    host.initialize()
+def test_a_model_without_execute_loads(begin: MakeHost, tmp_path: Path) -> None:
+    host = begin("class TritonPythonModel: pass")
     assert host.is_ready()
     text = f"Python model {tmp_path}/1/model.py does not implement `execute` method."
     assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text] * 2
@@ -78,10 +76,9 @@ def test_a_model_without_execute_loads(make_host: MakeHost, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize("second", ["requests[1].get_response_sender().send(answers[1])", "return answers"])
 def test_the_first_of_two_responses_is_delivered(
-    make_host: MakeHost, memory_server: MemoryServer, kind: str, second: str
+    begin: MakeHost, memory_server: MemoryServer, kind: str, second: str
 ) -> None:
-    host = make_host(model(f"requests[1].get_response_sender().send(answers[1])\n{second}", kind))
-    host.initialize()
+    host = begin(model(f"requests[1].get_response_sender().send(answers[1])\n{second}", kind))
     text = "Unable to send response. Non-decoupled model cannot send more than one response."
     other, twice = host.execute(batch())
     assert text in error_of(other)[0]
@@ -93,18 +90,16 @@ def test_the_first_of_two_responses_is_delivered(
     assert [text in line for _, line, _, _ in memory_server.lines] == [True]
 
 
-def test_a_request_that_was_answered_is_not_answered_again(make_host: MakeHost, memory_server: MemoryServer) -> None:
-    host = make_host(model("requests[0].get_response_sender().send(answers[0], 1)\nraise ValueError"))
-    host.initialize()
+def test_a_request_that_was_answered_is_not_answered_again(begin: MakeHost, memory_server: MemoryServer) -> None:
+    host = begin(model("requests[0].get_response_sender().send(answers[0], 1)\nraise ValueError"))
     first, second = host.execute(batch())
     assert first is None
     assert error_of(second)[0].startswith(f"{PREFIX}ValueError: \n\nAt:\n")
     assert len(memory_server.sent) == 1
 
 
-def test_a_rescheduled_request_is_not_answered(make_host: MakeHost) -> None:
-    host = make_host(model("requests[0].set_release_flags(2)\nreturn [None, answers[1]]"))
-    host.initialize()
+def test_a_rescheduled_request_is_not_answered(begin: MakeHost) -> None:
+    host = begin(model("requests[0].set_release_flags(2)\nreturn [None, answers[1]]"))
     requests = batch()
     first, second = host.execute(requests)
     assert first is None
@@ -112,11 +107,10 @@ def test_a_rescheduled_request_is_not_answered(make_host: MakeHost) -> None:
     assert [host.is_rescheduled(request) for request in requests] == [True, False]
 
 
-def test_a_rescheduled_request_has_answers_but_no_end(make_host: MakeHost, memory_server: MemoryServer) -> None:
+def test_a_rescheduled_request_has_answers_but_no_end(begin: MakeHost, memory_server: MemoryServer) -> None:
     """Its sender is over: that of the next execution ends it, and nobody misses this one."""
     lines = ["sender = requests[0].get_response_sender()", "sender.send(answers[0])", "self.sender = sender"]
-    host = make_host(model("\n".join([*lines, "requests[0].set_release_flags(2)", "return None"])), **DECOUPLED)
-    host.initialize()
+    host = begin(model("\n".join([*lines, "requests[0].set_release_flags(2)", "return None"])), **DECOUPLED)
     (request,) = batch(1)
     assert host.execute([request]) == [None]
     assert host.is_rescheduled(request)
@@ -127,18 +121,16 @@ def test_a_rescheduled_request_has_answers_but_no_end(make_host: MakeHost, memor
     assert [final for _, _, final in memory_server.sent] == [False]
 
 
-def test_a_rescheduled_request_fails_with_its_batch(make_host: MakeHost) -> None:
-    host = make_host(model("requests[0].set_release_flags(2)\nreturn [None, 'text']"))
-    host.initialize()
+def test_a_rescheduled_request_fails_with_its_batch(begin: MakeHost) -> None:
+    host = begin(model("requests[0].set_release_flags(2)\nreturn [None, 'text']"))
     requests = batch()
     assert all(error_of(response)[0].startswith(PREFIX) for response in host.execute(requests))
     assert not host.is_rescheduled(requests[0])
 
 
 @pytest.mark.parametrize("last", ["raise ValueError('why')", "sys.exit(1)", "return answers"])
-def test_a_decoupled_coroutine_that_fails(make_host: MakeHost, memory_server: MemoryServer, last: str) -> None:
-    host = make_host(model(f"await asyncio.sleep(0)\n{last}", "async def"), **DECOUPLED)
-    host.initialize()
+def test_a_decoupled_coroutine_that_fails(begin: MakeHost, memory_server: MemoryServer, last: str) -> None:
+    host = begin(model(f"await asyncio.sleep(0)\n{last}", "async def"), **DECOUPLED)
     for _ in range(2):
         memory_server.something_was_sent.clear()
         assert list(host.execute(batch(1))) == [None]
@@ -149,9 +141,8 @@ def test_a_decoupled_coroutine_that_fails(make_host: MakeHost, memory_server: Me
     assert memory_server.lines[0][:2] == (2, error_of(response)[0].removeprefix(PREFIX))
 
 
-def test_coroutines_end_with_the_model(make_host: MakeHost, memory_server: MemoryServer) -> None:
-    host = make_host(model("await asyncio.sleep(1000)", "async def"), **DECOUPLED)
-    host.initialize()
+def test_coroutines_end_with_the_model(begin: MakeHost, memory_server: MemoryServer) -> None:
+    host = begin(model("await asyncio.sleep(1000)", "async def"), **DECOUPLED)
     host.execute(batch(1))
     host.finalize()
     assert not any(thread.name == "model event loop" for thread in threading.enumerate())
@@ -165,9 +156,8 @@ def test_neighbours_of_both_folders_can_be_imported(make_host: MakeHost, tmp_pat
     host.initialize()
 
 
-def test_what_finalize_raises_is_logged(make_host: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:
-    host = make_host("class TritonPythonModel:\n    def finalize(self):\n        raise ValueError('why')")
-    host.initialize()
+def test_what_finalize_raises_is_logged(begin: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:
+    host = begin("class TritonPythonModel:\n    def finalize(self):\n        raise ValueError('why')")
     host.finalize()
     text = f"ValueError: why\n\nAt:\n  {tmp_path}/1/model.py(3): finalize\n"
     assert memory_server.lines == [(2, text, "model.py", 0)]
@@ -190,10 +180,9 @@ def test_auto_completions_that_fail(make_host: MakeHost, tmp_path: Path, last: s
     assert str(caught.value).endswith(reason.format(file=tmp_path / "1" / "model.py"))
 
 
-def test_metrics_that_a_batch_dropped_are_deleted(make_host: MakeHost, memory_server: MemoryServer) -> None:
+def test_metrics_that_a_batch_dropped_are_deleted(begin: MakeHost, memory_server: MemoryServer) -> None:
     memory_server.answers = {"metric_family": {"family": 3}, "metric_create": {"metric": 4}}
-    host = make_host(model("pb_utils.MetricFamily('f', 'd', pb_utils.MetricFamily.GAUGE).Metric()\nreturn answers"))
-    host.initialize()
+    host = begin(model("pb_utils.MetricFamily('f', 'd', pb_utils.MetricFamily.GAUGE).Metric()\nreturn answers"))
     host.execute(batch())
     assert memory_server.calls[-1] == ("metric_delete", {"metric": 4})
 

@@ -32,13 +32,6 @@ def tf_config(text: str) -> ModelConfig:
 
 
 @pytest.fixture
-def version(tmp_path: Path) -> Path:
-    folder = tmp_path / "model" / "1"
-    folder.mkdir(parents=True)
-    return folder
-
-
-@pytest.fixture
 def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that has OpenVINO only."""
 

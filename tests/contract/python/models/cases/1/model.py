@@ -50,18 +50,6 @@ class TritonPythonModel:
         assert sys.argv == [""]
         return self.answer(PLAIN)
 
-    def asks_in_bytes(self, requests):
-        request = pb_utils.InferenceRequest(
-            request_id=b"id",
-            correlation_id=b"sequence",
-            model_name=b"repeat",
-            requested_output_names=[b"OUT"],
-            inputs=[pb_utils.Tensor(b"IN", np.array([3], np.int32))],
-        )
-        responses = list(request.exec(decoupled=True))
-        assert not any(response.has_error() for response in responses)
-        return self.answer(np.array([len(response.output_tensors()) for response in responses], np.int32))
-
     def answers_never(self, requests):
         pass
 
