@@ -11,7 +11,7 @@ BENCH_ARGS ?=
 COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py \
   $(addprefix adapters/,sagemaker/test_invocations.py sagemaker/test_multi_model.py vertex/test_predictions.py vertex/test_vertex_routes.py) \
   $(addprefix app/worker/,http1 http2 test_connection.py test_web_socket.py)) $(addprefix tests/unit/core/, \
-  $(addprefix backends/,test_in_process.py test_tensors.py python/test_batches.py python/test_instance.py python/test_process.py) \
+  $(addprefix backends/,test_in_process.py test_tensors.py python/test_batches.py python/test_process.py) \
   config/test_request_validator.py engine \
   $(addprefix frontend/test_,bridge.py gevent_bridge.py request.py response_stream.py) \
   grpc \

@@ -12,8 +12,7 @@ import subprocess
 from collections import defaultdict
 from pathlib import Path
 
-NO_DEVICE = "stand-in: no device"
-"""The text of its error. Options that lead to it were parsed: parse.py looks for it."""
+from tests.gpu_options.parse import NO_DEVICE
 
 _NVIDIA = re.compile(r"lib(?:cu|nv)")
 _NEEDED = re.compile(r"\(NEEDED\).*\[(\S+)\]")

@@ -17,9 +17,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from docker.lock import read_pins
-from tests.gpu_options.parse import CPU
-from tests.gpu_options.parse import NO_DEVICE as PARSED
-from tests.gpu_options.stub_libraries import ERROR, NO_DEVICE, make_stub_libraries
+from tests.gpu_options.parse import CPU, NO_DEVICE
+from tests.gpu_options.stub_libraries import ERROR, make_stub_libraries
 from tests.project import ROOT
 from trident.core.backends.onnxruntime.providers import CUDA, TENSORRT, requested_providers
 from trident.core.backends.onnxruntime.session import session_settings
@@ -257,7 +256,3 @@ def test_tensorrt_has_the_version_that_its_provider_links(parser: tuple[Path, Pa
     assert [wanted.specifier.contains(f"{int(linked) + more}.5") for more in (-1, 0, 1)] == [False, True, False]
     for lock in (ROOT / "docker" / "extras").glob("*-tensorrt.lock"):
         assert {version.partition(".")[0] for version in read_pins(lock).values()} == {linked}
-
-
-def test_the_stand_in_says_what_the_parser_looks_for() -> None:
-    assert PARSED == NO_DEVICE

@@ -9,6 +9,7 @@ import json
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,6 @@ from tests.waiting import until
 from trident.core.inference.tensors import Array
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
-
-# A model in a process of its own is reloaded as a Python model is: one stands for all.
-RELOADED = [name for name in NAMES if name != "package"]
-RELOADS = 2
-
 
 SUMS = """
 platform: "torch_aoti"
@@ -84,70 +80,50 @@ def rows(count: int, seed: int = 1) -> Array:
     return np.random.default_rng(seed).normal(size=(count, WIDTH)).astype(np.float32)
 
 
-def v2_answer(model: FrameworkModel, document: Any) -> Array:
-    (output,) = document["outputs"]
-    assert output["name"] == model.output
-    return np.array(output["data"], np.float32).reshape(output["shape"])
-
-
-def same(model: FrameworkModel, answer: Array | None, given: Array) -> None:
-    expected = model.expected(given)
-    assert answer is not None
+def check_answer(client: Any, package: Any, model: FrameworkModel, given: Array) -> None:
+    """`package` is the one of the client."""
+    inputs = [package.InferInput(name, given.shape, "FP32") for name in model.inputs]
+    for each in inputs:
+        each.set_data_from_numpy(given)
+    answer, expected = client.infer(model.name, inputs).as_numpy(model.output), model.expected(given)
     assert answer.shape == expected.shape
     np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_http_and_grpc_answer_as_the_framework_does(server: ServerProcess, name: str) -> None:
-    model = framework_models()[name]
-    for package, address in (
-        (tritonclient.http, f"{HOST}:{server.http_port}"),
-        (tritonclient.grpc, f"{HOST}:{server.grpc_port}"),
-    ):
-        with package.InferenceServerClient(address) as client:
+    for package, port in ((tritonclient.http, server.http_port), (tritonclient.grpc, server.grpc_port)):
+        with package.InferenceServerClient(f"{HOST}:{port}") as client:
             for count in (1, 3, 16):
-                given = rows(count)
-                inputs = []
-                for input_name in model.inputs:
-                    inputs.append(package.InferInput(input_name, given.shape, "FP32"))
-                    inputs[-1].set_data_from_numpy(given)
-                same(model, client.infer(name, inputs).as_numpy(model.output), given)
+                check_answer(client, package, framework_models()[name], rows(count))
 
 
-@pytest.mark.parametrize("name", RELOADED)
+# A model in a process of its own is reloaded as a Python model is: one stands for all.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "package"])
 def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, name: str) -> None:
-    model = framework_models()[name]
-    ended = threading.Event()
-    failures: list[BaseException] = []
-    answered = [0, 0, 0]
+    answered, ended = [0, 0, 0], threading.Event()
 
     def ask(number: int) -> None:
-        try:
+        with tritonclient.http.InferenceServerClient(server.address, network_timeout=60) as client:
             while not ended.is_set():
-                given = rows(1 + number, seed=number)
-                answer = server.json("POST", f"/v2/models/{name}/infer", model.v2_request(given))
-                same(model, v2_answer(model, answer), given)
+                check_answer(client, tritonclient.http, framework_models()[name], rows(1 + number, seed=number))
                 answered[number] += 1
-        except BaseException as error:
-            failures.append(error)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(answered))]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(RELOADS):
-            config = server.json("GET", f"/v2/models/{name}/config")
-            # Another count of instances alone would keep the weights; a parameter reloads everything.
-            config.setdefault("parameters", {})["reload"] = {"string_value": str(sum(answered))}
-            body = {"parameters": {"config": json.dumps(config)}}
-            server.json("POST", f"/v2/repository/models/{name}/load", body)
-        before = list(answered)
-        until(lambda: failures or all(now > then for now, then in zip(answered, before, strict=True)), server.log_text)
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(len(answered)) as threads:
+        asking = [threads.submit(ask, number) for number in range(len(answered))]
+        try:
+            for count in range(2):
+                config = server.json("GET", f"/v2/models/{name}/config")
+                # Another count of instances alone would keep the weights; a parameter reloads everything.
+                config.setdefault("parameters", {})["reload"] = {"string_value": str(count)}
+                body = {"parameters": {"config": json.dumps(config)}}
+                server.json("POST", f"/v2/repository/models/{name}/load", body)
+            before = list(answered)
+            until(lambda: all(now > then for now, then in zip(answered, before, strict=True)), server.log_text)
+        finally:
+            ended.set()
+        for each in asking:
+            each.result()
 
 
 @pytest.mark.skipif("package" not in NAMES, reason="needs PyTorch")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -199,8 +198,7 @@ def load(server: ServerProcess, model: str, verb: str = "load") -> None:
 
 
 def metrics(server: ServerProcess) -> str:
-    with urllib.request.urlopen(f"http://{HOST}:{server.metrics_port}/metrics", timeout=30) as answer:
-        return str(answer.read().decode())
+    return server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
 
 
 def memory_used() -> int:

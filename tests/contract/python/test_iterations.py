@@ -5,7 +5,6 @@ Source: docs/spec/schedulers.md section 3.4 ("Iterative sequence"), docs/spec/py
 
 from __future__ import annotations
 
-import http.client
 import json
 import queue
 import shutil
@@ -141,14 +140,10 @@ def tokens(server: ServerProcess, model: str, count: int, **options: Any) -> Ite
 
 def generated(server: ServerProcess, model: str, count: int) -> list[list[int]]:
     """The tokens over HTTP."""
-    connection = http.client.HTTPConnection(HOST, server.http_port, timeout=LIMIT_S)
-    try:
-        connection.request("POST", f"/v2/models/{model}/generate_stream", json.dumps({"COUNT": count}).encode())
-        response = connection.getresponse()
-        text = response.read().decode()
-    finally:
-        connection.close()
-    assert response.status == 200, text
+    body = json.dumps({"COUNT": count}).encode()
+    status, _, answer = server.request("POST", f"/v2/models/{model}/generate_stream", body)
+    text = answer.decode()
+    assert status == 200, text
     return [json.loads(line.removeprefix("data:"))["TOKEN"] for line in text.split("\n") if line]
 
 

@@ -1,6 +1,6 @@
-"""A Python model whose process dies is started again; what clients, readiness, metrics and the log say meanwhile.
+"""Python models that die or never end: restarts, unloads, and what clients, readiness, metrics and the log say.
 
-Source: docs/spec/python-backend.md sections 4.5 and 4.7.
+Source: docs/spec/python-backend.md sections 4.4, 4.5 and 4.7.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.ensembles.ensemble_models import step, write_ensemble
+from tests.contract.lifecycle.changing_models import state
 from tests.contract.python.python_models import (
     ADD_SUB,
     INT32_PAIR,
@@ -89,22 +91,45 @@ def execute(self, requests):
     return [pb_utils.InferenceResponse([]) for _ in requests]
 """
 
+LOOP = """
+def execute(self, requests):
+    open(os.path.join(pb_utils.get_model_dir(), "begun"), "w").close()
+    while True:
+        pass
+"""
+ASK = """
+def execute(self, requests):
+    ask = pb_utils.InferenceRequest(
+        model_name="{}", requested_output_names=["OUTPUT0", "OUTPUT1"], inputs=requests[0].inputs()
+    )
+    return [ask.exec() for _ in requests]
+"""
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = link_models(tmp_path_factory.mktemp("models"), "simple")
     write_model(repository, "dying", DYING, LIMITED)
     write_model(repository, "asked", ASKED)
+    write_model(repository, "loop", LOOP)
+    for name, asked in (("itself", "itself"), ("first", "around_second"), ("second", "first"), ("other", "simple")):
+        write_model(repository, name, ASK.format(asked))
+    inputs, outputs = ([(f"{side}{n}", "TYPE_INT32", [16]) for n in range(2)] for side in ("INPUT", "OUTPUT"))
+    mapped = [{name: name for name, *_ in side} for side in (inputs, outputs)]
+    for name in ("loop", "second"):
+        write_ensemble(repository, f"around_{name}", inputs, outputs, [step(name, *mapped)])
     return repository
 
 
 @pytest.fixture(scope="module")
 def server(http_workers: str, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(models, tmp_path_factory.mktemp("log") / "log", "--shutdown-grace-secs=0") as running:
+    options = ["--model-control-mode=explicit", "--load-model=*", "--model-unload-timeout-secs=1"]
+    log = tmp_path_factory.mktemp("log") / "log"
+    with ServerProcess(models, log, "--shutdown-grace-secs=0", *options) as running:
         yield running
 
 
-def ask(server: ServerProcess, model: str, first: int) -> tuple[int, str]:
+def ask(server: ServerProcess, model: str, first: int = 0) -> tuple[int, str]:
     """The status and the error of a request with this first number."""
     status, _, body = server.request("POST", f"/v2/models/{model}/infer", json.dumps(pair(seed=first)).encode())
     return status, json.loads(body).get("error", "")
@@ -116,11 +141,14 @@ def is_ready(server: ServerProcess, model: str) -> bool:
     return status == 200
 
 
-def restarts(server: ServerProcess, model: str) -> int:
+def value(server: ServerProcess, metric: str, labels: str) -> float:
     page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
-    name = f'trident_model_process_restarts_total{{instance="{model}_0_0",model="{model}",version="1"}}'
-    (line,) = [line for line in page.splitlines() if line.startswith(name)]
-    return int(float(line.rpartition(" ")[2]))
+    (line,) = [line for line in page.splitlines() if line.startswith(f'{metric}{{{labels},version="1"}}')]
+    return float(line.rpartition(" ")[2])
+
+
+def restarts(server: ServerProcess, model: str) -> float:
+    return value(server, "trident_model_process_restarts_total", f'instance="{model}_0_0",model="{model}"')
 
 
 @pytest.fixture
@@ -223,3 +251,45 @@ def test_a_model_says_whether_it_is_ready(server: ServerProcess, models: Path, a
     assert f"Model 'asked' version 1 is not ready: {reason}" in server.log_text() or reason in server.log_text()
     assert server.json("POST", "/v2/models/asked/infer", pair())["outputs"] == []
     until(lambda: is_ready(server, "asked"))
+
+
+# --- executions that never end
+
+
+@pytest.mark.parametrize("model", ["itself", "first", "second"])
+def test_a_model_that_would_wait_for_itself_is_refused(server: ServerProcess, model: str) -> None:
+    status, error = ask(server, model)
+    assert status == 500
+    assert "would never answer: instance" in error
+    assert "instance_group.count" in error
+    assert ask(server, "other") == (200, "")  # nothing is left of a wait that has ended
+
+
+@pytest.mark.parametrize("model", ["loop", "around_loop"])
+def test_an_unload_ends_what_does_not_end(server: ServerProcess, model: str) -> None:
+    begun = server.repository / "loop" / "1" / "begun"
+    begun.unlink(missing_ok=True)
+    server.json("POST", f"/v2/repository/models/{model}/load")
+    stub = stubs_of(server)["loop_0_0"]
+    killed = (
+        "The process of model instance 'loop_0_0' was killed, because its model is unloaded, and it did not end its "
+        "executions within 1 s."
+    )
+    with ThreadPoolExecutor(2) as threads:
+        runs = threads.submit(ask, server, model)
+        until(begun.exists)
+        waits = threads.submit(ask, server, "loop")
+        until(lambda: value(server, "nv_inference_pending_request_count", 'model="loop"') == 1)
+        statistics = server.json("GET", "/v2/models/loop/stats")["model_stats"][0]
+        assert (statistics["execution_count"], statistics["last_inference"] > 0) == (0, True)
+        assert value(server, "trident_oldest_execution_seconds", 'model="loop"') > 0
+        server.json("POST", "/v2/repository/models/loop/unload")
+        status, error = runs.result(60)
+        assert (status, killed in error) == (500, True)
+        status, error = waits.result(60)
+        # What holds the model leaves first, and the model may serve the next request until then.
+        assert status == 503 or (status == 500 and model == "around_loop")
+        assert "did not end its executions within 1 s" in error
+    until(lambda: not is_alive(stub))
+    until(lambda: state(server, "loop") == "UNAVAILABLE", server.log_text)
+    assert_still_serves(server)

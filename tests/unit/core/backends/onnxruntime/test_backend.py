@@ -1,4 +1,4 @@
-"""The ONNX Runtime backend on real models: it inspects, loads and refuses them, and shares their sessions."""
+"""The ONNX Runtime backend: it inspects and loads real models; sessions, their options and errors; cures for files."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ import onnx
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import ON_CPU, Serving, config_of, parameter, spec_of, tensor_text
+from tests.unit.backend_serving import ON_CPU, Serving, config_of, parameter
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
-from trident.core.backends.backend import LoadContext
+from trident.core.backends.cpu_budget import Spinning
 from trident.core.backends.in_process import InProcessModel
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.backends.onnxruntime.providers import CPU
-from trident.core.config.placement import DeviceKind, Placement
+from trident.core.backends.onnxruntime.session import (
+    SessionSettings,
+    failure_of,
+    is_poison,
+    load_hint,
+    session_settings,
+    settings_on,
+)
+from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import TensorSignature
 from trident.core.errors import (
+    BackendFailed,
     ConfigInvalid,
     ModelLoadFailed,
+    OutOfMemory,
     ServerError,
 )
 
 EMPTY = config_of("")
-
-
-def load(folder: Path, config_text: str, placement: Placement = ON_CPU, settings: dict[str, str] | None = None) -> None:
-    config = config_of(config_text)
-    context = LoadContext(path=folder, config=config, spec=spec_of(config), placements=(placement,))
-    OnnxRuntimeBackend(settings or {}).load(context).close()
 
 
 INPUTS = (TensorSignature("INPUT0", "INT32", (-1, 16)), TensorSignature("INPUT1", "INT32", (-1, 16)))
@@ -54,15 +58,6 @@ def test_inspect_reads_the_graph(
     signature = OnnxRuntimeBackend().inspect(onnx_models.write_version(model, tmp_path, "model"), EMPTY)
     assert signature.inputs == inputs
     assert tuple(tensor.name for tensor in signature.optional_inputs) == optional_inputs
-
-
-def test_a_configuration_that_contradicts_the_graph_is_refused(tmp_path: Path) -> None:
-    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
-    text = "max_batch_size: 8 " + tensor_text("input", "WRONG", "INT32", [16])
-    text += tensor_text("input", "INPUT1", "INT32", [16]) + tensor_text("output", "OUTPUT0", "INT32", [16])
-    with pytest.raises(ConfigInvalid) as caught:
-        load(version, text)
-    assert caught.value.message == "unexpected inference input 'WRONG', allowed inputs are: INPUT0, INPUT1"
 
 
 def test_check_finds_missing_providers_without_a_session() -> None:
@@ -99,9 +94,10 @@ def test_run_options_are_tried_at_load(
 
 
 def test_a_wrong_library_fails_the_load(tmp_path: Path) -> None:
-    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
-    with pytest.raises(ModelLoadFailed, match=r"error 1: Failed to load library none\.so"):
-        load(version, add_sub_config() + 'model_operations { op_library_filename: "none.so" }')
+    text = add_sub_config() + 'model_operations { op_library_filename: "none.so" }'
+    failed = pytest.raises(ModelLoadFailed, match=r"error 1: Failed to load library none\.so")
+    with failed, serving(onnx_models.add_sub(), text, tmp_path):
+        pass
 
 
 def test_onnx_runtime_accepts_every_option(tmp_path: Path) -> None:
@@ -182,3 +178,220 @@ def test_a_gpu_is_added_and_released_while_the_cpu_serves(tmp_path: Path) -> Non
         model.model.retain(["cpu"])
         assert model.model.describe()["device"] == "cpu"
         assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
+
+
+# --- options of sessions
+
+
+def settings(*parameters: tuple[str, str], threads: int = 0, **backend: str) -> SessionSettings:
+    text = "".join(parameter(*each) for each in parameters)
+    return session_settings(config_of(text), {k.replace("_", "-"): v for k, v in backend.items()}, threads=threads)
+
+
+def test_the_execution_mode_is_mapped() -> None:
+    assert settings().execution_mode == "ORT_SEQUENTIAL"
+    assert settings(("execution_mode", "1")).execution_mode == "ORT_PARALLEL"
+    with pytest.raises(ConfigInvalid) as caught:
+        settings(("execution_mode", "2"))
+    assert caught.value.message == (
+        "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got 2 ."
+    )
+
+
+GLOBAL = {"enable-global-threadpool": "1"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "planned", "backend", "intra_op", "inter_op", "described"),
+    [
+        ({}, 0, {}, 0, 0, "default intra-op, default inter-op"),
+        ({}, 3, {}, 3, 0, "3 intra-op, default inter-op"),
+        ({"intra_op_thread_count": "0"}, 3, {}, 3, 0, "3 intra-op, default inter-op"),
+        ({"intra_op_thread_count": "-1"}, 3, {}, 3, 0, "3 intra-op, default inter-op"),
+        ({"intra_op_thread_count": "2", "inter_op_thread_count": "4"}, 3, {}, 2, 4, "2 intra-op, 4 inter-op"),
+        ({"intra_op_thread_count": "2"}, 3, GLOBAL, 0, 0, "the global pool"),
+    ],
+)
+def test_threads_are_planned_unless_the_model_sets_them(
+    parameters: dict[str, str], planned: int, backend: dict[str, str], intra_op: int, inter_op: int, described: str
+) -> None:
+    made = settings(*parameters.items(), threads=planned, **backend)
+    assert (made.intra_op_threads, made.inter_op_threads, made.thread_plan) == (intra_op, inter_op, described)
+    assert made.global_thread_pool is bool(backend)
+
+
+@pytest.mark.parametrize(
+    ("spinning", "intra_op", "more"),
+    [
+        (Spinning.NEVER, "0", {"session.inter_op.allow_spinning": "0"}),
+        (Spinning.FREELY, "1", {"session.inter_op.allow_spinning": "1"}),
+        (
+            # Threads stop spinning at the end of a run with versions that do not know the duration.
+            Spinning.BRIEFLY,
+            "1",
+            {
+                "session.intra_op.spin_duration_us": "1000",
+                "session.inter_op.allow_spinning": "0",
+                "session.force_spinning_stop": "1",
+            },
+        ),
+    ],
+)
+def test_threads_spin_as_planned_unless_the_model_says_otherwise(
+    spinning: Spinning, intra_op: str, more: dict[str, str]
+) -> None:
+    own = "session.intra_op.allow_spinning"
+    assert session_settings(config_of(""), {}, spinning=spinning).session_entries == {own: intra_op, **more}
+    config = config_of(parameter(own, "0"))
+    assert session_settings(config, {}, spinning=spinning).session_entries == {own: "0", **more}
+
+
+def test_memory_parameters_are_read() -> None:
+    assert (settings().enable_mem_arena, settings().enable_mem_pattern) == (None, None)
+    made = settings(("enable_mem_arena", "off"), ("enable_mem_pattern", "true"))
+    assert (made.enable_mem_arena, made.enable_mem_pattern) == (False, True)
+    with pytest.raises(ConfigInvalid, match="failed to convert 'x' to boolean"):
+        settings(("enable_mem_arena", "x"))
+
+
+def test_known_entries_are_passed_on_and_unknown_parameters_ignored() -> None:
+    made = settings(
+        ("session.use_device_allocator_for_initializers", "1"),
+        ("memory.enable_memory_arena_shrinkage", "cpu:0"),
+        ("session.anything_else", "1"),
+    )
+    assert made.session_entries["session.use_device_allocator_for_initializers"] == "1"
+    assert "session.anything_else" not in made.session_entries
+    assert made.run_entries == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+
+
+# --- exceptions, with texts that ONNX Runtime really produces
+
+
+PREFIX = "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Conv node. Status Message: "
+DEVICE = " ; GPU=0 ; hostname=box ; file=/x/cuda_call.cc ; line=129 ; expr=cudaStreamSynchronize(s); "
+
+
+# Collected with `strings` from the libraries of onnxruntime-gpu 1.31.1 and 1.26.0 (the core, the providers for CUDA and
+# TensorRT), cuBLAS 13.10, CUDA runtime 13.5 and cuDNN 9.28, and from the status numbers in their headers. The provider
+# for CUDA writes "LIBRARY failure NUMBER: TEXT ; GPU=...", with its own text for some libraries.
+OUT_OF_MEMORY = [
+    # the core: arenas, allocators, kernels
+    "bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 281474976710656",
+    "Available memory of 1048576 is smaller than requested bytes of 4000000",
+    "allocator.h:351 ValidateAllocation p != nullptr || size == 0 was false. Memory allocation failed. Size=4096",
+    "OneHot: failed to allocate output tensor. Output shape may be too large.",
+    "Failed to allocate external initializer buffer",
+    # the provider for CUDA
+    "CudaMempoolArena::Alloc: cudaMallocFromPoolAsync failed: out of memory",
+    "CudaMempoolArena::AllocOnStream: cudaMallocFromPoolAsync failed on stream=0x7f: out of memory",
+    "Memcpy: Failed to allocate output tensor sequence.",
+    "Memcpy: Failed to allocate output sparse tensor.",
+    "IdentityOp cuda: failed to allocate output tensor.",
+    "Failed to allocate pinned host memory for MoE expert counting.",
+    "Failed to allocate workspace for MoE GEMM profiling",
+    "std::bad_alloc: cudaErrorMemoryAllocation: out of memory",
+    # the libraries of CUDA, as that provider reports them
+    f"CUDA failure 2: out of memory{DEVICE}",
+    f"CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED{DEVICE}",
+    f"CUBLAS failure 3: the resource allocation failed{DEVICE}",
+    f"CUBLAS failure 1: CUBLAS_STATUS_NOT_INITIALIZED{DEVICE}",
+    f"CUDNN failure 1001: CUDNN_STATUS_NOT_INITIALIZED{DEVICE}",
+    f"CUDNN failure 4003: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED{DEVICE}",
+    f"CUDNN failure 4004: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED{DEVICE}",
+    f"CUFFT failure 2: CUFFT_ALLOC_FAILED{DEVICE}",
+    f"CURAND failure 102: (see curand.h & look for curandStatus or CURAND_STATUS_xxx){DEVICE}",
+]
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [
+        *(RuntimeError(f"{PREFIX}{text}") for text in OUT_OF_MEMORY),
+        RuntimeError("std::bad_alloc"),
+        MemoryError("Unable to allocate 4.00 TiB"),
+    ],
+)
+@pytest.mark.parametrize("failed", [BackendFailed, ModelLoadFailed])
+def test_out_of_memory_is_recognized(exc: Exception, failed: type[BackendFailed]) -> None:
+    assert type(failure_of(exc, "m", failed)) is OutOfMemory
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA failure 700: an illegal memory access was encountered",
+        "CUDA error 719: unspecified launch failure",
+        "CUDA failure 710: device-side assert triggered",
+        "CUDNN failure 8: CUDNN_STATUS_EXECUTION_FAILED",
+        "CUDNN_FE failure 5000: CUDNN_STATUS_EXECUTION_FAILED",
+        "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED",
+    ],
+)
+def test_a_lost_context_is_recognized(text: str) -> None:
+    assert is_poison(RuntimeError(PREFIX + text + DEVICE))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"CUDA failure 209: no kernel image is available for execution on the device{DEVICE}",
+        f"CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED{DEVICE}",
+        f"CUDNN failure 3000: CUDNN_STATUS_NOT_SUPPORTED{DEVICE}",
+        "[TypeInferenceError] cannot cast 'CUDA failure 2: out of memory' to float",  # a text of a client
+    ],
+)
+def test_other_failures_are_not_out_of_memory(text: str) -> None:
+    assert type(failure_of(RuntimeError(PREFIX + text), "m")) is BackendFailed
+
+
+@pytest.mark.parametrize(
+    ("written", "gpus", "of_each"),
+    [
+        ("gpu:0;gpu:1", "0, 1", ["gpu:0", "gpu:1"]),
+        ("cpu:0;gpu:1", "0, 1", ["cpu:0", "cpu:0;gpu:1"]),
+        ("gpu:1", "0, 1", [None, "gpu:1"]),
+        ("gpu:9", "0, 1", ["gpu:9", "gpu:9"]),  # a mistake, which ONNX Runtime is to refuse
+        ("memory;gpu:1", "1", ["memory;gpu:1"]),
+    ],
+)
+def test_a_session_shrinks_no_arena_of_another_gpu(written: str, gpus: str, of_each: list[str | None]) -> None:
+    key = "memory.enable_memory_arena_shrinkage"
+    placed = placements(config_of(f"instance_group {{ kind: KIND_GPU count: 1 gpus: [{gpus}] }}"))
+    own = [settings_on(settings((key, written)), placement, placed) for placement in placed]
+    assert [each.run_entries.get(key) for each in own] == of_each
+
+
+# --- model files that do not load
+
+
+def too_new(part: str) -> onnx.ModelProto:
+    model = onnx_models.add_sub()
+    if part == "IR":
+        model.ir_version = 99
+    else:
+        model.opset_import[0].version = 99
+    return model
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "Git LFS pointer"),
+        (b"", "the file is empty"),
+        (onnx_models.slow().SerializeToString()[:50_000], "the file (50000 bytes) is not an ONNX model, or incomplete"),
+        (too_new("IR").SerializeToString(), "the model has IR version 99, and ONNX Runtime "),
+        (too_new("opset").SerializeToString(), "the model has opset 99 of ai.onnx, and ONNX Runtime "),
+    ],
+    ids=["pointer", "empty", "incomplete", "IR version", "opset"],
+)
+def test_a_file_that_does_not_load_gets_its_cure(content: bytes, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ModelLoadFailed) as caught:
+        OnnxRuntimeBackend().inspect(tmp_path, config_of(""))
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_forbidden_file_is_named() -> None:
+    text = "[ONNXRuntimeError] : 1 : FAIL : Load model from /m/1/model.onnx failed:system error number 13"
+    assert "chmod -R a+rX /m/1" in (load_hint(text, Path("/m/1/model.onnx"), "1.31.1") or "")

@@ -19,7 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
-from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
+from tests.unit.onnx_serving import identity_config, serving, usable_gpus
 from trident.core.backends.in_process import BoundTensor
 from trident.core.backends.onnxruntime.runs import (
     DeviceRun,
@@ -48,15 +48,6 @@ def samples(datatype: str, shape: tuple[int, ...]) -> Array:
         return np.random.default_rng(0).normal(size=shape).astype(dtype)
     limits = np.iinfo(dtype)
     return np.random.default_rng(0).integers(limits.min, limits.max, shape, dtype, endpoint=True)
-
-
-def test_inputs_may_have_any_order(tmp_path: Path) -> None:
-    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
-        three, two = np.full((1, 16), 3, np.int32), np.full((1, 16), 2, np.int32)
-        straight = model.request({"INPUT0": three, "INPUT1": two})
-        crossed = model.request({"INPUT1": two, "INPUT0": three})
-        for answer in model.execute([straight, crossed, straight]):
-            assert answer["OUTPUT1"][0, 0] == 1
 
 
 def test_a_scalar_gets_the_configured_dims(tmp_path: Path) -> None:

@@ -24,6 +24,12 @@ from trident_stub.tensor import (
 )
 
 
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(TritonModelException) as caught:
+        call()
+    return str(caught.value)
+
+
 def test_a_large_array_leaves_without_a_copy() -> None:
     array = np.zeros(100_000, np.float32)
     contents = Tensor("T", array)._contents()
@@ -86,9 +92,7 @@ def test_bfloat16_has_no_array() -> None:
     arrived = Tensor._view("T", "BF16", (2,), memoryview(b"\0\0\x80\x3f"))
     assert arrived.triton_dtype() == 14
     assert arrived._contents() == b"\0\0\x80\x3f"
-    with pytest.raises(TritonModelException) as caught:
-        arrived.as_numpy()
-    assert str(caught.value) == (
+    assert refusal(arrived.as_numpy) == (
         "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
     )
 
@@ -195,32 +199,27 @@ def test_bfloat16() -> None:
 
 @pytest.mark.parametrize("array", [np.zeros((2, 3)).T, np.zeros(6)[::2], np.zeros((4, 4))[:, :2]])
 def test_strides_are_refused(array: np.ndarray[Any, Any]) -> None:
-    with pytest.raises(TritonModelException) as caught:
-        Tensor.from_dlpack("T", array)
-    assert str(caught.value) == STRIDED
+    assert refusal(lambda: Tensor.from_dlpack("T", array)) == STRIDED
 
 
 @pytest.mark.parametrize("source", [None, [1], b"x", object()])
 def test_what_is_no_tensor(source: Any) -> None:
-    with pytest.raises(TritonModelException) as caught:
-        Tensor.from_dlpack("T", source)
-    assert str(caught.value) == UNSUPPORTED
+    assert refusal(lambda: Tensor.from_dlpack("T", source)) == UNSUPPORTED
 
 
 def test_a_capsule_is_taken_once() -> None:
     capsule = Tensor("T", np.zeros(1)).to_dlpack()
     tensor = Tensor.from_dlpack("T", capsule)
-    with pytest.raises(TritonModelException) as caught:
-        Tensor.from_dlpack("T", capsule)
-    assert str(caught.value) == UNSUPPORTED
+    assert refusal(lambda: Tensor.from_dlpack("T", capsule)) == UNSUPPORTED
     assert tensor.as_numpy().tolist() == [0]
 
 
 def test_other_devices_and_types() -> None:
     block = np.zeros(4, np.float32)
-    with pytest.raises(TritonModelException) as caught:
-        tensor_of(capsule_of(DeviceTensor("FP32", (4,), Device(10, 0), block.ctypes.data, block)))
-    assert str(caught.value) == "DLDevice type 10 is not support by Python backend."
+    assert (
+        refusal(lambda: tensor_of(capsule_of(DeviceTensor("FP32", (4,), Device(10, 0), block.ctypes.data, block))))
+        == "DLDevice type 10 is not support by Python backend."
+    )
     with pytest.raises(TritonModelException, match="type code 5 with 64 bits and 1 lanes has no Triton datatype"):
         Tensor.from_dlpack("T", np.zeros(1, np.complex64))
 
@@ -239,9 +238,7 @@ def test_a_tensor_of_a_gpu_stays_there() -> None:
     assert not tensor.is_cpu()
     assert tensor.__dlpack_device__() == (2, 1)
     assert tensor.shape() == [4]
-    with pytest.raises(TritonModelException) as caught:
-        tensor.as_numpy()
-    assert str(caught.value) == "Tensor is stored in GPU and cannot be converted to NumPy."
+    assert refusal(tensor.as_numpy) == "Tensor is stored in GPU and cannot be converted to NumPy."
     assert tensor_of(tensor.to_dlpack()).address == address
 
 

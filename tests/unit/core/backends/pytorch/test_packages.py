@@ -69,20 +69,6 @@ def test_other_archives_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tree", "name", "leaves"),
-    [
-        (0, "RESULT", {"RESULT": 0}),
-        ([0, 1], "RESULT", {"RESULT[0]": 0, "RESULT[1]": 1}),
-        ({"sum": 0, "more": [1, 2]}, "RESULT", {"RESULT[sum]": 0, "RESULT[more][0]": 1, "RESULT[more][1]": 2}),
-        ([0, {"key": 1}], "ARGS", {"ARGS[0]": 0, "ARGS[1][key]": 1}),
-        ({}, "KWARGS", {}),
-    ],
-)
-def test_leaves_are_named_by_their_path(tree: Any, name: str, leaves: dict[str, int]) -> None:
-    assert named_leaves(tree, name) == leaves
-
-
-@pytest.mark.parametrize(
     ("names", "found"),
     [
         (["ARGS[1]", "ARGS[0]"], {"ARGS[1]": 1, "ARGS[0]": 0}),
@@ -93,6 +79,11 @@ def test_leaves_are_named_by_their_path(tree: Any, name: str, leaves: dict[str, 
 )
 def test_places_of_names(names: list[str], found: dict[str, int]) -> None:
     assert places(names, {"ARGS[0]": 0, "ARGS[1]": 1}, ("a", "b")) == found
+
+
+def test_leaves_are_named_by_their_path() -> None:
+    tree = {"sum": 0, "more": [1, {"key": 2}]}
+    assert named_leaves(tree, "RESULT") == {"RESULT[sum]": 0, "RESULT[more][0]": 1, "RESULT[more][1][key]": 2}
 
 
 # --- tensors

@@ -67,11 +67,14 @@ def fill() -> bytes:
     )
 
 
-def backend_on(cuda: FakeCuda, settings: Mapping[str, str] | None = None) -> TensorRtBackend:
+def backend_on(
+    cuda: FakeCuda | None, settings: Mapping[str, str] | None = None, module: Any = fake_tensorrt
+) -> TensorRtBackend:
+    """`cuda` is None on a machine without a driver."""
     return TensorRtBackend(
         BackendSettings.read(settings or {}),
-        open_driver=lambda: CudaDriver(cuda),
-        import_package=lambda read: TensorRtPackage(fake_tensorrt, read),
+        open_driver=lambda: None if cuda is None else CudaDriver(cuda),
+        import_package=lambda read: TensorRtPackage(module, read),
         capability_of=lambda device_id: "9.0",
     )
 

@@ -18,11 +18,8 @@ from tests.unit.backend_serving import Serving, serving_version
 from tests.unit.core.backends.tensorrt import fake_tensorrt, plans
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, tensor, trt_config, write_plan
 from tests.unit.core.cuda.fake_cuda import FakeCuda
-from trident.core.backends.tensorrt.backend import TensorRtBackend
 from trident.core.backends.tensorrt.engine import (
-    BackendSettings,
     EngineError,
-    TensorRtPackage,
     device_support,
     error_of,
     is_poison,
@@ -30,7 +27,7 @@ from trident.core.backends.tensorrt.engine import (
 )
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda import CudaDriver, CudaError
+from trident.core.cuda import CudaError
 from trident.core.errors import (
     BackendFailed,
     ConfigInvalid,
@@ -409,14 +406,8 @@ def test_a_plan_of_another_version_and_a_truncated_one(tmp_path: Path, cuda: Fak
 
 
 def test_missing_gpu_is_named(tmp_path: Path) -> None:
-    version = write_plan(tmp_path / "1", add_sub())
-    backend = TensorRtBackend(
-        BackendSettings(),
-        open_driver=lambda: None,
-        import_package=lambda read: TensorRtPackage(fake_tensorrt, read),
-    )
     with pytest.raises(ModelLoadFailed, match="unable to create TensorRT runtime: there is no GPU"):
-        backend.complete(version, trt_config())
+        backend_on(None).complete(write_plan(tmp_path / "1", add_sub()), trt_config())
 
 
 def test_a_runtime_that_could_not_be_made_is_not_used(tmp_path: Path, cuda: FakeCuda) -> None:
@@ -436,13 +427,8 @@ def test_a_runtime_that_could_not_be_made_is_not_used(tmp_path: Path, cuda: Fake
             ended.append("the process has ended")
 
     module = SimpleNamespace(**{**vars(fake_tensorrt), "Runtime": Runtime})
-    backend = TensorRtBackend(
-        BackendSettings(),
-        open_driver=lambda: CudaDriver(cuda),
-        import_package=lambda read: TensorRtPackage(module, read),
-    )
     with pytest.raises(ModelLoadFailed) as caught:
-        backend.complete(write_plan(tmp_path / "1", add_sub()), trt_config())
+        backend_on(cuda, module=module).complete(write_plan(tmp_path / "1", add_sub()), trt_config())
     assert caught.value.message == f"unable to create TensorRT runtime: {text}"
     del caught
     gc.collect()
@@ -462,16 +448,12 @@ def test_plans_under_another_name_are_suggested(tmp_path: Path, cuda: FakeCuda) 
         ({"execution-policy": "X"}, "unknown execution-policy 'X'"),
         ({"coalesce-request-input": "x"}, "failed to convert 'x' to boolean"),
         ({"version-compatible": "x"}, "failed to convert 'x' to boolean"),
+        ({"plugins": "/nowhere/x"}, "unable to load plugin library '/nowhere/x' of TensorRT"),
     ],
 )
-def test_backend_settings(settings: dict[str, str], message: str) -> None:
+def test_wrong_settings_are_refused(tmp_path: Path, cuda: FakeCuda, settings: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigInvalid, match=message):
-        BackendSettings.read(settings)
-
-
-def test_a_plugin_that_does_not_load_is_named(tmp_path: Path, cuda: FakeCuda) -> None:
-    with pytest.raises(ConfigInvalid, match="unable to load plugin library '/nowhere/x' of TensorRT"):
-        load(tmp_path, add_sub(), cuda, FULL, plugins="/nowhere/x")
+        load(tmp_path, add_sub(), cuda, FULL, **settings)
 
 
 # --- the package `tensorrt`
@@ -500,7 +482,6 @@ def test_device_support_names_the_installed_version(
 # --- errors
 
 
-MEMORY = "[defaultAllocator.cpp::allocate::31] Error Code 1: Cuda Runtime (out of memory)"
 ACCESS = "[genericReformat.cu::execute::1] Error Code 1: Cuda Runtime (an illegal memory access was encountered)"
 SHAPE = "Error Code 3: API Usage Error (set dimension is out of its profile)"
 
@@ -508,12 +489,8 @@ SHAPE = "Error Code 3: API Usage Error (set dimension is out of its profile)"
 @pytest.mark.parametrize(
     ("exc", "kind", "poison"),
     [
-        (EngineError(MEMORY), OutOfMemory, False),
-        (
-            EngineError("[executionContext.cpp] Error Code 2: OutOfMemory (Requested size was 9 bytes.)"),
-            OutOfMemory,
-            False,
-        ),
+        (EngineError("[defaultAllocator.cpp] Error Code 1: Cuda Runtime (out of memory)"), OutOfMemory, False),
+        (EngineError("[executionContext.cpp] Error Code 2: OutOfMemory (Requested size was 9)"), OutOfMemory, False),
         (EngineError(ACCESS), BackendFailed, True),
         (EngineError(SHAPE), BackendFailed, False),
         (RuntimeError("infer_shapes failed"), BackendFailed, False),
@@ -527,19 +504,7 @@ def test_failures_are_told_apart(exc: Exception, kind: type[Exception], poison: 
     assert type(error) is kind
     assert error.message == f"unable to enqueue for inference m: {exc}"
     assert is_poison(exc) is poison
-
-
-@pytest.mark.parametrize(
-    ("exc", "kind"),
-    [
-        (EngineError(SHAPE), ModelLoadFailed),
-        (EngineError(MEMORY), OutOfMemory),
-        (EngineError(ACCESS), DeviceLost),
-        (CudaError("cuStreamCreateWithPriority failed with CUDA error 700", 700), DeviceLost),
-    ],
-)
-def test_failures_at_load_are_load_failures(exc: Exception, kind: type[Exception]) -> None:
-    error = load_failure_of(exc, "unable to create TensorRT context", "m", 1)
-    assert type(error) is kind
-    assert error.message == f"unable to create TensorRT context: {exc}"
-    assert getattr(error, "device", "gpu:1") == "gpu:1"
+    at_load = load_failure_of(exc, "unable to create TensorRT context", "m", 1)
+    assert type(at_load) is (DeviceLost if poison else ModelLoadFailed if kind is BackendFailed else kind)
+    assert at_load.message == f"unable to create TensorRT context: {exc}"
+    assert getattr(at_load, "device", "gpu:1") == "gpu:1"

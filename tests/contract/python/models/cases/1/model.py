@@ -31,20 +31,10 @@ class TritonPythonModel:
     def error_with_code(self, requests):
         return [pb_utils.InferenceResponse(error=pb_utils.TritonError("gone", pb_utils.TritonError.NOT_FOUND))]
 
-    def closed_sender(self, requests):
-        sender = requests[0].get_response_sender()
-        sender.send(self.answer(PLAIN)[0], pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
     def by_sender(self, requests):
         sender = requests[0].get_response_sender()
         sender.send(self.answer(PLAIN)[0])
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-    def two_responses(self, requests):
-        sender = requests[0].get_response_sender()
-        for number in range(2):
-            sender.send(self.answer(PLAIN + number)[0])
 
     def has_no_arguments(self, requests):
         assert sys.argv == [""]
@@ -64,18 +54,6 @@ class TritonPythonModel:
 
     def empty(self, requests):
         return self.answer(np.zeros((0, 4), np.int32))
-
-    def ragged(self, requests):
-        return self.answer(np.array([[1, 2], [3]], np.object_))
-
-    def unordered(self, requests):
-        return self.answer(np.arange(12, dtype=np.int32).reshape(3, 4).T)
-
-    def without_datatype(self, requests):
-        return self.answer(np.zeros(4, np.complex64))
-
-    def not_text(self, requests):
-        return self.answer(np.array(["\ud800"], np.object_))
 
     def twice(self, requests):
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", PLAIN), pb_utils.Tensor("OUT", PLAIN + 1)])]

@@ -1,17 +1,22 @@
-"""What a server does on a machine whose GPUs fail, are too old, too few or several: the CPU plays the GPUs.
+"""A server on a machine whose GPUs the CPU plays: plans are served; the GPUs fail, are too old, too few or several.
 
-Source: docs/gpu.md; docs/troubleshooting.md.
+Source: docs/gpu.md; docs/troubleshooting.md; docs/spec/framework-backends.md section 6.5.
 """
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 
 from tests.contract.frameworks.gpu_machine import MIG, UUIDS, GpuMachine
 from tests.contract.servers.server import STOP_LIMIT_S, ServerProcess
@@ -207,3 +212,61 @@ def test_models_run_on_the_gpus_that_are_visible(
         used = 'nv_gpu_memory_used_bytes{gpu_uuid="%s"}'
         assert [uuid for uuid in (*UUIDS, MIG) if used % uuid in page] == list(labels)
         assert ("no GPU metrics: libnvidia-ml.so.1" in server.log_text()) is (state.get("nvml") is False)
+
+
+# --- plans
+
+# That of the first allocation.
+HANDLE = b"\x01" + bytes(62) + b"\xff"
+CLIENTS: dict[str, Any] = {"http": tritonclient.http, "grpc": tritonclient.grpc}
+
+
+@pytest.fixture(scope="module")
+def plans(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("plans")
+    write_plan(folder / "models" / "sums" / "1", add_sub())
+    options = ("--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true")
+    with server_of(folder / "models", GpuMachine(folder), *options) as running:
+        yield running
+
+
+@pytest.mark.parametrize("door", CLIENTS)
+def test_a_plan_is_completed_served_and_counted(plans: ServerProcess, door: str) -> None:
+    library = CLIENTS[door]
+    address = plans.address if door == "http" else f"{plans.address.rpartition(':')[0]}:{plans.grpc_port}"
+    with library.InferenceServerClient(address) as client:
+        config = client.get_model_config("sums", **({"as_json": True} if door == "grpc" else {}))
+        config = config.get("config", config)
+        assert (config["platform"], config["max_batch_size"]) == ("tensorrt_plan", 8)
+        given = np.arange(32, dtype=np.float32).reshape(2, 16)
+        inputs = [library.InferInput(f"INPUT{number}", given.shape, "FP32") for number in range(2)]
+        for tensor in inputs:
+            tensor.set_data_from_numpy(given)
+        answer = client.infer("sums", inputs)
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), given * 2)
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), given * 0)
+        # Reloaded, it serves again.
+        client.load_model("sums")
+        np.testing.assert_array_equal(client.infer("sums", inputs).as_numpy("OUTPUT0"), given * 2)
+    (statistics,) = plans.json("GET", "/v2/models/sums/stats")["model_stats"]
+    assert statistics["inference_count"] >= 2
+    assert statistics["inference_stats"]["compute_infer"]["ns"] > 0
+
+
+def test_a_region_on_the_gpu_is_written_and_read_by_the_model(plans: ServerProcess) -> None:
+    library = tritonclient.http
+    with library.InferenceServerClient(plans.address) as client:
+        client.register_cuda_shared_memory("r", base64.b64encode(HANDLE), 0, 1024)
+        try:
+            given = np.arange(16, dtype=np.float32).reshape(1, 16)
+            inputs = [library.InferInput(f"INPUT{number}", given.shape, "FP32") for number in range(2)]
+            for tensor in inputs:
+                tensor.set_data_from_numpy(given)
+            placed = library.InferRequestedOutput("OUTPUT0")
+            placed.set_shared_memory("r", given.nbytes, 256)
+            client.infer("sums", inputs, outputs=[placed])
+            # What the model has written is what it reads there.
+            inputs[0].set_shared_memory("r", given.nbytes, 256)
+            np.testing.assert_array_equal(client.infer("sums", inputs).as_numpy("OUTPUT0"), given * 3)
+        finally:
+            client.unregister_cuda_shared_memory("r")
