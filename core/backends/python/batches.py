@@ -48,12 +48,7 @@ from trident.core.inference.pending_request import AGAIN, LATER, DeferredOutcome
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
 from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
-from trident.core.interprocess.frames import (
-    LARGE,
-    PADDING,
-    BadFrame,
-    frame,
-)
+from trident.core.interprocess.frames import LARGE, PADDING, BadFrame, frame
 
 _log = logging.getLogger("trident.backends.python")
 

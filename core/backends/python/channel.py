@@ -37,21 +37,11 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     Share,
 )
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import (
-    BackendFailed,
-    ServerError,
-)
+from trident.core.errors import BackendFailed, ServerError
 from trident.core.inference.pending_request import AGAIN, LATER, CollectedFlushes, DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Outputs
-from trident.core.interprocess.frames import (
-    BadFrame,
-    FrameReader,
-    SendQueue,
-    frame,
-    wait_readable,
-    wait_writable,
-)
+from trident.core.interprocess.frames import BadFrame, FrameReader, SendQueue, frame, wait_readable, wait_writable
 from trident.core.interprocess.shared_memory import SharedMemory
 
 _log = logging.getLogger("trident.backends.python")

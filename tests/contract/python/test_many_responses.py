@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -274,30 +271,6 @@ def test_a_client_that_leaves_cancels_its_request(server: ServerProcess) -> None
         client.stop_stream(cancel_requests=True)
     until(lambda: in_flight(server) == running)
     until(lambda: server.log_text().count("cancelled") == before + 2)
-
-
-def test_clients_that_come_and_go_leave_nothing(server: ServerProcess) -> None:
-    running, failures = in_flight(server), server.log_text().count("Traceback")
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda seed: come_and_go(server, random.Random(seed)), range(8)))
-    until(lambda: in_flight(server) == running)
-    assert server.log_text().count("Traceback") == failures
-
-
-def come_and_go(server: ServerProcess, chance: random.Random) -> None:
-    """Ask for streams over either protocol, and leave some of them early."""
-    with stub_of(server) as stub:
-        for _ in range(12):
-            count, size = chance.choice([0, 1, 30, 98]), chance.choice([1, 50_000])
-            most = chance.choice([0, 5, 1000])
-            if chance.random() < 0.5:
-                with stream(server, count, size) as response:
-                    told = [event["number"] for event in islice(events(response), most)]
-            else:
-                call = stub.ModelStreamInfer(iter([request_message(count, size)]))
-                told = [each.infer_response.parameters["number"].int64_param for each in islice(call, most)]
-                call.cancel()
-            assert told == list(range(min(count, most)))
 
 
 def test_a_process_of_the_model_that_dies_ends_its_streams(server: ServerProcess) -> None:

@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.project import ROOT
-from trident.core.backends.cpu_budget import (
-    Spinning,
-    available_cores,
-    plan_threads,
-    share_of,
-    spinning_of,
-)
+from trident.core.backends.cpu_budget import Spinning, available_cores, plan_threads, share_of, spinning_of
 
 V1 = {"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"}
 

@@ -308,10 +308,8 @@ class Cutter:
         return self._splitter.split(requests, [request.inputs[0].shape[0] for request in requests], results, total)
 
 
-def sized(*shape: int, outputs: tuple[str, ...] = ()) -> InferenceRequest:
-    tensor = InputTensor("INPUT0", "FP32", shape, memoryview(b""))
-    tensor.array = np.zeros(shape, np.float32)
-    return InferenceRequest("model", [tensor], outputs=outputs)
+def sized(*shape: int) -> InferenceRequest:
+    return request(INPUT0=np.zeros(shape, np.float32))
 
 
 def numbers(*shape: int) -> Array:
@@ -339,11 +337,8 @@ def test_variable_dimensions_are_matched_by_position() -> None:
     for requests, total in (([sized(1, 1)], 1), ([sized(1, 1), sized(1, 1)], 2)):
         for answer in cut.split(requests, [numbers(total, 5, 2, 3, 7)], total):
             assert answer[0].shape == (1, 5, 6, 7)
-
-
-def test_a_reshape_without_batching_covers_all_dimensions() -> None:
-    cut = Cutter(tensor_text("output", "O", "FP32", [4], "reshape { shape: [2, 2] }"))
-    assert cut.split([sized(1, 1)], [numbers(2, 2)], 1)[0][0].shape == (4,)
+    alone = Cutter(tensor_text("output", "O", "FP32", [4], "reshape { shape: [2, 2] }"))
+    assert alone.split([sized(1, 1)], [numbers(2, 2)], 1)[0][0].shape == (4,)
 
 
 SCATTER = "batch_output { target_name: 'O' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'INPUT0' }"

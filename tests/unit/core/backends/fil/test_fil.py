@@ -17,13 +17,7 @@ from tests.unit.backend_serving import config_of, parameter, serving_version
 from trident.core.backends.fil import FilBackend, TreePrediction
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.schema import ModelConfig
-from trident.core.errors import (
-    ConfigInvalid,
-    ModelLoadFailed,
-    RepositoryUnavailable,
-    ServerError,
-    Unsupported,
-)
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
 from trident.core.inference.tensors import Array
 
 FEATURES = 5

@@ -27,13 +27,7 @@ from trident.core.backends.onnxruntime.session import (
 )
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import TensorSignature
-from trident.core.errors import (
-    BackendFailed,
-    ConfigInvalid,
-    ModelLoadFailed,
-    OutOfMemory,
-    ServerError,
-)
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
 
 EMPTY = config_of("")
 

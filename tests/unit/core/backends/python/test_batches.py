@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from trident.core.backends.python.batches import Outcome, OutcomeReader, OutputCheck, RequestWriter
 from trident.core.backends.python.stub.trident_stub.wire import (
     AGAIN,
@@ -24,31 +25,19 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     write_mark,
     write_record,
 )
-from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.inference import pending_request as response_sender
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from trident.core.inference.tensors import BY_NAME, layout_of
 from trident.core.interprocess.frames import LARGE, BadFrame
 
-FP32 = BY_NAME["FP32"]
+A, X, Y = (tensor_text(side, name, "FP32", [-1]) for side, name in (("input", "A"), ("output", "X"), ("output", "Y")))
+RESHAPED = "reshape { shape: %s }"
 
 
-def spec(**changes: Any) -> ModelSpec:
-    fields: dict[str, Any] = {
-        "name": "m",
-        "version": 1,
-        "platform": "",
-        "backend": "python",
-        "max_batch_size": 8,
-        "inputs": {"A": InputSpec(name="A", datatype=FP32, dims=(-1,))},
-        "outputs": {
-            "X": OutputSpec(name="X", datatype=FP32, dims=(-1,)),
-            "Y": OutputSpec(name="Y", datatype=FP32, dims=(-1,)),
-        },
-        "batching": None,
-    }
-    return ModelSpec(**{**fields, **changes})
+def spec(*tensors: str) -> ModelSpec:
+    return spec_of(config_of("max_batch_size: 8\n" + "".join(tensors or (A, X, Y)), "m", "python"))
 
 
 class Memory:
@@ -141,7 +130,7 @@ def test_tensors_that_would_not_be_aligned_are_moved_apart() -> None:
 def test_a_reshaped_input_arrives_in_the_shape_of_the_model() -> None:
     tensor = InputTensor("A", "FP32", (1, 4), np.arange(4, dtype=np.float32))
     tensor.array = np.arange(4, dtype=np.float32).reshape(1, 2, 2)
-    reshaped = spec(inputs={"A": InputSpec(name="A", datatype=FP32, dims=(4,), model_dims=(2, 2))})
+    reshaped = spec(tensor_text("input", "A", "FP32", [4], RESHAPED % [2, 2]))
     frame = RequestWriter(reshaped, SentLayouts(), Memory().share).write(1, 1, [InferenceRequest("m", [tensor])])
     ((_, _, (array,)),) = received(frame, KnownLayouts(), Memory())
     assert array.shape == (1, 2, 2)
@@ -154,10 +143,10 @@ def numpy_datatype(array: np.ndarray[Any, Any]) -> str:
 class Answers:
     """What a stub writes, and how the server reads it."""
 
-    def __init__(self, *, strict: bool = False, **changes: Any) -> None:
+    def __init__(self, *tensors: str, strict: bool = False) -> None:
         self.memory = Memory()
         self.numbers = SentLayouts()
-        self.reader = OutcomeReader(spec(**changes), self.memory.view, OutputCheck(spec(**changes), strict))
+        self.reader = OutcomeReader(spec(*tensors), self.memory.view, OutputCheck(spec(*tensors), strict))
         self.records: list[Any] = []
         self.count = 0
 
@@ -210,12 +199,9 @@ def test_the_outcomes_of_a_batch() -> None:
 def test_outputs_that_are_not_as_configured(
     name: str, array: np.ndarray[Any, Any], fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outputs = {
-        "X": OutputSpec(name="X", datatype=FP32, dims=(-1,)),
-        "Y": OutputSpec(name="Y", datatype=FP32, dims=(4,), model_dims=(2,)),
-    }
+    outputs = X, tensor_text("output", "Y", "FP32", [4], RESHAPED % [2])
     text = f"output '{name}' of model 'm' {fault}"
-    answers, strict = Answers(outputs=outputs), Answers(outputs=outputs, strict=True)
+    answers, strict = Answers(*outputs), Answers(*outputs, strict=True)
     for _ in range(2):
         answers.add((name, array))
         (outcome,) = answers.reader.result(answers.content, [2])
@@ -239,7 +225,7 @@ def test_a_request_of_the_model_is_no_output(caplog: pytest.LogCaptureFixture) -
 
 
 def test_outputs_get_the_shape_of_the_client() -> None:
-    answers = Answers(outputs={"X": OutputSpec(name="X", datatype=FP32, dims=(4,), model_dims=(2, 2))})
+    answers = Answers(tensor_text("output", "X", "FP32", [4], RESHAPED % [2, 2]))
     answers.add(("X", np.ones((1, 2, 2), np.float32)))
     (outcome,) = answers.reader.result(answers.content, [1])
     assert isinstance(outcome, Outcome)

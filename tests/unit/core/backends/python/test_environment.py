@@ -322,18 +322,21 @@ def test_requirements_are_not_installed_if_the_model_or_the_server_says_so(
     assert prepare(model, parameters, settings) == StubEnvironment(sys.executable)
 
 
-def test_requirements_that_are_not_installed_yet_may_be_left_so(model: Path, cache: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "setting", "error", "text"),
+    [
+        ("yes", "cached", NotInstalled, r"requirements\.txt' is not installed"),
+        ("perhaps", "true", ConfigInvalid, "Incorrect value for INSTALL_REQUIREMENTS: perhaps"),
+    ],
+)
+def test_requirements_that_nobody_may_install(
+    model: Path, cache: Path, answer: str, setting: str, error: type[ServerError], text: str
+) -> None:
     (model / "requirements.txt").write_text("ghost\n")
-    settings = EnvironmentSettings.read({"install-requirements": "cached", "environment-cache-directory": str(cache)})
-    with pytest.raises(NotInstalled, match=r"requirements\.txt' is not installed"):
-        prepare(model, {}, settings)
+    settings = EnvironmentSettings.read({"install-requirements": setting, "environment-cache-directory": str(cache)})
+    with pytest.raises(error, match=text):
+        prepare(model, {"INSTALL_REQUIREMENTS": answer}, settings)
     assert not cache.exists()
-
-
-def test_a_value_that_is_neither_yes_nor_no_is_refused(model: Path, settings: EnvironmentSettings) -> None:
-    (model / "requirements.txt").write_text("ghost\n")
-    with pytest.raises(ConfigInvalid, match="Incorrect value for INSTALL_REQUIREMENTS: perhaps"):
-        prepare(model, {"INSTALL_REQUIREMENTS": "perhaps"}, settings)
 
 
 def test_the_settings_of_tritons_shared_memory_are_accepted_and_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,13 +13,7 @@ import torch
 
 from tests.unit.backend_serving import config_of, parameter, serving_version, spec_of, strings, tensor_text
 from trident.core.backends.backend import LoadContext
-from trident.core.backends.pytorch.backend import (
-    Argument,
-    Forward,
-    PyTorchBackend,
-    check_controls,
-    input_positions,
-)
+from trident.core.backends.pytorch.backend import Argument, Forward, PyTorchBackend, check_controls, input_positions
 from trident.core.backends.pytorch.script_model import is_poison
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig

@@ -18,13 +18,7 @@ from tests.unit.backend_serving import Serving, serving_version
 from tests.unit.core.backends.tensorrt import fake_tensorrt, plans
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, tensor, trt_config, write_plan
 from tests.unit.core.cuda.fake_cuda import FakeCuda
-from trident.core.backends.tensorrt.engine import (
-    EngineError,
-    device_support,
-    error_of,
-    is_poison,
-    load_failure_of,
-)
+from trident.core.backends.tensorrt.engine import EngineError, device_support, error_of, is_poison, load_failure_of
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda import CudaError

@@ -15,18 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.hub_folders import (
-    LONGEST,
-    SIZE,
-    SPECIAL,
-    TABLE,
-    WORDS,
-    head_of,
-    ids_of,
-    mean_of,
-    vectors_of,
-    write_folder,
-)
+from tests.hub_folders import LONGEST, SIZE, SPECIAL, TABLE, WORDS, head_of, ids_of, mean_of, vectors_of, write_folder
 from tests.unit.backend_serving import Serving, config_of, parameter, serving_version, strings
 from trident.core.backends.text.backend import TextBackend, groups
 from trident.core.config.schema import ModelConfig
