@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 
 from tests.unit.backend_serving import ON_CPU, Serving, config_of, serving_version, tensor_text
 from tests.unit.onnx_models import write_version
@@ -49,6 +50,10 @@ def serving(
     backend = OnnxRuntimeBackend(settings or {})
     with serving_version(backend, version, config, placement=placement, threads=threads) as model_served:
         yield model_served
+
+
+def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def usable_gpus() -> tuple[int, ...]:

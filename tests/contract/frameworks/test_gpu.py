@@ -22,6 +22,7 @@ import tritonclient.http as triton_http
 from onnx import helper
 
 from bench.models.networks import resnet
+from tests.contract.ensembles.ensemble_models import step, write_ensemble
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import STOP_LIMIT_S, ServerProcess
 from tests.contract.shared_memory.client_regions import speaker
@@ -77,20 +78,6 @@ max_batch_size: 8
 input { name: "INPUT__0" data_type: TYPE_INT64 dims: 1 }
 output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [1, 4] }
 """
-ENSEMBLE = """
-platform: "ensemble"
-max_batch_size: 8
-input { name: "IN" data_type: TYPE_FP32 dims: 16 }
-output { name: "OUT" data_type: TYPE_FP32 dims: 16 }
-ensemble_scheduling {
-  step { model_name: "graph" model_version: -1
-    input_map { key: "INPUT0" value: "IN" } input_map { key: "INPUT1" value: "IN" }
-    output_map { key: "OUTPUT0" value: "SUM" } }
-  step { model_name: "graph" model_version: -1
-    input_map { key: "INPUT0" value: "SUM" } input_map { key: "INPUT1" value: "IN" }
-    output_map { key: "OUTPUT0" value: "OUT" } }
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +90,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "allocating",
         f'backend: "onnxruntime"\n{ON_GPU}parameters {{ key: "gpu_mem_limit" value {{ string_value: "{ARENA}" }} }}\n',
     )
-    (models / "ensemble" / "1").mkdir(parents=True)
-    (models / "ensemble" / "config.pbtxt").write_text(ENSEMBLE)
+    first = step("graph", {"INPUT0": "IN", "INPUT1": "IN"}, {"OUTPUT0": "SUM"})
+    second = step("graph", {"INPUT0": "SUM", "INPUT1": "IN"}, {"OUTPUT0": "OUT"})
+    write_ensemble(models, "ensemble", [("IN", "TYPE_FP32", [16])], [("OUT", "TYPE_FP32", [16])], [first, second])
     if find_spec("torch") is not None:
         write_python_model(models)
         write_embedding(models)

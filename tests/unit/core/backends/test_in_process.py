@@ -23,7 +23,7 @@ from tests.unit.backend_serving import config_of, serving_version, spec_of, tens
 from tests.unit.bucket_configs import bucket_model, bucket_text
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, trt_config, write_plan
 from tests.unit.core.cuda.fake_cuda import FakeCuda
-from tests.unit.onnx_serving import add_sub_config, serving
+from tests.unit.onnx_serving import add_sub_config, serving, session_of
 from trident.core.backends.backend import BackendInstance, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner, length_axes, may_bind
 from trident.core.backends.onnxruntime.runs import DeviceRun
@@ -207,8 +207,7 @@ def with_onnxruntime(folder: Path, cuda: FakeCuda) -> Iterator[tuple[ModelSpec, 
     """The instance of a GPU, but on ONNX Runtime's device `cpu`, whose memory the driver has."""
     config = config_of(add_sub_config("FP32"))
     spec = spec_of(config)
-    model = onnx_models.add_sub("FP32").SerializeToString()
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = session_of(onnx_models.add_sub("FP32"))
     run = DeviceRun(session, onnxruntime.OrtValue, spec, False, "cpu", 0)
     runner = Runner(run=run, run_bound=run.bound)
     instance = model_of(lambda _: session, lambda *_: runner, config).instance(Placement("model_0", DeviceKind.GPU))

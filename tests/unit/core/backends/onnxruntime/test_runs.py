@@ -19,7 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
-from tests.unit.onnx_serving import identity_config, serving, usable_gpus
+from tests.unit.onnx_serving import identity_config, serving, session_of, usable_gpus
 from trident.core.backends.in_process import BoundTensor
 from trident.core.backends.onnxruntime.runs import DeviceRun, PlacedRun, TextRun, ValueRun, pinned_memory, strings_work
 from trident.core.cuda import CudaDriver, DeviceMemory
@@ -148,8 +148,7 @@ BYTES = BY_NAME["BYTES"]
 
 
 def bound(datatype: str, *, works: bool = True) -> ValueRun:
-    model = onnx_models.identity(datatype).SerializeToString()
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = session_of(onnx_models.identity(datatype))
     row = BY_NAME[datatype]
     return ValueRun(session, onnxruntime.OrtValue, {"INPUT0": row}, {"OUTPUT0": row}, works)
 
@@ -178,8 +177,7 @@ def test_results_outlive_the_next_run_and_the_session() -> None:
 
 
 def test_concurrent_runs_share_no_result() -> None:
-    model = onnx_models.identity("FP32").SerializeToString()
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = session_of(onnx_models.identity("FP32"))
     rows = dict.fromkeys(("INPUT0", "OUTPUT0"), BY_NAME["FP32"])
 
     def run_some(worker: int) -> list[tuple[float, Array]]:
@@ -195,10 +193,9 @@ def test_concurrent_runs_share_no_result() -> None:
 
 
 def test_a_failed_run_leaves_nothing_bound() -> None:
-    model = onnx_models.picky().SerializeToString()
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = session_of(onnx_models.picky())
     inputs, outputs = {"INDEX": BY_NAME["INT64"]}, {"VALUE": BY_NAME["FP32"]}
     values = ValueRun(session, onnxruntime.OrtValue, inputs, outputs, True)
     with pytest.raises(Exception, match="out of data bounds"):
@@ -363,8 +360,7 @@ class Refusing:
 def test_without_pinned_memory_outputs_are_elsewhere_from_the_first_run_on(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     spec = spec_of(config_of(identity_config("FP32", [3])))
-    model = onnx_models.identity("FP32").SerializeToString()
-    session = Refusing(onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]))
+    session = Refusing(session_of(onnx_models.identity("FP32")))
     run = DeviceRun(session, onnxruntime.OrtValue, spec, False, "cpu", 0, CPU_MEMORY)
     feed = {"INPUT0": np.ones((2, 3), np.float32)}
     session.failures = 2  # for another reason than the memory

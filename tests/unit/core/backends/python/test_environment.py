@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -224,19 +225,24 @@ def run(environment: StubEnvironment, program: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def path_of(text: object) -> dict[str, str]:
-    return {"EXECUTION_ENV_PATH": str(text)}
+Prepared = Callable[[object], StubEnvironment]
+
+
+@pytest.fixture
+def prepared(model: Path, settings: EnvironmentSettings) -> Prepared:
+    """What the model gets that names this path."""
+    return lambda path: prepare(model, {"EXECUTION_ENV_PATH": str(path)}, settings)
 
 
 # The path must reach bash as it is, whatever it contains.
 @pytest.mark.parametrize("name", ["two words", "$(touch stolen)", "-e"])
 def test_a_folder_of_conda_is_activated(
-    model: Path, settings: EnvironmentSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CONDA_PREFIX", "/another")
     folder = conda_folder(tmp_path / "envs" / name)
-    environment = prepare(model, path_of(folder), settings)
+    environment = prepared(folder)
     assert environment.interpreter == str(folder / "bin" / "python")
     assert environment.variables["CONDA_PREFIX"] == str(folder)
     assert environment.variables["PACKAGE_HOME"] == f"{folder}/share/two  words"
@@ -246,22 +252,22 @@ def test_a_folder_of_conda_is_activated(
     assert run(environment, "import os; print(os.environ['CONDA_PREFIX'])") == str(folder)
 
 
-def test_an_archive_beside_the_model(model: Path, settings: EnvironmentSettings, tmp_path: Path) -> None:
+def test_an_archive_beside_the_model(
+    model: Path, prepared: Prepared, settings: EnvironmentSettings, tmp_path: Path
+) -> None:
     archive_of(conda_folder(tmp_path / "made"), model / "env.tar.gz")
-    environment = prepare(model, path_of("$$TRITON_MODEL_DIRECTORY/env.tar.gz"), settings)
+    environment = prepared("$$TRITON_MODEL_DIRECTORY/env.tar.gz")
     folder = Path(environment.variables["CONDA_PREFIX"])
     assert folder.parent == settings.cache
     assert environment.variables["PACKAGE_HOME"] == f"{folder}/share/two  words"
-    assert prepare(model, path_of(model / "env.tar.gz"), settings) == environment
+    assert prepared(model / "env.tar.gz") == environment
 
 
-def test_an_activation_that_fails_ends_the_load_with_its_last_lines(
-    model: Path, settings: EnvironmentSettings, tmp_path: Path
-) -> None:
+def test_an_activation_that_fails_ends_the_load_with_its_last_lines(prepared: Prepared, tmp_path: Path) -> None:
     folder = conda_folder(tmp_path / "env")
     (folder / "bin" / "activate").write_text("echo the driver is missing >&2\nreturn 3\n")
     with pytest.raises(ModelLoadFailed, match=f"failed to activate the environment '{folder}': the driver is missing"):
-        prepare(model, path_of(folder), settings)
+        prepared(folder)
 
 
 @pytest.mark.parametrize(
@@ -275,31 +281,25 @@ def test_an_activation_that_fails_ends_the_load_with_its_last_lines(
         ),
     ],
 )
-def test_a_path_without_an_environment_is_refused(
-    model: Path, settings: EnvironmentSettings, text: str, message: str
-) -> None:
+def test_a_path_without_an_environment_is_refused(model: Path, prepared: Prepared, text: str, message: str) -> None:
     with pytest.raises(ModelLoadFailed) as raised:
-        prepare(model, path_of(text), settings)
+        prepared(text)
     assert raised.value.message == message.format(model=model)
 
 
-def test_an_environment_without_an_interpreter_is_refused(
-    model: Path, settings: EnvironmentSettings, tmp_path: Path
-) -> None:
+def test_an_environment_without_an_interpreter_is_refused(prepared: Prepared, tmp_path: Path) -> None:
     folder = conda_folder(tmp_path / "env")
     (folder / "bin" / "python").unlink()
     (folder / "bin" / "python").symlink_to("/gone/python3.8")
     with pytest.raises(ModelLoadFailed, match="has no interpreter"):
-        prepare(model, path_of(folder), settings)
+        prepared(folder)
 
 
-def test_an_environment_without_numpy_is_refused_with_the_cure(
-    model: Path, settings: EnvironmentSettings, tmp_path: Path
-) -> None:
+def test_an_environment_without_numpy_is_refused_with_the_cure(prepared: Prepared, tmp_path: Path) -> None:
     folder = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     with pytest.raises(ModelLoadFailed) as raised:
-        prepare(model, path_of(folder), settings)
+        prepared(folder)
     assert "cannot run models" in raised.value.message
     assert raised.value.message.endswith("ModuleNotFoundError: No module named 'numpy'")
     assert "add numpy to requirements.txt" in (raised.value.hint or "")

@@ -112,30 +112,19 @@ def test_what_is_sent_together_arrives_at_the_end() -> None:
     memory.close()
 
 
-def test_a_sender_waits_after_so_many_responses() -> None:
+def test_a_sender_waits_after_so_many_responses_or_bytes() -> None:
     request = SenderCredit()
     assert [request.send(10) for _ in range(FIRST_CREDIT)] == [0] * (FIRST_CREDIT - 1) + [WAITS]
     assert not request.may_send
     request.take(1)
     assert request.may_send
     assert request.send(10) == WAITS
-
-
-def test_a_sender_waits_after_so_many_bytes() -> None:
-    request = SenderCredit()
-    assert request.send(10) == 0
-    assert request.send(FIRST_CREDIT_BYTES) == WAITS
-    request.take(1)  # the small one
-    assert not request.may_send
-    request.take(1)
-    assert request.may_send
-
-
-def test_the_sender_of_a_cancelled_request_waits_for_nothing() -> None:
-    request = SenderCredit()
-    request.is_cancelled = True
-    assert request.send(FIRST_CREDIT_BYTES) == 0
-    assert request.may_send
+    large = SenderCredit()
+    assert [large.send(size) for size in (10, FIRST_CREDIT_BYTES)] == [0, WAITS]
+    large.take(1)  # the small one
+    assert not large.may_send
+    large.is_cancelled = True
+    assert large.may_send
 
 
 # --- the modules, which need Python 3.9 and numpy, and the names that models import

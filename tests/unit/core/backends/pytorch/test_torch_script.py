@@ -13,7 +13,7 @@ import torch
 
 from tests.unit.backend_serving import config_of, parameter, serving_version, spec_of, strings, tensor_text
 from trident.core.backends.backend import LoadContext
-from trident.core.backends.pytorch.backend import Argument, Forward, PyTorchBackend, check_controls, input_positions
+from trident.core.backends.pytorch.backend import PyTorchBackend, check_controls
 from trident.core.backends.pytorch.script_model import is_poison
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
@@ -77,12 +77,21 @@ ONE = torch_config({"x": [-1]}, {"y": [-1]})
         (["INPUT__0", "INPUT__1"], ["OUTPUT__0", "OUTPUT__1"]),
         (["INPUT__1", "INPUT__0"], ["OUTPUT__1", "OUTPUT__0"]),
         (["first", "second"], ["OUTPUT__1"]),
+        # Mixed names mean the order of the configuration.
+        (["first", "INPUT__0"], ["OUTPUT__1"]),
+        (["INPUT__1", "second"], ["OUTPUT__1"]),
+        # Digits must follow the first two underscores, and nothing must follow them.
+        (["IN__x__1", "IN__0"], ["OUTPUT__1"]),
+        (["IN__1a", "IN__0"], ["OUTPUT__1"]),
+        (["__1", "__0"], ["OUTPUT__1"]),
     ],
 )
 def test_tensors_go_where_their_names_say(version: Path, inputs: list[str], outputs: list[str]) -> None:
     save(ADD_SUB, version)
     config = torch_config({name: [4] for name in inputs}, {name: [4] for name in outputs})
-    by_place = {"a": 0, "b": 1, "INPUT__0": 0, "INPUT__1": 1, "first": 0, "second": 1}
+    by_place = {"a": 0, "b": 1, "INPUT__0": 0, "INPUT__1": 1, "__0": 0, "__1": 1}
+    if not by_place.keys() >= set(inputs):
+        by_place = {name: place for place, name in enumerate(inputs)}
     by_result = {"sum": 0, "difference": 1, "OUTPUT__0": 0, "OUTPUT__1": 1}
     with serving_version(PyTorchBackend({}), version, config, threads=1) as served:
         sizes = (1, 3, 2)
@@ -183,6 +192,13 @@ def answering(datatype: str) -> ModelConfig:
         (SAME, answering("INT8"), BackendFailed, "datatype TYPE_INT8 for output 'y', model provides TYPE_FP32"),
         (SAME, torch_config({"x": [1], "z": [1]}, {"y": [1]}), ConfigInvalid, "expects 2 inputs, model provides 1"),
         (NUMBER, ONE, BackendFailed, "An input of type 'int' was detected in the model."),
+        (("x: Optional[Tensor]", "return x"), ONE, BackendFailed, "An input of type 'Optional[Tensor]' was detected"),
+        (
+            ("x, d: Dict[str, Tensor]", "return x"),
+            torch_config({"x": [1], "d": [1]}, {"y": [1]}),
+            BackendFailed,
+            "Multiple inputs of kind DictType were detected.",
+        ),
         (SAME, torch_config({"x": [1]}, {"y": [1]}, "UINT16"), BackendFailed, "unsupported datatype TYPE_UINT16"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -294,47 +310,11 @@ def test_a_lost_gpu_is_one_that_fails_again(
     assert is_poison(RuntimeError(said)) is is_lost
 
 
-# --- the arguments of `forward`, and which argument or result a name means
-
-
 def test_an_inspection_loads_the_module_and_compares_its_arguments(version: Path) -> None:
     save(ADD_SUB, version)
     PyTorchBackend({}).inspect(version, torch_config({"a": [1], "b": [1]}, {"y": [1]}))
     with pytest.raises(ConfigInvalid, match="configuration expects 1 inputs, model provides 2"):
         PyTorchBackend({}).inspect(version, torch_config({"a": [1]}, {"y": [1]}))
-
-
-TENSOR = Argument("x", "TensorType", "Tensor")
-DICTIONARY = Argument("d", "DictType", "Dict[str, Tensor]")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ([TENSOR, DICTIONARY], "Multiple inputs of kind DictType were detected."),
-        ([Argument("x", "OptionalType", "Optional[Tensor]")], "An input of type 'Optional[Tensor]' was detected"),
-    ],
-)
-def test_other_arguments_are_refused(arguments: list[Argument], text: str) -> None:
-    with pytest.raises(BackendFailed) as raised:
-        Forward.of(arguments, "model")
-    assert raised.value.message.startswith(text)
-
-
-@pytest.mark.parametrize(
-    ("names", "arguments", "positions"),
-    [
-        # Mixed names mean the order of the configuration.
-        (["b", "INPUT__0"], ["a", "b"], {"b": 0, "INPUT__0": 1}),
-        (["INPUT__1", "first"], ["a", "b"], {"INPUT__1": 0, "first": 1}),
-        # Digits must follow the first two underscores, and nothing must follow them.
-        (["IN__x__1", "IN__0"], ["a", "b"], {"IN__x__1": 0, "IN__0": 1}),
-        (["IN__1a", "IN__0"], ["a", "b"], {"IN__1a": 0, "IN__0": 1}),
-        (["__1", "__0"], ["a", "b"], {"__1": 1, "__0": 0}),
-    ],
-)
-def test_positions_of_inputs(names: list[str], arguments: list[str], positions: dict[str, int]) -> None:
-    assert input_positions(names, arguments, "model") == positions
 
 
 @pytest.mark.parametrize(
