@@ -309,6 +309,7 @@ def test_an_engine_that_dies_ends_its_streams(server: ServerProcess) -> None:
         *_, last = told
     assert last["error"].startswith("the engine is not there")
     until(lambda: answers_again(server))
+    server.wait_until_ready()  # its other models, too
 
 
 # --- the order of responses, as NVIDIA's L0_decoupled, without its sleeps

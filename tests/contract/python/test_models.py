@@ -23,7 +23,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 MODELS = Path(__file__).with_name("models")
-Client = triton_http.InferenceServerClient
 FAILED = "Failed to process the request(s) for model 'cases_0_0', message: "
 
 
@@ -34,7 +33,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Iterator[Client]:
+def client(server: ServerProcess) -> Iterator[Any]:
     with triton_http.InferenceServerClient(server.address, network_timeout=60) as made:
         yield made
 
@@ -81,7 +80,7 @@ def test_coroutines_of_a_decoupled_model_overlap(server: ServerProcess) -> None:
         assert waiting.result() == []
 
 
-def ask(client: Client, how: str, model: str, value: float = 3, asker: str = "bls") -> Any:
+def ask(client: Any, how: str, model: str, value: float = 3, asker: str = "bls") -> Any:
     values = np.full(4, value, np.float32)
     return client.infer(asker, [text("HOW", how), text("MODEL", model), tensor("IN", values, "FP32")])
 
@@ -89,7 +88,7 @@ def ask(client: Client, how: str, model: str, value: float = 3, asker: str = "bl
 @pytest.mark.parametrize(
     ("asker", "how"), [("bls", "sync"), ("bls", "async"), ("bls_async", "exec"), ("bls_async", "await")]
 )
-def test_another_model_is_asked(client: Client, asker: str, how: str) -> None:
+def test_another_model_is_asked(client: Any, asker: str, how: str) -> None:
     result = ask(client, how, "add_sub", asker=asker)
     assert result.as_numpy("OUTPUT0").tolist() == [[6] * 4]
     assert result.as_numpy("OUTPUT1").tolist() == [[0] * 4]
@@ -97,12 +96,12 @@ def test_another_model_is_asked(client: Client, asker: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["count", "count async"])
 @pytest.mark.parametrize("model", ["repeat", "async_repeat"])
-def test_a_decoupled_model_is_asked(client: Client, how: str, model: str) -> None:
+def test_a_decoupled_model_is_asked(client: Any, how: str, model: str) -> None:
     result = ask(client, how, model, 100)
     assert result.as_numpy("OUTPUT0").tolist() == [*range(100)]
 
 
-def test_an_endless_model_is_cancelled(client: Client) -> None:
+def test_an_endless_model_is_cancelled(client: Any) -> None:
     assert ask(client, "cancel", "repeat").as_numpy("OUTPUT0").tolist() == [0]
 
 
@@ -114,7 +113,7 @@ def test_an_endless_model_is_cancelled(client: Client) -> None:
         ("count", "no_such_model", "Request for unknown model: 'no_such_model' is not found"),
     ],
 )
-def test_models_that_cannot_be_asked(client: Client, how: str, model: str, reason: str) -> None:
+def test_models_that_cannot_be_asked(client: Any, how: str, model: str, reason: str) -> None:
     with pytest.raises(InferenceServerException) as caught:
         ask(client, how, model)
     message = caught.value.message()
@@ -122,13 +121,13 @@ def test_models_that_cannot_be_asked(client: Client, how: str, model: str, reaso
     assert message.endswith(reason)
 
 
-def test_a_decoupled_model_must_be_asked_as_one(client: Client) -> None:
+def test_a_decoupled_model_must_be_asked_as_one(client: Any) -> None:
     with pytest.raises(InferenceServerException) as caught:
         ask(client, "async", "repeat")
     assert "Model repeat is using the decoupled." in caught.value.message()
 
 
-def test_a_configuration_completes_itself(client: Client) -> None:
+def test_a_configuration_completes_itself(client: Any) -> None:
     config = client.get_model_config("auto_complete")
     assert config["max_batch_size"] == 4
     assert "dynamic_batching" in config
@@ -139,7 +138,7 @@ def test_a_configuration_completes_itself(client: Client) -> None:
     assert client.infer("auto_complete", both).as_numpy("OUT").tolist() == [[1, 4]]
 
 
-def test_custom_metrics(server: ServerProcess, client: Client) -> None:
+def test_custom_metrics(server: ServerProcess, client: Any) -> None:
     for value in (0.5, 4.0):
         result = client.infer("custom_metrics", [tensor("IN", np.array([value]), "FP64")])
         assert result.as_numpy("OUT").tolist() == [value]
@@ -153,7 +152,7 @@ def test_custom_metrics(server: ServerProcess, client: Client) -> None:
     assert "temporary" not in "\n".join(lines)
 
 
-def test_what_a_request_has(client: Client) -> None:
+def test_what_a_request_has(client: Any) -> None:
     result = client.infer(
         "mirror",
         [tensor("IN", np.array([1, 2], np.int8), "INT8")],
@@ -180,7 +179,7 @@ def test_what_a_request_has(client: Client) -> None:
     assert response["parameters"] == {"bool": True, "int": 7, "str": "text"}
 
 
-def case(client: Client, name: str) -> Any:
+def case(client: Any, name: str) -> Any:
     return client.infer("cases", [text("CASE", name)])
 
 
@@ -193,7 +192,7 @@ def case(client: Client, name: str) -> Any:
         ("too_large", "Tensor 'OUT' has 4294967296 bytes, which is more than the 4293918720 that can be sent."),
     ],
 )
-def test_errors(client: Client, name: str, reason: str) -> None:
+def test_errors(client: Any, name: str, reason: str) -> None:
     file = MODELS / "cases" / "1" / "model.py"
     lines = file.read_text().split("\n")
     line = next(number for number, text in enumerate(lines, 1) if f"def {name}(" in text) + 1
@@ -220,7 +219,7 @@ def test_errors(client: Client, name: str, reason: str) -> None:
         ("runs_a_program", [3, 4, 5, 6]),
     ],
 )
-def test_unusual_models_work(client: Client, name: str, expected: list[Any]) -> None:
+def test_unusual_models_work(client: Any, name: str, expected: list[Any]) -> None:
     assert case(client, name).as_numpy("OUT").tolist() == expected
 
 
@@ -236,21 +235,21 @@ def test_outputs_that_are_not_as_configured_may_be_errors(tmp_path: Path) -> Non
         assert case(client, "fine").as_numpy("OUT").tolist() == [0, 1, 2, 3]
 
 
-def test_outputs_may_be_missing_or_empty(client: Client) -> None:
+def test_outputs_may_be_missing_or_empty(client: Any) -> None:
     assert case(client, "missing_output").get_response().get("outputs", []) == []
     assert case(client, "empty").get_output("OUT")["shape"] == [0, 4]
 
 
-def test_a_huge_output(client: Client) -> None:
+def test_a_huge_output(client: Any) -> None:
     assert case(client, "huge").as_numpy("OUT").sum() == 100_000_000
 
 
-def test_a_request_that_nobody_answers(client: Client) -> None:
+def test_a_request_that_nobody_answers(client: Any) -> None:
     with pytest.raises(InferenceServerException, match="execute returned None, and the model sent no response"):
         case(client, "answers_never")
 
 
-def test_lines_of_the_log(server: ServerProcess, client: Client) -> None:
+def test_lines_of_the_log(server: ServerProcess, client: Any) -> None:
     case(client, "prints")
     line = (MODELS / "cases" / "1" / "model.py").read_text()[:-1].split('log_warn("logged')[0].count("\n") + 1
     for expected in (f"model.py:{line}]", "logged by the model", "printed by the model", "printed to stderr"):
