@@ -163,6 +163,7 @@ def test_inputs_and_outputs_are_completed_from_the_trees(version: Path) -> None:
         (tree_config("xgboost_json", 1), ConfigInvalid, "the trees give 3 values a row", ""),
         (tree_config("xgboost_ubj", 3), ModelLoadFailed, "failed to load model 'model': ", ""),
         (tree_config("lightgbm", 1, output="treeshap_output"), ServerError, "treeshap_output", "output"),
+        (tree_config("lightgbm", 1, output="rows"), ServerError, "must have the one output 'output__0'", "output"),
     ],
 )
 def test_files_that_contradict_the_configuration_fail_the_load(

@@ -117,7 +117,11 @@ def test_large_answers_of_one_run_stay_after_the_next(version: Path) -> None:
 
 def test_another_numeric_type_is_converted(version: Path) -> None:
     save(add_sub(), version)
-    with serving_version(OpenVinoBackend(), version, ov_config(datatype="INT32")) as served:
+    config = ov_config(datatype="INT32")
+    signature = OpenVinoBackend().inspect(version, config)
+    assert signature is not None
+    assert {tensor.datatype for tensor in (*signature.inputs, *signature.outputs)} == {"INT32"}
+    with serving_version(OpenVinoBackend(), version, config) as served:
         add_sub_answers(served, dtype="int32")
 
 
