@@ -21,7 +21,6 @@ from tritonclient.utils import InferenceServerException
 
 from tests.changing_files import found_below
 from tests.contract.lifecycle.changing_models import (
-    INDEX,
     JSON,
     OVERRIDE,
     UNLOADED,
@@ -163,19 +162,6 @@ def test_failed_load_and_calls_after_it_hint_at_the_cure(server: ServerProcess) 
 
 
 # --- the index
-
-
-def test_index_selects_ready_models(server: ServerProcess, model: Path) -> None:
-    def names(document: Any) -> list[str]:
-        return [entry["name"] for entry in server.json("POST", INDEX, document)]
-
-    assert model.name in names(None)
-    assert names({"ready": False}) == names(None) == names({})
-    assert model.name not in names({"ready": True})
-    assert "simple" in names({"ready": True})
-    assert load(server, model.name) == (200, "")
-    assert model.name in names({"ready": True})
-    assert server.json("POST", "/v2/repository/whatever/index", {"ready": True})
 
 
 # --- refusals

@@ -1,4 +1,4 @@
-"""`trident serve FILE --reload`: models that are in no repository, or still being written."""
+"""Models that are in no repository: `trident serve FILE --reload`, and `trident import` from an object store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.contract.lifecycle.changing_models import scaled
+from tests.contract.repository.azurite import ACCOUNT, Azurite
+from tests.contract.repository.cloud_models import KEYS
+from tests.contract.repository.gcs_emulator import GcsEmulator
+from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import GOLDEN_MODELS, good_document
 from tests.waiting import until
@@ -58,3 +65,39 @@ def test_a_file_is_served_as_it_is_and_a_change_is_loaded(tmp_path: Path) -> Non
         code.write_text(written)
         until(lambda: answer() == [0.25, 0.75], server.log_text)
     assert made_for_servers() <= before
+
+
+# --- import: what lies in an object store is fetched, made into a model, run and compared as a file is
+
+WEIGHTS = scaled(2.0).SerializeToString()
+
+
+@pytest.fixture(params=["s3", "gcs", "azurite"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A bucket with `exports/net.onnx`."""
+    emulator: S3Emulator | GcsEmulator | Azurite = request.getfixturevalue(request.param)
+    emulator.put("mine", "exports/net.onnx", WEIGHTS)
+    if isinstance(emulator, Azurite):
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", emulator.connection_string)
+        return f"as://{ACCOUNT}/mine"
+    if isinstance(emulator, GcsEmulator):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.endpoint)
+        return "gs://mine"
+    leave_aws(monkeypatch, tmp_path)
+    for name, text in KEYS.items():
+        monkeypatch.setenv(name, text)
+    return f"s3://{emulator.address}/mine"
+
+
+@pytest.mark.slow
+def test_an_object_or_a_folder_becomes_a_model_that_answers_as_it_does(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [f"--repository={tmp_path / 'models'}", f"--model-cache-directory={tmp_path / 'cache'}"]
+    assert main(["import", f"{place}/exports/net.onnx", *options]) == 0
+    assert "answers the same: largest difference 0" in capsys.readouterr().out
+    assert main(["import", f"{place}/exports", "--name=folder", *options]) == 0
+    assert main(["import", f"{place}/exports/missing.onnx", *options]) == 1
+    assert "there is nothing at" in capsys.readouterr().err
+    for name in ("net", "folder"):
+        assert (tmp_path / "models" / name / "1" / "model.onnx").read_bytes() == WEIGHTS

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from google.protobuf import text_format
 
-from trident.core.config.ensemble import EnsembleStep, KnownModels, compose, ensemble_steps, needed_steps
+from trident.core.config.ensemble import EnsembleStep, KnownModels, compose, ensemble_steps
 from trident.core.config.problem import Problem
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.tensors import BY_NAME, Shape
-
-
-def step(sources: str, results: str) -> EnsembleStep:
-    """A step that reads and writes these tensors; one letter is a tensor."""
-    return EnsembleStep(
-        model="m",
-        version=-1,
-        inputs=tuple((f"in_{name}", name) for name in sources),
-        outputs=tuple((f"out_{name}", name) for name in results),
-    )
-
-
-def steps(text: str) -> list[EnsembleStep]:
-    """`ab>c c>d` are two steps."""
-    return [step(*each.split(">")) for each in text.split()]
 
 
 def test_steps_are_read_from_the_configuration() -> None:
@@ -44,20 +28,6 @@ def test_steps_are_read_from_the_configuration() -> None:
     )
     assert second.version == 0, "the number that protobuf gives a field that is not written"
     assert ensemble_steps(ModelConfig()) == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "outputs", "expected"),
-    [
-        ("a>b a>c", "b", (0,)),
-        ("a>b a>c", "bc", (0, 1)),
-        ("b>c a>b x>y", "c", (0, 1)),
-        ("a>bc b>d c>e", "e", (0, 2)),
-        ("a>b", "a", ()),
-    ],
-)
-def test_steps_that_outputs_need(text: str, outputs: str, expected: tuple[int, ...]) -> None:
-    assert needed_steps(steps(text), outputs) == expected
 
 
 Tensor = tuple[str, str, Shape]

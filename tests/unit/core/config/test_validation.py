@@ -45,41 +45,49 @@ def messages(text: str) -> list[str]:
     return [problem.message for problem in problems(text)]
 
 
+def cases(text: str) -> list[tuple[str, str]]:
+    """Configurations, each with what is said of it on the indented lines below; "" where that is `no problem`."""
+    found = [("", "")]
+    for line in text.strip().splitlines():
+        written, said = found[-1]
+        if line.startswith(" "):
+            found[-1] = (written, f"{said} {line.strip()}".lstrip())
+        elif said:
+            found.append((line, ""))
+        else:
+            found[-1] = (f"{written} {line}".lstrip(), "")
+    return [(written, said.removeprefix("no problem")) for written, said in found]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ('name: "n"', "unexpected directory name 'm' for model 'n', directory name must equal model name"),
-        ("max_batch_size: -1", "'max_batch_size' must be non-negative value for m"),
-        (
-            'default_model_filename: "../../x.onnx"',
-            "model file name '../../x.onnx' must stay within the version directory for m",
-        ),
-        (
-            'cc_model_filenames { key: "8.0" value: "/x.onnx" }',
-            "model file name '/x.onnx' must stay within the version directory for m",
-        ),
-        ("model_metrics { metric_control {} }", "metric control must specify 'metric_identifier'"),
-        (
-            "model_metrics { metric_control { metric_identifier {} histogram_options { buckets: [ 1 ] } } }",
-            "metric identifier must specify non-empty 'family'",
-        ),
-        (
-            'model_metrics { metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" } '
-            "histogram_options {} } }",
-            "histogram options must specify non-empty 'buckets'",
-        ),
-        (
-            "model_metrics { metric_control { metric_identifier "
-            '{ family: "nv_inference_first_response_histogram_ms" } } }',
-            "metric control must specify 'histogram_options'",
-        ),
-        (
-            'model_repository_agents { agents { name: "checksum" } agents { name: "decrypt" } }',
-            "unable to find repo agent 'decrypt': only 'checksum' is built in",
-        ),
-        (CHECKSUM % "1/model.onnx", "failed to parse key: 1/model.onnx"),
-        (CHECKSUM % "SHA1:1/model.onnx", "Unsupported checksum algorithm: SHA1"),
-    ],
+    cases(
+        """
+name: "n"
+    unexpected directory name 'm' for model 'n', directory name must equal model name
+max_batch_size: -1
+    'max_batch_size' must be non-negative value for m
+default_model_filename: "../../x.onnx"
+    model file name '../../x.onnx' must stay within the version directory for m
+cc_model_filenames { key: "8.0" value: "/x.onnx" }
+    model file name '/x.onnx' must stay within the version directory for m
+model_metrics { metric_control {} }
+    metric control must specify 'metric_identifier'
+model_metrics { metric_control { metric_identifier {} histogram_options { buckets: [ 1 ] } } }
+    metric identifier must specify non-empty 'family'
+model_metrics { metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" }
+histogram_options {} } }
+    histogram options must specify non-empty 'buckets'
+model_metrics { metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" } } }
+    metric control must specify 'histogram_options'
+model_repository_agents { agents { name: "checksum" } agents { name: "decrypt" } }
+    unable to find repo agent 'decrypt': only 'checksum' is built in
+model_repository_agents { agents { name: "checksum" parameters { key: "1/model.onnx" value: "0" } } }
+    failed to parse key: 1/model.onnx
+model_repository_agents { agents { name: "checksum" parameters { key: "SHA1:1/model.onnx" value: "0" } } }
+    Unsupported checksum algorithm: SHA1
+"""
+    ),
 )
 def test_top_level_problem_has_its_text(text: str, expected: str) -> None:
     assert messages(GOOD.replace("max_batch_size: 8", "") + text)[0] == expected
@@ -140,43 +148,38 @@ def messages_tensors(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("fields", "text"),
-    [
-        ("data_type: TYPE_FP32 dims: [ 1 ]", "model {side} must specify 'name' for m"),
-        ('name: "X" dims: [ 1 ]', "model {side} 'X' must specify 'data_type' for m"),
-        ('name: "X" data_type: 77 dims: [ 1 ]', "model {side} 'X' must specify 'data_type' for m"),
-        ('name: "X" data_type: TYPE_FP32', "model {side} 'X' must specify 'dims' for m"),
-        ('name: "X" data_type: TYPE_FP32 dims: [ 0 ]', f"model {{side}} 'X' dimension {DIMENSIONS}"),
-        ('name: "X" data_type: TYPE_FP32 dims: [ -2 ]', f"model {{side}} 'X' dimension {DIMENSIONS}"),
-        (
-            'name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {}',
-            "model {side} 'X' cannot have empty reshape for non-batching model as scalar tensors are not supported "
-            "for m",
-        ),
-        (
-            'name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ 0 ] }',
-            f"model {{side}} 'X' reshape dimensions {DIMENSIONS}",
-        ),
-        (
-            'name: "X" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 5 ] }',
-            "model {side} 'X' has different size for dims and reshape for m",
-        ),
-        (
-            'name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ 4, -1 ] }',
-            "model {side} 'X' has different size for dims and reshape for m",
-        ),
-        (
-            'name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ -1, -1, 4 ] }',
-            "model {side} 'X' has different number of variable-size dimensions for dims and reshape for m",
-        ),
-        (
-            'name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_shape_tensor: true',
-            "shape tensors are only supported for TensorRT platform for m",
-        ),
-        (
-            'name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_non_linear_format_io: true',
-            "Non-linear IO format is only supported for the TensorRT platform for m",
-        ),
-    ],
+    cases(
+        """
+data_type: TYPE_FP32 dims: [ 1 ]
+    model {side} must specify 'name' for m
+name: "X" dims: [ 1 ]
+    model {side} 'X' must specify 'data_type' for m
+name: "X" data_type: 77 dims: [ 1 ]
+    model {side} 'X' must specify 'data_type' for m
+name: "X" data_type: TYPE_FP32
+    model {side} 'X' must specify 'dims' for m
+name: "X" data_type: TYPE_FP32 dims: [ 0 ]
+    model {side} 'X' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m
+name: "X" data_type: TYPE_FP32 dims: [ -2 ]
+    model {side} 'X' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m
+name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {}
+    model {side} 'X' cannot have empty reshape for non-batching model as scalar tensors are not supported
+    for m
+name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ 0 ] }
+    model {side} 'X' reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension
+    for m
+name: "X" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 5 ] }
+    model {side} 'X' has different size for dims and reshape for m
+name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ 4, -1 ] }
+    model {side} 'X' has different size for dims and reshape for m
+name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ -1, -1, 4 ] }
+    model {side} 'X' has different number of variable-size dimensions for dims and reshape for m
+name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_shape_tensor: true
+    shape tensors are only supported for TensorRT platform for m
+name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_non_linear_format_io: true
+    Non-linear IO format is only supported for the TensorRT platform for m
+"""
+    ),
 )
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_tensor_problem_has_its_text(side: str, fields: str, text: str) -> None:
@@ -202,54 +205,36 @@ def test_every_tensor_problem_is_found_with_its_path() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        (
-            'batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_FP32 }',
-            ["batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for m"],
-        ),
-        (
-            'batch_input { target_name: "T" data_type: TYPE_INT64 source_input: "A" }',
-            ["batch input data type must be TYPE_INT32 or TYPE_FP32 for m"],
-        ),
-        (
-            'batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "Q" }',
-            ["unknown source input name 'Q' for m"],
-        ),
-        (
-            'batch_input { data_type: TYPE_INT32 source_input: "A" }',
-            ["batch input kind 'BATCH_ELEMENT_COUNT' expects a target name, got none for m"],
-        ),
-        (
-            'batch_output { target_name: "Z" }',
-            ["batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0 for m"],
-        ),
-        ('batch_output { target_name: "Q" source_input: "A" }', ["unknown target output name 'Q' for m"]),
-        (
-            'batch_output { target_name: [ "Z", "Z" ] source_input: "A" }',
-            ["target output name 'Z' can only be specified once for m"],
-        ),
-        (
-            'batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "A" } '
-            'batch_output { target_name: "Z" source_input: "A" }',
-            [],
-        ),
-        (
-            'batch_input { kind: 9 target_name: "T" data_type: TYPE_INT32 source_input: "A" }',
-            ["unknown batch input kind '9' for m"],
-        ),
-        (
-            'output { name: "W" data_type: TYPE_FP32 dims: [ 4, -1 ] } '
-            'batch_output { target_name: "W" source_input: "A" }',
-            [
-                "batch output 'W' has a variable dimension at position 2 or later, where its source input 'A' has no "
-                "dimension, for m"
-            ],
-        ),
-    ],
+    cases(
+        """
+batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_FP32 }
+    batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for m
+batch_input { target_name: "T" data_type: TYPE_INT64 source_input: "A" }
+    batch input data type must be TYPE_INT32 or TYPE_FP32 for m
+batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "Q" }
+    unknown source input name 'Q' for m
+batch_input { data_type: TYPE_INT32 source_input: "A" }
+    batch input kind 'BATCH_ELEMENT_COUNT' expects a target name, got none for m
+batch_output { target_name: "Z" }
+    batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0 for m
+batch_output { target_name: "Q" source_input: "A" }
+    unknown target output name 'Q' for m
+batch_output { target_name: [ "Z", "Z" ] source_input: "A" }
+    target output name 'Z' can only be specified once for m
+batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "A" } batch_output { target_name: "Z"
+source_input: "A" }
+    no problem
+batch_input { kind: 9 target_name: "T" data_type: TYPE_INT32 source_input: "A" }
+    unknown batch input kind '9' for m
+output { name: "W" data_type: TYPE_FP32 dims: [ 4, -1 ] } batch_output { target_name: "W" source_input: "A" }
+    batch output 'W' has a variable dimension at position 2 or later, where its source input 'A' has no
+    dimension, for m
+"""
+    ),
 )
-def test_batch_tensor_problem_has_its_text(text: str, expected: list[str]) -> None:
+def test_batch_tensor_problem_has_its_text(text: str, expected: str) -> None:
     config = config_of(f"{GOOD_IN} {GOOD_OUT} {text}")
-    assert [problem.message for problem in batch_tensor_problems(config, "m")] == expected
+    assert [problem.message for problem in batch_tensor_problems(config, "m")] == ([expected] if expected else [])
 
 
 def target(value: str) -> str:
@@ -302,22 +287,20 @@ def test_a_target_that_is_no_time_is_a_problem(value: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [
-        ("max_batch_size: 8", "TARGET_P99_MS needs dynamic_batching for m"),
-        ("max_batch_size: 1 dynamic_batching {}", "TARGET_P99_MS needs a max_batch_size of at least 2 for m"),
-        (
-            "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 1 }",
-            "TARGET_P99_MS sets what max_queue_delay_microseconds sets for m",
-        ),
-        (
-            "max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 }",
-            "TARGET_P99_MS sets what preferred_batch_size sets for m",
-        ),
-        (
-            "max_batch_size: 8 dynamic_batching {} model_transaction_policy { decoupled: true }",
-            "TARGET_P99_MS is not for the decoupled model m",
-        ),
-    ],
+    cases(
+        """
+max_batch_size: 8
+    TARGET_P99_MS needs dynamic_batching for m
+max_batch_size: 1 dynamic_batching {}
+    TARGET_P99_MS needs a max_batch_size of at least 2 for m
+max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 1 }
+    TARGET_P99_MS sets what max_queue_delay_microseconds sets for m
+max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 }
+    TARGET_P99_MS sets what preferred_batch_size sets for m
+max_batch_size: 8 dynamic_batching {} model_transaction_policy { decoupled: true }
+    TARGET_P99_MS is not for the decoupled model m
+"""
+    ),
 )
 def test_a_target_that_does_not_fit_the_rest_is_a_problem_with_a_cure(text: str, problem: str) -> None:
     config = text_format.Parse(f"{text} {target('20')}", ModelConfig(name="m"))

@@ -25,7 +25,7 @@ def failure(bench: Bench) -> ServerError:
 
 
 def test_only_what_the_requested_outputs_need_runs() -> None:
-    bench = Bench("i", "op", "a(X=i:Y=t,Z=p)", "b(X=t:Y=o)")
+    bench = Bench("i", "op", "b(X=t:Y=o)", "a(X=i:Y=t,Z=p)")
     bench.submit(("p",), i=1)
     bench.a.answer(Y=2, Z=3)
     assert bench.outputs == {"p": [3]}
