@@ -21,7 +21,6 @@ from tests.contract.lifecycle.changing_models import (
     add_scaled,
     factor_in,
     factor_of,
-    index,
     load,
     ones_body,
     replace_weights,
@@ -159,9 +158,13 @@ def served_dir(server: ServerProcess) -> Path:
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_weights_are_replaced_under_load(explicit: ServerProcess) -> None:
-    now = factor_of(explicit, SERVED)
+def test_weights_are_replaced_under_load_and_a_failed_reload_changes_nothing(explicit: ServerProcess) -> None:
+    now, config = factor_of(explicit, SERVED), served_dir(explicit) / "config.pbtxt"
     with under_load(explicit, now) as clients:
+        config.write_text("no_such_field: 1")
+        assert load(explicit, SERVED)[0] == 500
+        clients.settle(now)
+        config.write_text(BATCHED)
         for step in range(1, 13):
             clients.allow(now + step)
             replace_weights(served_dir(explicit), 1, now + step)
@@ -169,40 +172,6 @@ def test_weights_are_replaced_under_load(explicit: ServerProcess) -> None:
             assert factor_of(explicit, SERVED) == now + step
             clients.settle(now + step)
     until(lambda: state(explicit, SERVED) == "READY", "not ready")
-
-
-@pytest.mark.shapes("one-process", "front-ends")
-def test_failed_reload_changes_nothing_for_clients(explicit: ServerProcess) -> None:
-    old = factor_of(explicit, SERVED)
-    file = served_dir(explicit) / "1" / "model.onnx"
-    config = served_dir(explicit) / "config.pbtxt"
-    with under_load(explicit, old) as clients:
-        for break_it, status in _breakages(file, config):
-            break_it()
-            assert load(explicit, SERVED)[0] == status
-            (entry,) = index(explicit, SERVED)
-            assert (entry["state"], bool(entry.get("reason"))) == ("READY", True)
-            clients.settle(old)
-            config.write_text(BATCHED)
-        clients.allow(old + 1)
-        replace_weights(served_dir(explicit), 1, old + 1)
-        assert load(explicit, SERVED) == (200, "")
-        clients.settle(old + 1)
-        assert index(explicit, SERVED) == [{"version": "1", "state": "READY"}]
-
-
-def _breakages(file: Path, config: Path) -> list[tuple[Callable[[], object], int]]:
-    aside = file.with_name("aside")
-
-    def write_garbage() -> None:
-        aside.write_bytes(b"garbage")
-        aside.replace(file)
-
-    return [
-        (write_garbage, 400),
-        (lambda: config.write_text("no_such_field: 1"), 500),
-        (lambda: config.write_text('input [ { name: "OTHER" data_type: TYPE_FP32 dims: [ 4 ] } ]'), 400),
-    ]
 
 
 # --- poll mode: the repository decides what serves
