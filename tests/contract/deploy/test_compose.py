@@ -25,6 +25,8 @@ from tests.contract.servers.ports import HOST
 from tests.project import ROOT
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 60.0
 _DIGIT = (ROOT / "deploy" / "digits" / "7.json").read_bytes()
 _JSON = {"Content-Type": "application/json"}
@@ -62,7 +64,6 @@ def is_seven(answer: tuple[int, bytes]) -> bool:
     return str(output["data"][0]).endswith(":7:seven")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 def test_plain_profile_serves_from_storage(scheme: str, tmp_path: Path) -> None:
     variables = {} if scheme == "s3" else {"MODEL_REPOSITORY": "gs://models/production"}
@@ -77,7 +78,6 @@ def test_plain_profile_serves_from_storage(scheme: str, tmp_path: Path) -> None:
             assert_prometheus_finds(stack, "plain", tmp_path)
 
 
-@pytest.mark.slow
 def test_without_a_profile_the_models_are_served_from_their_folder(services: dict[str, Any], tmp_path: Path) -> None:
     assert started_by_default(services) == {"local", "prometheus", "grafana"}
     with ComposeStack(tmp_path, "local") as stack:
@@ -85,15 +85,16 @@ def test_without_a_profile_the_models_are_served_from_their_folder(services: dic
         assert is_seven(ask(address, "POST", "/v2/models/digits/infer", _DIGIT))
 
 
-@pytest.mark.slow
-def test_sagemaker_profile_serves(tmp_path: Path) -> None:
-    with ComposeStack(tmp_path, "sagemaker") as stack:
-        address = wait_until_ready(stack, "sagemaker", 8080, "/ping")
-        assert is_seven(ask(address, "POST", "/invocations", _DIGIT))
-        assert_prometheus_finds(stack, "sagemaker", tmp_path)
+@pytest.mark.parametrize(
+    ("profile", "probe", "route"), [("sagemaker", "/ping", "/invocations"), ("vertex", _VERTEX, f"{_VERTEX}:predict")]
+)
+def test_profile_of_a_platform_serves(profile: str, probe: str, route: str, tmp_path: Path) -> None:
+    with ComposeStack(tmp_path, profile) as stack:
+        address = wait_until_ready(stack, profile, 8080, probe)
+        assert is_seven(ask(address, "POST", route, _DIGIT))
+        assert_prometheus_finds(stack, profile, tmp_path)
 
 
-@pytest.mark.slow
 def test_sagemaker_multi_model_profile_serves(tmp_path: Path) -> None:
     with ComposeStack(tmp_path, "sagemaker-mme") as stack:
         stack.wait_for_end("load-models")
@@ -102,14 +103,6 @@ def test_sagemaker_multi_model_profile_serves(tmp_path: Path) -> None:
         assert {model["modelName"] for model in models} == {"digits", "simple"}
         assert is_seven(ask(address, "POST", "/models/digits/invoke", _DIGIT))
         assert_prometheus_finds(stack, "sagemaker-mme", tmp_path)
-
-
-@pytest.mark.slow
-def test_vertex_profile_serves(tmp_path: Path) -> None:
-    with ComposeStack(tmp_path, "vertex") as stack:
-        address = wait_until_ready(stack, "vertex", 8080, _VERTEX)
-        assert is_seven(ask(address, "POST", f"{_VERTEX}:predict", _DIGIT))
-        assert_prometheus_finds(stack, "vertex", tmp_path)
 
 
 def assert_prometheus_finds(stack: ComposeStack, service: str, folder: Path) -> None:
@@ -128,7 +121,6 @@ def services() -> dict[str, Any]:
     return resolved()
 
 
-@pytest.mark.slow
 def test_every_profile_has_a_server(services: dict[str, Any]) -> None:
     servers = {name: service["profiles"] for name, service in services.items() if service["image"] == SERVER_IMAGE}
     assert servers == {profile: [profile] for profile in PROFILES}
@@ -137,15 +129,6 @@ def test_every_profile_has_a_server(services: dict[str, Any]) -> None:
     assert {name for name, service in services.items() if "build" not in service} == others
 
 
-@pytest.mark.slow
-def test_dependencies_share_the_profiles_of_their_service(services: dict[str, Any]) -> None:
-    for service in services.values():
-        for other in service.get("depends_on", {}):
-            everywhere = "profiles" not in services[other]
-            assert everywhere or set(service["profiles"]) <= set(services[other]["profiles"])
-
-
-@pytest.mark.slow
 def test_published_ports_are_on_loopback_and_differ(services: dict[str, Any]) -> None:
     assert all(ports_of(services[name]) for name in [*PROFILES, "prometheus", "grafana"])
     assert ports_of(services["local"]) == ports_of(services["plain"])
@@ -154,14 +137,12 @@ def test_published_ports_are_on_loopback_and_differ(services: dict[str, Any]) ->
     assert len({port.outside for port in ports}) == len(ports)
 
 
-@pytest.mark.slow
 def test_mounted_files_exist_and_are_read_only(services: dict[str, Any]) -> None:
     mounts = [mount for service in services.values() for mount in mounts_of(service)]
     assert mounts
     assert [mount for mount in mounts if not mount.source.exists() or not mount.read_only] == []
 
 
-@pytest.mark.slow
 def test_prometheus_reads_its_mounted_files(services: dict[str, Any]) -> None:
     service = services["prometheus"]
     targets = {mount.target for mount in mounts_of(service)}
@@ -172,7 +153,6 @@ def test_prometheus_reads_its_mounted_files(services: dict[str, Any]) -> None:
     assert found == set(PROFILES)
 
 
-@pytest.mark.slow
 def test_grafana_has_its_data_source_and_dashboard(services: dict[str, Any]) -> None:
     service = services["grafana"]
     mounted = {mount.target: mount.source for mount in mounts_of(service)}

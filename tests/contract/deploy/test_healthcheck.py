@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from docker.healthcheck import Question, question, server_arguments
-from tests.contract.sagemaker.sagemaker_container import SageMakerContainer, platform_environment
-from tests.contract.servers.ports import HOST, free_ports
+from tests.contract.platforms.container import platform_environment
+from tests.contract.servers.ports import free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
@@ -66,14 +66,6 @@ def test_unready_server_is_unhealthy_with_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sagemaker_container_is_healthy(tmp_path: Path) -> None:
-    variables = {"TRIDENT_SAGEMAKER_MODEL_ROOT": str(MODELS), "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "digits"}
-    with SageMakerContainer(tmp_path / "log", **variables) as container:
-        environment = {"SAGEMAKER_BIND_TO_PORT": str(container.port), "TRIDENT_HTTP_ADDRESS": HOST, **variables}
-        assert healthcheck(container.process.pid, environment) == (0, "")
-
-
-@pytest.mark.slow
 def test_closed_port_is_unhealthy() -> None:
     (port,) = free_ports(1)
     command = [sys.executable, "-c", "input()", "trident", "--model-repository=/models", f"--http-port={port}"]
@@ -111,11 +103,7 @@ def test_arguments_are_found_in_the_command_line(words: list[str], arguments: li
         (["--http-address=::", "--http-port=7000"], {}, Question("::1", 7000, "/v2/health/ready")),
         (["--http-address=10.0.0.1"], {}, Question("10.0.0.1", 8000, "/v2/health/ready")),
         ([], {"SAGEMAKER_MULTI_MODEL": "true"}, Question("127.0.0.1", 8080, "/ping")),
-        (
-            [],
-            {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_BIND_TO_PORT": "9000"},
-            Question("127.0.0.1", 9000, "/ping"),
-        ),
+        ([], {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_BIND_TO_PORT": "9000"}, Question("127.0.0.1", 9000, "/ping")),
         (
             [],
             {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "9000", "AIP_HEALTH_ROUTE": "/h", "AIP_PREDICT_ROUTE": "/p"},

@@ -16,10 +16,7 @@ import yaml
 from tests.contract.deploy.kubernetes_manifests import OVERLAYS, Manifests, Object, manifests
 from tests.project import ROOT
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not shutil.which("helm"), reason="helm is not installed"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("helm"), reason="helm is not installed")]
 
 HELM = ROOT / "deploy" / "helm"
 CHART = HELM / "trident"
@@ -103,6 +100,7 @@ def _comparable(stack: Manifests) -> dict[tuple[str, str], Any]:
 
 
 _CLAIM = {"models": {"repository": "", "volume": {"claim": "c"}}}
+_MONITORED = {"monitoring": {"enabled": True}}
 _KEDA = {"autoscaling": {"kind": "keda"}}
 _TRIGGER = "ScaledObject spec triggers 0"
 _ROLE = "arn:aws:iam::111122223333:role/a"
@@ -182,18 +180,8 @@ CASES: list[tuple[str, Any, Object, dict[str, Any]]] = [
         {},
         {"container lifecycle preStop exec command 1": "15", "pod terminationGracePeriodSeconds": 70},
     ),
-    (
-        "drain.grace",
-        7,
-        {},
-        {"environment TRIDENT_SHUTDOWN_GRACE_SECS": "7", "pod terminationGracePeriodSeconds": 62},
-    ),
-    (
-        "drain.exit",
-        300,
-        {},
-        {"environment TRIDENT_EXIT_TIMEOUT_SECS": "300", "pod terminationGracePeriodSeconds": 330},
-    ),
+    ("drain.grace", 7, {}, {"environment TRIDENT_SHUTDOWN_GRACE_SECS": "7", "pod terminationGracePeriodSeconds": 62}),
+    ("drain.exit", 300, {}, {"environment TRIDENT_EXIT_TIMEOUT_SECS": "300", "pod terminationGracePeriodSeconds": 330}),
     ("rollout.maxSurge", 0, {"rollout": {"maxUnavailable": 1}}, {"Deployment spec strategy rollingUpdate maxSurge": 0}),
     ("rollout.maxUnavailable", "25%", {}, {"Deployment spec strategy rollingUpdate maxUnavailable": "25%"}),
     ("disruptionBudget.enabled", False, {}, {"PodDisruptionBudget": None}),
@@ -213,16 +201,11 @@ CASES: list[tuple[str, Any, Object, dict[str, Any]]] = [
         {},
         {"PodMonitor metadata name": "trident", "PrometheusRule spec groups 0 name": "trident-servers"},
     ),
-    (
-        "monitoring.interval",
-        "5s",
-        {"monitoring": {"enabled": True}},
-        {"PodMonitor spec podMetricsEndpoints 0 interval": "5s"},
-    ),
+    ("monitoring.interval", "5s", _MONITORED, {"PodMonitor spec podMetricsEndpoints 0 interval": "5s"}),
     (
         "monitoring.labels",
         {"a": "b"},
-        {"monitoring": {"enabled": True}},
+        _MONITORED,
         {"PodMonitor metadata labels a": "b", "PrometheusRule metadata labels a": "b"},
     ),
     ("podLabels", {"a": "b"}, {}, {"template metadata labels a": "b"}),

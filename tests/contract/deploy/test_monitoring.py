@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import yaml
 
+from docs.lists import MODEL, families_of
 from tests.contract.deploy.external_tool import external_tool
-from tests.contract.deploy.monitored_site import monitored_servers
 from tests.contract.deploy.prometheus import MONITORING, Prometheus, finite, shipped_config
+from tests.contract.repository.cloud_models import cloud_server
+from tests.contract.repository.s3_emulator import S3Emulator
+from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.project import ROOT
+from tests.unit.onnx_models import picky, write_version
+from tests.waiting import until
+from trident.core.http.admin import PROMETHEUS
+from trident.core.observability.metrics.families import render
+
+pytestmark = pytest.mark.slow
 
 DASHBOARD = json.loads((MONITORING / "dashboards" / "trident.json").read_text())
 ALERTS = [rule for group in yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"] for rule in group["rules"]]
@@ -26,12 +43,6 @@ ALWAYS_TRUE = ["TridentModelLoadFailed", "TridentModelVersionUnavailable", "Trid
 TOOL_LIMIT_S = 300
 
 
-@dataclass(frozen=True)
-class Query:
-    where: str
-    expression: str
-
-
 def filled_in(expression: str) -> str:
     for variable, value in GRAFANA.items():
         expression = expression.replace(variable, value)
@@ -39,19 +50,166 @@ def filled_in(expression: str) -> str:
     return expression
 
 
-def selectors(expression: str) -> list[str]:
-    """The series selectors of an expression."""
-    return sorted(set(SELECTOR.findall(expression)))
-
-
-PANEL_QUERIES = [
-    Query(f"{panel['id']} {panel['title']}, {target['refId']}", filled_in(target["expr"]))
+PANEL_QUERIES = {
+    f"{panel['id']} {panel['title']}, {target['refId']}": filled_in(target["expr"])
     for panel in DASHBOARD["panels"]
     for target in panel.get("targets", [])
-]
-RULE_SELECTORS = [
-    Query(f"{alert['alert']}: {selector[:60]}", selector) for alert in ALERTS for selector in selectors(alert["expr"])
-]
+}
+RULE_SELECTORS = {
+    f"{alert['alert']}: {selector[:60]}": selector
+    for alert in ALERTS
+    for selector in sorted(set(SELECTOR.findall(alert["expr"])))
+}
+
+
+# --- servers that have every metric, and requests of all kinds to them
+
+
+_BUCKET = "models"
+_DIGIT = (ROOT / "deploy" / "digits" / "7.json").read_bytes()
+_TOO_LARGE_BYTES = 1 << 40  # a hole in a file, which takes no room
+_PAUSE_S = 0.05
+_PLAIN = ("--exit-on-error=false", "--metrics-config=histogram_latencies=true")
+
+
+@contextlib.contextmanager
+def monitored_servers(folder: Path) -> Iterator[dict[str, str]]:
+    """Servers under load, the addresses of their pages by the names that prometheus.yml has for them.
+
+    `plain` has its models from S3; one of them cannot be loaded, so that it is never ready. `sagemaker-mme` loads,
+    unloads, and is asked for a model that does not fit. `vertex` is no server but the page of one with a GPU.
+    """
+    with (
+        S3Emulator() as emulator,
+        cloud_server(folder, "plain.log", _fill(emulator, folder), *_PLAIN, ready=False) as plain,
+        multi_model(folder) as container,
+        _gpu_page() as gpu_address,
+    ):
+        until(lambda: _is_ready(plain, "digits") and _is_ready(plain, "picky"), plain.log_text)
+        with repeated(lambda: _ask_plain(plain)), repeated(lambda: _ask_container(container, folder)):
+            yield {
+                "plain": f"{HOST}:{plain.metrics_port}",
+                "sagemaker-mme": f"{HOST}:{container.port}",
+                "vertex": gpu_address,
+            }
+
+
+def _fill(emulator: S3Emulator, folder: Path) -> str:
+    repository = folder / "repository"
+    shutil.copytree(ROOT / "deploy" / "models", repository)
+    write_version(picky(), repository, "picky")
+    (repository / "broken" / "1").mkdir(parents=True)
+    (repository / "broken" / "1" / "model.onnx").write_bytes(b"not a model")
+    for path in repository.rglob("*"):
+        if path.is_file():
+            emulator.put(_BUCKET, str(path.relative_to(repository)), path.read_bytes())
+    return f"s3://{emulator.address}/{_BUCKET}"
+
+
+def multi_model(folder: Path) -> SageMakerContainer:
+    root = folder / "models"
+    shutil.copytree(ROOT / "deploy" / "models" / "digits", root / "small" / "model")
+    shutil.copytree(ROOT / "deploy" / "models" / "digits", root / "large" / "model")
+    with (root / "large" / "model" / "1" / "model.onnx").open("ab") as weights:
+        weights.truncate(_TOO_LARGE_BYTES)
+    return SageMakerContainer(
+        folder / "container.log", SAGEMAKER_MULTI_MODEL="true", TRIDENT_SAGEMAKER_MODELS_ROOT=str(root)
+    )
+
+
+@contextlib.contextmanager
+def _gpu_page() -> Iterator[str]:
+    """A page of GPU metrics, which the server's code makes from invented readings."""
+    page = render(families_of(replace(MODEL, gpu_uuid="GPU-0")))
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", PROMETHEUS)
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):  # a scrape that was given up
+                self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer((HOST, 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"{HOST}:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def repeated(requests: Callable[[], None]) -> Iterator[None]:
+    """Call a function in a loop on a thread. Its exception is raised at the end."""
+    ended = threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while not ended.wait(_PAUSE_S):
+                requests()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _is_ready(server: ServerProcess, model: str) -> bool:
+    return server.process.poll() is None and status_of(server, "GET", f"/v2/models/{model}/ready") == 200
+
+
+def status_of(server: ServerProcess, method: str, path: str, body: bytes | None = None) -> int:
+    try:
+        return server.request(method, path, body)[0]
+    except OSError:
+        return 0
+
+
+def _ask_plain(server: ServerProcess) -> None:
+    """Send requests that are answered, fail in the model, and are refused."""
+    index = {"name": "INDEX", "datatype": "INT64", "shape": [1, 1]}
+    good, bad = (json.dumps({"inputs": [{**index, "data": [value]}]}).encode() for value in (1, 99))
+    expected = {
+        ("POST", "/v2/models/digits/infer", _DIGIT): 200,
+        ("POST", "/v2/models/picky/infer", good): 200,
+        ("POST", "/v2/models/picky/infer", bad): 500,
+        ("POST", "/v2/models/digits/infer", b"{"): 400,
+        ("GET", "/v2/health/ready", None): 400,
+        ("POST", "/v2/repository/index", None): 200,
+    }
+    found = {key: status_of(server, *key) for key in expected}
+    assert found == expected, server.log_text()[-4000:]
+
+
+def _ask_container(container: SageMakerContainer, folder: Path) -> None:
+    """Load, invoke and unload models; one load is repeated, one finds no room, and one finds no model."""
+    root = folder / "models"
+    statuses = [
+        container.health_status(),
+        container.load("small", f"{root}/small/model").status,
+        container.load("small", f"{root}/small/model").status,
+        container.load("large", f"{root}/large/model").status,
+        container.load("none", f"{root}/none/model").status,
+        container.ask("POST", "/models/small/invoke", _DIGIT, Content_Type="application/json").status,
+        container.ask("DELETE", "/models/small").status,
+    ]
+    assert statuses == [200, 200, 409, 507, 400, 200, 200], statuses
+
+
+# --- tests
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +221,11 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         yield running
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("query", PANEL_QUERIES, ids=lambda query: query.where)
-def test_query_of_the_dashboard_has_an_answer(query: Query, prometheus: Prometheus) -> None:
-    prometheus.wait_for(query.expression, finite)
+@pytest.mark.parametrize("query", PANEL_QUERIES.values(), ids=PANEL_QUERIES)
+def test_query_of_the_dashboard_has_an_answer(query: str, prometheus: Prometheus) -> None:
+    prometheus.wait_for(query, finite)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "variable",
     [each for each in DASHBOARD["templating"]["list"] if each["type"] == "query"],
@@ -83,26 +239,17 @@ def test_variable_of_the_dashboard_has_values(variable: dict[str, dict[str, str]
     prometheus.wait_for(series, lambda result: all(each["metric"].get(label) for each in result) and result)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_rule_is_a_valid_query(alert: dict[str, str], prometheus: Prometheus) -> None:
-    prometheus.query(alert["expr"])
+@pytest.mark.parametrize("query", RULE_SELECTORS.values(), ids=RULE_SELECTORS)
+def test_series_of_a_rule_exist(query: str, prometheus: Prometheus) -> None:
+    prometheus.wait_for(query, finite)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("query", RULE_SELECTORS, ids=lambda query: query.where)
-def test_series_of_a_rule_exist(query: Query, prometheus: Prometheus) -> None:
-    prometheus.wait_for(query.expression, finite)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ALWAYS_TRUE)
 def test_rule_is_true_under_this_load(name: str, prometheus: Prometheus) -> None:
     (expression,) = [alert["expr"] for alert in ALERTS if alert["alert"] == name]
     prometheus.wait_for(expression, finite)
 
 
-@pytest.mark.slow
 def test_missing_series_and_bad_queries_are_found(prometheus: Prometheus) -> None:
     """Otherwise the tests above would prove nothing."""
     assert not finite(prometheus.query("nv_inference_load_ratio_bucket"))
@@ -110,7 +257,6 @@ def test_missing_series_and_bad_queries_are_found(prometheus: Prometheus) -> Non
         prometheus.query("sum(rate(nv_inference_count[5m])")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

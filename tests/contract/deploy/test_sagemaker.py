@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -23,18 +21,7 @@ from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator
 from tests.contract.repository.s3_emulator import REGION, S3Emulator, leave_aws
 from tests.contract.sagemaker.sagemaker_archives import pack
 from tests.project import ROOT
-from tests.unit.deploy.sagemaker.sagemaker_command import (
-    ASYNC,
-    IMAGE,
-    INSTANCE,
-    MULTI_MODEL,
-    REAL_TIME,
-    ROLE,
-    SERVERLESS,
-    Result,
-    run,
-)
-from tests.unit.deploy.sagemaker.test_deploy_sagemaker_docs import COMMANDS
+from tests.unit.deploy.sagemaker.sagemaker_command import ASYNC, MULTI_MODEL, REAL_TIME, SERVERLESS, Result, run
 
 pytestmark = pytest.mark.slow
 
@@ -75,25 +62,24 @@ def deploy(moto: S3Emulator, credentials: None) -> Deploy:
 
 
 @pytest.fixture(scope="module")
-def sagemaker(moto: S3Emulator) -> Iterator[Any]:
-    yield from client(moto, "sagemaker")
-
-
-@pytest.fixture(scope="module")
-def autoscaling(moto: S3Emulator) -> Iterator[Any]:
-    yield from client(moto, "application-autoscaling")
-
-
-@pytest.fixture(scope="module")
-def cloudwatch(moto: S3Emulator) -> Iterator[Any]:
-    yield from client(moto, "cloudwatch")
-
-
-def client(moto: S3Emulator, service: str) -> Iterator[Any]:
+def clients(moto: S3Emulator) -> Iterator[dict[str, Any]]:
+    """moto's services, to look at what was made."""
     session = boto3.session.Session("emulator", "emulator-secret", region_name=REGION)
-    made = session.client(service, endpoint_url=moto.endpoint)
+    services = ("sagemaker", "application-autoscaling", "cloudwatch")
+    made = {service: session.client(service, endpoint_url=moto.endpoint) for service in services}
     yield made
-    made.close()
+    for each in made.values():
+        each.close()
+
+
+@pytest.fixture
+def sagemaker(clients: dict[str, Any]) -> Any:
+    return clients["sagemaker"]
+
+
+@pytest.fixture
+def cloudwatch(clients: dict[str, Any]) -> Any:
+    return clients["cloudwatch"]
 
 
 def done(result: Result) -> list[str]:
@@ -151,23 +137,8 @@ def test_delete_of_a_missing_endpoint_succeeds(deploy: Deploy) -> None:
     assert done(deploy("delete", "nothing")) == ["DeleteEndpoint nothing: does not exist", "nothing: gone"]
 
 
-def test_asynchronous_endpoint_scales_from_zero(deploy: Deploy, autoscaling: Any, cloudwatch: Any) -> None:
-    done(deploy("create", "queue", *ASYNC))
-    done(deploy("scale", "queue", "--kind=async", "--min=0", "--max=3", "--target=5"))
-    (target,) = autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
-    assert (target["MinCapacity"], target["MaxCapacity"]) == (0, 3)
-    policies = autoscaling.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"]
-    by_name = {each["PolicyName"]: each for each in policies}
-    assert set(by_name) == {"queue-target", "queue-from-zero"}
-    found = cloudwatch.describe_alarms(AlarmNames=["queue-backlog-without-capacity"])["MetricAlarms"]
-    assert [each["AlarmActions"] for each in found] == [[by_name["queue-from-zero"]["PolicyARN"]]]
-
-    done(deploy("delete", "queue"))
-    assert autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"] == []
-    assert alarms_of(cloudwatch, "queue") == []
-
-
-def test_scaling_is_removed_without_the_endpoint(deploy: Deploy, autoscaling: Any, sagemaker: Any) -> None:
+def test_scaling_is_removed_without_the_endpoint(deploy: Deploy, clients: dict[str, Any], sagemaker: Any) -> None:
+    autoscaling = clients["application-autoscaling"]
     done(deploy("create", "wide", *REAL_TIME))
     done(deploy("scale", "wide", "--min=1", "--max=3", "--target=100"))
     assert len(autoscaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]) == 1
@@ -216,22 +187,6 @@ def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 # --- the commands of the document
-
-
-# moto knows older instances, no UpdateEndpoint and no scaling of a serverless endpoint.
-KNOWN = re.compile(r"ml\.[a-z0-9]+\.\w+")
-RUN = [each for each in COMMANDS if each.split()[0] in ("create", "scale", "delete") and "scale seldom" not in each]
-
-
-def test_documented_commands_run_without_credentials(
-    moto: S3Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    leave_aws(monkeypatch, tmp_path)
-    for command in RUN:
-        line = KNOWN.sub(INSTANCE, command).replace("$IMAGE", IMAGE).replace("$ROLE", ROLE)
-        done(run(*shlex.split(line), "--endpoint-url", moto.endpoint))
-    for name in ("shelf", "films", "seldom", "nightly"):
-        done(run("delete", name, "--endpoint-url", moto.endpoint))
 
 
 # --- smoke, with the real server in the container of `trident emulate sagemaker`

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from tests.contract.platforms.container import platform_environment
 from tests.contract.servers.session import TRIDENT, start_session
-from tests.contract.vertex.vertex_container import environment
 from tests.waiting import until
 
 LIMIT_S = 120.0
@@ -68,7 +68,7 @@ class EmulatorProcess:
     def __enter__(self) -> Self:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         command = [TRIDENT, "emulate", self.platform, *self._arguments]
-        self.process = start_session(command, self._log, env=environment(self._variables))
+        self.process = start_session(command, self._log, env=platform_environment(self._variables))
         try:
             if self._ready:
                 self.wait_for_text(self.open_text)

@@ -16,8 +16,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.contract.emulators.emulator_process import EmulatorProcess
+from tests.contract.platforms.container import LIMIT_S
 from tests.contract.sagemaker.sagemaker_archives import CSV
-from tests.contract.sagemaker.sagemaker_container import LIMIT_S
 
 ROW = b"1,2,3,4\n"
 _LATE = ("did not answer within", "did not accept a connection within")

@@ -23,6 +23,7 @@ from tests.changing_files import found_below
 from tests.contract.emulators.emulator_process import EmulatorThread, container_members, signal_members
 from tests.contract.emulators.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal, response, sdk
 from tests.contract.lifecycle.changing_models import WIDTH, Gate
+from tests.contract.platforms.container import LIMIT_S, platform_environment
 from tests.contract.sagemaker.sagemaker_archives import (
     CSV,
     ONES,
@@ -32,7 +33,6 @@ from tests.contract.sagemaker.sagemaker_archives import (
     write_flat,
     write_rows,
 )
-from tests.contract.sagemaker.sagemaker_container import LIMIT_S, platform_environment
 from tests.contract.servers.ports import HOST
 from tests.unit.onnx_models import waiting, write_version
 from tests.waiting import until
@@ -142,18 +142,6 @@ def test_late_start_is_given_up(tmp_path: Path) -> None:
 
 
 # --- starts that fail
-
-
-def test_archive_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
-    outside = tarfile.TarInfo("model/1/" + "../" * 20 + "tmp/trident-escaped")
-    archive = pack_members(tmp_path / "model.tar.gz", tarfile.TarInfo("model/1/model.onnx"), outside)
-    with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
-        emulator.status = 1
-        assert emulator.wait() == 1
-        assert "tmp/trident-escaped' would be extracted to" in emulator.text()
-        assert "hint: make it with: tar -czf model.tar.gz -C MODEL_DIR ." in emulator.text()
-        assert emulator.container_members() == []
-    assert not Path("/tmp/trident-escaped").exists()
 
 
 def test_archive_without_a_model_ends_with_the_containers_error(tmp_path: Path) -> None:

@@ -43,25 +43,24 @@ def settings(folder: Path, **operations: Any) -> str:
     return f"--settings={path}"
 
 
-def ask(emulator: SageMakerEmulator, body: bytes, **more: str) -> Any:
-    return call(emulator, body, **more)
-
-
 def opened(emulator: SageMakerEmulator, body: bytes, **more: str) -> str:
-    session: str = ask(emulator, body, SessionId="NEW_SESSION", **more)["NewSessionId"].partition(";")[0]
+    session: str = call(emulator, body, SessionId="NEW_SESSION", **more)["NewSessionId"].partition(";")[0]
     return session
+
+
+def client_of(service: str, url: str) -> contextlib.closing[Any]:
+    session = boto3.session.Session("any", "any", region_name=REGION)
+    return contextlib.closing(session.client(service, endpoint_url=url))
 
 
 @contextlib.contextmanager
 def management(emulator: SageMakerEmulator) -> Iterator[Any]:
     """The real SDK's client of the API that manages endpoints."""
-    url = emulator.client.meta.endpoint_url
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        session = boto3.session.Session("any", "any", region_name=REGION)
-        client = session.client("sagemaker", endpoint_url=url)
-    with contextlib.closing(client):
-        yield client
+        client = client_of("sagemaker", emulator.client.meta.endpoint_url)
+    with client as made:
+        yield made
 
 
 # --- copies of a component
@@ -94,9 +93,9 @@ def test_every_request_of_a_session_goes_to_the_copy_that_opened_it(component: S
     named = {"InferenceComponentName": "mean"}
     sessions = [opened(component, f"{n}\n".encode(), **named) for n in range(6)]
     for n, session in enumerate(sessions):
-        answers = [ask(component, b"10\n", SessionId=session, **named)["Body"] for _ in range(2)]
+        answers = [call(component, b"10\n", SessionId=session, **named)["Body"] for _ in range(2)]
         assert [float(answer) for answer in answers] == pytest.approx([(n + 10) / 2, (n + 20) / 3])
-    last = ask(component, b"0\n", SessionId=sessions[0], CustomAttributes="sequence_end=true", **named)
+    last = call(component, b"0\n", SessionId=sessions[0], CustomAttributes="sequence_end=true", **named)
     assert last["ClosedSessionId"] == sessions[0]
     found = refusal(component, "ValidationError", b"1\n", SessionId=sessions[0], **named)
     assert "does not exist or has expired" in found["text"]
@@ -139,9 +138,8 @@ def moto() -> Iterator[S3Emulator]:
 
 @pytest.fixture(scope="module")
 def s3(moto: S3Emulator) -> Iterator[Any]:
-    client = boto3.session.Session("any", "any", region_name=REGION).client("s3", endpoint_url=moto.endpoint)
-    client.create_bucket(Bucket="data")
-    with contextlib.closing(client):
+    with client_of("s3", moto.endpoint) as client:
+        client.create_bucket(Bucket="data")
         yield client
 
 
@@ -161,10 +159,8 @@ def aws(moto: S3Emulator, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 @pytest.fixture(scope="module")
 def topics(moto: S3Emulator) -> Iterator[dict[str, str]]:
     """A success and an error topic, whose messages reach an SQS queue of the topic's name."""
-    session = boto3.session.Session("any", "any", region_name=REGION)
-    sns, sqs = (session.client(name, endpoint_url=moto.endpoint) for name in ("sns", "sqs"))
     found = {}
-    with contextlib.closing(sns), contextlib.closing(sqs):
+    with client_of("sns", moto.endpoint) as sns, client_of("sqs", moto.endpoint) as sqs:
         for name in ("SuccessTopic", "ErrorTopic"):
             found[name] = sns.create_topic(Name=name)["TopicArn"]
             url = sqs.create_queue(QueueName=name)["QueueUrl"]
@@ -176,8 +172,7 @@ def topics(moto: S3Emulator) -> Iterator[dict[str, str]]:
 
 def message(moto: S3Emulator, topic: str, inference_id: str) -> Any:
     """What a topic was told of a call."""
-    session = boto3.session.Session("any", "any", region_name=REGION)
-    with contextlib.closing(session.client("sqs", endpoint_url=moto.endpoint)) as sqs:
+    with client_of("sqs", moto.endpoint) as sqs:
         url = sqs.get_queue_url(QueueName=topic)["QueueUrl"]
         found: list[Any] = []
 
@@ -197,11 +192,7 @@ def queue(
     """An asynchronous endpoint with its answers in S3."""
     folder = tmp_path_factory.mktemp("queue")
     told = {**topics, "IncludeInferenceResponseIn": ["SUCCESS_NOTIFICATION_TOPIC"]}
-    target = {
-        "S3OutputPath": "s3://data/answers",
-        "S3FailurePath": "s3://data/failures",
-        "NotificationConfig": told,
-    }
+    target = {"S3OutputPath": "s3://data/answers", "S3FailurePath": "s3://data/failures", "NotificationConfig": told}
     config = {"AsyncInferenceConfig": {"OutputConfig": target}}
     option = settings(folder, CreateEndpointConfig=config)
     with SageMakerEmulator(folder, ROOT / "deploy" / "models" / "digits", option, variables=aws) as emulator:

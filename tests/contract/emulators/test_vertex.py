@@ -23,12 +23,12 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse,
 from tests.contract.emulators.emulator_process import LIMIT_S, EmulatorThread, signal_members
 from tests.contract.emulators.printed_requests import model_of, run_vertex_request
 from tests.contract.emulators.vertex_emulator import VertexEmulator, sdk_client
+from tests.contract.platforms.container import platform_environment
 from tests.contract.repository.cloud_models import fetched
 from tests.contract.repository.fake_storage import FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.servers.ports import free_ports
 from tests.contract.servers.simple_model import WIDTH, good_document, link_models
-from tests.contract.vertex.vertex_container import environment
 from tests.project import ROOT
 from tests.waiting import until
 from trident.app.commands.emulate import CONTAINER_COMMAND
@@ -222,7 +222,7 @@ def test_killed_container_is_restarted_and_calls_are_503_until_then(tmp_path: Pa
     options = EmulatorOptions(
         model=str(SIMPLE),
         command=[*CONTAINER_COMMAND, "serve"],
-        environment=environment({"HOME": str(tmp_path)}),
+        environment=platform_environment({"HOME": str(tmp_path)}),
         variables={"TRIDENT_SHUTDOWN_GRACE_SECS": "0", "TMPDIR": str(temporary)},
         limits=PlatformLimits(health_interval_s=1.0),
     )

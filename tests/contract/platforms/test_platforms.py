@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import openapi_spec_validator
 import pytest
+import yaml
 
+from tests.contract.emulators.emulator_process import EmulatorThread
+from tests.contract.platforms.container import platform_environment
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess, environment_without
 from tests.contract.servers.session import TRIDENT
 from tests.contract.servers.simple_model import good_body, is_good_answer
 from tests.project import ROOT
+from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE, AzureMLOptions, repository
+from trident.app.commands.emulate import read_azureml
+from trident.app.emulators.azureml import Emulator
 
 PLATFORMS = {"TRIDENT_PLATFORMS": "tests.contract.platforms.sample:SAMPLE", "PYTHONPATH": str(ROOT)}
 MODELS = ROOT / "deploy" / "models"
@@ -115,3 +124,57 @@ def test_a_name_that_leads_to_no_platform_aborts_startup(name: str, error: str) 
     assert shown.returncode == 1
     assert error in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+# --- the emulator of Azure ML
+
+
+SIMPLE = ROOT / "deploy" / "models" / "simple"
+
+
+@pytest.mark.slow
+def test_calls_reach_the_container(tmp_path: Path) -> None:
+    variables = {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
+    options = read_azureml(["azureml", str(SIMPLE)], platform_environment(variables))
+    said, breaches = io.StringIO(), io.StringIO()
+    with EmulatorThread(Emulator(options, said, breaches)) as running:
+        request = urllib.request.Request(f"{running.url}/score", good_body(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            assert is_good_answer(answer.read())
+            assert answer.headers["azureml-model-deployment"] == "blue"
+        assert running.end() == 0, breaches.getvalue()
+    assert "1 call\n" in said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (("zoo/a/1/model.onnx", "zoo/b/1/model.onnx"), "zoo"),
+        (("digits/config.pbtxt", "digits/1/model.onnx"), ""),
+        (("digits/1/model.onnx",), ""),
+        (("a/1/model.onnx", "b/1/model.onnx"), ""),
+        (("model.onnx",), ""),
+        ((), ""),
+    ],
+)
+def test_the_repository_is_the_mounted_folder_or_the_registered_one_in_it(
+    files: tuple[str, ...], found: str, tmp_path: Path
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    assert repository(str(tmp_path)) == str(tmp_path / found)
+
+
+def test_the_deployment_names_the_routes_of_the_container() -> None:
+    deployment = yaml.safe_load((ROOT / "deploy" / "azureml" / "deployment.yml").read_text())
+    port = AzureMLOptions().azureml_port
+    assert deployment["environment"]["inference_config"] == {
+        f"{name}_route": {"port": port, "path": path}
+        for name, path in {"liveness": LIVE_ROUTE, "readiness": READY_ROUTE, "scoring": SCORE_ROUTE}.items()
+    }
+    page = (ROOT / "docs" / "azureml.md").read_text()
+    assert all(f"`{path}`" in page for path in (LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE))
+    assert {f"--{name.replace('_', '-')}" for name in vars(AzureMLOptions) if "azureml" in name} <= set(
+        re.findall(r"--[a-z-]+", page)
+    )

@@ -1,4 +1,4 @@
-"""Models in the platform's archives and folders."""
+"""Models in the platform's archives and folders, and the multi-model container that loads them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.contract.lifecycle.changing_models import BATCHED, WIDTH, heavy, scaled
+from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
 from tests.unit.onnx_models import identity, write, write_version
 from tests.unit.onnx_serving import identity_config
 
@@ -69,6 +71,47 @@ def pack_large(folder: Path, archive: Path, megabytes: int) -> Path:
     return archive
 
 
-def listed(body: bytes) -> dict[str, str]:
-    """The URLs of a page of models, by name."""
-    return {model["modelName"]: model["modelUrl"] for model in json.loads(body)["models"]}
+class MultiModelContainer(SageMakerContainer):
+    """`root` is the folder into which the platform unpacks archives."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.root = folder / "models"
+        self.root.mkdir()
+        given = {"SAGEMAKER_MULTI_MODEL": "true", "TRIDENT_SAGEMAKER_MODELS_ROOT": str(self.root), **variables}
+        super().__init__(folder / "log", **given)
+
+    def url(self, name: str) -> str:
+        return f"{self.root}/{name}/model"
+
+    def put(self, name: str, factor: int, megabytes: int = 0) -> None:
+        write_flat(Path(self.url(name)), factor, megabytes)
+
+    def load_status(self, name: str) -> int:
+        return self.load(name, self.url(name)).status
+
+    def unload(self, name: str) -> int:
+        return self.ask("DELETE", f"/models/{quote(name, safe='')}").status
+
+    def status(self, name: str, factor: int | None = None) -> int:
+        """The status of an invocation; the model must scale by `factor`."""
+        path = f"/models/{quote(name, safe='')}/invoke"
+        headers = {"Content_Type": CSV, "Accept": CSV, "X_Amzn_SageMaker_Target_Model": f"/team/{name}.tar.gz"}
+        answer = self.ask("POST", path, ONES, **headers)
+        assert answer.status != 200 or factor is None or is_scaled_by(answer.body, factor)
+        return answer.status
+
+    def models(self) -> dict[str, str]:
+        """The URLs of all pages of the container's list, by name."""
+        found: dict[str, str] = {}
+        token = ""
+        while True:
+            answer = self.ask("GET", f"/models?limit=2&next_page_token={quote(token)}" if token else "/models?limit=2")
+            assert answer.status == 200, answer.text
+            document = json.loads(answer.body)
+            page = {model["modelName"]: model["modelUrl"] for model in document["models"]}
+            assert len(page) <= 2
+            assert not page.keys() & found.keys()
+            found |= page
+            token = document.get("nextPageToken", "")
+            if not token:
+                return found

@@ -13,12 +13,11 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
-from tests.contract.sagemaker.sagemaker_archives import CSV, ONES, is_scaled_by, listed, write_flat
-from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
+from tests.contract.platforms.container import LIMIT_S
+from tests.contract.sagemaker.sagemaker_archives import MultiModelContainer
 from tests.contract.servers.processes import engines_of, front_ends_of, only, workers_of
 from tests.waiting import until
 from trident.app.emulators.container import ContainerFault
@@ -30,65 +29,39 @@ NAMES = ("0f1e2d", "a b", "c.tar.gz", "d%2Fe")
 HEAVY_MB = 40
 
 
-class Container:
-    """A running container, and its models, each of which scales by its number from 1."""
+class Container(MultiModelContainer):
+    """With the models of NAMES, each of which scales by its number from 1."""
 
     def __init__(self, folder: Path, engines: int = 2) -> None:
-        self.root = folder / "models"
-        self.root.mkdir()
-        self.log = folder / "log"
+        super().__init__(folder, TRIDENT_ENGINES=str(engines), TRIDENT_HTTP_WORKERS="2")
         self._engines = engines
-        self.process = SageMakerContainer(
-            self.log,
-            SAGEMAKER_MULTI_MODEL="true",
-            TRIDENT_SAGEMAKER_MODELS_ROOT=str(self.root),
-            TRIDENT_ENGINES=str(engines),
-            TRIDENT_HTTP_WORKERS="2",
-        )
-
-    def url(self, name: str) -> str:
-        return f"{self.root}/{name}/model"
 
     def load_all(self, megabytes: int = 0) -> None:
         for number, name in enumerate(NAMES, 1):
-            write_flat(Path(self.url(name)), number, megabytes)
-            answer = self.process.load(name, self.url(name))
-            assert answer.status == 200, answer.text
+            self.put(name, number, megabytes)
+            assert self.load_status(name) == 200
 
-    def status(self, name: str) -> int:
-        """The status of an invocation; a 200 has the right answer."""
-        path = f"/models/{quote(name, safe='')}/invoke"
-        headers = {"Content_Type": CSV, "Accept": CSV, "X_Amzn_SageMaker_Target_Model": f"/team/{name}.tar.gz"}
-        answer = self.process.ask("POST", path, ONES, **headers)
-        assert answer.status != 200 or is_scaled_by(answer.body, NAMES.index(name) + 1)
-        return answer.status
-
-    def unload(self, name: str) -> int:
-        return self.process.ask("DELETE", f"/models/{quote(name, safe='')}").status
-
-    def models(self) -> dict[str, str]:
-        answer = self.process.ask("GET", "/models")
-        assert answer.status == 200, answer.text
-        return listed(answer.body)
+    def status_of(self, name: str) -> int:
+        return self.status(name, NAMES.index(name) + 1)
 
     def all(self) -> dict[str, str]:
         return {name: self.url(name) for name in NAMES}
 
     def serves_all(self) -> bool:
-        return all(self.status(name) == 200 for name in NAMES)
+        return all(self.status_of(name) == 200 for name in NAMES)
 
     def end_engine(self, number: int) -> None:
         """Kill an engine, and wait until another one is in its place."""
-        engine = engines_of(self.process)[number]
+        engine = engines_of(self)[number]
         os.kill(engine, signal.SIGKILL)
         # Two front ends. A worker that another test has killed may still be one of them for a moment.
-        until(lambda: len(set(workers_of(self.process)) - {engine}) == self._engines + 2, self.process.log_text)
+        until(lambda: len(set(workers_of(self)) - {engine}) == self._engines + 2, self.log_text)
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     made = Container(tmp_path_factory.mktemp("engines"))
-    with made.process:
+    with made:
         made.load_all()  # an engine that had no model yet has not imported its backend
         yield made
     assert "Traceback" not in made.log.read_text()
@@ -109,7 +82,7 @@ def resident_mb(process: int) -> int:
 
 
 def test_each_model_takes_memory_in_one_engine(container: Container) -> None:
-    engines = engines_of(container.process)
+    engines = engines_of(container)
     assert len(engines) == 2
     before = [resident_mb(engine) for engine in engines]
     container.load_all(HEAVY_MB)
@@ -119,34 +92,34 @@ def test_each_model_takes_memory_in_one_engine(container: Container) -> None:
     assert all(1.5 * HEAVY_MB < size < 3 * HEAVY_MB for size in grown), grown
     for name in NAMES:
         assert container.unload(name) == 200
-        assert container.status(name) == 404
+        assert container.status_of(name) == 404
     left = [resident_mb(engine) - least for engine, least in zip(engines, before, strict=True)]
     assert all(size < 0.5 * HEAVY_MB for size in left), left
 
 
 def test_every_front_end_knows_what_another_one_has_done(container: Container) -> None:
-    first, second = front_ends_of(container.process)
-    with only(container.process, first):
+    first, second = front_ends_of(container)
+    with only(container, first):
         container.load_all()
-    with only(container.process, second):
+    with only(container, second):
         assert container.models() == container.all()
         assert container.serves_all()
-        assert container.process.load(NAMES[0], container.url(NAMES[0])).status == 409
+        assert container.load_status(NAMES[0]) == 409
         assert container.unload(NAMES[0]) == 200
-    with only(container.process, first):
-        assert container.status(NAMES[0]) == 404
+    with only(container, first):
+        assert container.status_of(NAMES[0]) == 404
         assert container.models() == {name: container.url(name) for name in NAMES[1:]}
 
 
 def test_a_new_front_end_has_the_models(container: Container) -> None:
     container.load_all()
-    front_ends = front_ends_of(container.process)
+    front_ends = front_ends_of(container)
     for front_end in front_ends:
         os.kill(front_end, signal.SIGKILL)
-    until(lambda: len(set(front_ends_of(container.process)) - set(front_ends)) == 2, container.process.log_text)
-    until(lambda: container.process.ping_status() == 200, container.process.log_text)
+    until(lambda: len(set(front_ends_of(container)) - set(front_ends)) == 2, container.log_text)
+    until(lambda: container.health_status() == 200, container.log_text)
     assert container.models() == container.all()
-    until(container.serves_all, container.process.log_text)
+    until(container.serves_all, container.log_text)
 
 
 def test_the_models_of_a_killed_engine_come_back(container: Container) -> None:
@@ -157,7 +130,7 @@ def test_the_models_of_a_killed_engine_come_back(container: Container) -> None:
     def ask(name: str) -> None:
         while not over.is_set():
             try:
-                statuses[name][container.status(name)] += 1
+                statuses[name][container.status_of(name)] += 1
             except ContainerFault:
                 statuses[name][0] += 1
 
@@ -167,7 +140,7 @@ def test_the_models_of_a_killed_engine_come_back(container: Container) -> None:
             until(lambda: all(statuses[name][200] for name in NAMES))
             container.end_engine(0)
             assert container.models() == container.all()  # also before they are loaded again
-            until(container.serves_all, container.process.log_text)
+            until(container.serves_all, container.log_text)
         finally:
             over.set()
         for each in asked:
@@ -184,22 +157,22 @@ def test_a_model_that_cannot_come_back_is_not_loaded(container: Container) -> No
     for name in NAMES:
         shutil.rmtree(container.root / name)
     container.end_engine(1)
-    until(lambda: len(container.models()) == 2, container.process.log_text)
+    until(lambda: len(container.models()) == 2, container.log_text)
     lost = sorted(set(NAMES) - container.models().keys())
-    until(lambda: all(container.status(name) == 404 for name in lost), container.process.log_text)
+    until(lambda: all(container.status_of(name) == 404 for name in lost), container.log_text)
     for name in lost:
-        write_flat(Path(container.url(name)), NAMES.index(name) + 1)
-        assert container.process.load(name, container.url(name)).status == 200
+        container.put(name, NAMES.index(name) + 1)
+        assert container.load_status(name) == 200
     assert container.serves_all()
 
 
 def test_front_ends_before_one_engine(tmp_path: Path) -> None:
     made = Container(tmp_path, engines=1)
-    with made.process:
+    with made:
         made.load_all()
         assert made.serves_all()
         made.end_engine(0)
-        until(made.serves_all, made.process.log_text)
+        until(made.serves_all, made.log_text)
         assert made.models() == made.all()
         assert [made.unload(name) for name in NAMES] == [200] * 4
         assert made.models() == {}

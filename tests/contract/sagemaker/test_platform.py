@@ -5,7 +5,9 @@ Every exchange must keep the platform's limits. Source: docs/spec/sagemaker.md s
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import http.client
 import io
 import json
 import pickle
@@ -19,15 +21,15 @@ import numpy as np
 import pytest
 
 from tests.contract.lifecycle.changing_models import WIDTH, Gate
-from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer, platform_environment
-from tests.contract.servers.ports import free_ports
+from tests.contract.platforms.container import LIMIT_S, platform_environment
+from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
+from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.processes import memory_bound
 from tests.contract.servers.session import TRIDENT, kill_session, start_session
 from tests.project import ROOT
-from tests.unit.onnx_models import identity, slow, write_version
+from tests.unit.onnx_models import identity, write_version
 from tests.unit.onnx_serving import identity_config
 from tests.waiting import until
-from trident.app.emulators.container import ContainerFault
 from trident.core.http.payloads.arrays import write_npy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
@@ -101,21 +103,6 @@ def _rows(accept: str, body: bytes) -> list[Any]:
     found = records_of(accept, body)
     # A JSON line may be an object by the output's name.
     return [next(iter(row.values())) if isinstance(row, dict) else row for row in found]
-
-
-def test_single_record_bodies_are_answered_with_one_line(container: SageMakerContainer) -> None:
-    with ThreadPoolExecutor(2) as pool:  # the number in /execution-parameters
-        lines = as_lines(LINES, RECORDS[:50])
-        answers = list(pool.map(lambda line: container.invoke(line, Content_Type=LINES, Accept=CSV), lines))
-    assert [numbers(answer.body) for answer in answers] == [[record] for record in RECORDS[:50]]
-
-
-@pytest.mark.parametrize("size", [1, 4096])
-def test_records_may_cross_chunks(container: SageMakerContainer, size: int) -> None:
-    body = b"".join(as_lines(CSV, RECORDS[:100]))
-    chunks = (body[begin : begin + size] for begin in range(0, len(body), size))
-    status, answer = container.invoke_chunked(chunks, Content_Type=CSV, Accept=CSV)
-    assert (status, numbers(answer)) == (200, RECORDS[:100])
 
 
 # --- mistakes of callers
@@ -254,32 +241,71 @@ def test_loading_container_answers_probes_in_time_and_then_serves(tmp_path: Path
         assert numbers(answer.body) == [[3, 6, 9, 12]]
 
 
-def test_sigterm_lets_requests_in_flight_finish(tmp_path: Path) -> None:
-    write_version(slow(), tmp_path / "model", "slow")
-    variables = {"TRIDENT_SAGEMAKER_MODEL_ROOT": str(tmp_path / "model")}
-    with SageMakerContainer(tmp_path / "log", **variables) as container:
-        body = bytes(write_npy(np.zeros(slow_shape(), "<f4")))
-        answered = threading.Event()
-
-        def call() -> list[int | str]:
-            found: list[int | str] = []
-            while True:
-                try:
-                    found.append(container.invoke(body, Content_Type=NPY, Accept=NPY).status)
-                except ContainerFault as fault:
-                    return [*found, str(fault)]
-                answered.set()
-
-        with ThreadPoolExecutor(4) as pool:
-            calls = [pool.submit(call) for _ in range(4)]
-            assert answered.wait(LIMIT_S)
-            assert container.stop() == 0
-            outcomes = [call.result(LIMIT_S) for call in calls]
-    for *statuses, last in outcomes:
-        assert set(statuses) <= {200, 503}  # a whole answer, or a true reason
-        assert "did not accept a connection" in str(last) or "closed the connection" in str(last)
+# --- the largest bodies of batch transform, whole and in chunks, and larger ones
 
 
-def slow_shape() -> tuple[int, ...]:
-    (given,) = slow().graph.input
-    return tuple(dim.dim_value or 1 for dim in given.type.tensor_type.shape.dim)
+ROW_WIDTH = 1024
+LARGEST = 100 << 20
+CHUNK = 65_537
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of an identity model."""
+    folder = tmp_path_factory.mktemp("model")
+    write_version(identity("FP32", ["n", ROW_WIDTH]), folder, "wide", identity_config("FP32", [ROW_WIDTH], 512))
+    return folder
+
+
+def batch_container(model: Path, folder: Path, max_payload_mb: int) -> SageMakerContainer:
+    return SageMakerContainer(
+        folder / "log",
+        SAGEMAKER_BATCH="true",
+        SAGEMAKER_MAX_PAYLOAD_IN_MB=str(max_payload_mb),
+        TRIDENT_SAGEMAKER_MODEL_ROOT=str(model),
+    )
+
+
+def array_of(size: int) -> bytes:
+    """A file in NumPy's format of as many rows as fit into `size` bytes."""
+    rows = (size - 1024) // (4 * ROW_WIDTH)
+    return bytes(write_npy(np.arange(rows * ROW_WIDTH, dtype="<f4").reshape(-1, ROW_WIDTH)))
+
+
+def post(container: SageMakerContainer, body: bytes, *, chunked: bool) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(HOST, container.port, timeout=2 * LIMIT_S)
+    headers = {"Content-Type": NPY, "Accept": NPY}
+    with contextlib.closing(connection):
+        if chunked:
+            chunks = (body[begin : begin + CHUNK] for begin in range(0, len(body), CHUNK))
+            connection.request("POST", "/invocations", chunks, headers, encode_chunked=True)
+        else:
+            connection.request("POST", "/invocations", body, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+# Whole bodies and chunks are received by the same code in both shapes; tensors reach the engine in different ways.
+@pytest.mark.shapes("one-process", "front-ends")
+def test_largest_body_is_answered_and_a_larger_one_refused(http_workers: str, model: Path, tmp_path: Path) -> None:
+    body, chunked = array_of(LARGEST), http_workers != "0"
+    assert LARGEST - 8192 < len(body) <= LARGEST
+    with batch_container(model, tmp_path, 100) as container:
+        status, answer = post(container, body, chunked=chunked)
+        assert status == 200, answer[:500]
+        assert answer == body
+        status, answer = post(container, bytes(LARGEST + 1), chunked=chunked)
+        assert status == 400
+        text = json.loads(answer)["error"]
+        assert text.startswith(f"the body of {LARGEST + 1} bytes exceeds the maximum allowed input size of {LARGEST}")
+        assert container.ask("GET", "/ping").status == 200
+
+
+@pytest.mark.shapes("front-ends")
+def test_body_of_any_size_is_answered_without_a_payload_limit(model: Path, tmp_path: Path) -> None:
+    body = array_of(LARGEST + (20 << 20))
+    with batch_container(model, tmp_path, 0) as container:
+        assert json.loads(container.ask("GET", "/execution-parameters").body)["MaxPayloadInMB"] == 0
+        status, answer = post(container, body, chunked=True)
+        assert status == 200, answer[:500]
+        assert answer == body

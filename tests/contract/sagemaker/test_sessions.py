@@ -53,11 +53,7 @@ class Platform:
         options = HttpOptions(max_input_size=100 << 20)
         client = Client(
             SageMakerApplication(
-                self.engine,
-                options,
-                self.bridge,
-                SageMakerSettings(**settings),
-                MetricsPage(lambda _: b""),
+                self.engine, options, self.bridge, SageMakerSettings(**settings), MetricsPage(lambda _: b"")
             )
         )
 

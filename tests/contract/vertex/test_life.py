@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 
 from tests.contract.lifecycle.changing_models import Gate, add_scaled
+from tests.contract.platforms.container import LIMIT_S
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import engine_of
 from tests.contract.servers.session import session_members
-from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer
-from tests.unit.onnx_models import identity, waiting, write_version
-from tests.unit.onnx_serving import identity_config
+from tests.contract.vertex.vertex_container import PREDICT, Answer, VertexContainer
+from tests.unit.onnx_models import waiting, write_version
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
@@ -39,11 +39,9 @@ _ALONE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
 
 @contextmanager
 def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[VertexContainer]:
-    """A container of `waiting`, which runs one request at a time for the rounds it asks for, and `text`, an echo."""
+    """A container of `waiting`, which runs one request at a time for the rounds it asks for."""
     write_version(waiting(), folder / "models", "waiting", _ALONE)
-    write_version(identity("BYTES", ["batch", 1]), folder / "models", "text", identity_config("BYTES", [1]))
-    default = "--vertex-ai-default-model=waiting"
-    with VertexContainer(folder, folder / "models", default, *arguments, **variables) as container:
+    with VertexContainer(folder, folder / "models", *arguments, **variables) as container:
         yield container
 
 
@@ -64,35 +62,6 @@ def pending(container: VertexContainer) -> int:
     found = re.search(r'^nv_inference_pending_request_count{model="waiting",version="1"} (\d+)', page, re.MULTILINE)
     assert found, page
     return int(found[1])
-
-
-# --- probes
-
-
-def test_probes_are_answered_in_time_under_load(tmp_path: Path) -> None:
-    """`health` fails after the 10 seconds of a probe. There are more callers with large bodies than cores."""
-    with serving(tmp_path) as container:
-        body = json.dumps({"instances": ["x" * 100] * 20_000, "parameters": {"model": "text"}}).encode()
-        over = threading.Event()
-
-        def call() -> set[int]:
-            statuses = set()
-            while not over.is_set():
-                statuses.add(container.post(body).status)
-            return statuses
-
-        with ThreadPoolExecutor(5) as pool:
-            calls = [pool.submit(call) for _ in range(4)]
-            slow = pool.submit(container.post, rounds(MEDIUM))
-            try:
-                for _ in range(50):
-                    answer = container.health()
-                    assert (answer.status, answer.body) == (200, b"")
-                    assert container.accepts()
-            finally:
-                over.set()
-            assert set().union(*(each.result(LIMIT_S) for each in calls)) == {200}
-            assert slow.result(LIMIT_S).status == 200
 
 
 # --- limits

@@ -11,7 +11,6 @@ import gzip
 import json
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ def write_models(repository: Path) -> None:
     """Write `rows`, the default model, which takes 256 rows of 30 numbers at once, and models that batch otherwise."""
     write_version(identity("FP32", ["batch", ROWS]), repository, "rows", identity_config("FP32", [ROWS], 256))
     write_version(identity("FP32", ["n"]), repository, "single", identity_config("FP32", [-1], 0))
-    write_version(identity("INT8", ["batch", 3]), repository, "small", identity_config("INT8", [3]))
     write_version(add_sub("INT32", 4), repository, "add_sub", add_sub_config(dims=[4]))
     write_version(strings(["batch", 1]), repository, "text", identity_config("BYTES", [1], 64))
     write_version(picky(), repository, "picky")
@@ -163,22 +161,6 @@ def test_binary_tensors_pass_both_ways(container: VertexContainer) -> None:
     assert np.array_equal(tensor_of(container.post(TABLE[:1].tobytes(), Content_Type=BINARY.of(0))), TABLE[:1])
 
 
-@pytest.mark.parametrize(
-    ("more", "cut", "text"),
-    [
-        (1, 0, "failed to parse the request JSON buffer"),
-        (100_000, 0, "inference header size should be in range"),
-        (0, 1, "unexpected size for input 'INPUT0'"),
-    ],
-)
-def test_wrong_length_of_a_binary_request_is_refused(
-    container: VertexContainer, more: int, cut: int, text: str
-) -> None:
-    header = v2_header()
-    body = header + TABLE.tobytes()
-    assert_refused(container.post(body[: len(body) - cut], Content_Type=BINARY.of(len(header) + more)), text)
-
-
 def test_other_formats_are_read_and_written(container: VertexContainer) -> None:
     array, browser = bytes(write_npy(TABLE)), "text/html,application/xhtml+xml;q=0.9,text/csv;q=0.5,*/*;q=0.1"
     answer = container.post(array, Content_Type=NPY, Accept=browser)
@@ -208,17 +190,15 @@ def test_predict_answers_json_whatever_the_headers_and_the_query_say(container: 
 @pytest.mark.parametrize(
     ("body", "headers", "status", "text"),
     [
-        (b"", {}, 400, "the body is empty"),
-        (b'{"instances":[[1,2', {}, 400, "unexpected end of data at 18"),
         (b'{"instances":[[1]],"Parameters":{}}', {}, 400, "unknown member 'Parameters'"),
         (b"1,2", {"Content_Type": "image/png"}, 415, f"{BINARY.prefix}N"),
         (b"1,2\n", {"Content_Type": CSV}, 400, "row 1"),
         (bytes(write_npy(TABLE)), {"Content_Type": NPY, "Accept": "image/png"}, 406, "text/csv"),
+        (v2_header() + TABLE.tobytes()[1:], {"Content_Type": BINARY.of(len(v2_header()))}, 400, "unexpected size"),
         (gzip.compress(b"0" * (80 << 20)), {"Content_Encoding": "gzip"}, 400, "exceeds the maximum allowed value"),
-        (b"{}", {"Content_Encoding": "br"}, 415, "Unsupported compression type"),
         (b'{"instances":' + b"[" * 2_000_000, {}, 400, ""),
     ],
-    ids=lambda value: "" if isinstance(value, bytes) else None,
+    ids=["member", "type", "row", "accept", "size", "bomb", "depth"],
 )
 def test_bad_body_is_refused_with_its_reason(
     container: VertexContainer, body: bytes, headers: dict[str, str], status: int, text: str
@@ -230,16 +210,12 @@ def test_bad_body_is_refused_with_its_reason(
     ("instances", "parameters", "status", "text"),
     [
         ([ROW, ROW[:-1]], {}, 400, "instance 1, input 'INPUT0': expected a list of 30, got one of 29"),
-        ([[1, 2, 3], [1, 2, 300]], {"model": "small"}, 400, "instance 1, input 'INPUT0', element [2]: expected an int"),
-        ([PAIR, {"INPUT0": [1] * 4}], {"model": "add_sub"}, 400, "instance 1: input 'INPUT1' is missing"),
         ([PAIR], {"model": "add_sub", "outputs": ["OUTPUT0", "OUTPUT2"]}, 400, "'OUTPUT2'"),
         ([{"x" * 100_000: 1}], {}, 400, "is not an input of model 'rows'"),
-        ([ROW], {"version": "9" * 100_000}, 400, "version"),
         ([ROW], {"triton_x": 1}, 400, "triton_"),
-        ([ROW], {"model": "none"}, 404, "'none'"),
         ([ROW], {"model": "versions", "version": 3}, 404, "versions"),
     ],
-    ids=["row", "number", "input", "output", "name", "version", "reserved", "no model", "no version"],
+    ids=["row", "output", "name", "reserved", "version"],
 )
 def test_wrong_instances_and_parameters_are_named(
     container: VertexContainer, instances: list[Any], parameters: dict[str, Any], status: int, text: str
@@ -258,19 +234,3 @@ def test_bodies_of_ten_megabytes_are_answered(container: VertexContainer) -> Non
     text = "é" * 5_000_000
     assert container.predictions([text], model="text") == [[text]]
     assert_refused(container.post(b'{"instances":[' + b" " * (65 << 20) + b"]}"), "exceeds the maximum allowed")
-
-
-def test_concurrent_callers_get_their_own_answers_beside_bad_requests(container: VertexContainer) -> None:
-    """Explanations send many perturbed instances, in concurrent calls."""
-    base = np.linspace(-1, 1, ROWS, dtype=np.float32)
-    noise = np.random.default_rng(1).normal(0, 0.1, (40, 50, ROWS)).astype(np.float32)
-
-    def call(n: int) -> Any:
-        single = [[float(1000 * n + k)] for k in range(50)]
-        assert container.predictions(single, model="single") == single
-        assert container.post(b'{"instances":[[1').status == 400
-        return np.array(container.predictions((base + noise[n]).tolist()), np.float32)
-
-    with ThreadPoolExecutor(8) as pool:
-        for perturbed, answered in zip(noise, pool.map(call, range(40)), strict=True):
-            np.testing.assert_array_equal(answered, base + perturbed)

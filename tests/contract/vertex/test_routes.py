@@ -1,4 +1,4 @@
-"""The routes of a container that the redirect header and an invoke route prefix reach.
+"""The routes of a container that a redirect and an invoke route prefix reach, and the requests of docs/vertex.md.
 
 Source: docs/spec/vertex.md sections A3 (invoke), B3, D points 9 and 11. The tables of all routes and spellings are
 tested without a server; here are the ways through the socket and to a real model.
@@ -7,14 +7,19 @@ tested without a server; here are the ways through the socket and to a real mode
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from tests.contract.docs.documented_examples import Example, examples, run, same
 from tests.contract.lifecycle.changing_models import add_scaled
+from tests.contract.platforms.container import LIMIT_S
 from tests.contract.servers.ports import HOST
-from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, VertexContainer
+from tests.contract.vertex.vertex_container import PREDICT, VertexContainer
+from tests.project import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -66,17 +71,6 @@ def test_redirect_reaches_routes_that_only_read(container: VertexContainer) -> N
     assert index == [{"name": "cat", "version": "1", "state": "READY"}]
 
 
-def test_metrics_are_those_of_the_metrics_port(container: VertexContainer) -> None:
-    for page in (
-        container.redirected("metrics"),
-        container.ask("GET", "/metrics"),
-        container.ask("GET", "/metrics", port=container.metrics_port),
-    ):
-        assert page.status == 200
-        assert page.headers["Content-Type"] == "text/plain; charset=utf-8"
-        assert b'nv_inference_count{model="cat",version="1"}' in page.body
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -97,3 +91,40 @@ def test_no_spelling_of_the_header_reaches_a_control_route(container: VertexCont
     with socket.create_connection((HOST, container.port), LIMIT_S) as connection:
         connection.sendall(b"\r\n".join([*head, b"", b"{}"]))
         assert connection.recv(65536).split()[1] == b"400"
+
+
+# --- the requests of docs/vertex.md, sent to the container that its first command starts
+
+
+DOCUMENT = (ROOT / "docs" / "vertex.md").read_text()
+EXAMPLES = examples(DOCUMENT)
+_COMMAND = re.compile(r"```bash\n(AIP_MODE=.*?trident serve.*?)\n```", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def documented(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
+    (command,) = _COMMAND.findall(DOCUMENT)
+    variables, _, arguments = command.replace("\\\n", "").partition("trident serve")
+    given = dict(word.split("=", 1) for word in variables.split())
+    assert given.pop("AIP_HTTP_PORT") == "8080"  # another program may use this port here
+    storage = ROOT / given.pop("AIP_STORAGE_URI")
+    folder = tmp_path_factory.mktemp("container")
+    made = VertexContainer(folder, storage, *arguments.split(), probe=given["AIP_HEALTH_ROUTE"], **given)
+    with made:
+        yield made
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.label)
+def test_example_answers_as_written(example: Example, documented: VertexContainer) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    answer = run(example.at({"localhost:8080": f"{HOST}:{documented.port}"}))
+    assert same(answer, example.answer), answer
+
+
+def test_document_shows_every_kind_of_call() -> None:
+    texts = [example.text for example in EXAMPLES]
+    assert sum('"instances"' in text for text in texts) == 4
+    assert sum("X-Vertex-Ai-Triton-Redirect" in text for text in texts) == 1
+    assert sum("text/csv" in text for text in texts) == 1
+    assert all("localhost:8080/predict" in text for text in texts)

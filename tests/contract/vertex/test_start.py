@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import BATCHED, Gate, add_scaled, heavy, scaled
+from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, heavy, scaled
 from tests.contract.repository.fake_storage import Drip, FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.servers.ports import HOST, free_ports
@@ -75,14 +75,23 @@ def test_model_in_the_predict_route_becomes_the_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "text"),
+    ("arguments", "variables", "text"),
     [
-        ({"AIP_PREDICT_ROUTE": "predict"}, "the variable AIP_PREDICT_ROUTE is 'predict'"),
-        ({"AIP_STORAGE_URI": ""}, "--model-repository must be specified"),
+        ([], {"AIP_PREDICT_ROUTE": "predict"}, "the variable AIP_PREDICT_ROUTE is 'predict'"),
+        ([], {"AIP_STORAGE_URI": ""}, "--model-repository must be specified"),
+        ([], {"AIP_STORAGE_URI": "FOLDER/other"}, "other: it holds 'saved_model.pb'"),
+        (["--vertex-ai-default-model=dog"], {}, "'dog', which is not among the loaded models: cat"),
     ],
+    ids=["route", "no artifacts", "no model", "default model"],
 )
-def test_bad_variable_ends_the_start(tmp_path: Path, variables: dict[str, str], text: str) -> None:
-    container = VertexContainer(tmp_path, tmp_path, **variables)
+def test_mistake_in_the_deployment_ends_the_start(
+    tmp_path: Path, arguments: list[str], variables: dict[str, str], text: str
+) -> None:
+    add_scaled(tmp_path / "models", "cat", 3)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "saved_model.pb").touch()
+    given = {name: value.replace("FOLDER", str(tmp_path)) for name, value in variables.items()}
+    container = VertexContainer(tmp_path, tmp_path / "models", *arguments, **given)
     container.start()
     status, log = container.wait_for_end()
     assert status == 1
@@ -136,26 +145,6 @@ def test_artifacts_may_be_a_model_or_a_file(tmp_path: Path, kind: Any, slash: st
         assert container.ask("GET", f"/v2/models/{name}").status == 200
 
 
-def test_artifacts_without_a_model_end_the_start(tmp_path: Path) -> None:
-    (tmp_path / "artifacts").mkdir()
-    (tmp_path / "artifacts" / "saved_model.pb").touch()
-    container = VertexContainer(tmp_path, tmp_path / "artifacts")
-    container.start()
-    status, log = container.wait_for_end()
-    assert status == 1
-    assert f"there is no model in {tmp_path / 'artifacts'}: it holds 'saved_model.pb'" in log
-
-
-def test_artifacts_without_a_model_leave_it_unhealthy_without_exit_on_error(tmp_path: Path) -> None:
-    (tmp_path / "artifacts").mkdir()
-    with VertexContainer(tmp_path, tmp_path / "artifacts", "--exit-on-error=false", ready=False) as container:
-        until(lambda: container.health().document["phase"] == "failed", container.log_text)
-        answer = container.health()
-        assert answer.status == 503
-        assert "there is no model in" in answer.document["failures"]["model repository"]
-        assert container.post(INSTANCES).status == 503
-
-
 # --- artifacts in Google's storage, behind a proxy that injects faults
 
 
@@ -163,75 +152,39 @@ def test_artifacts_without_a_model_leave_it_unhealthy_without_exit_on_error(tmp_
 BUCKET = "caip-tenant-0123abcd"
 
 
-@pytest.fixture(scope="module")
-def storage() -> Iterator[GcsEmulator]:
-    with GcsEmulator() as running:
-        yield running
-
-
-@pytest.fixture
-def proxy(storage: GcsEmulator) -> Iterator[FaultProxy]:
-    with FaultProxy(storage.endpoint) as running:
-        yield running
-
-
-def put(storage: GcsEmulator, folder: str) -> str:
-    """Put a model into a folder, of two parts, each longer than what arrives before a pause. Returns the URI."""
-    storage.put(BUCKET, f"{folder}/model.onnx", heavy(3, 12).SerializeToString())
-    return f"gs://{BUCKET}/{folder}"
-
-
-def container(
-    folder: Path, uri: str, storage: GcsEmulator | FaultProxy, *arguments: str, ready: bool = True
-) -> VertexContainer:
-    return VertexContainer(folder, uri, *arguments, ready=ready, STORAGE_EMULATOR_HOST=storage.endpoint)
-
-
-def test_slow_download_is_reported_by_the_probe(tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy) -> None:
+def test_slow_download_is_reported_by_the_probe(tmp_path: Path) -> None:
     """The liveness probe is a connection, four times in 40 seconds: a longer download must not fail it."""
-    uri = put(storage, "5")
     drip = Drip(after=1 << 20)
-    proxy.inject(drip, where="/download/")
-    with container(tmp_path, uri, proxy, ready=False) as made:
-        assert drip.paused.wait(60)
-        until(lambda: made.health().document.get("download", {}).get("bytes_done", 0) >= 1 << 20, made.log_text)
-        for _ in range(5):
-            assert made.accepts()
-            answer = made.health()
-            assert answer.status == 503
-            phase = answer.document
-            assert (phase["phase"], phase["model"], phase["loaded"], phase["total"]) == ("loading", "model", 0, 1)
-            assert phase["download"]["bytes_total"] > 8 << 20
-        answer = made.post({"instances": [[1, 1, 1, 1]]})
-        assert (answer.status, answer.error) == (503, "the models are still being loaded")
-        assert made.redirected("v2/health/live").status == 200
-        drip.release()
-        until(lambda: made.health_status() == 200, made.log_text)
-        assert made.predictions([[1, 1, 1, 1]]) == [[3, 3, 3, 3]]
+    with GcsEmulator() as storage, FaultProxy(storage.endpoint) as proxy:
+        # Two parts, each longer than what arrives before the pause.
+        storage.put(BUCKET, "5/model.onnx", heavy(3, 12).SerializeToString())
+        proxy.inject(drip, where="/download/")
+        variables = {"STORAGE_EMULATOR_HOST": proxy.endpoint}
+        with VertexContainer(tmp_path, f"gs://{BUCKET}/5", ready=False, **variables) as container:
+            assert drip.paused.wait(60)
+            until(lambda: downloaded(container) >= 1 << 20, container.log_text)
+            for _ in range(5):
+                assert container.accepts()
+                answer = container.health()
+                assert answer.status == 503
+                phase = answer.document
+                assert (phase["phase"], phase["model"], phase["loaded"], phase["total"]) == ("loading", "model", 0, 1)
+                assert phase["download"]["bytes_total"] > 8 << 20
+            answer = container.post(INSTANCES)
+            assert (answer.status, answer.error) == (503, "the models are still being loaded")
+            assert container.redirected("v2/health/live").status == 200
+            drip.release()
+            until(lambda: container.health_status() == 200, container.log_text)
+            assert_serves(container)
 
 
-def test_container_stops_while_the_storage_does_not_answer(
-    tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy
-) -> None:
-    uri = put(storage, "9")
-    drip = Drip(after=100)
-    proxy.inject(drip, where="/download/")
-    with container(tmp_path, uri, proxy, ready=False) as made:
-        assert drip.paused.wait(60)
-        assert made.health().status == 503
-        assert made.stop() == 0
+def downloaded(container: VertexContainer) -> int:
+    """The bytes of the progress that the health probe reports."""
+    found: int = container.health().document.get("download", {}).get("bytes_done", 0)
+    return found
 
 
 # --- the default model
-
-
-def test_missing_default_model_ends_the_start(tmp_path: Path) -> None:
-    add_scaled(tmp_path / "models", "cat", 3)
-    container = VertexContainer(tmp_path, tmp_path / "models", "--vertex-ai-default-model=dog")
-    container.start()
-    status, log = container.wait_for_end()
-    assert status == 1
-    assert "--vertex-ai-default-model is 'dog', which is not among the loaded models: cat" in log
 
 
 def test_broken_default_model_leaves_it_unhealthy_without_exit_on_error(tmp_path: Path) -> None:
@@ -245,25 +198,3 @@ def test_broken_default_model_leaves_it_unhealthy_without_exit_on_error(tmp_path
         assert answer.document["failures"]["dog"]
         assert container.post(INSTANCES).status in (400, 404, 503)
         assert container.predictions([[1, 1, 1, 1]], model="cat") == [[3] * 4]
-
-
-# --- while it loads
-
-
-def test_container_is_up_and_unhealthy_while_models_load(tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "models", "gate", 7)
-    with VertexContainer(tmp_path, tmp_path / "models", ready=False) as container:
-        until(lambda: container.health().document.get("model") == "gate", container.log_text)
-        for _ in range(5):
-            assert container.accepts()
-            answer = container.health()
-            assert answer.status == 503
-            assert answer.document == {"phase": "loading", "model": "gate", "loaded": 0, "total": 1}
-        for answer in (container.post(INSTANCES), container.post(b"nonsense"), container.post({"inputs": []})):
-            assert (answer.status, answer.error) == (503, "the models are still being loaded")
-        assert container.redirected("v2/health/live").status == 200
-        assert container.redirected("v2/health/ready").status == 400
-        assert container.redirected("metrics").status == 200
-        gate.open()
-        until(lambda: container.health_status() == 200, container.log_text)
-        assert_serves(container, 7)

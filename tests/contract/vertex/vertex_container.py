@@ -5,25 +5,15 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import signal
 import socket
-from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
+from tests.contract.platforms.container import LIMIT_S, ContainerProcess, header_names
 from tests.contract.servers.ports import HOST, free_ports
-from tests.contract.servers.server import environment_without
-from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
-from tests.waiting import quiet_text, until
 
-LIMIT_S = 60.0
-# Only status 200 is healthy. The platform waits 10 s; a machine that runs tests may be slower.
-PROBE_S = 60.0
-STOP_LIMIT_S = 45.0
 HEALTH = "/v1/endpoints/1234567890/deployedModels/9876543210"
 PREDICT = f"{HEALTH}:predict"
-_OTHERS = ("AIP_", "AWS_", "CLOUDSDK_", "GCE_", "GOOGLE_", "SAGEMAKER_", "STORAGE_", "TRIDENT_", "TRITON_")
 
 
 class Answer(NamedTuple):
@@ -44,17 +34,13 @@ class Answer(NamedTuple):
         return text
 
 
-def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment without the variables of servers and clouds, with `variables`."""
-    return {**environment_without(*_OTHERS), "NO_GCE_CHECK": "true", **variables}
+class VertexContainer(ContainerProcess):
+    """`variables` are added to those that the platform sets, or replace them; an empty one is not set.
 
-
-class VertexContainer:
-    """A context manager: listens on entry, and is healthy unless `ready` is false. On exit nothing of it may be left.
-
-    `storage` is AIP_STORAGE_URI. `variables` are added to those that the platform sets, or replace them; an empty one
-    is not set. `arguments` follow `trident serve`.
+    `storage` is AIP_STORAGE_URI. `arguments` follow `trident serve`.
     """
+
+    stop_limit_s = 45.0
 
     def __init__(
         self,
@@ -65,16 +51,12 @@ class VertexContainer:
         probe: str = HEALTH,
         **variables: str,
     ) -> None:
-        self.port, self.metrics_port = free_ports(2)
-        self._log = folder / "log"
-        self._ready = ready
-        self._probe = probe
-        self._arguments = arguments
+        port, self.metrics_port = free_ports(2)
         given = {
             "AIP_MODE": "PREDICTION",
             "AIP_MODE_VERSION": "1.0.0",
             "AIP_FRAMEWORK": "CUSTOM_CONTAINER",
-            "AIP_HTTP_PORT": str(self.port),
+            "AIP_HTTP_PORT": str(port),
             "AIP_PREDICT_ROUTE": PREDICT,
             "AIP_HEALTH_ROUTE": HEALTH,
             "AIP_STORAGE_URI": str(storage),
@@ -89,82 +71,27 @@ class VertexContainer:
             "HOME": str(folder),
             **variables,
         }
-        self._variables = {name: text for name, text in given.items() if text}
-
-    def __enter__(self) -> VertexContainer:
-        self.start()
-        try:
-            # Until the container listens, the connection is refused.
-            until(lambda: self.health_status() in ((200,) if self._ready else (200, 503)), self.log_text)
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def start(self) -> None:
-        command = [TRIDENT, "serve", *self._arguments]
-        self.process = start_session(command, self._log, env=environment(self._variables))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                assert self.stop() == 0, self.log_text()
-                assert session_members(self.process.pid) == []
-        finally:
-            self.kill()
-
-    def stop(self) -> int:
-        """SIGTERM; the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_LIMIT_S)
-
-    def kill(self) -> None:
-        kill_session(self.process)
-
-    def wait_for_end(self) -> tuple[int, str]:
-        """The exit status and the log of a container that ends by itself."""
-        try:
-            return self.process.wait(LIMIT_S), self.log_text()
-        finally:
-            self.kill()
-
-    # --- the platform
+        given = {name: text for name, text in given.items() if text}
+        super().__init__(folder / "log", port, probe, given, *arguments, ready=ready)
 
     def accepts(self) -> bool:
         """Make the liveness probe. Returns whether the port accepts a connection."""
         try:
-            socket.create_connection((HOST, self.port), PROBE_S).close()
+            socket.create_connection((HOST, self.port), LIMIT_S).close()
         except ConnectionRefusedError:
             return False
         return True
 
-    def health(self, path: str | None = None) -> Answer:
-        return self.ask("GET", self._probe if path is None else path, within_s=PROBE_S)
-
-    def health_status(self) -> int:
-        """The status of a health probe; 0 if the port refuses the connection or the answer is late."""
-        assert self.process.poll() is None, self.log_text()
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            return self.health().status
-        return 0
+    def health(self) -> Answer:
+        return self.ask("GET", self._probe)
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        port: int | None = None,
-        within_s: float = LIMIT_S,
-        **headers: str,
+        self, method: str, path: str, body: bytes | None = None, *, port: int | None = None, **headers: str
     ) -> Answer:
         """Send a request on a new connection. `Content_Type` is the header Content-Type."""
-        connection = http.client.HTTPConnection(HOST, port or self.port, timeout=within_s)
+        connection = http.client.HTTPConnection(HOST, port or self.port, timeout=LIMIT_S)
         with contextlib.closing(connection):
-            connection.request(method, path, body, {key.replace("_", "-"): text for key, text in headers.items()})
+            connection.request(method, path, body, header_names(headers))
             response = connection.getresponse()
             return Answer(response.status, response.headers, response.read())
 
@@ -183,6 +110,3 @@ class VertexContainer:
 
     def redirected(self, target: str, body: bytes | None = None, **headers: str) -> Answer:
         return self.ask("POST", PREDICT, body, X_Vertex_Ai_Triton_Redirect=target, **headers)
-
-    def log_text(self) -> str:
-        return quiet_text(self._log)

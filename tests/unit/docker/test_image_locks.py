@@ -98,14 +98,6 @@ def test_shared_extras_fit_every_stage() -> None:
             }
 
 
-def test_images_have_the_onnx_runtime_and_cuda_that_they_name() -> None:
-    pins = read_pins(lock_file("gpu12"))
-    assert {name for name in pins if name.startswith("nvidia-")} == {name for name in pins if name.endswith("-cu12")}
-    assert pins["onnxruntime-gpu"] == "1.26.0"
-    assert read_pins(lock_file("gpu"))["onnxruntime-gpu"] == read_pins(lock_file("cpu"))["onnxruntime"]
-    assert "onnxruntime" not in read_pins(lock_file("gpu"))
-
-
 @pytest.mark.parametrize("target", LOCKS)
 def test_pins_have_hashes_and_lock_files_name_no_index(target: str) -> None:
     text = lock_file(target).read_text()
@@ -127,60 +119,53 @@ def test_every_extra_can_be_in_an_image_and_repeats_nothing() -> None:
             assert not read_pins(lock_file(target)).items() & read_pins(lock_file(stage)).items(), target
 
 
-@pytest.mark.parametrize(("stage", "cuda"), [("gpu", "cu13"), ("gpu12", "cu12")])
-def test_tensorrt_is_that_for_the_cuda_of_the_image(stage: str, cuda: str) -> None:
-    names = {f"tensorrt-{cuda}", f"tensorrt-{cuda}-bindings", f"tensorrt-{cuda}-libs"}
-    assert read_pins(ROOT / f"docker/extras/{stage}-tensorrt.lock").keys() == names
-
-
 def test_pytorch_is_that_for_cpus_in_the_cpu_image_alone() -> None:
     assert read_pins(lock_file("cpu-torch"))["torch"].endswith("+cpu")
     assert "+" not in read_pins(lock_file("gpu-torch"))["torch"]
 
 
-@pytest.mark.parametrize("stage", STAGES)
-class TestInstall:
-    """docker/extras/install.sh, with an interpreter that only notes its arguments."""
+# --- docker/extras/install.sh, with an interpreter that only notes its arguments
 
-    def installed(self, tmp_path: Path, stage: str, extras: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        python = tmp_path / "bin" / "python"
-        python.parent.mkdir()
-        python.write_text(f'#!/bin/sh\necho "$@"\nexit {status}\n')
-        python.chmod(0o755)
-        command = ["docker/extras/install.sh", str(tmp_path), stage, extras]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    def test_takes_each_extra_from_its_own_lock_file(self, tmp_path: Path, stage: str) -> None:
-        done = self.installed(tmp_path, stage, "trees, redis,openvino")
-        assert done.returncode == 0, done.stderr
-        assert [line.split()[-1] for line in done.stdout.splitlines()] == [
-            "trees.lock",
-            "openvino.lock",
-        ]
-        assert all("--require-hashes" in line and "--no-deps" in line for line in done.stdout.splitlines())
+def installed(tmp_path: Path, stage: str, extras: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\necho "$@"\nexit {status}\n')
+    python.chmod(0o755)
+    command = ["docker/extras/install.sh", str(tmp_path), stage, extras]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    def test_without_extras_nothing_is_installed(self, tmp_path: Path, stage: str) -> None:
-        done = self.installed(tmp_path, stage, "")
-        assert (done.returncode, done.stdout) == (0, "")
 
-    def test_unknown_extra_ends_the_build_and_names_those_that_are_there(self, tmp_path: Path, stage: str) -> None:
-        done = self.installed(tmp_path, stage, "trees,pytorch")
-        assert done.returncode == 1
-        assert f"the {stage} image has no extra 'pytorch', only: azure " in done.stderr
+@pytest.mark.parametrize(
+    ("stage", "extras", "files"),
+    [
+        ("cpu", "trees, redis,openvino", ["trees.lock", "openvino.lock"]),
+        ("cpu", "", []),
+        ("cpu", "genai,torch", ["cpu-genai.lock", "cpu-torch.lock"]),
+        ("gpu", "genai,torch", ["gpu-genai.lock", "gpu-torch.lock"]),
+    ],
+)
+def test_each_extra_is_installed_from_its_own_lock_file(
+    tmp_path: Path, stage: str, extras: str, files: list[str]
+) -> None:
+    done = installed(tmp_path, stage, extras)
+    assert done.returncode == 0, done.stderr
+    assert [Path(line.split()[-1]).name for line in done.stdout.splitlines()] == files
+    assert all("--require-hashes" in line and "--no-deps" in line for line in done.stdout.splitlines())
 
-    @pytest.mark.parametrize("extra", ["genai", "torch"])
-    def test_some_extras_have_a_lock_file_of_each_stage_that_can_have_them(
-        self, tmp_path: Path, stage: str, extra: str
-    ) -> None:
-        done = self.installed(tmp_path, stage, extra)
-        assert (done.returncode, f"{stage}-{extra}.lock" in done.stdout) == (
-            (1, False) if stage == "gpu12" else (0, True)
-        )
 
-    def test_failed_installation_ends_the_build(self, tmp_path: Path, stage: str) -> None:
-        done = self.installed(tmp_path, stage, "torch", status=1)
-        assert done.returncode == 1
-        assert ("PIP_EXTRA_INDEX_URL" in done.stderr) == (stage == "cpu")
+@pytest.mark.parametrize(("stage", "extra"), [("cpu", "pytorch"), ("gpu12", "torch")])
+def test_unknown_extra_ends_the_build_and_names_those_that_are_there(tmp_path: Path, stage: str, extra: str) -> None:
+    done = installed(tmp_path, stage, f"trees,{extra}")
+    assert done.returncode == 1
+    assert f"the {stage} image has no extra '{extra}', only: azure " in done.stderr
+
+
+@pytest.mark.parametrize("stage", ["cpu", "gpu"])
+def test_failed_installation_ends_the_build(tmp_path: Path, stage: str) -> None:
+    done = installed(tmp_path, stage, "torch", status=1)
+    assert done.returncode == 1
+    assert ("PIP_EXTRA_INDEX_URL" in done.stderr) == (stage == "cpu")
 
 
 def test_lock_file_is_written_in_one_order() -> None:

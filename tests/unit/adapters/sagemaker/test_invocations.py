@@ -229,12 +229,7 @@ def test_a_malformed_binary_type_is_refused(content_type: str) -> None:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [
-        (OutOfMemory("full"), 507),
-        (AlreadyLoaded("there"), 409),
-        (QueueFull("busy"), 503),
-        (BackendFailed("boom"), 500),
-    ],
+    [(OutOfMemory("full"), 507), (AlreadyLoaded("there"), 409), (QueueFull("busy"), 503), (BackendFailed("boom"), 500)],
 )
 def test_errors_of_the_engine_have_their_statuses(error: ServerError, status: int) -> None:
     bench = Bench()
@@ -355,11 +350,7 @@ def test_custom_attributes_become_one_parameter_and_their_pairs(attributes: str,
 def test_parameters_of_the_body_take_precedence() -> None:
     request = adopted({"Custom-Attributes": "a=1,b=2", "Inference-Id": "header"}, {"a": 7}, "body")
     assert request.parameters == {ATTRIBUTES: "a=1,b=2", "a": 7, "b": "2"}
-    assert request.id == "body"
-
-
-def test_the_inference_id_becomes_a_missing_request_id() -> None:
-    assert adopted({"Inference-Id": "x" * 64}).id == "x" * 64
+    assert (request.id, adopted({"Inference-Id": "x" * 64}).id) == ("body", "x" * 64)
 
 
 @pytest.mark.parametrize(

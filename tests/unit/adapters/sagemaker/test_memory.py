@@ -11,12 +11,7 @@ import pytest
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
 from tests.waiting import until
 from trident.adapters.sagemaker.layout import ModelFolder
-from trident.adapters.sagemaker.multi_model import (
-    HOST,
-    HOST_EXTRA,
-    MemoryBudget,
-    SharedReservations,
-)
+from trident.adapters.sagemaker.multi_model import HOST, HOST_EXTRA, MemoryBudget, SharedReservations
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import OutOfMemory
 from trident.core.lifecycle.memory import Reservations, reserve_of
@@ -33,12 +28,7 @@ class Machine:
         self.used = 0
         self.looks = 0
         self.trims = 0
-        self.budget = MemoryBudget(
-            self._host,
-            resident=lambda: self.used,
-            trim=self._trim,
-            others=others,
-        )
+        self.budget = MemoryBudget(self._host, resident=lambda: self.used, trim=self._trim, others=others)
 
     def load(self, name: str, model: ModelFolder, takes: int = 0) -> None:
         with self.budget.reservation(name, url(name), model):
@@ -91,18 +81,6 @@ def test_the_estimate_is_exact_to_the_byte() -> None:
         machine.load("a", model(0))
 
 
-def test_the_last_measured_size_counts() -> None:
-    machine = Machine()
-    machine.load("a", model(10), takes=600 * MIB)
-    assert machine.budget.taken(url("a")) == {HOST: 600 * MIB}
-    with pytest.raises(OutOfMemory, match="needs about 600 MiB"):
-        machine.load("a", model(10))
-    machine.load("b", model(10))
-    machine.used = 0
-    machine.load("a", model(10), takes=20 * MIB)
-    assert machine.budget.taken(url("a")) == {HOST: 20 * MIB}
-
-
 def test_a_failed_load_releases_its_reservation() -> None:
     machine = Machine()
     with pytest.raises(ZeroDivisionError), machine.budget.reservation("a", url("a"), model(500)):
@@ -111,47 +89,13 @@ def test_a_failed_load_releases_its_reservation() -> None:
     machine.load("b", model(500))
 
 
-def test_a_load_waits_for_the_reservations_of_others() -> None:
-    machine = Machine()
-    order: list[str] = []
-
-    def second() -> None:
-        with machine.budget.reservation("b", url("b"), model(400)):
-            order.append("the second begins")
-
-    with ThreadPoolExecutor() as pool:
-        with machine.budget.reservation("a", url("a"), model(400)):
-            looks = machine.looks
-            waiting = pool.submit(second)
-            until(lambda: machine.looks > looks)
-            order.append("the first ends")
-        waiting.result(LIMIT_S)
-    assert order == ["the first ends", "the second begins"]
-
-
-def test_loads_that_fit_run_side_by_side() -> None:
-    machine = Machine()
-    together = threading.Barrier(4, timeout=LIMIT_S)
-
-    def load(name: str) -> None:
-        with machine.budget.reservation(name, url(name), model(20)):
-            together.wait()
-
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(load, name) for name in "abcd"]:
-            done.result(LIMIT_S)
-
-
 def test_the_budget_of_this_machine_admits_what_fits() -> None:
     with MemoryBudget.of_machine().reservation("a", url("a"), model(1)):
         pass
     with pytest.raises(OutOfMemory), MemoryBudget.of_machine().reservation("a", url("a"), model(1 << 30)):
         pass
     limited = MemoryBudget.of_machine(limit=64 * MIB)
-    with (
-        pytest.raises(OutOfMemory, match=r"of which 0 MiB of 64 MiB are free"),
-        limited.reservation("a", "", model(1)),
-    ):
+    with pytest.raises(OutOfMemory, match=r"of which 0 MiB of 64 MiB are free"), limited.reservation("a", "", model(1)):
         pass
 
 

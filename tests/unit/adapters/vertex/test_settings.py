@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trident.adapters.common.options import OptionText, SettingRow
-from trident.adapters.vertex.platform import VertexSettings, read_routes, server_options
+from trident.adapters.common.options import OptionText
+from trident.adapters.vertex.platform import read_routes, server_options
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.errors import ConfigInvalid
 
@@ -20,6 +20,7 @@ def test_the_routes_are_read_from_their_variables() -> None:
     predict, health, sources = read_routes({**ROUTES, "AIP_ENDPOINT_ID": "1"})
     assert (predict, health) == ("/predict", "/health")
     assert sources == {"AIP_PREDICT_ROUTE": "environment", "AIP_HEALTH_ROUTE": "environment"}
+    assert routes(AIP_HEALTH_ROUTE="/up") == ("/v1/endpoints/0/deployedModels/0:predict", "/up")
 
 
 @pytest.mark.parametrize(
@@ -39,11 +40,6 @@ def test_missing_routes_get_the_documented_form(environ: dict[str, str], base: s
     assert read_routes(environ) == (f"{base}:predict", base, {})
     for name in ROUTES:
         assert read_routes({**environ, name: " "}) == (f"{base}:predict", base, {})
-
-
-def test_one_route_may_be_missing() -> None:
-    assert routes(AIP_HEALTH_ROUTE="/up") == ("/v1/endpoints/0/deployedModels/0:predict", "/up")
-    assert routes(AIP_PREDICT_ROUTE="/p") == ("/p", "/v1/endpoints/0/deployedModels/0")
 
 
 @pytest.mark.parametrize(
@@ -69,17 +65,6 @@ def test_invalid_paths_are_refused(name: str, route: str) -> None:
 def test_an_invalid_id_is_refused(name: str, text: str) -> None:
     with pytest.raises(ConfigInvalid, match="the platform's ids are digits"):
         read_routes({name: text})
-
-
-def test_describe_returns_the_rows_of_the_table() -> None:
-    settings = VertexSettings(
-        mode="PREDICTION", predict_route="/p", health_route="/h", sources={"AIP_MODE": "environment"}
-    )
-    assert settings.describe() == [
-        SettingRow("AIP_MODE", "PREDICTION", "environment"),
-        SettingRow("AIP_PREDICT_ROUTE", "/p", "default"),
-        SettingRow("AIP_HEALTH_ROUTE", "/h", "default"),
-    ]
 
 
 VARIABLES = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": " 8081 ", "AIP_STORAGE_URI": "gs://b/m"}

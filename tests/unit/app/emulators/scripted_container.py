@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.waiting import until
+
 HOST = "127.0.0.1"
 LIMIT_S = 60.0
 
@@ -53,6 +55,18 @@ class ScriptedContainer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def watch_until(watch: Callable[[threading.Event], object], condition: Callable[[], Any]) -> None:
+    """Call `watch`, as probes do that go on until an event, on a thread until the condition holds."""
+    stopped = threading.Event()
+    thread = threading.Thread(target=watch, args=[stopped])
+    thread.start()
+    try:
+        until(condition)
+    finally:
+        stopped.set()
+        thread.join()
 
 
 class _Listener(ThreadingHTTPServer):

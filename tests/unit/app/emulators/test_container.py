@@ -9,12 +9,7 @@ import threading
 import pytest
 
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, ScriptedContainer
-from trident.app.emulators.container import (
-    BreachReport,
-    ContainerClient,
-    ContainerFault,
-    inherited_environment,
-)
+from trident.app.emulators.container import BreachReport, ContainerClient, ContainerFault, inherited_environment
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits
 
 LIMITS = PlatformLimits(body_bytes=100_000)
@@ -27,9 +22,7 @@ def fault(client: ContainerClient, **more: float) -> ContainerFault:
 
 
 def test_a_slow_body_is_late() -> None:
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        listener.listen()
+    with socket.create_server((HOST, 0)) as listener:
         client = ContainerClient(listener.getsockname()[1], LIMITS)
         held = threading.Event()
         thread = answering_raw(listener, b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nsome", held)
@@ -42,9 +35,7 @@ def test_a_slow_body_is_late() -> None:
 
 def test_a_full_backlog_is_a_fault() -> None:
     limits = PlatformLimits(connect_s=0.05)
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        listener.listen(0)
+    with socket.create_server((HOST, 0), backlog=0) as listener:
         waiting = []
         try:
             for _ in range(4):  # the system queues one or two more than the backlog
@@ -99,9 +90,7 @@ def answering_raw(listener: socket.socket, content: bytes, held: threading.Event
     ],
 )
 def test_a_malformed_answer_is_a_fault(content: bytes, text: str) -> None:
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        listener.listen()
+    with socket.create_server((HOST, 0)) as listener:
         thread = answering_raw(listener, content)
         found = fault(ContainerClient(listener.getsockname()[1], LIMITS))
         thread.join()

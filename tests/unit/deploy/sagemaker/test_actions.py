@@ -49,12 +49,7 @@ def config_of(model: str) -> dict[str, Any]:
     """An answer to DescribeEndpointConfig for the old configuration."""
     arn = ARN.replace("endpoint/", "endpoint-config/")
     variants = [{"VariantName": "AllTraffic", "ModelName": model}]
-    return {
-        "EndpointConfigName": OLD,
-        "EndpointConfigArn": arn,
-        "ProductionVariants": variants,
-        "CreationTime": NOW,
-    }
+    return {"EndpointConfigName": OLD, "EndpointConfigArn": arn, "ProductionVariants": variants, "CreationTime": NOW}
 
 
 class Stubbed:
@@ -231,17 +226,6 @@ def test_update_removes_the_previous_resources_but_not_shared_ones(
     assert aws.run(made) == 0
 
 
-def answer_deletion(aws: Stubbed) -> None:
-    """The calls before the deletion of the endpoint."""
-    target = {"ServiceNamespace": "sagemaker", "ResourceId": "endpoint/digits/variant/AllTraffic", "MinCapacity": 1}
-    target |= {"ScalableDimension": "sagemaker:variant:DesiredInstanceCount", "MaxCapacity": 2, "RoleARN": "arn"}
-    aws.answer("describe_scalable_targets", {"ScalableTargets": [{**target, "CreationTime": NOW}]}, SERVICE)
-    aws.answer("deregister_scalable_target", {}, SERVICE)
-    aws.answer("describe_alarms", {"MetricAlarms": [{"AlarmName": "digits-5xx"}]}, "cloudwatch")
-    aws.answer("delete_alarms", {}, "cloudwatch")
-    aws.answer("list_transform_jobs", {"TransformJobSummaries": []})
-
-
 def test_delete_continues_after_failures_and_reports_them(aws: Stubbed) -> None:
     aws.refuse("describe_scalable_targets", "AccessDeniedException", "no", SERVICE)
     aws.refuse("describe_alarms", "AccessDenied", "no", "cloudwatch")
@@ -258,7 +242,13 @@ def test_delete_continues_after_failures_and_reports_them(aws: Stubbed) -> None:
 
 
 def test_endpoint_that_stays_keeps_its_configuration(aws: Stubbed) -> None:
-    answer_deletion(aws)
+    target = {"ServiceNamespace": "sagemaker", "ResourceId": "endpoint/digits/variant/AllTraffic", "MinCapacity": 1}
+    target |= {"ScalableDimension": "sagemaker:variant:DesiredInstanceCount", "MaxCapacity": 2, "RoleARN": "arn"}
+    aws.answer("describe_scalable_targets", {"ScalableTargets": [{**target, "CreationTime": NOW}]}, SERVICE)
+    aws.answer("deregister_scalable_target", {}, SERVICE)
+    aws.answer("describe_alarms", {"MetricAlarms": [{"AlarmName": "digits-5xx"}]}, "cloudwatch")
+    aws.answer("delete_alarms", {}, "cloudwatch")
+    aws.answer("list_transform_jobs", {"TransformJobSummaries": []})
     aws.refuse("delete_endpoint", "AccessDeniedException", "no")
     aws.answer("describe_endpoint", endpoint("InService", OLD))
     with pytest.raises(DeployError, match="EndpointStatus is InService"):

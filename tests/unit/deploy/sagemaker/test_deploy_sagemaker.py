@@ -49,21 +49,6 @@ def test_dry_run_needs_neither_credentials_nor_a_region_nor_a_home(tmp_path: Pat
     assert done.stdout.startswith("sagemaker.CreateModel {")
 
 
-def test_create_makes_the_model_first_and_waits() -> None:
-    calls = dry_run("create", "digits", *REAL_TIME, "--wait-secs=99")
-    assert names(calls) == [
-        "CreateModel",
-        "CreateEndpointConfig",
-        "CreateEndpoint",
-        *["PutMetricAlarm"] * 3,
-        "DescribeEndpoint",
-    ]
-    model, config, endpoint = (call.parameters for call in calls[:3])
-    assert config["ProductionVariants"][0]["ModelName"] == model["ModelName"]
-    assert endpoint == {"EndpointName": "digits", "EndpointConfigName": config["EndpointConfigName"]}
-    assert calls[-1].goal == "until EndpointStatus is InService, at most 99 s"
-
-
 def test_names_depend_only_on_the_content() -> None:
     def made(*more: str) -> tuple[str, str]:
         calls = dry_run("create", "digits", *REAL_TIME, *more)
@@ -85,14 +70,6 @@ def test_tags_are_on_every_resource_or_left_out() -> None:
         "[{'Key': 'team', 'Value': 'vision'}]"
     }
     assert not [call for call in dry_run("create", "digits", *REAL_TIME) if "Tags" in call.parameters]
-
-
-def test_multi_model_endpoint_has_a_prefix_and_an_alarm_for_its_cache() -> None:
-    calls = dry_run("create", "shelf", *MULTI_MODEL)
-    container = calls[0].parameters["PrimaryContainer"]
-    assert (container["Mode"], container["ModelDataUrl"]) == ("MultiModel", "s3://models/shelf/")
-    assert container["MultiModelConfig"] == {"ModelCacheSetting": "Enabled"}
-    assert "ModelCacheHit" in [call.parameters.get("MetricName") for call in calls]
 
 
 def test_plain_files_are_a_data_source_instead_of_a_url() -> None:
@@ -182,17 +159,15 @@ def test_batch_transform_job_splits_and_assembles() -> None:
     assert only(dry_run("create", "nightly", *BATCH), "sagemaker.CreateTransformJob")["BatchStrategy"] == "MultiRecord"
 
 
+def capacity(percent: int) -> dict[str, object]:
+    return {"Type": "CAPACITY_PERCENT", "Value": percent}
+
+
 @pytest.mark.parametrize(
     ("options", "routing"),
     [
-        (
-            ["--shift=canary", "--step-percent=20"],
-            {"Type": "CANARY", "CanarySize": {"Type": "CAPACITY_PERCENT", "Value": 20}},
-        ),
-        (
-            ["--shift=linear", "--step-percent=25"],
-            {"Type": "LINEAR", "LinearStepSize": {"Type": "CAPACITY_PERCENT", "Value": 25}},
-        ),
+        (["--shift=canary", "--step-percent=20"], {"Type": "CANARY", "CanarySize": capacity(20)}),
+        (["--shift=linear", "--step-percent=25"], {"Type": "LINEAR", "LinearStepSize": capacity(25)}),
         (["--shift=all-at-once"], {"Type": "ALL_AT_ONCE"}),
     ],
 )
@@ -230,11 +205,7 @@ def test_an_update_may_leave_out_alarms_and_keep_the_number_of_instances() -> No
     ("options", "dimension", "metric"),
     [
         ([], "DesiredInstanceCount", "SageMakerVariantInvocationsPerInstance"),
-        (
-            ["--metric=concurrency"],
-            "DesiredInstanceCount",
-            "SageMakerVariantConcurrentRequestsPerModelHighResolution",
-        ),
+        (["--metric=concurrency"], "DesiredInstanceCount", "SageMakerVariantConcurrentRequestsPerModelHighResolution"),
         (["--kind=multi-model"], "DesiredInstanceCount", "SageMakerVariantInvocationsPerInstance"),
         (
             ["--kind=serverless", "--target=0.7"],
@@ -280,21 +251,6 @@ def test_queue_gets_binary_tensors_only_on_request() -> None:
     assert {call.name for call in calls} == {"sagemaker-runtime.InvokeEndpointAsync"}
     assert [call.parameters["Accept"] for call in calls] == ["application/json", "application/json", "text/csv"]
     assert len(dry_run("smoke", "films", "--kind=async", "--request=deploy/digits/6.json", "--form=binary")) == 1
-
-
-def test_delete_removes_endpoint_then_configurations_then_models() -> None:
-    order = [name for name in names(dry_run("delete", "digits")) if name.startswith(("De", "Stop"))]
-    assert order == [
-        "DescribeScalableTargets",
-        "DeregisterScalableTarget",
-        "DescribeAlarms",
-        "DeleteAlarms",
-        "StopTransformJob",
-        "DeleteEndpoint",
-        "DescribeEndpoint",
-        "DeleteEndpointConfig",
-        "DeleteModel",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -398,12 +354,7 @@ def settings_file(folder: Path, **operations: Any) -> str:
 NEW_MEMBERS = {
     "EnableSSMAccess": True,
     "CoreDumpConfig": {"DestinationS3Uri": "s3://data/dumps"},
-    "CapacityReservationConfig": {"CapacityReservationPreference": "capacity-reservations-only"},
     "AcceleratorPartitionLayouts": [{"AcceleratorPartitionTypes": ["mig-3g.40gb"]}],
-    "RoutingConfig": {
-        "RoutingStrategy": "PREFIX_AWARE",
-        "PrefixAwareRoutingConfig": {"PrefixLength": 1024, "ConcurrencyThreshold": 8},
-    },
 }
 
 
@@ -423,18 +374,9 @@ def test_settings_file_passes_every_member_of_the_api(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "given", "text"),
     [
-        ("CreateEndpointConfig", {"ProductionVariants": [{"EnableSSM": True}]}, "EnableSSM"),
         ("CreateEndpointConfig", {"ProductionVariants": [{"EnableSSMAccess": "yes"}]}, "EnableSSMAccess"),
         ("CreateEndpointConfig", {"MetricsConfig": {"MetricPublishFrequencyInSeconds": 5}}, "10, 30, 60, 120"),
-        (
-            "CreateModel",
-            {
-                "PrimaryContainer": {
-                    "ContainerMetricsConfig": {"MetricsEndpoints": [{"MetricsEndpointPath": "metrics"}]}
-                }
-            },
-            "does not match the pattern",
-        ),
+        ("CreateModel", {"ModelName": "a_b"}, "does not match the pattern"),
         ("CreateModel", {"PrimaryContainer": {"Mode": "Several"}}, "unknown value 'Several'"),
     ],
 )

@@ -6,6 +6,7 @@ tests/contract/deploy/test_vertex_commands.py has the way of a model from its up
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +17,14 @@ from typing import Any, cast
 
 import pytest
 from flask import request
-from google.cloud.aiplatform_v1 import AcceleratorType
+from google.cloud.aiplatform_v1 import AcceleratorType, Endpoint, PrivateServiceConnectConfig
 
+from deploy.smoke_forms import Agreement, Form
+from deploy.vertex.__main__ import ACTIONS
+from deploy.vertex.api import CallFailed, Reply
+from deploy.vertex.smoke import Check, address_of, check_answers, check_metrics
 from tests.project import ROOT
-from tests.unit.deploy.vertex.vertex_command import Finished, command, dry_run
+from tests.unit.deploy.vertex.vertex_command import WHERE, Finished, command, dry_run
 from trident.app.emulators.container import BreachReport
 from trident.app.emulators.vertex.batch import BatchJobs
 from trident.app.emulators.vertex.container import RunningContainer
@@ -349,3 +354,165 @@ def test_missing_sdk_is_named() -> None:
     found = subprocess.run([sys.executable, "-c", code, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (1, "")
     assert found.stderr == "error: Google's SDK is missing: pip install 'google-cloud-aiplatform>=2.7,<3'\n"
+
+
+# --- settings that are refused before any call
+
+
+DRY_UPLOAD = ("upload", "--dry-run", "--model-id=digits", "--image=image", "--artifact-uri=gs://zoo/digits")
+DRY_DEPLOY = ("deploy", "--dry-run", "--model=digits", "--endpoint=digits", MACHINE)
+NEW = (*DRY_DEPLOY, "--ttl=4h")
+DRY_BATCH = ("batch", "--dry-run", "--model=digits", "--name=n", MACHINE, "--output=gs://zoo/out")
+DRY_SHIFT = ("shift", "--dry-run", "--endpoint=digits")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((*DRY_UPLOAD, "--no-default"), "the first version of a model is its default"),
+        ((*DRY_UPLOAD, "--model-id=a.b"), "not 'a.b'"),
+        ((*DRY_UPLOAD, "--env=A"), "it takes NAME=VALUE, not 'A'"),
+        ((*DRY_UPLOAD, "--env=A=1", "--env=A=2"), "'A' is given twice"),
+        ((*DRY_UPLOAD, "--env=AIP_MODE=x"), "the platform reserves names that begin with AIP_"),
+        ((*DRY_UPLOAD, "--env=TRIDENT_LOG_VERBSE=1"), "unknown variable; did you mean TRIDENT_LOG_VERBOSE?"),
+        ((*DRY_UPLOAD, "--env=TRIDNET_LOG_VERBOSE=1"), "did you mean TRIDENT_LOG_VERBOSE?"),
+        ((*DRY_UPLOAD, "--env=TRIDENT_LOG_VERBOSE=much"), "TRIDENT_LOG_VERBOSE"),
+        ((*DRY_UPLOAD, "--", "--vertex-ai-defalt-model=x"), "did you mean --vertex-ai-default-model?"),
+        ((*DRY_UPLOAD, "--", "--vertex-ai-payload=v3"), "--vertex-ai-payload"),
+        ((*DRY_UPLOAD, "--env=PORT=9001", "--", "--vertex-ai-port=$(PORT)"), "but the server opens 9001"),
+        ((*DRY_UPLOAD, "--startup-probe=udp:1"), "it takes http:/PATH, tcp:PORT or exec:COMMAND, not 'udp:1'"),
+        ((*DRY_UPLOAD, "--startup-probe=tcp:1,often=2"), "unknown setting 'often'; expected one of period"),
+        (DRY_UPLOAD[:-1], "--model-repository must be specified"),
+        ((*DRY_DEPLOY, "--", "--log-verbose=1"), "only with upload"),
+        ((*DRY_DEPLOY, "--new=shared"), "set --ttl=4h, or --ttl=none to keep it"),
+        ((*DRY_DEPLOY, "--ttl=4h"), "it requires --new"),
+        ((*DRY_DEPLOY, "--new=shared", "--ttl=soon"), "it takes 30m, 4h, 7d or the like, or none, not 'soon'"),
+        ((*NEW, "--new=shared", "--inference-timeout=90"), "for a shared endpoint it is always 60 s"),
+        ((*NEW, "--new=psc"), "a psc endpoint needs at least one"),
+        ((*NEW, "--new=dedicated", "--allow-project=x"), "other kinds have none"),
+        ((*DRY_DEPLOY, "--accelerator=NVIDIA_L5=1"), "'NVIDIA_L5=1' is not TYPE or TYPE=N; did you mean NVIDIA_L4?"),
+        ((*DRY_UPLOAD, "--grpc-port=8001"), "the container needs the argument --allow-grpc=true"),
+        ((*DRY_UPLOAD, "--grpc-port=1", "--", "--allow-grpc=true"), "it is 1, but the server opens 8001"),
+        ((*DRY_DEPLOY, "--accelerator=NVIDIA_L4=none"), "'NVIDIA_L4=none' is not TYPE or TYPE=N"),
+        ((*DRY_DEPLOY, "--autoscale=cpus=60"), "'cpus=60' is not one of cpu, accelerator, requests"),
+        ((*DRY_DEPLOY, "--min-replicas=3", "--max-replicas=2"), "2 is less than 3"),
+        ((*DRY_DEPLOY, "--model=a/b"), "it takes an id, or a name that begins with projects/my-project/"),
+        ((*DRY_DEPLOY, "--model=digits@"), "not 'digits@'"),
+        ((*DRY_SHIFT, "--traffic=1=50"), "the sum of the shares is 50 %, not 100"),
+        ((*DRY_SHIFT, "--traffic=1=all"), "it takes DEPLOYED_ID=PERCENT, such as 1=90"),
+        ((*DRY_BATCH, "--format=csv", "--input=gs://a", "--parameters={"), "it takes a JSON document"),
+        (("delete",), "Nothing to delete: give --endpoint, --model or --expired"),
+    ],
+)
+def test_bad_option_is_refused_with_a_hint(arguments: tuple[str, ...], text: str) -> None:
+    found = command(*arguments)
+    assert (found.status, found.out) == (2, "")
+    assert text in found.errors
+
+
+@pytest.mark.parametrize(("content", "text"), [(None, "No such file or directory"), ("[", "is not a v2 request")])
+def test_malformed_smoke_request_is_refused(content: str | None, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    if content is not None:
+        file.write_text(content)
+    found = command("smoke", "--dry-run", "--endpoint=e", f"--request={file}")
+    assert (found.status, found.out) == (2, "")
+    assert text in found.errors
+
+
+# --- the checks of a smoke test, and the address it calls
+
+
+API = "https://us-central1-aiplatform.googleapis.com"
+V2 = b'{"outputs": [{"name": "OUTPUT", "datatype": "FP32", "shape": [2], "data": [0, 1]}]}'
+HEAD = V2.replace(b'"data": [0, 1]', b'"parameters": {"binary_data_size": 8}')
+LENGTH = {"inference-header-content-length": str(len(HEAD))}
+TENSOR = b"\0\0\0\0\0\0\x80\x3f"
+
+
+def checks() -> dict[str, Check]:
+    agreement = Agreement(2)
+    return {form: check_answers(agreement, form) for form in Form} | {"metrics": check_metrics}
+
+
+def test_answers_of_all_forms_agree() -> None:
+    check = checks()
+    told = [
+        check["instances"](Reply(200, {}, b'{"predictions": [0, 1], "deployedModelId": "7"}')),
+        check["v2"](Reply(200, {}, V2)),
+        check["binary"](Reply(200, LENGTH, HEAD + TENSOR)),
+    ]
+    assert told == ["2 rows of 1 values"] * 3
+    assert check["metrics"](Reply(200, {}, b"# HELP\nnv_inference_request_success 1\n")) == "2 lines"
+
+
+@pytest.mark.parametrize(
+    ("form", "reply", "fault"),
+    [
+        ("instances", Reply(503, {}, b'{"error": "loading"}'), 'status 503: {"error": "loading"}'),
+        ("instances", Reply(200, {}, b'{"predictions": [1]}'), "1 rows, but the request has 2"),
+        ("v2", Reply(200, {}, V2.replace(b"1]", b"2]")), "row 2, column 1 is 2, not 1"),
+        ("v2", Reply(200, {}, b"[]"), "the answer cannot be read"),
+        ("binary", Reply(200, {}, HEAD), "the answer cannot be read"),
+        ("binary", Reply(200, LENGTH, HEAD + bytes(7)), "the answer cannot be read"),
+        ("metrics", Reply(200, {}, b"up 1\n"), "the page has no nv_inference_request_success"),
+    ],
+)
+def test_a_wrong_answer_fails_the_check(form: str, reply: Reply, fault: str) -> None:
+    check = checks()
+    if form != "instances":
+        check["instances"](Reply(200, {}, b'{"predictions": [0, 1]}'))
+    with pytest.raises(CallFailed) as caught:
+        check[form](reply)
+    assert fault in str(caught.value)
+
+
+def test_address_depends_on_the_kind_of_endpoint() -> None:
+    assert address_of(Endpoint(), API, "") == (API, False, False)
+    dedicated = Endpoint(
+        dedicated_endpoint_enabled=True, dedicated_endpoint_dns="e.us-central1-1.prediction.vertexai.goog"
+    )
+    assert address_of(dedicated, API, "") == ("https://e.us-central1-1.prediction.vertexai.goog", True, False)
+    private = Endpoint(private_service_connect_config=PrivateServiceConnectConfig(enable_private_service_connect=True))
+    assert address_of(private, API, "10.0.0.7") == ("https://10.0.0.7", True, True)
+    with pytest.raises(CallFailed, match="--address=HOST"):
+        address_of(private, API, "")
+
+
+# --- the commands of docs/vertex.md section Deploy
+
+
+DOCUMENT = (ROOT / "docs" / "vertex.md").read_text().partition("\n## Deploy\n")[2].partition("\n## ")[0]
+_BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_VARIABLE = re.compile(r'^([A-Z]+)="?([^"\n]*)"?$', re.MULTILINE)
+_REFERENCE = re.compile(r"\$([A-Z]+)")
+_START = ["python", "-m", "deploy.vertex"]
+
+
+def lines() -> list[str]:
+    """Every command of the document as one line, with its variables replaced."""
+    text = "".join(_BLOCK.findall(DOCUMENT)).replace("\\\n", " ")
+    variables = dict(_VARIABLE.findall(text))
+    while _REFERENCE.search(text):
+        text = _REFERENCE.sub(lambda found: variables[found[1]], text)
+    return [line for line in text.splitlines() if not _VARIABLE.fullmatch(line)]
+
+
+COMMANDS = [shlex.split(line)[3:] for line in lines() if line.split()[:3] == _START]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments)[:80])
+def test_documented_command_makes_calls(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    action, *others = arguments
+    found = command(action, "--dry-run", *others)
+    assert (found.status, found.errors) == (0, "")
+    assert "Service." in found.out
+
+
+def test_every_action_and_kind_of_endpoint_is_documented() -> None:
+    assert {arguments[0] for arguments in COMMANDS} == set(ACTIONS)
+    elsewhere = [arguments for arguments in COMMANDS if not set(WHERE) <= set(arguments)]
+    assert [arguments[0] for arguments in elsewhere] == ["smoke"]  # of the emulator
+    words = {word for arguments in COMMANDS for word in arguments}
+    assert {"--new=shared", "--new=dedicated", "--new=psc"} <= words

@@ -16,13 +16,7 @@ import pytest
 from tests.changing_files import found_below
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
 from tests.waiting import until
-from trident.app.emulators.sagemaker.archives import (
-    ArchiveStorage,
-    CloudArchives,
-    LocalArchives,
-    ModelArchives,
-    unpack,
-)
+from trident.app.emulators.sagemaker.archives import ArchiveStorage, CloudArchives, LocalArchives, ModelArchives, unpack
 from trident.app.emulators.sagemaker.invocation import ApiError
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
 from trident.core.repository.cloud_sources import ObjectFolder, ObjectStoreSource

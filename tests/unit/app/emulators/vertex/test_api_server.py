@@ -70,11 +70,6 @@ class Platform:
     def breaches(self) -> list[str]:
         return list(self.report.breaches)
 
-    @property
-    def call(self) -> Call:
-        (call,) = self.container.calls
-        return call
-
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, bytes]:
         connection = http.client.HTTPConnection(self.api.address, timeout=LIMIT_S)
         with closing(connection):
@@ -138,16 +133,6 @@ def test_a_broken_answer_is_a_breach(platform: Platform) -> None:
     platform.answer = Answer(body=b"some", length=10)
     assert platform.error(f"{ENDPOINT}:rawPredict", {})[:2] == (503, "UNAVAILABLE")
     assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container broke its answer off"]
-
-
-def test_raw_predict_takes_the_sdks_envelope(platform: Platform) -> None:
-    platform.answer = Answer(200, b"\x00answer", {"Content-Type": "c/d"})
-    held = {"httpBody": {"contentType": "a/b", "data": base64.b64encode(b"\xffbody").decode()}}
-    _, answer = platform.post(f"{ENDPOINT}:rawPredict{SDK}", held)
-    assert answer == {"contentType": "c/d", "data": base64.b64encode(b"\x00answer").decode()}
-    assert (platform.call.body, platform.call.headers["Content-Type"]) == (b"\xffbody", "a/b")
-    platform.answer = Answer(400, b"bad")
-    assert platform.error(f"{ENDPOINT}:rawPredict{SDK}", held) == (400, "INVALID_ARGUMENT", "bad")
 
 
 def test_the_limit_applies_to_the_body_in_the_envelope(platform: Platform) -> None:

@@ -46,10 +46,7 @@ def test_a_line_of_json_is_an_instance(tmp_path: Path) -> None:
 
 def test_a_row_has_the_headers_names_with_quoted_text_and_plain_numbers(tmp_path: Path) -> None:
     found = read(tmp_path, "a.csv", 'x,"y z",w\n1,"1",-2.5e3\n\n"a ""b""\nc",0,"d,e"\n')
-    assert values(found) == [
-        {"x": 1.0, "y z": "1", "w": -2500.0},
-        {"x": 'a "b"\nc', "y z": 0.0, "w": "d,e"},
-    ]
+    assert values(found) == [{"x": 1.0, "y z": "1", "w": -2500.0}, {"x": 'a "b"\nc', "y z": 0.0, "w": "d,e"}]
     assert type(found[0].value["x"]) is float
 
 

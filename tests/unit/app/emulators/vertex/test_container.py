@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
-from tests.waiting import until
+from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer, watch_until
 from trident.app.emulators.container import BreachReport, ContainerClient
 from trident.app.emulators.vertex.container import Probes, expanded, platform_variables, provided
 from trident.app.emulators.vertex.endpoint import Deployment, PlatformLimits
@@ -108,31 +107,12 @@ class Probed:
         return self.probes.wait_until_ready(is_stopped)
 
     def watch_until(self, condition: Callable[[], Any]) -> None:
-        stopped = threading.Event()
-        thread = threading.Thread(target=self.probes.watch, args=[stopped])
-        thread.start()
-        try:
-            until(condition)
-        finally:
-            stopped.set()
-            thread.join()
-
-
-class Script:
-    """A container that answers every probe with `answer`."""
-
-    def __init__(self) -> None:
-        self.answer = Answer()
-        self.served = ScriptedContainer(self._answer)
-
-    def _answer(self, call: Call) -> Answer:
-        return self.answer
+        watch_until(self.probes.watch, condition)
 
 
 @pytest.fixture
-def script() -> Iterator[Script]:
-    made = Script()
-    with made.served:
+def script() -> Iterator[ScriptedContainer]:
+    with ScriptedContainer(lambda call: Answer()) as made:
         yield made
 
 
@@ -151,9 +131,9 @@ def test_a_container_that_does_not_listen_is_restarted_and_reported(silent_port:
     assert breach.endswith("and was started again")
 
 
-def test_a_listening_container_is_not_restarted_during_its_load(script: Script) -> None:
-    script.answer = Answer(503)
-    probed = Probed(script.served.port, PlatformLimits(liveness_interval_s=0.0, deployment_s=0.3))
+def test_a_listening_container_is_not_restarted_during_its_load(script: ScriptedContainer) -> None:
+    script.answer = lambda call: Answer(503)
+    probed = Probed(script.port, PlatformLimits(liveness_interval_s=0.0, deployment_s=0.3))
     assert not probed.is_ready()
     assert probed.machine.restarts == 0
 
@@ -164,40 +144,40 @@ def test_stopping_ends_the_wait_for_the_start(silent_port: int) -> None:
     assert probed.breaches == []
 
 
-def test_four_failed_probes_end_the_traffic_and_a_good_one_restores_it(script: Script) -> None:
-    probed = Probed(script.served.port, PATIENT)
+def test_four_failed_probes_end_the_traffic_and_a_good_one_restores_it(script: ScriptedContainer) -> None:
+    probed = Probed(script.port, PATIENT)
     assert probed.is_ready()
-    script.answer = Answer(503, b"busy")
+    script.answer = lambda call: Answer(503, b"busy")
     probed.watch_until(lambda: not probed.probes.has_traffic)
-    assert len(script.served.calls) >= 5
+    assert len(script.calls) >= 5
     assert probed.breaches == [
         "health: 4 failed probes in a row, so the container got no more calls: at the last one it answered 503: busy"
     ]
-    script.answer = Answer()
+    script.answer = lambda call: Answer()
     probed.watch_until(lambda: probed.probes.has_traffic)
     assert probed.said == ["the container is healthy again and gets calls"]
     assert probed.machine.restarts == 0
     assert len(probed.breaches) == 1
 
 
-def test_a_late_answer_is_a_failed_probe(script: Script) -> None:
+def test_a_late_answer_is_a_failed_probe(script: ScriptedContainer) -> None:
     over = threading.Event()
     limits = PlatformLimits(health_interval_s=0.005, health_s=0.02)
-    probed = Probed(script.served.port, limits)
+    probed = Probed(script.port, limits)
     probed.probes._has_traffic = True
 
     def answer(call: Call) -> Answer:
         over.wait(LIMIT_S)
         return Answer()
 
-    script.served.answer = answer
+    script.answer = answer
     probed.watch_until(lambda: not probed.probes.has_traffic)
     over.set()
     assert probed.breaches[0].endswith("it did not answer within 20 ms")
 
 
-def test_a_serving_container_that_ends_is_restarted(script: Script) -> None:
-    probed = Probed(script.served.port, PATIENT)
+def test_a_serving_container_that_ends_is_restarted(script: ScriptedContainer) -> None:
+    probed = Probed(script.port, PATIENT)
     assert probed.is_ready()
     seen = []
     probed.machine.on_restart = lambda: seen.append(probed.probes.has_traffic)
