@@ -141,12 +141,13 @@ class ThreadLink:
 
 
 @contextmanager
-def connected(path: str, memory_bytes: int = SHARED) -> Iterator[RemoteEngine]:
-    """The client of a front end, connected."""
+def connected(path: str, memory_bytes: int = SHARED, *, ready: bool = True) -> Iterator[RemoteEngine]:
+    """The client of a front end, connected unless it is not awaited."""
     engine = RemoteEngine(path, ThreadLink(), memory_bytes)
     engine.start()
     try:
-        until(engine.is_ready, "not connected")
+        if ready:
+            until(engine.is_ready, "not connected")
         yield engine
     finally:
         engine.close()

@@ -64,8 +64,13 @@ def pool(engines: list[Models], tmp_path: Path) -> Iterator[Pooled]:
         yield found
 
 
+def later(folder: Path) -> list[tuple[str, list[Any]]]:
+    """The changes that the next engine reads."""
+    return [(change.call.name, change.arguments) for change in ControlLog(folder).changes()]
+
+
 def log_of(tmp_path: Path) -> list[tuple[str, Any]]:
-    return [(change.call.name, change.arguments[0]) for change in ControlLog(tmp_path / "changes").changes()]
+    return [(call, arguments[0]) for call, arguments in later(tmp_path / "changes")]
 
 
 def test_all_engines_make_a_change_and_it_is_noted(pool: Pooled, engines: list[Models], tmp_path: Path) -> None:
@@ -220,11 +225,6 @@ def test_a_load_that_fails_leaves_nothing(placed_pool: Pooled, placed_engines: l
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "changes"
-
-
-def later(folder: Path) -> list[tuple[str, list[Any]]]:
-    """The changes that the next engine reads."""
-    return [(change.call.name, change.arguments) for change in ControlLog(folder).changes()]
 
 
 def note(control_log: ControlLog, call: str, *arguments: Any) -> None:

@@ -19,7 +19,6 @@ from tests.unit.core.remote.remote_parts import (
     SMALL,
     Answer,
     ServedEngine,
-    ThreadLink,
     ask,
     connected,
     descriptors,
@@ -269,30 +268,21 @@ def test_an_engine_that_sends_malformed_frames_is_disconnected(
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        remote = RemoteEngine(path, ThreadLink(), SHARED)
-        remote.start()
-        try:
+        with connected(path, ready=False) as remote:
             for count, nonsense in enumerate((b"nonsense" * 2, b"\0\0\0\0\x10\0\0\0" + bytes(8)), 1):
                 sock, _ = listener.accept()
                 with sock:
                     sock.sendall(nonsense)
                     until(lambda: caplog.text.count("the engine was disconnected, it sent") == count)  # noqa: B023
                     until(lambda: remote.phase().failures == {"engine": "it could not be understood"})
-        finally:
-            remote.close()
 
 
 def test_missing_memory_is_logged_once(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
-    with served(tmp_path, engine) as (path, _):
-        remote = RemoteEngine(path, ThreadLink(), 1 << 60)
-        remote.start()
-        try:
-            until(lambda: "--http-worker-memory-bytes" in remote.phase().failures["engine"])
-            with pytest.raises(EngineGone, match="--http-worker-memory-bytes"):
-                remote.model("simple")
-            assert not remote.is_ready()
-        finally:
-            remote.close()
+    with served(tmp_path, engine) as (path, _), connected(path, 1 << 60, ready=False) as remote:
+        until(lambda: "--http-worker-memory-bytes" in remote.phase().failures["engine"])
+        with pytest.raises(EngineGone, match="--http-worker-memory-bytes"):
+            remote.model("simple")
+        assert not remote.is_ready()
     assert caplog.text.count("no connection to the engine") == 1
 
 
