@@ -17,7 +17,7 @@ from tests.unit.core.scheduling.scheduler_bench import benches, noted_threads, r
 from tests.unit.core.waiting.hub_thread import LIMIT_S, hub_test
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.waiting import until
-from trident.core.errors import DeadlineExceeded, RequestCancelled
+from trident.core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
 from trident.core.frontend.gevent_bridge import GeventBridge, HubResponses
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
@@ -195,6 +195,18 @@ def test_a_slow_request_of_a_client_that_is_gone_is_not_submitted(bridge: Gevent
     assert isinstance(slow.get(timeout=LIMIT_S).error, RequestCancelled)
     gevent.joinall(busy, timeout=LIMIT_S)
     assert engine.calls == []
+
+
+@on_a_hub
+def test_several_responses_become_an_error(bridge: GeventBridge) -> None:
+    class Chatty(FakeEngine):
+        def submit(self, pending: PendingRequest) -> None:
+            for final in (False, False, True):
+                pending.on_response(InferenceResponse("simple", 1, [], final=final, error=BackendFailed("part")))
+
+    error = bridge.infer(Chatty().model("simple"), request()).error
+    assert error is not None
+    assert error.message == "expected a single response, got 3"
 
 
 @pytest.mark.slow

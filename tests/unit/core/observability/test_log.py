@@ -94,6 +94,21 @@ def test_a_console_of_another_encoding_loses_no_event() -> None:
         close_log()
 
 
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_lost_events_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    err = io.StringIO()
+    configure_logging(LogOptions(), out=Broken(), err=err)
+    for number in range(3):
+        log.info("event %d", number)
+    log.warning("still heard")
+    assert capsys.readouterr().err == "the log cannot be written: [Errno 32] Broken pipe; its events are lost\n"
+    assert err.getvalue().endswith('"still heard"\n')
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
 def test_lines_that_the_disk_does_not_take_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     before = lines_dropped()
