@@ -19,7 +19,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from trident.core.engine.in_process import InferenceEngine
 from trident.core.engine.protocol import Engine, HoldChange
 from trident.core.errors import ServerError
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
@@ -70,7 +69,8 @@ OnChange = Callable[[Change], None]
 
 
 class EngineServer:
-    """Serves `engine` to the front ends that connect to `listener`, a listening Unix socket of this user.
+    """Serves `engine`, an InferenceEngine, to the front ends that connect to `listener`, a listening Unix socket of
+    this user.
 
     `on_change` is called with every successful load and unload, on the thread of the call, and `after_change` after
     each of them, also one that failed, before the caller has its answer. The server is not ready
@@ -81,7 +81,7 @@ class EngineServer:
 
     def __init__(
         self,
-        engine: InferenceEngine,
+        engine: Any,
         listener: socket.socket,
         *,
         on_change: OnChange | None = None,
