@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from trident.adapters.common.options import BadOption, BadValue, SettingRow
+from trident.adapters.common.options import BadOption, SettingRow
 from trident.adapters.sagemaker.platform import SageMakerSettings
-from trident.adapters.vertex.platform import split_groups
 from trident.app.settings.reading import read_settings
-from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
+from trident.app.settings.server import ServerSettings
 
 
 def opened(found: ServerSettings, name: str) -> Any:
@@ -163,13 +162,3 @@ def test_variables_of_two_platforms_are_refused_and_a_directory_does_not_count_b
     # A port that the platform closes may be named.
     found = read_settings(["--http-port=9000"], {**CONTAINER, "TRIDENT_SAGEMAKER_MODEL_ROOT": str(tmp_path)})
     assert found.platform == "vertex"
-
-
-def test_public_routes_are_groups_without_duplicates() -> None:
-    assert split_groups("health,metrics,health") == ("health", "metrics")
-    assert split_groups("none") == ()
-    kind = SERVER_OPTIONS["public_routes"].kind
-    assert [kind.parse(text) for text in ("health", "metrics,inference", "none")]
-    for text in ("", "helth", "health,none"):
-        with pytest.raises(BadValue, match="--public-routes: "):
-            kind.parse(text)
