@@ -96,17 +96,6 @@ def write_model(
         "num_attention_heads": HEADS,
         "num_key_value_heads": kv_heads,
         "num_hidden_layers": layers,
-        "inputs": {
-            "input_ids": "input_ids",
-            "attention_mask": "attention_mask",
-            "past_key_names": "past_key_values.%d.key",
-            "past_value_names": "past_key_values.%d.value",
-        },
-        "outputs": {
-            "logits": "logits",
-            "present_key_names": "present.%d.key",
-            "present_value_names": "present.%d.value",
-        },
     }
     model = {
         "type": "llama",

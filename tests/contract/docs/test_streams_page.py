@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from websockets.sync.client import connect
 
 from deploy import build_voice_detector, detect_voice
 from tests.contract.docs.documented_examples import Example, assert_answers, examples
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
+from tests.unit.onnx_models import build, tensor
 
 EXAMPLES = examples((ROOT / "docs" / "streams.md").read_text().partition("## WebSocket")[2])
 LIMIT_S = 60
@@ -36,13 +37,8 @@ def loudness() -> onnx.ModelProto:
         helper.make_node("ReduceMax", ["strength"], ["output"], keepdims=1),
         helper.make_node("Identity", ["state"], ["stateN"]),
     ]
-    state, next_state = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 1, 128]) for name in ("state", "stateN")
-    )
-    samples = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 576])
-    speech = helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, 1])
-    graph = helper.make_graph(nodes, "loudness", [samples, state], [speech, next_state])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    state, next_state = (tensor(name, "FP32", [2, 1, 128]) for name in ("state", "stateN"))
+    return build(nodes, [tensor("input", "FP32", [1, 576]), state], [tensor("output", "FP32", [1, 1]), next_state])
 
 
 @pytest.fixture(scope="module")

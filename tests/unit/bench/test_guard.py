@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.clients import Load
-from bench.guard import LIMIT, OTHER, ROWS, THIS, Measured, Row, Verdict, all_ports, checked_out, find, opened, parse
+from bench.guard import LIMIT, OTHER, THIS, Measured, Row, Verdict, all_ports, checked_out, find, opened
 from bench.results import Ratio, Turn
 from bench.runner import NotServed
 from bench.servers.server import Server, trident
@@ -150,13 +150,6 @@ def test_a_row_that_this_checkout_does_not_serve_ends_the_guard(servers: dict[st
         opened([_row(servers, OTHER)], servers),
     ):
         pass
-
-
-def test_parse_takes_keys_of_rows() -> None:
-    assert parse(["--only", "cache,sequences"]).only == ["cache", "sequences"]
-    assert parse([]).only == [row.key for row in ROWS]
-    with pytest.raises(SystemExit):
-        parse(["--only", "cache hit"])
 
 
 NOISE = 0.08

@@ -27,7 +27,7 @@ from trident.app.commands.doctor import (
     server_lines,
     text_report,
 )
-from trident.app.commands.doctor_repositories import Level, Line, size_text
+from trident.app.commands.doctor_repositories import Level, Line
 from trident.app.commands.overview import Answer, NoAnswer
 from trident.app.process.files import IN_MEMORY
 from trident.app.settings.reading import read_settings
@@ -108,14 +108,6 @@ def test_the_page_has_a_block_for_each_area_within_100_columns_and_the_result_at
     assert path in text_report([Line("Repository", "models", Level.FAILED, f"cannot read {path}")])
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1023 << 10, "1023 KiB"), (5000 << 40, "5000 TiB")],
-)
-def test_a_size_has_the_largest_unit_that_fits(count: int, text: str) -> None:
-    assert size_text(count) == text
-
-
 # --- GPUs
 
 CUDA = "CUDAExecutionProvider"
@@ -137,6 +129,8 @@ def test_a_gpu_is_shown_with_its_versions_and_none_is_fine_too() -> None:
     assert found["driver"].text == "550.54.15, CUDA up to 12.4, 1 GPU (80 GiB)"
     assert (found["backend fast"].text, found[CUDA].text) == ("Fast 1.0", "its libraries load")
     assert {line.level for line in of_gpus(NO_DRIVER, 0, ABSENT).values()} == {Level.OK}
+    (_, missing) = gpu_lines(GpuReading(DRIVER, (0,), {"fast": "No module named 'fast'"}), ())
+    assert (missing.check, missing.level) == ("backend fast", Level.FAILED)
 
 
 @pytest.mark.parametrize(
@@ -160,11 +154,6 @@ def test_a_missing_gpu_or_provider_is_as_bad_as_the_need_for_it(
     line = of_gpus(driver, gpus, state, *asked_by)[check]
     assert (line.level, text in line.text) == (level, True)
     assert bool(line.cure) is (level is not Level.OK)
-
-
-def test_a_framework_that_is_missing_is_named() -> None:
-    (_, line) = gpu_lines(GpuReading(DRIVER, (0,), {"fast": "No module named 'fast'"}), ())
-    assert (line.check, line.level) == ("backend fast", Level.FAILED)
 
 
 # --- limits

@@ -24,7 +24,6 @@ from trident.app.commands.validate import (
     RepositoryCheck,
     dot_drawing,
     examine,
-    golden_problems,
     json_report,
     read_validate_options,
     svg_drawing,
@@ -32,18 +31,15 @@ from trident.app.commands.validate import (
     text_report,
     validate,
 )
-from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.python.backend import PythonBackend
-from trident.core.backends.registry import BackendRegistry
 from trident.core.config.ensemble import EnsembleStep
-from trident.core.config.golden import GoldenRequest
-from trident.core.config.problem import ModelSignature, Problem
+from trident.core.config.problem import Problem
 from trident.core.config.resolve import resolve_model_spec
-from trident.core.config.schema import ModelConfig, ModelInstanceGroup, parse_model_config
-from trident.core.errors import BackendFailed, OutOfMemory, RepositoryUnavailable
+from trident.core.config.schema import parse_model_config
+from trident.core.errors import BackendFailed, RepositoryUnavailable
 from trident.core.lifecycle.state import ModelState
 from trident.core.repository.cloud_sources import ObjectStoreSource
-from trident.core.repository.repository import ModelDirectory, version_directories
+from trident.core.repository.repository import ModelDirectory
 from trident.core.repository.sources import Source, SourceOpener, SourceOptions
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -156,11 +152,6 @@ def test_settings_without_effect_do_not_change_the_exit_status(
     )
 
 
-def test_the_shipped_models_have_no_problems(shipped_models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate([str(shipped_models)]) == 0
-    assert capsys.readouterr().out == f"{len(list(shipped_models.iterdir()))} models, no problems\n"
-
-
 # --- a repository in the cloud
 
 CONTENTS = {
@@ -183,14 +174,6 @@ class MemoryOpener(SourceOpener):
 
     def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
         return self._source
-
-
-@pytest.mark.parametrize(("model", "fetched"), [("last", ["last/2/model.onnx"]), ("wrong", [])])
-def test_a_version_that_is_not_selected_is_not_downloaded(tmp_path: Path, model: str, fetched: list[str]) -> None:
-    store = MemoryStore(CONTENTS)
-    with CloudRepository(MemoryOpener(tmp_path, store), "s3://bucket", "").directory(model) as directory:
-        assert version_directories(directory) == ([1, 2] if model == "last" else [1])
-    assert [key for key, _, _ in store.reads if key.endswith(".onnx")] == fetched
 
 
 def test_a_problem_is_shown_with_its_path_in_the_storage(tmp_path: Path) -> None:
@@ -262,12 +245,9 @@ WARMUP = (
 # Models that the server cannot load, each for one reason.
 UNLOADABLE = {
     "accelerator_missing": ACCELERATED.format("openvino"),
-    "accelerator_unknown": ACCELERATED.format("abacus"),
     "warmup_batch": WARMUP.format(9, "INPUT0", "TYPE_INT32", 16),
     "warmup_dims": WARMUP.format(1, "INPUT0", "TYPE_INT32", 3),
-    "warmup_datatype": WARMUP.format(1, "INPUT0", "TYPE_FP32", 16),
     "warmup_input": WARMUP.format(1, "X", "TYPE_INT32", 16),
-    "warmup_inputs": 'model_warmup [ { name: "w" batch_size: 1 } ]',
     "backend": 'backend: "none"',
     "runtime": 'runtime: "libtriton_none.so"',
     "runtime_elsewhere": 'runtime: "../libtriton_onnxruntime.so"',
@@ -293,29 +273,6 @@ def test_versions_with_different_signatures_have_no_problem(tmp_path: Path, prob
     with running_engine(tmp_path) as engine:
         assert [entry.state for entry in engine.repository_index(False)] == [ModelState.READY, ModelState.READY]
     assert problems(tmp_path) == []
-
-
-class Unloadable:
-    """A backend that can inspect a model but not load it."""
-
-    supports_gpus = False
-
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        return ModelSignature((), ())
-
-    def check(self, config: ModelConfig) -> None: ...
-
-    def load(self, context: LoadContext) -> BackendModel:
-        raise OutOfMemory("no memory left", hint="buy some")
-
-
-def test_a_version_that_fails_to_load_is_a_problem(tmp_path: Path) -> None:
-    group = ModelInstanceGroup(name="m", kind="KIND_CPU", count=1)
-    config = ModelConfig(name="m", backend="fake", instance_group=[group])
-    backends = BackendRegistry({}, makers={"fake": lambda settings: Unloadable()})
-    golden = [GoldenRequest("a.json", "", (), (), ())]
-    found = golden_problems(backends, tmp_path / "1", config, resolve_model_spec(config, 1, {}), golden)
-    assert found == [Problem(str(tmp_path / "1"), "no memory left", "buy some")]
 
 
 # --- models in Python, and of texts
@@ -367,6 +324,21 @@ def test_a_model_in_python_is_imported_in_a_process_of_its_own(
     (version.parent / "config.pbtxt").write_text(config)
     messages = [each["message"] for each in problems(tmp_path, *options)]
     assert [(each[: len(begin)], each.endswith(end)) for each in messages] == ([(begin, True)] if begin else [])
+
+
+def test_a_version_that_fails_to_load_has_one_problem_whatever_its_golden_requests(
+    tmp_path: Path, problems: Problems
+) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "golden").mkdir()
+    (tmp_path / "m" / "1" / "model.py").write_text(CLASS)
+    (tmp_path / "m" / "config.pbtxt").write_text(CONFIG)
+    side = '[{"name": "%s", "datatype": "FP32", "shape": [1], "data": [1]}]'
+    golden = f'{{"request": {{"inputs": {side % "IN"}}}, "response": {{"outputs": {side % "OUT"}}}}}'
+    for name in ("a.json", "b.json"):
+        (tmp_path / "m" / "golden" / name).write_text(golden)
+    (found,) = problems(tmp_path)
+    assert (found["path"], "ValueError: no weights" in found["message"]) == (str(tmp_path / "m" / "1"), True)
 
 
 def test_an_import_that_does_not_end(tmp_path: Path) -> None:

@@ -162,26 +162,21 @@ def test_a_source_becomes_a_model_that_answers_as_it_does(
         (boosted("reg:squarederror", "net.json"), "trees of XGBoost", ["xgboost_json", classifier("false")]),
         (script, "a TorchScript archive; it takes INPUT__0 FP32 [-1, 4], guessed", ["INPUT__0", "dims: [ 2 ]"]),
         (exported, "a package of torch.export", ["ARGS[0]", "max_batch_size: 16", "dims: [ 2 ]"]),
+        (mlflow, "an ONNX model, from an MLflow folder\n", []),
+        (bento, "an ONNX model, from BentoML's model store\n", []),
     ],
 )
 def test_a_configuration_says_what_the_file_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], Path], what: str, lines: list[str]
 ) -> None:
-    assert run(write(tmp_path), "--name=made", f"--repository={tmp_path}/models", "--no-run") == 0
-    assert capsys.readouterr().out.startswith(f"made: {what}")
-    written = (tmp_path / "models" / "made" / "config.pbtxt").read_text()
-    assert [line for line in lines if line not in written] == []
-
-
-@pytest.mark.parametrize(("write", "what"), [(mlflow, "from an MLflow folder"), (bento, "from BentoML's model store")])
-def test_a_folder_around_a_model_is_told_by_its_own_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], Path], what: str
-) -> None:
-    source = tmp_path / "iris"
+    source = tmp_path / "source"
     source.mkdir()
-    assert run(write(source), f"--repository={tmp_path}/models", "--no-run") == 0
-    assert capsys.readouterr().out == f"iris: an ONNX model, {what}\n"
-    assert (tmp_path / "models" / "iris" / "1" / "model.onnx").is_file()
+    assert run(write(source), "--name=made", f"--repository={tmp_path}/models", "--no-run") == 0
+    assert capsys.readouterr().out.startswith(f"made: {what}")
+    made = tmp_path / "models" / "made"
+    written = (made / "config.pbtxt").read_text() if lines else ""  # an ONNX model needs none
+    assert [line for line in lines if line not in written] == []
+    assert any((made / "1").iterdir())
 
 
 def test_a_dry_run_shows_the_configuration_and_makes_nothing(

@@ -32,10 +32,8 @@ from trident.app.settings.reading import (
     ENVIRONMENT,
     FLAG,
     CommandLine,
-    PlatformText,
     collect,
     given_variables,
-    parse_arguments,
 )
 from trident.app.settings.server import SERVER_OPTIONS
 
@@ -221,20 +219,6 @@ def test_the_last_value_of_the_strongest_source_counts() -> None:
 def test_a_bad_value_is_refused_with_its_source(arguments: list[str], environ: dict[str, str], name: str) -> None:
     with pytest.raises(BadOption, match=f"^Bad {name}.\nInvalid option value. Got x$"):
         given(*arguments, **environ)
-
-
-def test_a_platform_gives_texts_and_command_lines_in_its_variables() -> None:
-    texts = [PlatformText(SERVER_OPTIONS["http_port"], "x", "PORT")]
-    with pytest.raises(BadOption, match=r'^Bad variable: "PORT"\.\nInvalid .* Got x; --http-port takes integer$'):
-        collect(SERVER_OPTIONS, [], {}, platform=texts)
-    options = SERVER_OPTIONS.values()
-    found = parse_arguments(options, ["--http-port=1", "--disable-auto-complete-config"], "ARGS")
-    assert [(each.option.flag, each.text, each.source) for each in found] == [
-        ("http-port", "1", "ARGS"),
-        ("disable-auto-complete-config", "true", "ARGS"),
-    ]
-    with pytest.raises(BadOption, match=r'(?s)^Bad variable: "ARGS".*did you mean --http-port\?'):
-        parse_arguments(options, ["--htp-port=1"], "ARGS")
 
 
 @pytest.mark.parametrize(

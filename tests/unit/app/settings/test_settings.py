@@ -16,7 +16,7 @@ import pytest
 from trident.adapters.common.options import BadOption, SettingRow
 from trident.app.cli import COMMANDS
 from trident.app.settings.groups import UNUSED_OPTIONS, BackendSettings, LoggingSettings, split_backend_settings
-from trident.app.settings.reading import CloudCache, read_cloud_cache, read_settings, with_repositories
+from trident.app.settings.reading import CloudCache, read_cloud_cache, read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings, cache_directory
 from trident.app.settings.usage import HELP_TOPIC, serve_usage, usage
 from trident.core.observability.log import LogOptions
@@ -147,11 +147,6 @@ def test_variables_of_triton_and_cuda_are_read(monkeypatch: pytest.MonkeyPatch) 
     assert read_settings(["--model-repository=/models"]).server_id == "from the process"
 
 
-def test_tritonservers_counts_below_their_minimum_count_as_the_minimum() -> None:
-    found = settings("--exit-timeout-secs=-1", "--model-load-thread-count=0", "--model-load-retry-count=-2")
-    assert (found.exit_timeout_secs, found.model_load_thread_count, found.model_load_retry_count) == (0, 1, 0)
-
-
 def test_addresses_follow_that_of_http() -> None:
     assert ServerSettings(http_address="::1").metrics_address == "::1"
     assert ServerSettings(http_address="::1", metrics_address="::").metrics_address == "::"
@@ -165,12 +160,6 @@ def test_secrets_are_masked_wherever_settings_are_shown() -> None:
         assert "s3cret" not in shown
         assert "health:X-Key=***" in shown
     assert "server_id='box'" in repr(found)
-
-
-def test_words_are_repositories_beside_options_of_every_kind() -> None:
-    arguments = ["/models", "--http-port", "9", "--buffer-manager-thread-count=2", "s3://bucket"]
-    repositories = ["--model-repository=/models", "--model-repository=s3://bucket"]
-    assert with_repositories(arguments) == ["--http-port=9", "--buffer-manager-thread-count=2", *repositories]
 
 
 # --- the cache of models
