@@ -258,12 +258,6 @@ def test_a_client_is_imported_by_one_module(package: str) -> None:
     assert len(users) <= 1
 
 
-def test_every_part_of_core_has_its_place() -> None:
-    parts = {path.name.removesuffix(".py") for path in (ROOT / "core").iterdir() if path.suffix == ".py"}
-    parts |= {path.parent.name for path in (ROOT / "core").glob("*/__init__.py")}
-    assert parts - {"__init__", "observability"} <= set(CORE_RANK)
-
-
 @pytest.mark.parametrize(
     ("path", "source", "what"),
     [

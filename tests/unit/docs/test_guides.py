@@ -204,13 +204,8 @@ def test_the_product_has_every_name_in_the_tuning_page() -> None:
     names = code(TUNING)
     assert len(names) > 80
     assert [name for name in names if not known(name)] == []
-
-
-@pytest.mark.parametrize(
-    "name", ["--no-such-option", "nv_no_such_metric", "max_batch_sice", "rate(nv_none[5m])", "thread plan: 1 core"]
-)
-def test_an_unknown_name_is_found(name: str) -> None:
-    assert not known(name)
+    wrong = ["--no-such-option", "nv_no_such_metric", "max_batch_sice", "rate(nv_none[5m])", "thread plan: 1 core"]
+    assert [name for name in wrong if known(name)] == []
 
 
 FIGURES = re.compile(r"Figures from \[[^\]]*\]\(\.\./bench/results/([^)]+)\)[^\n]*\n\n((?:\|[^\n]*\n)+)")
@@ -234,9 +229,6 @@ def strange_figures(page: str) -> list[str]:
 def test_the_named_file_contains_every_figure(page: str) -> None:
     assert len(figures(page)) == page.count("Figures from") > 0
     assert strange_figures(page) == []
-
-
-def test_an_invented_figure_is_found() -> None:
     assert strange_figures(TUNING.replace("| 50,430 |", "| 99,614 |")) == ["99,614"]
 
 

@@ -9,9 +9,8 @@ from tests.project import ROOT
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
 from tests.unit.docs.test_troubleshooting import rows
 from trident.adapters.vertex import platform as variables
-from trident.adapters.vertex.application import HEADER
-from trident.adapters.vertex.platform import PayloadKind, VertexSettings, server_options, split_groups
-from trident.adapters.vertex.predict import BINARY, Target
+from trident.adapters.vertex.platform import server_options, split_groups
+from trident.adapters.vertex.predict import Target
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.frontend.access import GROUPS
@@ -71,13 +70,3 @@ def test_the_redirect_header_reaches_the_targets_on_the_page() -> None:
     }
     expected = {**dict.fromkeys(named, 200), **refused}
     assert {target: VertexBench().redirect(target).status_code for target in expected} == expected
-
-
-def test_the_page_names_header_content_type_and_payloads() -> None:
-    assert f"`{HEADER}`" in DOCUMENT
-    assert f"`{BINARY.prefix}N`" in DOCUMENT
-    defaults = VertexSettings(predict_route="/", health_route="/")
-    assert (defaults.key_field, defaults.payload) == ("key", "auto")
-    assert all(
-        f"`{payload}`" in DOCUMENT or f"={payload}`" in DOCUMENT for payload in (PayloadKind.INSTANCES, PayloadKind.V2)
-    )

@@ -32,6 +32,7 @@ from trident.app.cli import main
 from trident.app.commands.import_model import import_model
 
 TABLE = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+CLASSIFIER = 'key: "is_classifier" value {{ string_value: "{}" }}'
 CLASSES = np.digitize(TABLE[:, 0], [-0.5, 0.5])
 
 
@@ -118,14 +119,6 @@ def mlserver(folder: Path) -> Path:
     return folder
 
 
-def hub(folder: Path) -> Path:
-    return write_folder(folder / "hub")
-
-
-def classifier(value: str) -> str:
-    return f'key: "is_classifier" value {{ string_value: "{value}" }}'
-
-
 def run(source: Path, *options: str) -> int:
     return main(["import", str(source), *options])
 
@@ -158,8 +151,8 @@ def test_a_source_becomes_a_model_that_answers_as_it_does(
 @pytest.mark.parametrize(
     ("write", "what", "lines"),
     [
-        (boosted("multi:softmax", "net.ubj"), "trees of XGBoost", ["xgboost_ubj", classifier("true")]),
-        (boosted("reg:squarederror", "net.json"), "trees of XGBoost", ["xgboost_json", classifier("false")]),
+        (boosted("multi:softmax", "net.ubj"), "trees of XGBoost", ["xgboost_ubj", CLASSIFIER.format("true")]),
+        (boosted("reg:squarederror", "net.json"), "trees of XGBoost", ["xgboost_json", CLASSIFIER.format("false")]),
         (script, "a TorchScript archive; it takes INPUT__0 FP32 [-1, 4], guessed", ["INPUT__0", "dims: [ 2 ]"]),
         (exported, "a package of torch.export", ["ARGS[0]", "max_batch_size: 16", "dims: [ 2 ]"]),
         (mlflow, "an ONNX model, from an MLflow folder\n", []),
@@ -223,7 +216,7 @@ def test_text_models_and_saved_models_are_made_of_folders(tmp_path: Path, capsys
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     write_saved_model(tmp_path / "b")
-    assert run(hub(tmp_path / "a"), f"--repository={tmp_path}/models") == 0
+    assert run(write_folder(tmp_path / "a" / "hub"), f"--repository={tmp_path}/models") == 0
     assert run(tmp_path / "b" / "model.savedmodel", "--name=saved", f"--repository={tmp_path}/models") == 0
     text = capsys.readouterr().out
     assert "hub: a model of the Hugging Face Hub\nit answers in" in text

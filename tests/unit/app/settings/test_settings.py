@@ -118,9 +118,8 @@ def test_every_option_is_in_the_help_text() -> None:
     assert "  --measurement-interval=integer    Milliseconds of a level; default 5000; -p.\n" in usage("bench")
 
 
-def test_the_help_of_serve_has_fifteen_options_and_the_names_of_the_groups() -> None:
+def test_the_help_of_serve_names_the_groups() -> None:
     text = serve_usage()
-    assert text.count("\n  --") == 15 + 1  # and the groups
     assert [group for group in HELP_TOPIC.words if group not in text or not serve_usage(group)] == []
     assert serve_usage("http").startswith("HTTP\n  --allow-http=")
     assert "--grpc-port" not in serve_usage("http")
