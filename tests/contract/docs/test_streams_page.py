@@ -19,7 +19,7 @@ from onnx import helper
 from websockets.sync.client import connect
 
 from deploy import build_voice_detector, detect_voice
-from tests.contract.docs.documented_examples import Example, assert_answers, examples
+from tests.contract.docs.test_pages import Example, assert_answers, examples
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.unit.onnx_models import build, tensor

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.docs.documented_examples import Example, examples, run, same
+from tests.contract.docs.test_pages import Example, examples, run, same
 from tests.contract.lifecycle.changing_models import add_scaled
 from tests.contract.platforms.container import LIMIT_S
 from tests.contract.servers.ports import HOST

@@ -23,15 +23,12 @@ def sagemaker(found: ServerSettings) -> SageMakerSettings:
 
 
 class Container:
-    """A SageMaker container, with its model directories in `folder`."""
+    """A SageMaker container, with its model directories in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.model_root = folder / "model"
-        self.models_root = folder / "models"
-        self.environ = {
-            "TRIDENT_SAGEMAKER_MODEL_ROOT": str(self.model_root),
-            "TRIDENT_SAGEMAKER_MODELS_ROOT": str(self.models_root),
-        }
+    def __init__(self, tmp_path: Path) -> None:
+        self.model_root, self.models_root = tmp_path / "model", tmp_path / "models"
+        roots = {"MODEL_ROOT": self.model_root, "MODELS_ROOT": self.models_root}
+        self.environ = {f"TRIDENT_SAGEMAKER_{name}": str(path) for name, path in roots.items()}
 
     def holds(self, *paths: str) -> None:
         for path in paths:
