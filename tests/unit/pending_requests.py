@@ -1,4 +1,4 @@
-"""Pending requests for tests of everything that stands between an engine's door and a backend."""
+"""Pending requests for tests of everything that stands between an engine's door and a backend; a request's fields."""
 
 from __future__ import annotations
 
@@ -28,3 +28,13 @@ def pending_request(
     pending.start_ns = start_ns
     pending.enqueue_ns = enqueue_ns
     return pending
+
+
+# The fields of a request, on both builds: a compiled class has no `__slots__`.
+_DERIVED = ("has_many_strings", "log_prefix", "may_be_passed", "nbytes")
+
+FIELDS = [
+    name
+    for name in dir(InferenceRequest)
+    if not name.startswith("_") and name not in _DERIVED and not callable(getattr(InferenceRequest, name))
+]

@@ -11,8 +11,7 @@ from functools import cache
 import pytest
 
 import trident
-from tests.project import ROOT, pure_python_only
-from tests.unit.product_modules import product_modules
+from tests.project import ROOT, product_modules, pure_python_only
 from trident.adapters.sagemaker.application import SageMakerApplication
 from trident.adapters.vertex.application import VertexApplication
 from trident.app.worker.http1 import request as refusal

@@ -98,27 +98,6 @@ def test_the_options_of_sagemaker_are_read() -> None:
     assert found == replace(plain, model="folder", multi_model=True, api_port=8199, variables=variables)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ([], "one model must be named"),
-        (["a", "b"], "one model must be named"),
-        (["a", "--port=65536"], "--port"),
-        (["a", "--env=A"], "NAME=VALUE"),
-        (["a", "--env==1"], "NAME=VALUE"),
-        (["a", f"--env=A={'x' * 1025}"], "at most 1024 bytes"),
-        (["a", *(f"--env=A{n}=1" for n in range(101))], "at most 100 variables"),
-        (["a", *(f"--env=A{n}={'x' * 1000}" for n in range(40))], "32768 in all"),
-        (["a", "--multi-modal"], "did you mean --multi-model?"),
-        (["a", "--batch=in"], "has both an input and an output"),
-        (["a", "--batch=in", "--output=out", "--port=1"], "neither several models nor an endpoint"),
-    ],
-)
-def test_what_sagemaker_would_refuse_is_refused(arguments: list[str], text: str) -> None:
-    with pytest.raises(BadOption, match=re.escape(text)):
-        sagemaker(*arguments)
-
-
 # --- the options of Vertex AI
 
 
@@ -164,6 +143,27 @@ def test_a_batch_job_is_read() -> None:
 
 
 JOB = "a --batch=in.csv --output=out"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("", "one model must be named"),
+        ("a b", "one model must be named"),
+        ("a --port=65536", "--port"),
+        ("a --env=A", "NAME=VALUE"),
+        ("a --env==1", "NAME=VALUE"),
+        (f"a --env=A={'x' * 1025}", "at most 1024 bytes"),
+        ("a" + "".join(f" --env=A{n}=1" for n in range(101)), "at most 100 variables"),
+        ("a" + "".join(f" --env=A{n}={'x' * 1000}" for n in range(40)), "32768 in all"),
+        ("a --multi-modal", "did you mean --multi-model?"),
+        ("a --batch=in", "has both an input and an output"),
+        ("a --batch=in --output=out --port=1", "neither several models nor an endpoint"),
+    ],
+)
+def test_what_sagemaker_would_refuse_is_refused(line: str, text: str) -> None:
+    with pytest.raises(BadOption, match=re.escape(text)):
+        sagemaker(*line.split())
 
 
 @pytest.mark.parametrize(

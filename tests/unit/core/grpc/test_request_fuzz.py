@@ -17,7 +17,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from tests.unit.core.grpc.codec_messages import infer_message
 from tests.unit.fake_engine import FakeEngine
-from tests.unit.request_fields import FIELDS
+from tests.unit.pending_requests import FIELDS
 from trident.core.errors import ServerError
 from trident.core.grpc.request import RequestDecoder, request_id
 from trident.core.inference.request import InferenceRequest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.packed_tensors import packed_request
-from tests.unit.request_fields import FIELDS
+from tests.unit.pending_requests import FIELDS
 from trident.core.inference.pending_request import (
     CollectedFlushes,
     Deferred,

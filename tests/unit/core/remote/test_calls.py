@@ -16,9 +16,9 @@ import orjson
 import pytest
 
 import trident.core
+from tests.project import product_modules
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import running_engine
-from tests.unit.product_modules import product_modules
 from tests.waiting import until
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.engine.in_process import InferenceEngine
