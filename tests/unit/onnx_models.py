@@ -54,9 +54,11 @@ def build(
     outputs: Sequence[onnx.ValueInfoProto],
     initializers: Sequence[onnx.TensorProto] = (),
     opset: int = OPSET,
+    domains: Sequence[str] = ("",),
 ) -> onnx.ModelProto:
     graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(initializers))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
+    versions = [helper.make_opsetid(domain, 1 if domain else opset) for domain in domains]
+    model = helper.make_model(graph, opset_imports=versions, ir_version=IR_VERSION)
     onnx.checker.check_model(model)
     return model
 
@@ -308,18 +310,6 @@ def classifier(
     key = TensorProto.INT64 if numbers else TensorProto.STRING
     value = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
     maps = helper.make_sequence_type_proto(helper.make_map_type_proto(key, value))
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [tensor("X", "FP32", ["n", 4])],
-        [
-            tensor("output_label", "INT64" if numbers else "BYTES", ["n"]),
-            helper.make_value_info("output_probability", maps),
-        ],
-    )
-    versions = {"": OPSET, "ai.onnx.ml": 1}
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid(name, versions[name]) for name in imports], ir_version=IR_VERSION
-    )
-    onnx.checker.check_model(model)
-    return model
+    label = tensor("output_label", "INT64" if numbers else "BYTES", ["n"])
+    outputs = [label, helper.make_value_info("output_probability", maps)]
+    return build(nodes, [tensor("X", "FP32", ["n", 4])], outputs, domains=imports)
