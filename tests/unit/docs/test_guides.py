@@ -34,9 +34,6 @@ from trident.app.settings.usage import options_of
 from trident.core.backends.cpu_budget import plan_threads
 from trident.core.backends.onnxruntime.providers import tensorrt_options
 from trident.core.config.schema import ModelConfig
-from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http.application import V2Application
-from trident.core.http.front_end import HttpOptions
 
 TRITON = (ROOT / "docs" / "coming-from-triton.md").read_text()
 TUNING = (ROOT / "docs" / "tuning.md").read_text()
@@ -243,19 +240,12 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", EXPORTING, re.DOTALL)
 
 
-def written_commands(word: str) -> list[list[str]]:
-    """The commands of the page that begin with `word`, as words."""
-    found = [shlex.split(line) for block in blocks("bash") for line in re.split(r"\n(?=[a-z#])", block.strip())]
-    return [words for words in found if words and words[0] == word]
-
-
 def test_the_code_for_each_library_and_the_configuration_are_valid() -> None:
     for library, code in zip(LIBRARIES, blocks("python"), strict=True):
         compile(code, "exporting-models.md", "exec")
         assert library in code
         assert '"models/iris/1/model.onnx"' in code
-    [words] = written_commands("python")
-    assert words[words.index("--output") + 1] == "models/iris/1/model.onnx"
+    assert "tf2onnx.convert --saved-model saved --output models/iris/1/model.onnx " in EXPORTING
     [text] = [block for block in blocks("text") if "max_batch_size" in block]
     assert text_format.Parse(text, ModelConfig()).max_batch_size == 64
 
@@ -268,14 +258,12 @@ def test_the_commands_check_and_serve_an_exported_classifier(
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx_models.write_version(model, tmp_path / "models", "iris")
     monkeypatch.chdir(tmp_path)
-    [[_, *validate], [_, serve, *options]] = written_commands("trident")
+    *_, validate, serve = commands(EXPORTING)
     assert (main(validate), capsys.readouterr().out) == (0, "1 model, no problems\n")
-    [[_, url, _, body]] = written_commands("curl")
-    assert serve == "serve"
-    with running_engine(Path(read_settings(options, {}).model_repository[0])) as engine:
-        answer = Client(V2Application(engine, HttpOptions(), ThreadBridge())).post(
-            url.removeprefix("localhost:8000"), data=body
-        )
+    assert serve == ["serve", "--model-repository=models"]
+    [(url, body)] = re.findall(r"curl localhost:8000(/\S+) -d '(.*?)'", EXPORTING, re.DOTALL)
+    with trident.Server("models") as server:
+        answer = Client(server.wsgi()).post(url, data=body)
     assert answer.status_code == 200
     shapes = {output["name"]: output["shape"] for output in orjson.loads(answer.data)["outputs"]}
     assert shapes == {"output_label": [2, 1], "output_probability": [2, 3]}
