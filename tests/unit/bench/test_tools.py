@@ -263,15 +263,6 @@ def test_the_files_are_those_of_the_commit_and_gone_at_the_end(checkout: Path) -
     assert (checkout / "content").read_text() == "not committed"
 
 
-def _checkout(folder: Path, *options: str) -> Path:
-    """A project whose `trident serve --help` names these options."""
-    for package in ("core", "adapters", "app"):
-        (folder / "trident" / package).mkdir(parents=True)
-    text = "\n".join(f"  {option}=<string>\n      Text." for option in options)
-    (folder / "trident" / "app" / "__main__.py").write_text(f"print({text!r})")
-    return folder
-
-
 @pytest.mark.slow
 def test_every_entry_point_has_a_port() -> None:
     command = all_ports(ROOT, Path("models"), Path("log")).command
@@ -281,8 +272,11 @@ def test_every_entry_point_has_a_port() -> None:
 
 
 def test_options_that_an_older_checkout_does_not_know_are_left_out(tmp_path: Path) -> None:
-    older = _checkout(tmp_path / "older", "--http-port", "--model-repository")
-    command = all_ports(older, tmp_path, tmp_path / "log").command
+    app = tmp_path / "older" / "trident" / "app"
+    for package in (app, app.parent / "core", app.parent / "adapters"):
+        package.mkdir(parents=True)
+    (app / "__main__.py").write_text("print('  --http-port=<string>\\n  --model-repository=<string>')")
+    command = all_ports(tmp_path / "older", tmp_path, tmp_path / "log").command
     assert command[1:4] == ["-m", "trident.app", "serve"]
     options = command[4:]
     assert [option.partition("=")[0] for option in options] == ["--model-repository", "--http-port"]
