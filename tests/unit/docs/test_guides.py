@@ -23,7 +23,6 @@ from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.docs.test_troubleshooting import in_source, rows
 from tests.unit.onnx_serving import running_engine
-from trident.adapters.common.options import Option
 from trident.app.cli import main
 from trident.app.commands.bench import long_options
 from trident.app.commands.validate import read_validate_options
@@ -46,18 +45,12 @@ OPTION_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)+")
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 
-def names_of(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # Texts in backticks in tuning.md that name something else than options and settings: protocol, client, value.
-OTHER_NAMES = names_of(
-    """
-    inference_count execution_count queue compute_infer ns count auto instances 0 FP32 FP16 BF16 INT8 tensorrt
-    cuda config.pbtxt tritonclient.http Retry-After Inference-Header-Content-Length application/x-npy parameters
-    application/vnd.sagemaker-triton.binary+json;json-header-size=N
-    """
-)
+OTHER_NAMES = """
+inference_count execution_count queue compute_infer ns count auto instances 0 FP32 FP16 BF16 INT8 tensorrt
+cuda config.pbtxt tritonclient.http Retry-After Inference-Header-Content-Length application/x-npy parameters
+application/vnd.sagemaker-triton.binary+json;json-header-size=N
+"""
 
 
 def code(page: str) -> list[str]:
@@ -162,21 +155,16 @@ def config_fields(message: Descriptor = ModelConfig.DESCRIPTOR, seen: frozenset[
 
 
 METRICS = frozenset(row.name for row in metric_rows())
-NAMES = METRICS | {each.variable for each in SERVER_OPTIONS.values()} | config_fields() | OTHER_NAMES
+NAMES = METRICS | {each.variable for each in SERVER_OPTIONS.values()} | config_fields() | {*OTHER_NAMES.split()}
 
 
 def is_option(text: str) -> bool:
     """Tell whether a text consists of one or more options with values that parse."""
-    line = CommandLine([*SERVER_OPTIONS.values(), *UNUSED_OPTIONS])
-    given = line.given([text]) if "=" in text else [(each, "") for each in _options_named(text)]
-    for option, value in given:
-        if value:
-            option.kind.parse(value)
-    return bool(given)
-
-
-def _options_named(text: str) -> list[Option]:
-    return [each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if text.removeprefix("--") in each.names]
+    options = [*SERVER_OPTIONS.values(), *UNUSED_OPTIONS]
+    if "=" not in text:
+        return any(text.removeprefix("--") in each.names for each in options)
+    ((option, value),) = CommandLine(options).given([text])
+    return option.kind.parse(value) is not None
 
 
 def known(text: str) -> bool:

@@ -43,7 +43,6 @@ sequence_batching {
 # What the functions share with the tests.
 held = threading.Event()
 sizes: list[int] = []
-closed = threading.Event()
 
 
 @trident.model(
@@ -65,13 +64,10 @@ def upper(TEXT: Any) -> dict[str, Any]:
 @trident.model(inputs={"N": ("INT32", [1])}, outputs={"I": ("INT32", [1])}, instances=2)
 def count(N: Any) -> Iterator[Any]:
     """The numbers below N; fails at 5."""
-    try:
-        for number in range(int(N[0])):
-            if number == 5:
-                raise ValueError("five")
-            yield [number]
-    finally:
-        closed.set()
+    for number in range(int(N[0])):
+        if number == 5:
+            raise ValueError("five")
+        yield [number]
 
 
 total = 0.0
