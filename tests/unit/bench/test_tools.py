@@ -18,7 +18,7 @@ import pytest
 from bench import results
 from bench.clients import Load
 from bench.gpu import Damaged, join, split
-from bench.guard import LIMIT, OTHER, THIS, Measured, Row, Verdict, all_ports, checked_out, find, opened
+from bench.guard import LIMIT, OTHER, ROWS, THIS, Measured, Row, Verdict, all_ports, checked_out, find, opened, parse
 from bench.machine import LoadWatch, MachineLoad, tree_members, tree_seconds
 from bench.results import (
     CROWDED,
@@ -280,6 +280,16 @@ def test_options_that_an_older_checkout_does_not_know_are_left_out(tmp_path: Pat
     assert command[1:4] == ["-m", "trident.app", "serve"]
     options = command[4:]
     assert [option.partition("=")[0] for option in options] == ["--model-repository", "--http-port"]
+
+
+def test_a_folder_is_compared_where_it_lies_and_rows_are_named_by_their_keys(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "other" / "trident").mkdir(parents=True)
+    with checked_out(checkout, find(checkout, str(tmp_path / "other"))) as folder:
+        assert folder == tmp_path / "other"
+    assert parse(["--only", "cache,sequences"]).only == ["cache", "sequences"]
+    assert parse([]).only == [row.key for row in ROWS]
+    with pytest.raises(SystemExit):
+        parse(["--only", "cache hit"])
 
 
 @pytest.fixture(scope="module")
