@@ -39,6 +39,14 @@ def test_numbers_nested_too_deep_are_refused_in_either_size(padding: bytes, dept
         assert read() == [1]
 
 
+@pytest.mark.parametrize(
+    "text", [b"[" * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"a":' * 10_000, b"[" * 10_000 + b"NaN"]
+)
+def test_parse_document_refuses_endless_nesting(text: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_document(text, binary_follows=False)
+
+
 def test_an_array_outlives_the_next_document_of_the_same_parser() -> None:
     def text(number: float) -> bytes:
         return f'{{"inputs":[{{"datatype":"FP32","data":{[number] * 500}}}]}}'.encode()
