@@ -40,8 +40,8 @@ from tests.gpu_options.stub_libraries import make_stub_libraries
 SEVEN = 7
 ROWS = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
 # Imports every module of the project and the clients of the cloud storages: none may miss a file that was left out.
-# Of backends and storages, those whose extra is in the image. What is in a folder `stub` or `stub_models` runs in the
-# process of a model, with paths of its own.
+# Of those that need an extra, those whose extra is in the image. What is in a folder `stub` or `stub_models` runs in
+# the process of a model, with paths of its own.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 import boto3, opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk, redis
@@ -50,10 +50,11 @@ from google.cloud import storage
 import trident
 from trident.core.backends.registry import BUILT_IN
 names = [each.name for each in pkgutil.walk_packages(trident.__path__, "trident.") if ".stub" not in each.name]
+of_extras = {"trident.core.repository.stores.azure": "azure", "trident.testing": "test"}
 extras = {"cpu", *sys.argv[1].split(",")}
 for name in names:
     backend = BUILT_IN.get(name.split(".")[3]) if name.startswith("trident.core.backends.") else None
-    extra = "azure" if name.endswith(".stores.azure") else backend.extra if backend else "cpu"
+    extra = backend.extra if backend else of_extras.get(name, "cpu")
     if not name.endswith("__main__") and extra in extras:
         importlib.import_module(name)
 for service in ("s3", "sts", "sso", "sso-oidc"):
