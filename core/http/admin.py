@@ -12,6 +12,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -436,7 +437,8 @@ def share_request_counts(directory: Path) -> CollectorRegistry | None:
             path.unlink(missing_ok=True)
         values.ValueClass = values.MutexValue
         return None
-    values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
+    # Applications of one process share its counts: each would write over what another has counted.
+    values.ValueClass = cache(values.MultiProcessValue())  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
     return registry

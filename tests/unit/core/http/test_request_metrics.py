@@ -30,12 +30,12 @@ COUNTS = re.compile(
 
 
 def serve(directory: Path, times: int) -> None:
-    """Ask two applications of this process, and print the counts of its page."""
+    """Ask two applications of this process in turns, and print the counts of its page."""
     registry = share_request_counts(directory)
     assert registry is not None
     clients = [Client(V2Application(FakeEngine(), HttpOptions(), ThreadBridge())) for _ in range(2)]
-    for client in clients:
-        for _ in range(times):
+    for _ in range(times):
+        for client in clients:
             client.get("/v2")
             client.get("/v2/nothing")
     print(*COUNTS.findall(request_metrics_page(registry).decode()), flush=True)
