@@ -177,6 +177,7 @@ class MemoryLedger:
         was more. Raises OutOfMemory on entry if the memory is too short already. Waits only for other loads whose
         reservations leave too little.
         """
+        self._trim()  # what is free would otherwise be given back meanwhile, and hide what the load takes
         holding, reservation = self._admit(name, source, need)
         try:
             yield holding

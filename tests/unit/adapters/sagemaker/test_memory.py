@@ -63,7 +63,7 @@ def test_a_model_is_admitted_only_if_it_fits() -> None:
     machine.used = 0
     machine.budget.give_back()
     machine.load("b", model(400))
-    assert machine.trims == 3
+    assert machine.trims == 6
 
 
 def test_a_model_that_can_never_fit_gets_another_hint() -> None:

@@ -214,11 +214,13 @@ class Arena:
 def test_what_a_model_holds_is_measured_shown_and_given_back(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub("FP32", 1024), tmp_path, "m", WARM)
     ledger = Arena().ledger
+    # What the process has freed, and gives back meanwhile, does not hide what the load takes.
+    freed = [bytes(100_000) for _ in range(2_000)]
+    del freed[:-1]
     with living(tmp_path, memory=ledger) as bench:
         version = bench.version("m")
         taken = version.device_bytes["cpu"]
-        # What another test has freed may be given back meanwhile.
-        assert taken > OUTPUTS * 0.7
+        assert taken > OUTPUTS * 0.9
         shown = [{"type": "CPU", "id": 0, "byte_size": taken}]
         [entry] = repository_index_json(bench.engine.repository_index(ready_only=True))
         assert entry["memory_usage"] == shown
