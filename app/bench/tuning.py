@@ -63,9 +63,9 @@ _LEAST_ROUNDS = 6
 # Less may be noise: what may change the answers has to take so much less time in executions.
 _WORTH = 1.1
 # The share of the target that the 90th percentile of a sweep may take: the 99th is about a quarter more.
-_RESERVE = 0.7
+_RESERVE = 0.75
 # And the share that the 99th may take in a race.
-_ALMOST = 0.9
+_ALMOST = 0.95
 
 
 @dataclass(slots=True)
@@ -285,8 +285,8 @@ class Bench:
     def sweep(self, candidate: Candidate, seconds: float, start: int = 0) -> Trial:
         """Double the requests under way while that gains and leaves room. KeyboardInterrupt after Ctrl-C.
 
-        From `start`, a load that suits a similar way, one level without a gain is enough; if the first is too slow, the
-        load is halved until it is not.
+        From `start`, a load that suits a similar way, one level without a gain is enough; if the first is too slow, or
+        the best, the load is halved until it is not.
         """
         trial = self.trials.setdefault(candidate, Trial(candidate))
         try:
@@ -306,7 +306,7 @@ class Bench:
             if self._has_no_room(last) or max(each.rate for each in levels[-patience:]) < _GAIN * earlier:
                 break
             concurrency *= 2
-        while start > 1 and self._has_no_room(levels[0]):
+        while start > 1 and (self._has_no_room(levels[0]) or levels[0] is max(levels, key=lambda level: level.rate)):
             start //= 2
             levels.insert(0, self.run(candidate, start, _long_enough(seconds, start, levels[0])))
         trial.memory_mb = server.memory_mb()
@@ -394,7 +394,7 @@ class Bench:
         most_ms = _ALMOST * self.objective.target_ms
         if level.p99 <= most_ms:
             return level.concurrency
-        return max(1, int(_ALMOST * most_ms / level.p99 * level.concurrency))
+        return max(1, min(level.concurrency - 1, int(_ALMOST * most_ms / level.p99 * level.concurrency)))
 
     def gained(self, before: Candidate, after: Candidate) -> list[Difference]:
         """What a way is over another one, in the rounds that they had together; empty if those are too few."""

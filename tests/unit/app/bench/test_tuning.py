@@ -162,8 +162,8 @@ def test_ways_are_raced_at_the_load_with_which_each_keeps_the_target(tmp_path: P
         bench.trials[candidate] = Trial(candidate, [bench.run(candidate, load, 1.0) for load in loads])
     bench.race([AS_IT_IS, other], time.monotonic() + 60, 3)
     assert {candidate: {load for each, load in bench.turns if each == candidate} for candidate in bench.rates} == {
-        AS_IT_IS: {8},
-        other: {18},
+        AS_IT_IS: {9},
+        other: {19},
     }
     # The model as it is was only asked one request after the other.
     bench.trials = {
@@ -180,6 +180,18 @@ def test_ways_are_raced_at_the_load_with_which_each_keeps_the_target(tmp_path: P
     best = bench.trials[other].best(20)
     assert best is not None
     assert best.concurrency < 15
+
+
+def test_a_sweep_also_looks_below_the_load_that_it_begins_with(tmp_path: Path) -> None:
+    class Crowded(Queue):
+        def run(self, candidate: Candidate, concurrency: int, seconds: float) -> Level:
+            rate = 1000 - 2 * abs(concurrency - 32)
+            return level(concurrency, rate, 1e3 * concurrency / rate)
+
+    bench = Crowded("m", tmp_path, config(), Objective(target_ms=1000), lambda _: [], Way(), lambda _: None)
+    swept = bench.sweep(Candidate(instances=2), 1.0, start=128)
+    assert [each.concurrency for each in swept.levels] == [16, 32, 64, 128, 256]
+    assert swept.fastest.concurrency == 32
 
 
 def test_less_memory_need_not_be_faster(tmp_path: Path) -> None:
