@@ -380,8 +380,12 @@ class Bench:
         best = trial.nearest(self.objective.target_ms)
         if trial.raced:
             return self._bearable(best), best
+        # With more under way than give about as much, requests only wait longer.
+        best = next(each for each in trial.levels if _GAIN * each.rate >= best.rate)
         aim, at = _RESERVE * self.objective.target_ms, max(1e-3, trial.latency(best))
-        higher = [each for each in trial.levels if each.concurrency > best.concurrency and each.rate > best.rate]
+        higher = [
+            each for each in trial.levels if each.concurrency > best.concurrency and each.rate > _GAIN * best.rate
+        ]
         if at < aim and higher:
             share = (aim - at) / (trial.latency(higher[0]) - at)
             load = best.concurrency + share * (higher[0].concurrency - best.concurrency)
