@@ -169,7 +169,7 @@ def _lower(backend: str, config: ModelConfig, on_gpu: bool) -> Sequence[str]:
 
         return ("bf16",) if computes_bf16() else ()
     if backend == ONNX and on_gpu:
-        support = device_support()[ONNX]
+        support = device_support([ONNX])[ONNX]
         providers = support.providers if isinstance(support, DeviceSupport) else ()
         works = any(each.name == TENSORRT and each.installed and not each.problem for each in providers)
         return ("bf16", "fp16") if works else ()

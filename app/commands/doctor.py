@@ -9,7 +9,7 @@ import statistics
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
 from itertools import groupby
@@ -41,9 +41,9 @@ from trident.app.terminal import counted
 from trident.app.version import VERSION
 from trident.app.worker.listening_sockets import BindFailed, close_listener, open_listener, owner_of
 from trident.core.backends.cpu_budget import available_cores, plan_threads
-from trident.core.backends.registry import DeviceSupport, ProviderState, device_support
+from trident.core.backends.registry import BUILT_IN, DeviceSupport, ProviderState, device_support
 from trident.core.cuda import gpu_ids
-from trident.core.errors import ServerError
+from trident.core.errors import NotInstalled, ServerError
 from trident.core.observability.hardware import DriverReading, MemoryState, host_memory, read_driver
 from trident.core.observability.log import LogOptions, configure_logging, escaped
 from trident.core.repository.location import Scheme, parse_location
@@ -94,6 +94,7 @@ def examine_machine(settings: ServerSettings) -> list[Line]:
     limits = read_limits(settings)
     on_cpu = settings.gpu_missing == "cpu"
     asked_by = [] if on_cpu else [name for reading in repositories for name in reading.asking_for_gpu]
+    used = {name for reading in repositories for name in reading.backends.keys() - reading.not_installed.keys()}
     free_memory = limits.room.free if limits.room is not None else None
     return [
         *storages,
@@ -101,7 +102,7 @@ def examine_machine(settings: ServerSettings) -> list[Line]:
         *_room_lines(repositories, free_memory, settings),
         *limit_lines(limits, sum(len(reading.models) for reading in repositories)),
         *port_lines(read_ports(settings.services())),
-        *gpu_lines(read_gpu(settings), asked_by),
+        *gpu_lines(read_gpu(settings, used if settings.model_repository else None), asked_by),
     ]
 
 
@@ -184,18 +185,21 @@ _DRIVER_CURE = (
 class GpuReading:
     """`driver` is the reason if there is none. `usable` are the CUDA numbers of the GPUs that the server may use.
 
-    `support` is by the backend's name: its providers, or the reason why its framework cannot be imported.
+    `support` is by the backend's name: its providers, or that its framework cannot be imported.
     """
 
     driver: DriverReading | str
     usable: Sequence[int]
-    support: Mapping[str, DeviceSupport | str]
+    support: Mapping[str, DeviceSupport | NotInstalled]
 
 
-def read_gpu(settings: ServerSettings) -> GpuReading:
-    """Load the driver and the frameworks; takes seconds."""
+def read_gpu(settings: ServerSettings, backends: Collection[str] | None) -> GpuReading:
+    """Load the driver and the frameworks of `backends`, or without them those that are installed; takes seconds."""
+    support = device_support(BUILT_IN if backends is None else backends)
+    if backends is None:
+        support = {name: found for name, found in support.items() if isinstance(found, DeviceSupport)}
     usable = gpu_ids(settings.min_supported_compute_capability)
-    return GpuReading(read_driver(settings.visible_gpus), usable, device_support())
+    return GpuReading(read_driver(settings.visible_gpus), usable, support)
 
 
 def gpu_lines(reading: GpuReading, asked_by: Sequence[str]) -> list[Line]:
@@ -203,9 +207,8 @@ def gpu_lines(reading: GpuReading, asked_by: Sequence[str]) -> list[Line]:
     asked = f"; asked for by {first_names(asked_by)}" if asked_by else ""
     lines = [_driver_line(reading, asked)]
     for name, support in reading.support.items():
-        if isinstance(support, str):
-            cure = "install trident-inference with the extra that brings it, such as trident-inference[cpu]"
-            lines.append(_GPU.failed(f"backend {name}", f"cannot be imported: {support}", cure))
+        if isinstance(support, NotInstalled):
+            lines.append(_GPU.failed(f"backend {name}", support.message, support.hint or ""))
             continue
         lines.append(_GPU.ok(f"backend {name}", support.framework))
         lines += [_provider_line(each, bool(reading.usable), asked) for each in support.providers]

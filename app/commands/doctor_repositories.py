@@ -18,8 +18,9 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 from trident.app.commands.validate import RepositoryCheck, ValidateOptions, examine
 from trident.app.settings.server import ServerSettings
 from trident.app.terminal import counted
+from trident.core.config.platforms import fill_platform
 from trident.core.config.schema import ModelConfig, ModelInstanceGroup
-from trident.core.errors import AccessRefused, ServerError
+from trident.core.errors import AccessRefused, NotInstalled, ServerError
 from trident.core.repository.cache import CacheContents, free_bytes
 from trident.core.repository.cloud_sources import open_store
 from trident.core.repository.config import read_config
@@ -98,6 +99,7 @@ class RepositoryReading:
     """One repository. `models` are the files by model; `failure` and `hint` are of a repository that cannot be read.
 
     `ignored` are folders that the server leaves out. `asking_for_gpu` are models whose configuration asks for one.
+    `backends` are the models by their backends, and `not_installed` why the framework of one cannot be used.
     `refused` is the number of models that `trident validate` refuses, None if it was not asked; with `must_load` a
     server exits if one of them fails to load.
     """
@@ -108,6 +110,8 @@ class RepositoryReading:
     hint: str = ""
     ignored: Sequence[str] = ()
     asking_for_gpu: Sequence[str] = ()
+    backends: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    not_installed: Mapping[str, NotInstalled] = field(default_factory=dict)
     refused: int | None = None
     is_single: bool = False
     must_load: bool = True
@@ -143,26 +147,40 @@ def read_repository(
         opener.stop()
     is_single = not set(models) <= named
     local = location.scheme is Scheme.LOCAL and not is_single
+    check = RepositoryCheck(
+        ValidateOptions(
+            repositories=(location.text,),
+            config_name=settings.model_config_name,
+            auto_complete=not settings.disable_auto_complete_config,
+            backend_config=settings.backend_config,
+            backend_directory=settings.backend_directory,
+            gpu_missing=settings.gpu_missing,
+        )
+    )
+    findings = examine((location.text,), check).findings if local else ()
     return RepositoryReading(
         location=location,
         models=models,
         ignored=[] if is_single else sorted(named - set(models)),
         asking_for_gpu=_asking_for_gpu(Path(location.text), models, settings) if local else (),
-        refused=_refused(location.text, settings) if local else None,
+        backends=check.backends if local else _backends_by_files(models),
+        not_installed=check.not_installed,
+        refused=len({each.model for each in findings if each.model}) if local else None,
         is_single=is_single,
         must_load=settings.exit_on_error and settings.model_control_mode != "explicit",
     )
 
 
-def _refused(repository: str, settings: ServerSettings) -> int:
-    options = ValidateOptions(
-        repositories=(repository,),
-        config_name=settings.model_config_name,
-        auto_complete=not settings.disable_auto_complete_config,
-        backend_config=settings.backend_config,
-    )
-    findings = examine(options.repositories, RepositoryCheck(options)).findings
-    return len({each.model for each in findings if each.model})
+def _backends_by_files(models: Mapping[str, Sequence[SourceFile]]) -> Mapping[str, Sequence[str]]:
+    """The models by the backend that their files tell; without their configurations, which were not read."""
+    found: dict[str, list[str]] = {}
+    for name, files in models.items():
+        paths = [file.path.split("/") for file in files]
+        config = ModelConfig(name=name)
+        fill_platform(config, {path[0] for path in paths} | {path[1] for path in paths if len(path) > 1})
+        if config.backend:
+            found.setdefault(config.backend, []).append(name)
+    return found
 
 
 def _asking_for_gpu(path: Path, models: Mapping[str, Sequence[SourceFile]], settings: ServerSettings) -> list[str]:
@@ -202,6 +220,10 @@ def repository_lines(reading: RepositoryReading) -> list[Line]:
         lines.append(area.warning("no versions", text, "a version's folder is named 1, 2, 3 and so on"))
     if reading.refused is not None:
         lines.append(_validation_line(area, reading))
+    level = Level.FAILED if reading.must_load else Level.WARNING
+    for backend, missing in reading.not_installed.items():
+        text = f"{first_names(reading.backends[backend])}: {missing.message}"
+        lines.append(area.line(level, f"backend {backend}", text, missing.hint or ""))
     return lines
 
 
@@ -216,7 +238,8 @@ def _models_line(area: Area, reading: RepositoryReading) -> Line:
 
 def _validation_line(area: Area, reading: RepositoryReading) -> Line:
     if not reading.refused:
-        return area.ok("validation", "every model would load")
+        text = "every model would load" + (" with its framework" if reading.not_installed else "")
+        return area.ok("validation", text)
     text = f"{counted(reading.refused, 'model')} of {len(reading.models)} would be refused"
     level = Level.FAILED if reading.must_load else Level.WARNING
     return area.line(level, "validation", text, f"trident validate {reading.location.text}")

@@ -311,6 +311,7 @@ def _joined(location: str, model: str) -> str:
 class RepositoryCheck:
     """Finds the problems and warnings of one model after the other, then the problems of the ensembles among them.
 
+    `backends` has the names of the models that use a backend, `not_installed` why the framework of one cannot be used.
     Its maker raises BadOption.
     """
 
@@ -326,6 +327,8 @@ class RepositoryCheck:
             raise BadOption.of("--backend-config", str(error)) from None
         self.known = KnownModels()
         self.tasks: dict[str, str] = {}
+        self.backends: dict[str, list[str]] = {}
+        self.not_installed: dict[str, NotInstalled] = {}
         self._options = options
         self._backends = BackendRegistry(settings, gpu_ids=gpu_ids(), cpu_instead=options.gpu_missing == "cpu")
         self._warnings: list[Problem] = []
@@ -340,6 +343,8 @@ class RepositoryCheck:
             run_golden=partial(golden_problems, self._backends, initialize=self._options.run),
         )
         self._warnings = found.warnings
+        if found.backend:
+            self.backends.setdefault(found.backend, []).append(directory.name)
         for config, spec in found.valid:
             self.known.note(config, spec)
             if config.backend == TEXT_BACKEND:
@@ -347,6 +352,7 @@ class RepositoryCheck:
             elif config.backend == GENAI_BACKEND:
                 self.tasks[directory.name] = "text-generation"
         for path, error in found.unchecked:
+            self.not_installed[found.backend] = error
             _log_unchecked(path, error)
         return found.problems
 

@@ -71,19 +71,22 @@ def installed_backends() -> dict[str, MakeBackend]:
     return {name: partial(_import_and_make, name) for name in BUILT_IN}
 
 
-def device_support() -> dict[str, DeviceSupport | str]:
-    """The devices that each backend of this installation supports, by name, or why its framework cannot be imported.
+def device_support(backends: Collection[str]) -> dict[str, DeviceSupport | NotInstalled]:
+    """The devices that those of `backends` support which tell it, by name, or that a framework cannot be imported.
 
-    Imports the frameworks. A backend describes its support in the function `device_support` of its module `backend`.
+    Imports the frameworks. A backend tells its support in the function `device_support` of its module.
     """
-    found: dict[str, DeviceSupport | str] = {}
-    for name in BUILT_IN:
+    found: dict[str, DeviceSupport | NotInstalled] = {}
+    asked = set[object]()
+    for name in (name for name in BUILT_IN if name in backends):
         try:
-            describe = getattr(_import(name), "device_support", None)
-            if describe is not None:
-                found[name] = describe()
-        except ImportError as error:
-            found[name] = str(error)
+            with importing(name):
+                describe = getattr(_import(name), "device_support", None)
+                if describe is not None and describe not in asked:  # that of the framework below is asked once
+                    asked.add(describe)
+                    found[name] = describe()
+        except NotInstalled as error:
+            found[name] = error
     return found
 
 

@@ -298,9 +298,11 @@ class ModelCheck:
 
     `problems` is empty for a model that would load; then `valid` has the configuration and the spec of each version.
     `warnings` are problems that do not prevent a load but make answers wrong. `unchecked` has the directory of each
-    version whose framework is missing, which is no problem of the model, and what is missing.
+    version whose framework is missing, which is no problem of the model, and what is missing. `backend` is "" if it
+    cannot be told, and for an ensemble.
     """
 
+    backend: str = ""
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     unchecked: list[tuple[Path, NotInstalled]] = field(default_factory=list)
@@ -328,7 +330,7 @@ def check_model(
         path = str(error.filename or directory.path)
         hint = "the server's user must be able to read every file and enter every folder of a model"
         problem = Problem(path, f"failed to read model '{directory.name}': {error.strerror}", hint)
-        return ModelCheck([problem], check.warnings, check.unchecked)
+        return ModelCheck(check.backend, [problem], check.warnings, check.unchecked)
     # A problem or warning that concerns several versions is listed once.
     check.problems, check.warnings = list(dict.fromkeys(check.problems)), list(dict.fromkeys(check.warnings))
     if not check.problems:
@@ -369,6 +371,7 @@ def _check_versions(
     except ServerError as error:  # also if the backend cannot be imported
         problems.append(Problem.of(str(directory.path), error))
         return {}
+    check.backend = latest.config.backend
     if not latest.versions:
         problems += _config_problems(latest)
         return {}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trident.core.backends.model_files import boolean, origin_of
-from trident.core.backends.registry import DeviceSupport, ProviderState, importing
+from trident.core.backends.registry import DeviceSupport, importing
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.resolve import own_inputs, own_outputs
 from trident.core.config.schema import DataType, ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
@@ -217,15 +217,8 @@ def _make_logger(module: Any, last: threading.local) -> Any:
 
 
 def device_support() -> DeviceSupport:
-    """Imports the package, which loads its libraries."""
-    try:
-        version = import_module("tensorrt").__version__
-    except ModuleNotFoundError:
-        return DeviceSupport("TensorRT is not installed (optional)", ())
-    except (ImportError, OSError) as error:
-        cure = "install it again: pip install --force-reinstall 'trident-inference[tensorrt]'"
-        return DeviceSupport("TensorRT", [ProviderState("TensorRT", True, str(error), cure)])
-    return DeviceSupport(f"TensorRT {version}", ())
+    """Imports the package, which loads its libraries: ImportError, OSError."""
+    return DeviceSupport(f"TensorRT {import_module('tensorrt').__version__}", ())
 
 
 # --- the tensors and profiles of an engine, and configurations that are completed and checked by them

@@ -48,6 +48,7 @@ from trident.core.observability.statistics import BucketUse
 
 with importing("onnxruntime"):  # the extra `text` brings the tokenizers alone
     from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+    from trident.core.backends.onnxruntime.backend import device_support as device_support
     from trident.core.backends.onnxruntime.session import FAILURES, failure_of, is_poison, run_options, settings_on
 
 _log = logging.getLogger("trident.backends")

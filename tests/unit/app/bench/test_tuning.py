@@ -79,7 +79,7 @@ def test_lower_precisions_are_those_that_a_configuration_can_ask_for(
 
     monkeypatch.setattr(compiler, "computes_bf16", lambda: True)
     support = DeviceSupport("", [ProviderState("TensorrtExecutionProvider", True)])
-    monkeypatch.setattr(ways, "device_support", lambda: {"onnxruntime": support})
+    monkeypatch.setattr(ways, "device_support", lambda backends: {"onnxruntime": support})
     on_gpu = 'backend: "onnxruntime" instance_group { kind: KIND_GPU }'
     assert kinds(CONFIG) == {("onnxruntime", "")}
     assert kinds('backend: "openvino"') == {("openvino", ""), ("openvino", "bf16")}

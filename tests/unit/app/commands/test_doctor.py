@@ -10,6 +10,7 @@ import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings, Service
 from trident.app.supervisor.start import Topology
 from trident.core.backends.registry import DeviceSupport, ProviderState
+from trident.core.errors import NotInstalled
 from trident.core.observability.hardware import DriverReading, MemoryState
 from trident.core.repository.location import parse_location
 from trident.core.repository.sources import SourceFile
@@ -100,6 +102,24 @@ def test_the_machine_alone_is_examined_without_a_repository_and_a_failure_has_st
     assert "unknown option" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(find_spec("tensorrt") is not None, reason="TensorRT is installed")
+def test_only_the_frameworks_of_the_models_are_asked_for(
+    shipped_models: Path, tmp_path: Path, free_port: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(shipped_models, tmp_path / "models")
+    (tmp_path / "models" / "plan" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "plan" / "1" / "model.plan").write_bytes(b"plan")
+    for repository, missing in ((shipped_models, []), (tmp_path / "models", ["backend tensorrt"])):
+        main(["doctor", "--json", str(repository), *free_port])
+        lines = [Line(**each) for each in json.loads(capsys.readouterr().out)["lines"]]
+        backends = {each.check: each for each in lines if each.check.startswith("backend ")}
+        assert {check: line.level for check, line in backends.items()} == {
+            "backend onnxruntime": Level.OK,
+            **dict.fromkeys(missing, Level.FAILED),
+        }
+        assert all("pip install 'trident-inference[tensorrt]'" in backends[check].cure for check in missing)
+
+
 LINES = [
     Line("Limits", "CPU", Level.OK, "2 cores"),
     Line("Limits", "open files", Level.WARNING, "256", "raise it"),
@@ -143,8 +163,8 @@ def test_a_gpu_is_shown_with_its_versions_and_none_is_fine_too() -> None:
     assert found["driver"].text == "550.54.15, CUDA up to 12.4, 1 GPU (80 GiB)"
     assert (found["backend fast"].text, found[CUDA].text) == ("Fast 1.0", "its libraries load")
     assert {line.level for line in of_gpus(NO_DRIVER, 0, ABSENT).values()} == {Level.OK}
-    (_, missing) = gpu_lines(GpuReading(DRIVER, (0,), {"fast": "No module named 'fast'"}), ())
-    assert (missing.check, missing.level) == ("backend fast", Level.FAILED)
+    (_, missing) = gpu_lines(GpuReading(DRIVER, (0,), {"fast": NotInstalled("no fast", hint="install it")}), ())
+    assert missing == Line("GPU", "backend fast", Level.FAILED, "no fast", "install it")
 
 
 @pytest.mark.parametrize(
@@ -317,6 +337,7 @@ S3, GCS = parse_location("s3://bucket/models"), parse_location("gs://bucket/mode
 SIZES = {"config.pbtxt": 10, "1/model.onnx": 100, "2/model.onnx": 1000, "old/model.onnx": 5}
 FILES = [SourceFile(path, size, "etag") for path, size in SIZES.items()]
 REPOSITORY = RepositoryReading(location=S3, models={"m": FILES})
+NO_TEXT = {"backends": {"text": ["a", "b"]}, "not_installed": {"text": NotInstalled("no tokenizers", hint="[text]")}}
 
 
 def settings(folder: Path, *options: str) -> ServerSettings:
@@ -337,6 +358,9 @@ def read(folder: Path, *options: str) -> RepositoryReading:
         ({"ignored": ["code"]}, "ignored", Level.WARNING, "code: ", "rename"),
         ({"models": {"docs": [SourceFile("README", 1, "a")]}}, "no models", Level.WARNING, "docs: ", "move them"),
         ({"refused": 0}, "validation", Level.OK, "every model would load", ""),
+        ({"refused": 0, **NO_TEXT}, "validation", Level.OK, "every model would load with its framework", ""),
+        (NO_TEXT, "backend text", Level.FAILED, "a, b: no tokenizers", "[text]"),
+        ({**NO_TEXT, "must_load": False}, "backend text", Level.WARNING, "a, b: no tokenizers", "[text]"),
         ({"refused": 1}, "validation", Level.FAILED, "1 model of 1 would", "trident validate s3://bucket/models"),
         ({"refused": 1, "must_load": False}, "validation", Level.WARNING, "1 model of 1", "trident validate"),
     ],

@@ -18,7 +18,8 @@ from tests.unit.backend_serving import Serving, serving_version
 from tests.unit.core.backends.tensorrt import fake_tensorrt, plans
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, tensor, trt_config, write_plan
 from tests.unit.core.cuda.fake_cuda import FakeCuda
-from trident.core.backends.tensorrt.engine import EngineError, device_support, error_of, is_poison, load_failure_of
+from trident.core.backends.registry import DeviceSupport, device_support
+from trident.core.backends.tensorrt.engine import EngineError, error_of, is_poison, load_failure_of
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda import CudaError
@@ -27,6 +28,7 @@ from trident.core.errors import (
     ConfigInvalid,
     DeviceLost,
     ModelLoadFailed,
+    NotInstalled,
     OutOfMemory,
     RepositoryUnavailable,
     ServerError,
@@ -454,23 +456,25 @@ def test_wrong_settings_are_refused(tmp_path: Path, cuda: FakeCuda, settings: di
 
 
 @pytest.mark.parametrize(
-    ("source", "framework", "problem"),
+    ("source", "told"),
     [
-        ("__version__ = '10.9.0.34'", "TensorRT 10.9.0.34", ""),
-        ("raise ImportError('libnvinfer.so.10: cannot open')", "TensorRT", "libnvinfer.so.10: cannot open"),
-        ("raise ModuleNotFoundError('tensorrt')", "TensorRT is not installed (optional)", ""),
+        ("__version__ = '10.9.0.34'", DeviceSupport("TensorRT 10.9.0.34", ())),
+        ("raise ImportError('libnvinfer.so.10: cannot open')", "unable to import backend 'tensorrt': libnvinfer.so.10"),
+        ("raise ModuleNotFoundError('no tensorrt')", "unable to import backend 'tensorrt': no tensorrt"),
     ],
 )
 def test_device_support_names_the_installed_version(
-    source: str, framework: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, told: DeviceSupport | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tensorrt.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
-    found = device_support()
+    found = device_support(["tensorrt"])["tensorrt"]
     sys.modules.pop("tensorrt", None)
-    assert found.framework == framework
-    assert [each.problem for each in found.providers] == [problem] * bool(problem)
+    if isinstance(found, NotInstalled):
+        assert (found.message[: len(told)], "[tensorrt]" in (found.hint or "")) == (told, True)
+    else:
+        assert found == told
 
 
 # --- errors
