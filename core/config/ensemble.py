@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import DECOUPLED, Problem, cache_problem
+from trident.core.config.resolve import switch, switch_problems
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.tensors import Datatype, Shape, shape_text
 
 _STEPS = "ensemble_scheduling.step"
+PRESERVE_ORDER = "PRESERVE_RESPONSE_ORDER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,11 @@ def ensemble_steps(config: ModelConfig) -> tuple[EnsembleStep, ...]:
         )
         for step in config.ensemble_scheduling.step
     )
+
+
+def preserves_response_order(config: ModelConfig) -> bool:
+    """Whether the responses of a decoupled step keep their order in the steps after it and to the client."""
+    return switch(config, PRESERVE_ORDER, default=True)
 
 
 def reachable(steps: Sequence[EnsembleStep], inputs: Iterable[str]) -> frozenset[str]:
@@ -118,6 +125,8 @@ def ensemble_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]
         yield Problem("optimization", f"optimization should not be specified for ensemble '{model_name}'")
     if config.model_warmup:
         yield Problem("model_warmup", f"model_warmup can not be specified for ensemble '{model_name}'")
+    hint = 'give string_value: "false" to answer as soon as the steps of a response are done, in any order'
+    yield from switch_problems(config, PRESERVE_ORDER, hint)
     steps = ensemble_steps(config)
     if has_scheduling and not steps:
         yield Problem(_STEPS, f"must specify 'step' for ensemble '{model_name}'")

@@ -283,6 +283,22 @@ def parameter(config: ModelConfig, name: str) -> str:
     return str(config.parameters[name].string_value) if name in config.parameters else ""
 
 
+_SWITCH = {"true": True, "1": True, "false": False, "0": False}
+
+
+def switch(config: ModelConfig, name: str, default: bool = False) -> bool:
+    """The value of a parameter that is true or false; `default` where there is none that is valid."""
+    return _SWITCH.get(parameter(config, name).lower(), default)
+
+
+def switch_problems(config: ModelConfig, name: str, hint: str) -> list[Problem]:
+    """The problem of a parameter that should be true or false."""
+    text = parameter(config, name)
+    if name not in config.parameters or text.lower() in _SWITCH:
+        return []
+    return [Problem(f"parameters[{name}]", f"{name} must be true or false, got '{text}' for {config.name}", hint)]
+
+
 def names_of(text: str) -> tuple[str, ...]:
     """The names in a list with commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
@@ -388,21 +404,16 @@ def _target_ms(config: ModelConfig) -> float:
 
 
 WAIT_OUT = "WAIT_OUT_QUEUE_DELAY"
-_VALUES = {"true": True, "1": True, "false": False, "0": False}
 
 
 def waits_out_delay(config: ModelConfig) -> bool:
     """The value in a valid configuration, False without one."""
-    return _VALUES.get(parameter(config, WAIT_OUT).lower(), False)
+    return switch(config, WAIT_OUT)
 
 
 def queue_delay_problems(config: ModelConfig) -> list[Problem]:
-    text = parameter(config, WAIT_OUT)
-    if WAIT_OUT not in config.parameters or text.lower() in _VALUES:
-        return []
-    message = f"{WAIT_OUT} must be true or false, got '{text}' for {config.name}"
     hint = 'give string_value: "true" to wait for the whole queue delay even if every open connection waits already'
-    return [Problem(f"parameters[{WAIT_OUT}]", message, hint)]
+    return switch_problems(config, WAIT_OUT, hint)
 
 
 # --- histograms

@@ -31,7 +31,7 @@ from trident.core.backends.backend import (
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import fill_identity, instance_group_problems, is_complete, normalize
-from trident.core.config.ensemble import EnsembleStep, compose, ensemble_steps
+from trident.core.config.ensemble import EnsembleStep, compose, ensemble_steps, preserves_response_order
 from trident.core.config.golden import (
     EXACT,
     ExpectedOutput,
@@ -684,6 +684,7 @@ def compose_scheduler(version: ModelVersion, model: ComposedModel) -> Scheduler:
         model.versions,
         version.statistics,
         max_in_flight=version.config.ensemble_scheduling.max_inflight_requests,
+        preserves_order=preserves_response_order(version.config),
     )
 
 

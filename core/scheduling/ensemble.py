@@ -75,7 +75,8 @@ class EnsembleScheduler:
     """Implements Scheduler. `models[i]` runs step i; it must accept requests until this scheduler is closed.
 
     `spec` is that of the ensemble; its `decoupled` says whether a model of a step is. `max_in_flight` limits the
-    requests of each step, 0 for no limit.
+    requests of each step, 0 for no limit. `preserves_order`: the responses of a decoupled step are passed on in their
+    order, to each step after it and to the client.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class EnsembleScheduler:
         statistics: ModelStatistics,
         *,
         max_in_flight: int = 0,
+        preserves_order: bool = True,
         clock: Clock = time.monotonic_ns,
     ) -> None:
+        self.preserves_order = preserves_order
         self._make_request = DecoupledRequest if spec.decoupled else EnsembleRequest
         self._spec = spec
         self._statistics = statistics
@@ -183,9 +186,9 @@ class EnsembleScheduler:
         if ready is not None:
             self._ready.append(ready)
 
-    def withdraw(self, request: EnsembleRequest) -> int:
-        """Give up the steps of `request` that wait for a place. Returns how many."""
-        return self.limit.withdraw(request) if self.limit is not None else 0
+    def withdraw(self, request: EnsembleRequest) -> list[Flow]:
+        """Give up the steps of `request` that wait for a place. Returns the flow of each."""
+        return self.limit.withdraw(request) if self.limit is not None else []
 
     def proceed(self) -> None:
         """Submit what is ready and execute what is short, until nothing is left; then flush for the callers.
@@ -332,15 +335,19 @@ class EnsembleRequest:
     def run(self, step: PlannedStep, flow: Flow, defer: Defer | None) -> None:
         """Submit the request of `step`, which has a place. It may be answered before this returns."""
         pending = self.pending
-        if self._error is not None or pending.cancelled:
+        if self._drops(flow):
             self._scheduler.leave(step)
-            self._give_up(1)
+            self._give_up([flow])
             return
         part = StepRequest(self, step, flow, self._step_request(step, flow), defer)
         self._running.add(part)
         step.model.submit(part)
         if pending.cancelled:  # perhaps after `_cancel` looked at what runs
             part.cancel(pending.cancelled)
+
+    def _drops(self, flow: Flow) -> bool:
+        """Whether nothing more of `flow` is run."""
+        return self._error is not None or self.pending.cancelled is not None
 
     def _step_request(self, step: PlannedStep, flow: Flow) -> InferenceRequest:
         origin = self.pending.request
@@ -410,13 +417,18 @@ class EnsembleRequest:
             part.cancel(pending.cancelled or CancelCause.CLIENT)
         self._give_up(self._scheduler.withdraw(self))
 
-    def _give_up(self, count: int) -> None:
-        """Note that `count` steps that were ready will not run."""
+    def _give_up(self, flows: Sequence[Flow]) -> None:
+        """Note that a step of each of `flows` was ready and will not run."""
+        finished: list[StepRequest] = []
         with self._lock:
-            self._unfinished -= count
-            is_over = count > 0 and not self._unfinished
+            self._unfinished -= len(flows)
+            for flow in flows:
+                _settle(flow, 1, finished)
+            is_over = len(flows) > 0 and not self._unfinished
         if is_over:
             self._finish()
+        for part in finished:
+            part.take()
 
     def _finish(self) -> None:
         """Answer the client, because no step is left. Called once."""
@@ -450,9 +462,24 @@ class DecoupledRequest(EnsembleRequest):
 
     A response of a decoupled step counts as taken when the steps after it are done and the client has taken what came
     of it. So a slow client or a slow step holds the decoupled model back.
+
+    In order, each step is submitted for the flows of a decoupled step one after the other, and so are the responses
+    made; a flow whose step is ready earlier is in `_early`. The next request of a decoupled step is submitted after the
+    final response to the one before: it could fill its window with responses that wait for those, and never end. An
+    error ends what comes after it in the order, and what comes before it goes on. Without order, it ends all.
     """
 
-    __slots__ = ("_first_ns", "_is_sending", "_sent", "_unsent", "_untaken")
+    __slots__ = (
+        "_early",
+        "_failed_at",
+        "_first_ns",
+        "_flows",
+        "_is_sending",
+        "_next",
+        "_sent",
+        "_unsent",
+        "_untaken",
+    )
 
     def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: Plan) -> None:
         super().__init__(scheduler, pending, plan)
@@ -463,15 +490,32 @@ class DecoupledRequest(EnsembleRequest):
         self._is_sending = False
         self._unsent: deque[tuple[InferenceResponse, Flow | None]] = deque()
         self._untaken: deque[Flow] = deque()
+        # The number of flows that each step has begun, and the position of the error.
+        self._flows = [0] * len(plan.steps)
+        self._failed_at: tuple[int, ...] = ()
+        # By step, and at the end for the response: the number of the flow for which it is next, None without order; the
+        # flows that are ready before.
+        self._next = [0] * (len(plan.steps) + 1) if scheduler.preserves_order else None
+        self._early: dict[tuple[int, int], Flow] = {}
 
     def begin(self) -> None:
         if isinstance(self.pending, StreamedRequest):
             self.pending.on_take = self._note_taken
         super().begin()
 
+    def run(self, step: PlannedStep, flow: Flow, defer: Defer | None) -> None:
+        super().run(step, flow, defer)
+        if not step.is_decoupled:
+            with self._lock:
+                following = self._pass(step.index)
+            if following is not None:
+                self._scheduler.put(self, step, following)
+
     def take(self, part: StepRequest, response: InferenceResponse) -> None:
+        step = part.step
         ready: list[int] = []
         flow: Flow | None = None
+        following: Flow | None = None
         finished: list[StepRequest] = []
         with self._lock:
             error = response.error
@@ -480,25 +524,33 @@ class DecoupledRequest(EnsembleRequest):
                     flow = self._advanced(part, response, ready)
                 except ServerError as exc:
                     error = exc.with_traceback(None)
-            if error is not None and self._error is None:
-                self._error = error
-            if self._error is not None or self.pending.cancelled:
-                ready.clear()
+            if error is not None:
+                self._fail(error, part, finished)
+                if not response.final:
+                    finished.append(part)  # nothing comes of it that the client would take
             if flow is not None:
+                if self._drops(flow):
+                    ready.clear()
                 flow.unfinished += len(ready)
+                self._unfinished += len(ready)
+                if self._next is not None:
+                    ready = [index for index in ready if self._is_next(index, flow)]
                 _settle(flow, 0, finished)
-            self._unfinished += len(ready)
             if response.final:
                 self._running.discard(part)
                 self._unfinished -= 1
                 _settle(part.flow, 1, finished)
+                if step.is_decoupled:
+                    following = self._pass(step.index)
             if not self._unfinished:
                 self._conclude()
         if response.final:
-            self._scheduler.leave(part.step)
+            self._scheduler.leave(step)
         if flow is not None:
             for index in ready:
                 self._scheduler.put(self, self.plan.steps[index], flow)
+        if following is not None:
+            self._scheduler.put(self, step, following)
         self._send()
         for each in finished:
             each.take()
@@ -515,22 +567,82 @@ class DecoupledRequest(EnsembleRequest):
                 return None
         part.responses += 1
         if step.is_decoupled:
-            flow = Flow(self.plan, part)
+            flow = Flow(self.plan, part, self._flows[step.index])
+            self._flows[step.index] += 1
         elif part.responses > 1:
             raise BackendFailed(f"expected a single response, got {part.responses}", model=step.name)
         flow.fill(part, response, ready)
-        if not flow.unwritten:
+        if not flow.unwritten and not self._drops(flow):
             self._write(flow)
         return flow
 
+    def _drops(self, flow: Flow) -> bool:
+        if self._error is not None and flow.position >= self._failed_at:
+            return True
+        return self.pending.cancelled is not None
+
+    def _fail(self, error: ServerError, part: StepRequest, finished: list[StepRequest]) -> None:
+        """Note the error of a step: the first in the order is the answer, or else in time. Under the lock."""
+        position: tuple[int, ...] = ()
+        if self._next is not None:
+            position = part.flow.position
+            if part.step.is_decoupled:
+                position += (self._flows[part.step.index],)
+        if self._error is None or position < self._failed_at:
+            self._error, self._failed_at = error, position
+            self._drop_early(finished)
+
+    def _drop_early(self, finished: list[StepRequest]) -> None:
+        """Give up what waits for its order and is not run any more. Under the lock."""
+        for (index, number), flow in list(self._early.items()):
+            if self._drops(flow):
+                del self._early[index, number]
+                if index != REQUEST:
+                    self._unfinished -= 1
+                _settle(flow, 1, finished)
+
+    def _is_next(self, index: int, flow: Flow) -> bool:
+        """Whether a flow is the next for the step `index`, or for its response; if not, it is noted. Under the lock."""
+        if self._next is None or self._next[index] == flow.number:
+            return True
+        self._early[index, flow.number] = flow
+        return False
+
+    def _pass(self, index: int) -> Flow | None:
+        """Go on to the next flow of the step `index`, or to the next response. Returns it if it is ready.
+
+        Under the lock.
+        """
+        if self._next is None:
+            return None
+        self._next[index] += 1
+        return self._early.pop((index, self._next[index]), None)
+
     def _write(self, flow: Flow) -> None:
-        """Make the response of a flow whose outputs are all there. Under the lock."""
+        """Make the response of a flow whose outputs are all there, and those that waited for it. Under the lock."""
         flow.unwritten = -1
         flow.unfinished += 1
-        if not self._sent:
-            self._first_ns = self._scheduler.clock()
-        self._sent += 1
-        self._unsent.append((self._scheduler.response(self, flow), flow))
+        if not self._is_next(REQUEST, flow):
+            return
+        following: Flow | None = flow
+        while following is not None:
+            if not self._sent:
+                self._first_ns = self._scheduler.clock()
+            self._sent += 1
+            self._unsent.append((self._scheduler.response(self, following), following))
+            following = self._pass(REQUEST)
+
+    def _cancel(self, pending: PendingRequest) -> None:
+        super()._cancel(pending)
+        finished: list[StepRequest] = []
+        with self._lock:
+            was_over = not self._unfinished
+            self._drop_early(finished)
+            if not (was_over or self._unfinished):
+                self._conclude()
+        self._send()
+        for part in finished:
+            part.take()
 
     def _finish(self) -> None:
         with self._lock:
@@ -638,17 +750,20 @@ def _drop(response: InferenceResponse) -> None:
 class Flow:
     """What the steps of a request have given so far. Not thread-safe: the lock of the request guards it.
 
-    A request has one flow; each response of a decoupled step, `origin`, begins another.
+    A request has one flow; each response of a decoupled step, `origin`, begins another. `number` counts those of a step
+    from 0, and `position` is where a flow is among all of the request.
 
     `sources` is what was given. `parts` are the places in a sequence that came with it, by source; None as long as
     there are none. `unwritten` is the number of steps that outputs wait for. `unfinished` are its steps that are not
     done, and its response as long as the client has not taken it; counted only for decoupled ensembles.
     """
 
-    __slots__ = ("_missing", "_plan", "origin", "parts", "sources", "unfinished", "unwritten")
+    __slots__ = ("_missing", "_plan", "number", "origin", "parts", "position", "sources", "unfinished", "unwritten")
 
-    def __init__(self, plan: Plan, origin: StepRequest | None = None) -> None:
+    def __init__(self, plan: Plan, origin: StepRequest | None = None, number: int = 0) -> None:
         self._plan = plan
+        self.number = number
+        self.position: tuple[int, ...] = () if origin is None else (*origin.flow.position, number)
         self._missing = list(plan.missing)
         self.origin = origin
         self.sources: Sources = [None] * (len(plan.steps) + 1)
@@ -715,15 +830,14 @@ class InFlightLimit:
             self._free[step.index] += 1
         return None
 
-    def withdraw(self, request: EnsembleRequest) -> int:
-        """Remove what waits of `request`. Returns how much that was."""
-        count = 0
+    def withdraw(self, request: EnsembleRequest) -> list[Flow]:
+        """Remove what waits of `request`. Returns the flow of each step that did."""
+        removed: list[Flow] = []
         with self._lock:
             for index, waiting in enumerate(self._waiting):
-                kept = deque(ready for ready in waiting if ready[0] is not request)
-                count += len(waiting) - len(kept)
-                self._waiting[index] = kept
-        return count
+                removed += [flow for owner, _, flow in waiting if owner is request]
+                self._waiting[index] = deque(ready for ready in waiting if ready[0] is not request)
+        return removed
 
 
 @dataclass(frozen=True, slots=True)

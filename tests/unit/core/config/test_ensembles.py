@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from google.protobuf import text_format
 
-from trident.core.config.ensemble import EnsembleStep, KnownModels, compose, ensemble_steps
+from trident.core.config.ensemble import EnsembleStep, KnownModels, compose, ensemble_steps, preserves_response_order
 from trident.core.config.problem import Problem
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
@@ -28,6 +28,13 @@ def test_steps_are_read_from_the_configuration() -> None:
     )
     assert second.version == 0, "the number that protobuf gives a field that is not written"
     assert ensemble_steps(ModelConfig()) == ()
+
+
+def test_responses_keep_their_order_unless_the_configuration_says_otherwise() -> None:
+    config = ModelConfig()
+    assert preserves_response_order(config)
+    config.parameters["PRESERVE_RESPONSE_ORDER"].string_value = "false"
+    assert not preserves_response_order(config)
 
 
 Tensor = tuple[str, str, Shape]

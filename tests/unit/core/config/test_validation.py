@@ -469,11 +469,15 @@ def test_other_models_have_no_steps() -> None:
 
 
 def test_settings_that_an_ensemble_cannot_have() -> None:
-    assert messages_ensemble('platform: "ensemble" instance_group {} optimization {} model_warmup {}') == [
+    order = 'parameters { key: "PRESERVE_RESPONSE_ORDER" value { string_value: "no" } }'
+    assert messages_ensemble(
+        f'platform: "ensemble" instance_group {{}} optimization {{}} model_warmup {{}} {order}'
+    ) == [
         "ensemble scheduling must be set for ensemble m whose platform is ensemble",
         "instance group should not be specified for ensemble 'm'",
         "optimization should not be specified for ensemble 'm'",
         "model_warmup can not be specified for ensemble 'm'",
+        "PRESERVE_RESPONSE_ORDER must be true or false, got 'no' for m",
     ]
 
 

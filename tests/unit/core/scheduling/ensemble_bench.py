@@ -101,6 +101,7 @@ class Bench:
         decoupled: str = "",
         batching: dict[str, int] | None = None,
         max_in_flight: int = 0,
+        preserves_order: bool = True,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.models: dict[str, Step] = {}
@@ -128,6 +129,7 @@ class Bench:
             [self.models[step.model] for step in graph],
             self.statistics,
             max_in_flight=max_in_flight,
+            preserves_order=preserves_order,
             clock=clock,
         )
         self.responses: list[InferenceResponse] = []

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from itertools import product
+from random import Random
 
 import pytest
 
 from tests.unit.core.scheduling.ensemble_bench import Bench, Step
 from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, RequestCancelled, ServerError, ServerStopping
+from trident.core.inference.pending_request import StreamedRequest
 from trident.core.inference.request import InferenceRequest, InferenceTimes
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.statistics import FailureReason
@@ -228,13 +231,13 @@ def test_each_response_of_a_decoupled_step_runs_the_steps_after_it() -> None:
     for value in (10, 20, 30):
         bench.a.answer(0, Y=value, final=False)
     assert [bench.b.inputs(n)["X"] for n in range(3)] == [[10], [20], [30]]
-    bench.b.answer(1, Y=21)
-    assert bench.outputs == {"o": [21]}
     bench.b.answer(0, Y=11)
+    assert bench.outputs == {"o": [11]}
+    bench.b.answer(1, Y=21)
     bench.a.answer(0)
     assert len(bench.responses) == 2
     bench.b.answer(2, Y=31)
-    assert [(int(r.outputs[0].array[0]), r.final) for r in bench.responses] == [(21, False), (11, False), (31, True)]
+    assert [(int(r.outputs[0].array[0]), r.final) for r in bench.responses] == [(11, False), (21, False), (31, True)]
     assert bench.scheduler.in_flight == 0
 
 
@@ -310,6 +313,170 @@ def test_a_decoupled_step_waits_for_a_client_that_reads_slowly() -> None:
     assert taken == [1, 1]
     bench.a.answer(0)
     assert bench.responses[-1].final
+
+
+# --- the order of the responses of a decoupled step
+
+
+def values(bench: Bench) -> list[int | str]:
+    """The values of the responses so far; of an error, its text."""
+    return [
+        r.error.message.removeprefix("in ensemble 'e', ") if r.error else int(r.outputs[0].array[0])
+        for r in bench.responses
+        if r.error or r.outputs
+    ]
+
+
+@pytest.mark.parametrize(("preserves_order", "expected"), [(True, [11, 12, 13]), (False, [12, 13, 11])])
+def test_responses_leave_in_the_order_of_the_step_that_sent_them(preserves_order: bool, expected: list[int]) -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="a", preserves_order=preserves_order)
+    bench.submit(i=1)
+    for value in (1, 2, 3):
+        bench.a.answer(0, Y=value, final=value == 3)
+    bench.b.answer(1, Y=12)
+    bench.b.answer(2, Y=13)
+    assert values(bench) == expected[:-1] * (not preserves_order)
+    bench.b.answer(0, Y=11)
+    assert values(bench) == expected
+    assert [r.final for r in bench.responses] == [False, False, True]
+
+
+def test_each_step_is_submitted_in_the_order_of_the_responses() -> None:
+    bench = Bench("i", "p", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=t,Z=u:Y=p)", decoupled="a")
+    bench.submit(i=1)
+    for value in (1, 2, 3):
+        bench.a.answer(0, Y=value, final=value == 3)
+    bench.b.answer(2, Y=13)
+    bench.b.answer(1, Y=12)
+    assert not bench.c.pending
+    bench.b.answer(0, Y=11)
+    assert [bench.c.inputs(n) for n in range(3)] == [{"X": [n + 1], "Z": [n + 11]} for n in range(3)]
+
+
+def test_a_decoupled_step_after_another_gets_one_request_at_a_time() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="ab")
+    bench.submit(i=1)
+    bench.a.answer(0, Y=1, final=False)
+    bench.a.answer(0, Y=2)
+    assert len(bench.b.pending) == 1
+    bench.b.answer(0, Y=11, final=False)
+    bench.b.answer(0)
+    assert bench.b.inputs() == {"X": [2]}
+    bench.b.answer(1, Y=21, final=False)
+    bench.b.answer(1, Y=22)
+    assert values(bench) == [11, 21, 22]
+    assert bench.responses[-1].final
+
+
+def test_an_error_ends_what_comes_after_it() -> None:
+    bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=u:Y=o)", decoupled="a")
+    taken: list[int] = []
+    bench.submit(i=1)
+    bench.a.pending[0].on_take = lambda _, count: taken.append(count)  # type: ignore[attr-defined]
+    for value in range(5):
+        bench.a.answer(0, Y=value, final=False)
+    bench.b.answer(3, Y=13)
+    bench.b.answer(4, error=BackendFailed("fifth"))
+    assert taken == [1], "the flow of the error has ended"
+    bench.b.answer(2, error=BackendFailed("third"))
+    assert len(taken) == 3, "what waited for its order makes room in the window"
+    bench.b.answer(1, Y=11)
+    bench.b.answer(0, Y=10)
+    bench.a.answer(0, Y=5)
+    assert len(bench.b.pending) == 5
+    bench.c.answer(1, Y=21)
+    assert not bench.responses
+    bench.c.answer(0, Y=20)
+    assert values(bench) == [20, 21, "third"]
+    assert len(taken) == 6
+    assert bench.scheduler.in_flight == 0
+
+
+def test_an_error_of_the_decoupled_step_comes_after_its_responses() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="a")
+    bench.submit(i=1)
+    bench.a.answer(0, Y=1, final=False)
+    bench.a.answer(0, error=BackendFailed("no"), final=False)
+    bench.a.answer(0, Y=3)
+    bench.b.answer(0, Y=11)
+    assert values(bench) == [11, "no"]
+    assert len(bench.b.pending) == 1
+
+
+def test_a_response_that_waits_for_its_order_is_not_taken() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="a")
+    taken: list[int] = []
+    bench.submit(i=1)
+    bench.a.pending[0].on_take = lambda _, count: taken.append(count)  # type: ignore[attr-defined]
+    for value in (1, 2):
+        bench.a.answer(0, Y=value, final=False)
+    bench.b.answer(1, Y=12)
+    assert not taken
+    bench.b.answer(0, Y=11)
+    assert taken == [1, 1]
+
+
+def test_cancelling_drops_what_waits_for_its_order() -> None:
+    bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=u:Y=o)", decoupled="a")
+    client = bench.submit(i=1)
+    for value in (1, 2):
+        bench.a.answer(0, Y=value, final=value == 2)
+    bench.b.answer(1, Y=12)
+    client.cancel()
+    assert not bench.responses
+    bench.b.answer(0, Y=11)
+    assert [type(r.error) for r in bench.responses] == [RequestCancelled]
+    assert bench.scheduler.in_flight == 0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_order_of_answers_gives_the_same_responses(seed: int) -> None:
+    """Of two decoupled steps, with others beside, between and after them, and an error of any request."""
+    random = Random(seed)
+    steps = ("a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=t:Y=v)", "d(X=u,Z=v:Y=w)", "e(X=w:Y=x)", "f(X=x:Y=o)")
+    bench = Bench("i", "o", *steps, decoupled="ad", max_in_flight=random.choice([0, 2]))
+    sends = {"a": 4, "d": 3}
+    failing = random.choice([None, ("a", 0), *product("bcd", range(4)), *product("ef", range(12))])
+    # How often each request was answered, by step, and the responses of the decoupled ones that were not taken.
+    answered: dict[str, list[int]] = {name: [] for name in bench.models}
+    untaken = 0
+
+    def note_taken(_: StreamedRequest, count: int) -> None:
+        nonlocal untaken
+        untaken -= count
+
+    bench.submit(i=0)
+    while bench.scheduler.in_flight:
+        for name, counts in answered.items():
+            for pending in bench.models[name].pending[len(counts) :]:
+                pending.on_take = note_taken  # type: ignore[attr-defined]
+                counts.append(0)
+        name, index, count = random.choice(
+            [
+                (name, index, count)
+                for name, counts in answered.items()
+                for index, count in enumerate(counts)
+                if count <= sends.get(name, 0)
+            ]
+        )
+        answered[name][index] += 1
+        step, is_last = bench.models[name], count == sends.get(name, 0)
+        untaken += not is_last
+        if (name, index) == failing and not count:
+            step.answer(index, error=BackendFailed("no"), final=is_last)
+        elif name not in sends:
+            step.answer(index, Y=step.inputs(index)["X"])
+        elif is_last:
+            step.answer(index)
+        else:
+            step.answer(index, Y=step.inputs(index)["X"][0] * 10 + count, final=False)
+    whole = [n * 10 + m for n in range(4) for m in range(3)]
+    if failing is None:
+        assert values(bench) == whole
+    else:
+        name, index = failing
+        assert values(bench) == [*whole[: index if name in "ef" else index * 3], "no"]
+    assert untaken == 0
 
 
 # --- the limit of requests in flight
