@@ -20,6 +20,7 @@
     ├── RegionExists           ALREADY_EXISTS  a region of that name is registered
     ├── RegionFailed           INTERNAL        shared memory cannot be opened or written, or is too small for a result
     ├── BackendFailed          INTERNAL        the backend raised while executing
+    ├── UnexpectedError        INTERNAL        a part of the server raised something that is not in this tree
     └── RepositoryUnavailable  UNAVAILABLE     the model repository cannot be read
         └── AccessRefused      UNAVAILABLE     its storage refused a call
 
@@ -30,6 +31,10 @@ Source: Triton's `tritonserver.h` (codes), docs/spec/http.md section 1, docs/spe
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
+
+# The text for a client whose request met a fault of the server.
+UNEXPECTED: Final = "unexpected error in the server, its log says more"
 
 
 class ErrorCode(Enum):
@@ -174,9 +179,20 @@ class BackendFailed(ServerError):
     code = ErrorCode.INTERNAL
 
 
+class UnexpectedError(ServerError):
+    """The client learns nothing of the cause, which was logged with its traceback where it was caught."""
+
+    code = ErrorCode.INTERNAL
+
+
 def has_telling_traceback(error: BaseException) -> bool:
-    """Whether the traceback of `error` says more than its text. That of a model's own failure does not: it shows only
-    how the response came back to the client."""
+    """Return whether the log should show the traceback of `error`.
+
+    That of a model's own failure shows only how the response came back to the client, and that of an unexpected one was
+    logged where it was caught.
+    """
+    if isinstance(error, UnexpectedError):
+        return False
     return not isinstance(error, BackendFailed) or error.__cause__ is not None
 
 

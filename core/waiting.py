@@ -12,6 +12,8 @@ import time
 from collections import deque
 from typing import Any, Protocol, TypeVar
 
+from trident.core.borders import guarded
+
 
 class Waiter(Protocol):
     """`outcome` is None until `settle`."""
@@ -93,7 +95,7 @@ class Expiring(Protocol):
     """It must be hashable."""
 
     def expire(self) -> None:
-        """Its time has come. Called on the hub; must not raise."""
+        """Its time has come. Called on the hub. What it raises is logged."""
 
 
 class Deadlines:
@@ -158,7 +160,7 @@ class Deadlines:
             while together:
                 expiring = next(iter(together))
                 del together[expiring]
-                expiring.expire()
+                guarded(expiring.expire, "a deadline")
             del self._ticks[heapq.heappop(self._order)]
         if self._order:
             self._wait_for(self._order[0])

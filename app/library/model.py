@@ -177,7 +177,7 @@ class Model:
         answer = _Answer(future, served.spec, self._options.get("classes", 0))
         pending = PendingRequest(request, answer.respond)
         future.add_done_callback(lambda done: pending.cancel() if done.cancelled() else None)
-        served.submit(pending)
+        pending.submit_to(served)
         return future
 
     def _give_up(self, future: Future[Outputs]) -> DeadlineExceeded:
@@ -243,7 +243,7 @@ class Stream:
         self._is_over = False
         self._has_taken = False
         self._pending = StreamedRequest(request, self._arrivals.respond)
-        served.submit(self._pending)
+        self._pending.submit_to(served)
 
     def __iter__(self) -> Stream:
         return self

@@ -49,6 +49,8 @@ class RequestValidator:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
         self._batching = spec.max_batch_size > 0
+        # The bytes of an item of the widest array that a batch can become.
+        self._largest_item = 16 * max(1, spec.max_batch_size)
         self._has_optional = any(i.optional for i in spec.inputs.values())
         # The batch key: the shapes of variable inputs and, with optional inputs, the names of the given inputs. Of
         # inputs that are padded to a length it has only that length.
@@ -201,9 +203,18 @@ class RequestValidator:
             )
         shape = tensor.shape
         dims = shape[1:] if self._has_batch(expected) else shape
+        if min(shape, default=0) < 0:
+            raise self._unspecified(request, tensor)
         if dims != expected.dims:
             self._check_dims(request, tensor, dims, expected)
         count = self._element_count(tensor, batch_size)
+        if not count and prod([dim for dim in shape if dim]) * self._largest_item > MAX_ELEMENTS:
+            # numpy multiplies the other dimensions, also those of an array without elements.
+            largest = max(range(len(shape)), key=shape.__getitem__)
+            raise InvalidRequest(
+                f"{request.log_prefix}invalid shape for input '{tensor.name}': dimension {largest} of shape "
+                f"{shape_text(shape)} is too large, though the input has no elements"
+            )
         if count > MAX_ELEMENTS:
             raise InvalidRequest(
                 f"{request.log_prefix}invalid shape for input '{tensor.name}': shape {shape_text(shape)} causes total "
@@ -252,8 +263,6 @@ class RequestValidator:
         return array
 
     def _check_dims(self, request: InferenceRequest, tensor: InputTensor, dims: Shape, expected: InputSpec) -> None:
-        if min(tensor.shape, default=0) < 0:
-            raise self._unspecified(request, tensor)
         if len(dims) == len(expected.dims) and all(e in (-1, d) for d, e in zip(dims, expected.dims, strict=True)):
             return
         full = (-1, *expected.dims) if self._has_batch(expected) else expected.dims
@@ -265,7 +274,8 @@ class RequestValidator:
     def _unspecified(self, request: InferenceRequest, tensor: InputTensor) -> InvalidRequest:
         return InvalidRequest(
             f"{request.log_prefix}All input dimensions should be specified for input '{tensor.name}' "
-            f"for model '{self._spec.name}', got {shape_text(tensor.shape)}"
+            f"for model '{self._spec.name}', got {shape_text(tensor.shape)}",
+            hint=f"dimension {next(i for i, dim in enumerate(tensor.shape) if dim < 0)} is negative",
         )
 
     def _bytes_array(self, request: InferenceRequest, tensor: InputTensor, batch_size: int) -> Array:

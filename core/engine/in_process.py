@@ -444,7 +444,7 @@ class EngineBlsClient:
         elif wait is not None and not self._waiting.begin(wait, version):
             call.refuse(waits_for_its_own_instance(wait.instance, request.model_name))
         else:
-            version.submit(call)
+            call.submit_to(version)
         return call
 
     def _lacking(self, holder: Placement, version: ModelVersion) -> str:

@@ -137,7 +137,7 @@ class ThreadBridge:
         waiting = _WaitingForResponse()
         here = Deferred()
         pending = LoneRequest(request, waiting.respond, defer=here.add)
-        model.submit(pending)
+        pending.submit_to(model)
         here.run()  # a short execution
         try:
             if client_gone is not None:
@@ -164,7 +164,7 @@ class ThreadBridge:
         stream = ResponseStream(request, self.mailbox(), client_gone, LOOK_SECONDS, on_arrival=on_arrival)
         pending = StreamedRequest(request, stream.respond)
         stream.begin(pending)
-        model.submit(pending)
+        pending.submit_to(model)
         return stream
 
     def mailbox(self) -> Mailbox[Any]:
@@ -446,7 +446,7 @@ class _FanOut:
                 self._answers.put((index, answer))
 
         pending = self._in_flight[index] = PendingRequest(request, on_response)
-        self._model.submit(pending)
+        pending.submit_to(self._model)
 
     def _take_answer(self) -> None:
         """Wait for an answer, at most for one period."""

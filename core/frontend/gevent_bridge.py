@@ -322,11 +322,14 @@ class GeventBridge:
         return pending
 
     def _submit(self, model: ServedModel, pending: PendingRequest, is_slow: bool) -> None:
-        if is_slow:
-            self._threads.submit(_submit, model, pending)
-        else:
-            pending.defer = self._submissions.defer
-            self._submissions.put(model, pending)
+        try:
+            if is_slow:
+                self._threads.submit(_submit, model, pending)
+            else:
+                pending.defer = self._submissions.defer
+                self._submissions.put(model, pending)
+        except Exception as error:
+            pending.fail(error)
 
     def stream(
         self,
@@ -394,9 +397,9 @@ class GeventBridge:
 def _submit(model: ServedModel, pending: PendingRequest) -> None:
     """Submit a request that may have been cancelled meanwhile. On a native thread."""
     if pending.cancelled:
-        pending.on_response(InferenceResponse.failed(pending.request, RequestCancelled("the client went away")))
+        pending.refuse(RequestCancelled("the client went away"))
     else:
-        model.submit(pending)
+        pending.submit_to(model)
 
 
 def _settle(future: Future[T], function: Callable[[], T]) -> None:
@@ -482,7 +485,7 @@ class _Submissions:
     def _submit_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for model, pending in waiting:
-            model.submit(pending)
+            pending.submit_to(model)
         self._deferred.run()
 
 

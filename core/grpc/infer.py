@@ -98,23 +98,17 @@ class InferCall(UnaryCall):
                 return
             response = gathered
         decoded, self._decoded = self._decoded, None
+        if decoded is None:  # it was answered
+            return
         # No cycle: it refers to this call.
         self._pending = None
-        if response.trace:
-            self._note_trace(response.trace)
-        if not self.ended:
-            assert decoded is not None
-            if SWITCHES.access:
-                self.response = response
-            self.request_id = response.id
-            if response.error is not None:
-                self.fail(response.error)
-            elif self.head.load_format:
-                self.spawn(self._answer_with_load, response, decoded)
-            elif self._is_slow:
-                self.spawn(self._answer_elsewhere, response, decoded)
-            else:
+        try:
+            if response.trace:
+                self._note_trace(response.trace)
+            if not self.ended:
                 self._answer(response, decoded)
+        except Exception as error:
+            self.fail(error)
         self.free()
 
     def _note_trace(self, number: int) -> None:
@@ -130,16 +124,26 @@ class InferCall(UnaryCall):
             end_trace(self.front_end.engine, self._trace, GRPC, (self.opened_ns, self._read_ns), sent)
 
     def _answer(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
-        try:
-            parts, size = encode_response(response, decoded.plan, decoded.model.spec)
-            if self.head.response_encoding is IDENTITY:
-                self.reply(parts, size)
-            elif size < LARGE:
-                self.reply(*self.deflate(parts, size))
-            else:
-                self.spawn(self._deflate_elsewhere, parts, size)
-        except Exception as error:  # the request boundary, of responses
-            self.fail(error)
+        if SWITCHES.access:
+            self.response = response
+        self.request_id = response.id
+        if response.error is not None:
+            self.fail(response.error)
+        elif self.head.load_format:
+            self.spawn(self._answer_with_load, response, decoded)
+        elif self._is_slow:
+            self.spawn(self._answer_elsewhere, response, decoded)
+        else:
+            self._encode(response, decoded)
+
+    def _encode(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
+        parts, size = encode_response(response, decoded.plan, decoded.model.spec)
+        if self.head.response_encoding is IDENTITY:
+            self.reply(parts, size)
+        elif size < LARGE:
+            self.reply(*self.deflate(parts, size))
+        else:
+            self.spawn(self._deflate_elsewhere, parts, size)
 
     def _answer_with_load(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
         load = self.front_end.load_reports.field(self.head.load_format, response.model_name)
@@ -148,7 +152,7 @@ class InferCall(UnaryCall):
         if self._is_slow:
             self._answer_elsewhere(response, decoded)
         else:
-            self._answer(response, decoded)
+            self._encode(response, decoded)
 
     def _answer_elsewhere(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
         encoded = self.front_end.bridge.run(encode_response, response, decoded.plan, decoded.model.spec)
@@ -215,6 +219,8 @@ class _StreamRequest:
 
     def respond(self, response: InferenceResponse) -> None:
         """Take a response of the model. On the hub."""
+        if self.is_over:
+            return
         answer: InferenceResponse | None = response
         if not self.is_decoupled and not (response.final and self._responses is None):
             if self._responses is None:
@@ -226,7 +232,10 @@ class _StreamRequest:
             # No cycle: it refers to this request.
             self.pending = None
         if answer is not None:
-            self._call.answer(self, answer)
+            try:
+                self._call.answer(self, answer)
+            except Exception as error:
+                self._call.fail(error)
 
     def begin(self, pending: PendingRequest) -> None:
         """The request is submitted, and may have been answered already."""

@@ -12,7 +12,7 @@ import logging
 import re
 from enum import IntEnum
 
-from trident.core.errors import ErrorCode, ErrorHints, ServerError, has_telling_traceback
+from trident.core.errors import UNEXPECTED, ErrorCode, ErrorHints, ServerError, has_telling_traceback
 from trident.core.frontend.access import Unauthenticated
 
 
@@ -30,7 +30,6 @@ LONGEST_TEXT = 4096
 _LONGEST_HINT = 1024
 _LONGEST_LOGGED = 2048
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
-_LOST = "unexpected error in the server, its log says more"
 
 _logger = logging.getLogger("trident.grpc")
 
@@ -94,7 +93,7 @@ def status_of(error: Exception) -> Status:
 
 def message_of(error: Exception, hints: ErrorHints) -> str:
     """The text for the client. It says nothing about an unexpected error: the log has the details."""
-    return error.client_text(hints) if isinstance(error, ServerError) else _LOST
+    return error.client_text(hints) if isinstance(error, ServerError) else UNEXPECTED
 
 
 def hint_of(error: Exception) -> str:

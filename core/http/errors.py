@@ -24,7 +24,15 @@ from typing import Final
 
 import orjson
 
-from trident.core.errors import ErrorCode, ErrorHints, InvalidRequest, ServerError, Unsupported, has_telling_traceback
+from trident.core.errors import (
+    UNEXPECTED,
+    ErrorCode,
+    ErrorHints,
+    InvalidRequest,
+    ServerError,
+    Unsupported,
+    has_telling_traceback,
+)
 from trident.core.frontend.access import ApiRestricted, Unauthenticated
 from trident.core.http.reply import Environ, Headers, Reply, request_path, text_reply
 
@@ -116,7 +124,7 @@ def message_of(error: Exception, hints: ErrorHints = ErrorHints.FIELD) -> str:
     """The text for the client. It says nothing about an unexpected error: the log has the details."""
     if isinstance(error, ServerError):
         return error.client_text(hints)
-    return _refusal(error)[1] or "unexpected error in the server, its log says more"
+    return _refusal(error)[1] or UNEXPECTED
 
 
 def _refusal(error: Exception) -> tuple[int | None, str]:

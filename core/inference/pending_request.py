@@ -5,19 +5,24 @@ Source: docs/spec/schedulers.md section 3.8, docs/spec/python-backend.md section
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Final, Protocol
 
 import numpy as np
 
+from trident.core.borders import expected, guarded
 from trident.core.errors import ServerError
 from trident.core.inference.request import InferenceRequest, Parameter
 from trident.core.inference.response import InferenceResponse, OnResponse, Outputs, OutputTensor, PackedOutputs
 from trident.core.options import WindowLimits
+
+_log = logging.getLogger("trident.scheduling")
 
 
 class CancelCause(Enum):
@@ -47,6 +52,15 @@ _BY_NUMBER = dict(enumerate(CancelCause))
 _NUMBERS = {cause: number for number, cause in _BY_NUMBER.items()}
 
 
+class Submits(Protocol):
+    """Runs requests, such as a model version."""
+
+    @property
+    def submit(self) -> Callable[[PendingRequest], None]:
+        """Takes a request, whose `on_response` it calls on any thread, perhaps before it returns."""
+        ...
+
+
 class PendingRequest:
     """A request, the caller that gets its responses, and the engine's notes on it.
 
@@ -72,6 +86,7 @@ class PendingRequest:
         "enqueue_ns",
         "expires_ns",
         "flush",
+        "is_answered",
         "number",
         "on_cancel",
         "on_response",
@@ -92,6 +107,8 @@ class PendingRequest:
         self.on_response = on_response
         self.defer = defer
         self.flush = flush
+        # The response that was delivered last is the final one.
+        self.is_answered = False
         # Set by `cancel`. A queued request that carries it leaves the queue unrun.
         self.cancelled: CancelCause | None = None
         # What `cancel` calls as well, None for nothing: set by an engine that does not look at `cancelled`.
@@ -107,16 +124,50 @@ class PendingRequest:
         self.number = 0
         self.wants_times = False
 
+    def submit_to(self, model: Submits) -> None:
+        """Pass the request to `model`. Returns normally: whatever that raises becomes the answer."""
+        try:
+            model.submit(self)
+        except Exception as error:
+            self.fail(error)
+
     def refuse(self, error: ServerError) -> None:
         """Answer the request with an error instead of running it."""
-        self.on_response(InferenceResponse.failed(self.request, error))
+        deliver(self, InferenceResponse.failed(self.request, error))
+
+    def fail(self, error: Exception) -> None:
+        """Answer the request with an error that arose outside of its execution, of any class. Any thread.
+
+        The part that raised may have passed the request on before, so whatever is answered after this is dropped.
+        """
+        answer = InferenceResponse.failed(
+            self.request, expected(error, f"a request for model '{self.request.model_name}'")
+        )
+        deliver(self, answer)
+        self.on_response = _drop
 
     def cancel(self, cause: CancelCause = CancelCause.CLIENT) -> None:
         """The caller no longer wants an answer. A queued request is answered CANCELLED unrun. Any thread."""
         self.cancelled = cause
         on_cancel = self.on_cancel  # read once: the engine sets it to None when the request is done
         if on_cancel is not None:
-            on_cancel(self)
+            guarded(partial(on_cancel, self), "the cancellation of a request")
+
+
+def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
+    """Call the request's `on_response`, on the calling thread. Returns normally: what that raises is logged.
+
+    A fault of a front end must not end the thread that answers, nor keep other requests from their responses.
+    """
+    pending.is_answered = response.final
+    try:
+        pending.on_response(response)
+    except Exception:
+        _log.exception("the response callback of a request for model '%s' failed", pending.request.model_name)
+
+
+def _drop(response: InferenceResponse) -> None:
+    """Responses to a request that was failed."""
 
 
 class LoneRequest(PendingRequest):
@@ -143,14 +194,15 @@ class Deferred:
         self.add = self._calls.add
 
     def run(self) -> None:
-        """Make the calls, also those that are added meanwhile."""
+        """Make the calls, also those that are added meanwhile. One that raises does not keep the others from theirs."""
         while self._calls:
-            self._calls.pop()()
+            guarded(self._calls.pop(), "a deferred call")
 
 
 # --- flushing what the callers of requests have collected, once for a run of responses
 
 Flush = Callable[[], None]
+_FLUSH: Final = "sending the responses of a batch"
 
 # `waiting` has the collected calls; None, or nothing at all, outside of the context.
 _of_thread = threading.local()
@@ -163,7 +215,7 @@ def flush(calls: Iterable[Flush | None]) -> None:
         if each is None:
             continue
         if waiting is None:
-            each()
+            guarded(each, _FLUSH)
         else:
             waiting.add(each)
 
@@ -185,7 +237,7 @@ class CollectedFlushes:
         waiting: set[Flush] = _of_thread.waiting
         _of_thread.waiting = None
         for each in waiting:
-            each()
+            guarded(each, _FLUSH)
 
 
 # --- responses through senders
@@ -310,4 +362,4 @@ class StreamedRequest(PendingRequest):
         """The oldest `count` responses have left: the model may send as much again. Any thread."""
         on_take = self.on_take
         if on_take is not None:
-            on_take(self, count)
+            guarded(partial(on_take, self, count), "the next response of a stream")

@@ -813,7 +813,7 @@ class EnsembleProbe:
             responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
             pending = PendingRequest(request, responses.put)
             pending.batch_size = size
-            self._scheduler.submit(pending)
+            pending.submit_to(self._scheduler)
             first = last = responses.get()
             while not last.final:
                 last = responses.get()

@@ -19,7 +19,7 @@ from trident.core.config.request_check import BatchForm, RequestValidator
 from trident.core.config.resolve import histogram_buckets
 from trident.core.config.schema import ModelConfig, core_config
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
+from trident.core.errors import UNEXPECTED, ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import CachedAnswer, InferenceResponse, RegionRequest
@@ -340,11 +340,11 @@ class ModelVersion:
         return answers.cached_answer(request, batch_size)
 
     def submit(self, pending: PendingRequest) -> None:
-        """Check and queue a request. Never raises: an error is a response. See ServedModel."""
+        """Check and queue a request. An error, of any class, is a response. See ServedModel."""
         scheduler, validator = self._scheduler, self._validator
-        if self._trace_gate.is_open:
-            self._begin_trace(pending)
         try:
+            if self._trace_gate.is_open:
+                self._begin_trace(pending)
             if scheduler is None or validator is None:
                 raise self._not_ready()
             request = pending.request
@@ -360,6 +360,9 @@ class ModelVersion:
             pending.refuse(error)
         except ServerError as error:
             pending.refuse(error)
+        except Exception as error:
+            pending.fail(error)
+            self.statistics.record_refusal(pending, FailureReason.OTHER, UNEXPECTED)
 
     def _attach(self, pending: PendingRequest) -> None:
         request = pending.request
@@ -383,7 +386,7 @@ class ModelVersion:
             self.statistics.record_refusal(pending, FailureReason.OTHER, refusal.message)
             pending.refuse(refusal)
         else:
-            successor.submit(pending)
+            pending.submit_to(successor)
 
     def _not_ready(self) -> ModelNotReady:
         return ModelNotReady(f"Request for unknown model: '{self.name}' version {self.version} is not at ready state")

@@ -12,7 +12,6 @@ Where the hint is Any or object a value stays as JSON has it: a tuple is a list,
 from __future__ import annotations
 
 import json
-import logging
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_or
 import orjson
 
 from trident.core import errors
+from trident.core.borders import expected
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.engine.protocol import CallMark, Engine, mark_of
 from trident.core.errors import ErrorCode, ServerError
@@ -69,16 +69,24 @@ def from_plain(plain: Any, hint: Any) -> Any:
 
 
 def write_plain(plain: Any) -> bytes:
-    """JSON, also of values that orjson refuses: half a surrogate pair, an integer of more than 64 bits."""
+    """JSON, also of values that orjson refuses: half a surrogate pair, an integer of more than 64 bits.
+
+    A float must be finite, as `to_plain` makes it: orjson writes null for any other.
+    """
     try:
         return orjson.dumps(plain)
     except TypeError:
-        # A file name that is not UTF-8 must not make a list of models unreadable. The blank says which parser to use.
-        return _LENIENT + json.dumps(plain, separators=(",", ":")).encode()
+        # A file name that is not UTF-8 must not make a list of models unreadable.
+        return write_exactly(plain)
+
+
+def write_exactly(plain: Any) -> bytes:
+    """JSON as Python writes it, also NaN and the infinities. The blank says which parser to use."""
+    return _LENIENT + json.dumps(plain, separators=(",", ":")).encode()
 
 
 def read_plain(content: Buffer) -> Any:
-    """The value that `write_plain` wrote, perhaps followed by the blanks at the end of a frame. Raises ValueError."""
+    """Return what `write_plain` or `write_exactly` wrote, also with blanks after it. Raises ValueError."""
     text = memoryview(content)
     return orjson.loads(text) if text[:1] != _LENIENT else json.loads(bytes(text))
 
@@ -293,18 +301,9 @@ def engine_down(reason: str) -> EngineState:
 # ServerError of the same code, so that the answer has the same status. Source: the tree in core/errors.py.
 
 
-_log = logging.getLogger("trident.engine")
-
-_UNFORESEEN = "unexpected error in the server, its log says more"
-
-
 class EngineGone(ServerError):
     code = ErrorCode.UNAVAILABLE
     retry_after_s = 1
-
-
-class _Unforeseen(ServerError):
-    code = ErrorCode.INTERNAL
 
 
 _CLASSES: dict[str, type[ServerError]] = {
@@ -319,9 +318,7 @@ def error_to_plain(error: BaseException) -> list[Any]:
 
     Of an error that is no ServerError the client learns only that it happened; the log has it with its traceback.
     """
-    if not isinstance(error, ServerError):
-        _log.error("unexpected error in the server", exc_info=error)
-        error = _Unforeseen(_UNFORESEEN)
+    error = expected(error, "a request or a call of a front end")
     return [
         type(error).__name__,
         error.code.value,

@@ -15,9 +15,8 @@ from typing import Protocol
 import orjson
 
 from trident.core.errors import InvalidRequest, OutOfMemory
-from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
+from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest, deliver
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.interprocess.frames import BadFrame, FrameReader, SendQueue, frame
 from trident.core.interprocess.shared_memory import SharedMemory
@@ -283,7 +282,7 @@ class Connection:
         response = self._responses.read(content, flags, shared, pending.request.id)
         if response.final:
             del self._pending[number]
-        pending.on_response(response)
+        deliver(pending, response)
 
     def lose(self, reason: str) -> None:
         """End the connection: every request and call that waits for the engine gets EngineGone."""
@@ -295,7 +294,7 @@ class Connection:
                 _, (pending, _) = self._pending.popitem()
             except KeyError:
                 break
-            pending.on_response(gone(pending.request, reason))
+            pending.refuse(gone(pending.request, reason))
         while self._calls:
             try:
                 _, on_result = self._calls.popitem()
@@ -305,11 +304,10 @@ class Connection:
         self._memory.close()
 
 
-def gone(request: InferenceRequest, reason: str) -> InferenceResponse:
-    """The response to a request when the engine is gone."""
-    error = EngineGone(
+def gone(request: InferenceRequest, reason: str) -> EngineGone:
+    """Return the error of a request whose engine is gone."""
+    return EngineGone(
         f"the engine is not there: {reason}",
         hint="it is being started again; send the request again in a few seconds",
         model=request.model_name,
     )
-    return InferenceResponse.failed(request, error)

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from trident.core.borders import guarded
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.log import change_log, log_levels
@@ -206,9 +206,9 @@ class RemoteEngine:
             connection.lose(reason)
         while self._waiting:
             _, pending = self._waiting.popleft()
-            pending.on_response(gone(pending.request, reason))
+            pending.refuse(gone(pending.request, reason))
         if self._on_change is not None:
-            self._on_change()
+            guarded(self._on_change, "noting a change of the engine's state")
 
     def _learn(self, state: EngineState) -> None:
         if state.generation != self._state.generation:
@@ -221,7 +221,7 @@ class RemoteEngine:
         if state.phase.name not in _STILL_LOADING:
             self.is_recovering = False
         if self._on_change is not None:
-            self._on_change()
+            guarded(self._on_change, "noting a change of the engine's state")
 
     def _submit_waiting(self) -> None:
         """Submit the requests that wait for memory, in their order; fail those that have waited too long."""
@@ -237,9 +237,9 @@ class RemoteEngine:
             except SharedMemoryFull:
                 if time.monotonic() < until:
                     return
-                pending.on_response(InferenceResponse.failed(pending.request, _memory_full()))
-            except ServerError as error:
-                pending.on_response(InferenceResponse.failed(pending.request, error))
+                pending.refuse(_memory_full())
+            except Exception as error:
+                pending.fail(error)
             self._waiting.popleft()
 
     # --- the Engine protocol
@@ -259,7 +259,7 @@ class RemoteEngine:
     def _submit(self, pending: PendingRequest) -> None:
         connection = self.connection
         if connection is None:
-            pending.on_response(gone(pending.request, self._state.phase.failures.get("engine", _NOT_YET)))
+            pending.refuse(gone(pending.request, self._state.phase.failures.get("engine", _NOT_YET)))
             return
         try:
             connection.submit(pending)
@@ -267,7 +267,7 @@ class RemoteEngine:
             self._waiting.append(_WaitsForMemory(time.monotonic() + _MEMORY_SECONDS, pending))
             self._link.wake()
         except ServerError as error:
-            pending.on_response(InferenceResponse.failed(pending.request, error))
+            pending.refuse(error)
 
     def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
         """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""

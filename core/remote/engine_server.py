@@ -19,8 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from trident.core.borders import expected, guarded
 from trident.core.engine.protocol import Engine, HoldChange
-from trident.core.errors import ServerError
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Array, Buffer
@@ -163,23 +163,18 @@ class EngineServer:
         while not self._is_stopping:
             ready = poll.poll(_LOOK_SECONDS)
             for descriptor, events in ready:
-                if descriptor == listener:
-                    self._accept()
-                    continue
                 front_end = self._front_ends.get(descriptor)
-                if front_end is None:
-                    continue
-                if events & select.EPOLLOUT:
-                    front_end.flush()
-                if events & ~select.EPOLLOUT:
-                    self._read(front_end)
+                if descriptor == listener:
+                    guarded(self._accept, "accepting a front end")
+                elif front_end is not None:
+                    self._serve_front_end(front_end, events)
             now = time.monotonic()
             if ready:
                 self.last_work = now
             if now >= next_look:
                 next_look = now + _LOOK_SECONDS
                 poll.modify(listener, select.EPOLLIN)
-                self.push_state()
+                guarded(self.push_state, "telling the front ends of the engine's state")
 
     def _accept(self) -> None:
         try:
@@ -200,15 +195,18 @@ class EngineServer:
         self._front_ends[sock.fileno()] = front_end
         self._poll.register(sock.fileno(), select.EPOLLIN)
 
-    def _read(self, front_end: FrontEnd) -> None:
+    def _serve_front_end(self, front_end: FrontEnd, events: int) -> None:
+        """Send to a front end, or read from it. A frame that cannot be read ends the connection and its requests."""
         had_greeted = front_end.has_greeted
         try:
-            goes_on = front_end.read()
+            if events & select.EPOLLOUT:
+                front_end.flush()
+            goes_on = not events & ~select.EPOLLOUT or front_end.read()
         except BadFrame as error:
             # A text and not the error, which refers to the shared memory through its traceback.
             _log.error("a front end was disconnected, it sent %s", str(error))
             goes_on = False
-        except Exception:  # the request boundary: the other front ends are still served
+        except Exception:
             _log.exception("a front end was disconnected, its message caused an unexpected error")
             goes_on = False
         if not goes_on:
@@ -261,10 +259,10 @@ class EngineServer:
         except Exception as error:  # the caller waits for an answer, whatever went wrong
             content = encode_failure(error)
         if call.mark.change is not None:
-            self._after_change()
+            guarded(self._after_change, "noting a change of the models")
         if call.mark.changes_state:
             # The other front ends must know of the change, or of a failed load, before the caller does.
-            self.push_state()
+            guarded(self.push_state, "telling the front ends of the engine's state")
         front_end.result(number, content)
 
 
@@ -369,8 +367,9 @@ class FrontEnd:
         request = self._requests.read(content, shared, flags)
         try:
             model = self._engine.model(request.model_name, request.model_version)
-        except ServerError as error:
-            self._respond(number, InferenceResponse.failed(request, error))
+        except Exception as error:
+            subject = f"finding the model '{request.model_name}'"
+            self._respond(number, InferenceResponse.failed(request, expected(error, subject)))
             return
         make = StreamedRequest if flags & STREAMED else PendingRequest
         if shared:
@@ -380,9 +379,9 @@ class FrontEnd:
         pending = make(request, partial(self._respond, number), defer=defer, flush=self._flush)
         self._pending[number] = pending
         if is_slow:
-            self._elsewhere(partial(model.submit, pending))
+            self._elsewhere(partial(pending.submit_to, model))
         else:
-            model.submit(pending)
+            pending.submit_to(model)
 
     def _acknowledge(self, number: int, content: memoryview) -> None:
         pending = self._pending.get(number)

@@ -28,11 +28,10 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import orjson
 
 from trident.core.inference.request import (
     CloseReason,
@@ -56,7 +55,7 @@ from trident.core.inference.response import (
 from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
 from trident.core.interprocess.frames import LARGE, PADDING, frame
 from trident.core.memo import Memo
-from trident.core.remote.calls import error_of, error_to_plain, read_plain, write_plain
+from trident.core.remote.calls import error_of, error_to_plain, read_plain, write_exactly, write_plain
 
 HELLO, REQUEST, CANCEL, CALL, RELEASE, ACK, TRACED = range(1, 8)
 STATE, RESPONSE, RESULT = range(16, 19)
@@ -236,12 +235,17 @@ def _encoded(request_id: str) -> bytes:
     return request_id.encode("utf-8", "surrogatepass")
 
 
+def _writer_for(parameters: Mapping[str, Parameter] | None) -> Callable[[Any], bytes]:
+    """Only parameters may have numbers that are not finite."""
+    return write_exactly if parameters and float in map(type, parameters.values()) else write_plain
+
+
 def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
     regions: tuple[Any, ...] = ()
     if isinstance(request, RegionRequest):
         of_inputs = [tuple(each.reference) if isinstance(each, RegionInput) else None for each in request.inputs]
         regions = (of_inputs, {name: tuple(region) for name, region in request.output_regions.items()})
-    return write_plain(
+    return _writer_for(request.parameters)(
         (
             request.model_name,
             request.model_version,
@@ -416,12 +420,13 @@ def _note(response: InferenceResponse, text: str) -> None:
 
 
 def _response_meta(response: InferenceResponse, outputs: list[_Entry]) -> bytes:
-    return orjson.dumps((response.model_name, response.model_version, response.parameters, outputs))
+    write = _writer_for(response.parameters)
+    return write((response.model_name, response.model_version, response.parameters, outputs))
 
 
 def failed_response(response: InferenceResponse, error: BaseException, number: int) -> bytes:
     """The frame that carries `error` instead of the outputs of `response`."""
-    meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
+    meta = write_plain((response.model_name, response.model_version, error_to_plain(error)))
     flags = FAILED | (FINAL if response.final else 0)
     return frame(RESPONSE, number, (block_head(meta, _notes(response)),), flags=flags)
 

@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from trident.core.backends.backend import BackendInstance
+from trident.core.borders import expected
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import RequestCancelled, ServerStopping
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.errors import RequestCancelled, ServerError, ServerStopping
+from trident.core.inference.pending_request import PendingRequest, deliver
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.options import DEFAULT_WINDOW, WindowLimits
 from trident.core.scheduling.batch_forming import (
@@ -55,7 +56,6 @@ from trident.core.scheduling.queue import (
     RequestQueue,
     Respond,
     TimeoutThread,
-    deliver,
     reject,
     stopping,
 )
@@ -268,8 +268,32 @@ class DynamicBatcher:
 
     def _serve(self, instance: ModelInstance) -> None:
         """The body of an instance thread."""
-        while self._perform_next(instance):
-            pass
+        while True:
+            try:
+                if not self._perform_next(instance):
+                    return
+            except Exception as error:
+                self._fail_queued(error)
+
+    def _fail_queued(self, error: Exception) -> None:
+        """No batch could be formed: fail what is queued, so that the next attempt does not meet the same requests."""
+        failure = expected(error, f"forming a batch for model '{self._spec.name}'")
+        with self._lock:
+            queued = self._take_all()
+        self._end_queued(queued, lambda pending: failure)
+
+    def _take_all(self) -> list[PendingRequest]:
+        """Empty the queue; its requests count as in flight until `_end_queued`. Under the lock."""
+        queued = self._queue.clear()
+        self._pool.in_flight += len(queued)
+        return queued
+
+    def _end_queued(self, queued: Sequence[PendingRequest], error_for: Callable[[PendingRequest], ServerError]) -> None:
+        """Answer requests that left the queue, new ones and those that their model gave back."""
+        opened = [each.open_requests for each in list(self._instances) if each.open_requests is not None]
+        for pending in queued:
+            respond = next((each.respond_unexecuted for each in opened if each.has(pending)), self._refuse)
+            self._refuse_all([Rejection(pending, error_for(pending))], respond)
 
     def _perform_next(self, instance: ModelInstance) -> bool:
         """Block until there is work, and do it. False if the thread must end.
@@ -545,15 +569,12 @@ class DynamicBatcher:
         self.stop()
         with self._changing, self._lock:
             instances = list(self._instances)
-            queued = self._queue.clear()
-            self._pool.in_flight += len(queued)
+            queued = self._take_all()
             self._pool.close()
-            opened = [instance.open_requests for instance in instances if instance.open_requests is not None]
-        for pending in queued:
-            respond = next((each.respond_unexecuted for each in opened if each.has(pending)), self._refuse)
-            self._refuse_all([Rejection(pending, stopping(pending, self._spec.name, because))], respond)
-        for requests in opened:
-            requests.resume_all()
+        self._end_queued(queued, lambda pending: stopping(pending, self._spec.name, because))
+        for instance in instances:
+            if instance.open_requests is not None:
+                instance.open_requests.resume_all()
         ended = [instance.join(timeout_s) for instance in instances]
         if self._timeouts is not None:
             ended.append(self._timeouts.close(timeout_s))

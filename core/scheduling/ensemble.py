@@ -21,7 +21,14 @@ from trident.core.backends.backend import BackendInstance
 from trident.core.config.ensemble import EnsembleStep, may_match, needed_steps
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
-from trident.core.inference.pending_request import CancelCause, Defer, Deferred, PendingRequest, StreamedRequest
+from trident.core.inference.pending_request import (
+    CancelCause,
+    Defer,
+    Deferred,
+    PendingRequest,
+    StreamedRequest,
+    deliver,
+)
 from trident.core.inference.request import (
     InferenceRequest,
     InferenceTimes,
@@ -44,7 +51,7 @@ from trident.core.memo import Memo
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.queue import Clock, deliver, stopping
+from trident.core.scheduling.queue import Clock, stopping
 
 _log = logging.getLogger("trident.scheduling")
 

@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.borders import guarded
 from trident.core.config.request_check import BatchForm
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, RequestCancelled, ServerError
@@ -164,21 +166,32 @@ class ModelInstance:
         The caller holds the claim, if there is one, which ends with the execution: requests that are answered later
         hold nothing.
         """
-        for rejection in work.rejections:
-            reject(rejection, self._statistics, self._respond_unexecuted, self._clock())
-        if work.batch:
-            begin_ns = self._clock()
-            self._statistics.begin_execution(self.name, work.batch, begin_ns)
+        try:
+            for rejection in work.rejections:
+                reject(rejection, self._statistics, self._respond_unexecuted, self._clock())
+            if work.batch:
+                self._perform_batch(work, inline)
+        except Exception as error:
+            # A fault between the executions, which the thread survives. Requests that the model gave back are queued.
+            for pending in (*work.batch, *(rejection.pending for rejection in work.rejections)):
+                if not pending.is_answered:
+                    pending.fail(error)
+
+    def _perform_batch(self, work: Work, inline: bool) -> None:
+        begin_ns = self._clock()
+        self._statistics.begin_execution(self.name, work.batch, begin_ns)
+        try:
             self.execute(work.batch, work.reason)
+        finally:
             self._statistics.end_execution(self.name)
             end_ns = self._clock()
-            self._short.note(work.batch, end_ns - begin_ns, inline)
             if self.claim is not None:
                 self.claim.end()
-            # Not part of the execution: the next steps of an ensemble may be executed meanwhile.
-            flush_callers(work.batch)
-            if self._tuner is not None:
-                self._tuner.note(work.batch, begin_ns, end_ns)
+        self._short.note(work.batch, end_ns - begin_ns, inline)
+        # Not part of the execution: the next steps of an ensemble may be executed meanwhile.
+        flush_callers(work.batch)
+        if self._tuner is not None:
+            guarded(partial(self._tuner.note, work.batch, begin_ns, end_ns), "tuning the batcher")
 
     def execute(self, requests: Sequence[PendingRequest], reason: CloseReason = NO_WAIT) -> None:
         """Execute a batch, which was closed for `reason`, and answer each request that is not answered later.
@@ -193,7 +206,7 @@ class ModelInstance:
             self._execute_open(requests, reason, self.open_requests)
         if self._on_poisoned is not None and self.executing.poisoned:
             on_poisoned, self._on_poisoned = self._on_poisoned, None
-            on_poisoned(self.executing)
+            guarded(partial(on_poisoned, self.executing), "ending a poisoned instance")
 
     def _execute(self, requests: Sequence[PendingRequest], reason: CloseReason) -> None:
         """Each request gets its one response."""
@@ -203,13 +216,17 @@ class ModelInstance:
             part = parts.pop()
             try:
                 execution = self._run(part, reason)
+                # Only an instance that answers later may give LATER.
+                responses = [
+                    self._response(pending, outcome, execution, reason)  # type: ignore[arg-type]
+                    for pending, outcome in zip(part, execution.outputs, strict=True)
+                ]
             except Exception as exc:
                 # Executed after this block, so that the next exception is not chained to this one.
                 parts += self._split(part, exc)
                 continue
-            for pending, outcome in zip(part, execution.outputs, strict=True):
-                # Only an instance that answers later may give LATER.
-                respond(pending, self._response(pending, outcome, execution, reason))  # type: ignore[arg-type]
+            for pending, response in zip(part, responses, strict=True):
+                respond(pending, response)
 
     def _run(self, requests: Sequence[PendingRequest], reason: CloseReason) -> Execution:
         """Execute `requests` as one batch; raises what the backend raises.

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from trident.core.borders import expected, guarded
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest, ResponseWindow, StreamedRequest, flush
@@ -23,6 +24,9 @@ from trident.core.scheduling.queue import Clock, Rejection, Respond, flush_calle
 
 if TYPE_CHECKING:
     from trident.core.scheduling.instance import InstancePool
+
+
+_WATCHER: Final = "telling a response sender of its client"
 
 
 class RequestSender:
@@ -93,16 +97,14 @@ class DroppedSenders:
         return not self._own_thread.is_alive()
 
     def _answer(self) -> None:
-        while self._fail(self._dropped.get()):
-            pass  # no variable keeps the last request alive
+        while (request := self._dropped.get()) is not None:
+            guarded(partial(self._fail, request), "ending a request whose sender was dropped")
+            del request  # nothing keeps the last one alive
 
-    def _fail(self, request: OpenRequest | None) -> bool:
-        if request is None:
-            return False
+    def _fail(self, request: OpenRequest) -> None:
         reason = "the model dropped its response sender before the final response"
         error = BackendFailed(reason, model=self._model, hint="send the final flag with the last response")
         request.send(None, final=True, error=error)
-        return True
 
 
 class OpenRequest:
@@ -260,7 +262,7 @@ class OpenRequest:
         # A cancellation that comes in between is seen by the caller or by the next line.
         pending.on_cancel = self._on_cancel
         if pending.cancelled:
-            callback()
+            guarded(callback, _WATCHER)
 
     def _put(self, response: InferenceResponse) -> bool:
         """Queue `response` for delivery. Returns whether another thread delivers it. Under the lock."""
@@ -307,7 +309,7 @@ class OpenRequest:
 
     def _on_cancel(self, pending: PendingRequest) -> None:
         for callback in self._watchers:
-            callback()
+            guarded(callback, _WATCHER)
 
     def _take(self, request: StreamedRequest, count: int) -> None:
         with self._lock:
@@ -319,7 +321,7 @@ class OpenRequest:
             has_space = was_full and not window.is_full
         if has_space:
             for callback in self._watchers:
-                callback()
+                guarded(callback, _WATCHER)
 
 
 def _kind(outputs: Outputs | None, error: ServerError | None, is_unwanted: bool) -> ResponseKind:
@@ -428,8 +430,9 @@ class OpenRequests:
             if request.losses != self.losses:
                 raise lost_between_iterations(self.name)
             self._again(pending)
-        except ServerError as error:
-            reject(Rejection(pending, error), self.statistics, self._end, self.clock())
+        except Exception as error:
+            subject = f"a request that model '{self.name}' gave back"
+            reject(Rejection(pending, expected(error, subject)), self.statistics, self._end, self.clock())
         else:
             self._pool.close_one(self)
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, flush
 from trident.core.inference.response import InferenceResponse
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
@@ -30,22 +30,9 @@ Clock = Callable[[], int]
 Respond = Callable[[PendingRequest, InferenceResponse], None]
 
 
-def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
-    """Call the request's `on_response`, on the calling thread.
-
-    An exception of the callback is only logged: a fault of a front end must not end the instance thread, and must not
-    keep the other requests of the batch from their responses.
-    """
-    try:
-        pending.on_response(response)
-    except Exception:
-        _log.exception("the response callback of a request for model '%s' failed", pending.request.model_name)
-
-
 def flush_callers(requests: Iterable[PendingRequest]) -> None:
     """Have the callers of answered requests send the responses that they collected: one call for each caller."""
-    for each in {pending.flush for pending in requests if pending.flush is not None}:
-        each()
+    flush([pending.flush for pending in requests])
 
 
 class Rejection(NamedTuple):
@@ -294,11 +281,14 @@ def _cancelled(pending: PendingRequest) -> Rejection:
     return Rejection(pending, RequestCancelled("", model=pending.request.model_name))
 
 
+_AFTER_FAILURE_S: Final = 1.0
+
+
 class TimeoutThread:
     """Answers in time what waits too long: requests in a queue, sequences without a slot or without a request.
 
-    It calls `look` when it is woken, and after the seconds that the last look returned (None: not by itself). `look`
-    must not raise.
+    It calls `look` when it is woken, and after the seconds that the last look returned (None: not by itself). A look
+    that raises is logged, and the next one follows in a second.
     """
 
     def __init__(self, model: str, look: Callable[[], float | None]) -> None:
@@ -324,6 +314,10 @@ class TimeoutThread:
 
     def _run(self) -> None:
         while not self._is_closed:
-            pause_s = self._look()
+            try:
+                pause_s = self._look()
+            except Exception:
+                _log.exception("looking for expired requests failed unexpectedly")
+                pause_s = _AFTER_FAILURE_S
             self._wake.wait(None if pause_s is None else min(pause_s, threading.TIMEOUT_MAX))
             self._wake.clear()

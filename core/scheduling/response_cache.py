@@ -6,6 +6,7 @@ Source: docs/spec/schedulers.md section 3.7.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,15 +16,17 @@ from functools import partial
 from trident.core.backends.backend import BackendInstance
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, deliver
 from trident.core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
 from trident.core.inference.response import InferenceResponse
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
 from trident.core.response_cache.response_cache import CachedResponse, LookUp, ResponseCache, request_key
-from trident.core.scheduling.queue import Clock, deliver, flush_callers
+from trident.core.scheduling.queue import Clock, flush_callers
 from trident.core.scheduling.scheduler import Scheduler
+
+_log = logging.getLogger("trident.scheduling")
 
 # What happened to the request that was executed, and need not happen to those that wait for it.
 _OWN_FAILURES = (RequestCancelled, DeadlineExceeded, QueueFull, ServerStopping)
@@ -216,7 +219,10 @@ class CachingScheduler:
         defer, pending.defer = pending.defer, None  # it belongs to the thread that submitted
         with self._lock:
             self._waiting += 1
-        flight.look_up = self._cache.look_up(flight.key, partial(self._note_found, flight, pending))
+        try:
+            flight.look_up = self._cache.look_up(flight.key, partial(self._note_found, flight, pending))
+        except Exception:
+            _log.exception("a look-up in the response cache failed unexpectedly")
         if flight.look_up is not None:
             return True
         pending.defer = defer
@@ -258,6 +264,9 @@ class CachingScheduler:
     def _make_key(self, pending: PendingRequest) -> None:
         try:
             self._keys[pending] = request_key(self._scope, pending.request)
+        except Exception as error:
+            pending.fail(error)
+            return
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -312,10 +321,14 @@ class CachingScheduler:
             return
         start_ns = self._clock()
         cached = None
-        if flight.followers or self._cache.holds(answer.nbytes):
-            cached = CachedResponse.of(answer)
-            if not self._stopped:
-                self._cache.put(flight.key, cached)
+        try:
+            if flight.followers or self._cache.holds(answer.nbytes):
+                cached = CachedResponse.of(answer)
+                if not self._stopped:
+                    self._cache.put(flight.key, cached)
+        except Exception:  # those that wait are executed themselves
+            _log.exception("keeping a response in the cache failed unexpectedly")
+            cached = None
         followers = self._land(flight)
         now_ns = self._clock()
         self._statistics.record_cache_insertion(flight.lookup_ns, now_ns - start_ns, now_ns)
@@ -331,7 +344,12 @@ class CachingScheduler:
             self._fail(pending, RequestCancelled("the client went away"), FailureReason.CANCELED)
             return
         wants_times = pending.wants_times
-        deliver(pending, self._hit(pending.request, cached, start_ns, pending.batch_size, wants_times=wants_times))
+        try:
+            response = self._hit(pending.request, cached, start_ns, pending.batch_size, wants_times=wants_times)
+        except Exception as error:
+            pending.fail(error)
+        else:
+            deliver(pending, response)
 
     def _hit(
         self,

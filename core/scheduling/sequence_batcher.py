@@ -29,9 +29,10 @@ from functools import partial
 import numpy as np
 
 from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.borders import expected
 from trident.core.config.spec import BatchingSpec, ModelSpec
 from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled, ServerError, ServerStopping
-from trident.core.inference.pending_request import PendingRequest, ResponseSender
+from trident.core.inference.pending_request import PendingRequest, ResponseSender, deliver
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor
 from trident.core.inference.response import InferenceResponse, OnResponse
 from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count
@@ -39,7 +40,7 @@ from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher, Through
 from trident.core.scheduling.instance import CollectedAnswer, CollectingSender
 from trident.core.scheduling.open_requests import ResponseOrder, refuse_again
-from trident.core.scheduling.queue import Clock, Rejection, Respond, TimeoutThread, deliver, reject, stopping
+from trident.core.scheduling.queue import Clock, Rejection, Respond, TimeoutThread, reject, stopping
 from trident.core.scheduling.sequence_tensors import Controls, InitialStates, RequestBuilder, States, made_tensor
 
 _log = logging.getLogger("trident.scheduling")
@@ -77,6 +78,7 @@ class SequenceScheduler:
         assert sequence is not None
         self._spec = spec
         self._sequence = sequence
+        self._subject = f"a request of a sequence for model '{spec.name}'"
         self._batched = _batched(spec)
         self._statistics = statistics
         self._make_batcher = make_batcher
@@ -226,18 +228,18 @@ class SequenceScheduler:
         """Give a request to its instance's batcher. The sequence is told of its responses, and of a refusal as one."""
         instance, sent, states = sequence.instance, pending.request, self._states
         assert instance is not None
-        if states is not None:
-            if sent.sequence_start:
-                sequence.states = states.first
-            if states.are_variable:
-                pending.batch_key = (*(pending.batch_key or ()), *states.shapes(sequence.states))
         sequence.sent, sequence.on_response = sent, pending.on_response
-        pending.request = sequence.executed = self._builder.built(sent, sequence.states)
         pending.on_response = sequence.respond
         try:
+            if states is not None:
+                if sent.sequence_start:
+                    sequence.states = states.first
+                if states.are_variable:
+                    pending.batch_key = (*(pending.batch_key or ()), *states.shapes(sequence.states))
+            pending.request = sequence.executed = self._builder.built(sent, sequence.states)
             instance.batcher.submit(pending)
-        except ServerError as error:
-            sequence.respond(InferenceResponse.failed(sent, error))
+        except Exception as error:
+            sequence.respond(InferenceResponse.failed(sent, expected(error, self._subject)))
 
     def _enter_again(self, instance: SequenceInstance, pending: PendingRequest) -> None:
         """Give the batcher a request once more that its model gave back, with the states as they are now.
@@ -266,7 +268,10 @@ class SequenceScheduler:
         assert sent is not None
         assert on_response is not None
         if self._states is not None and response.error is None:
-            response.outputs, sequence.states = self._states.taken(response.outputs, sent.outputs, sequence.states)
+            try:
+                response.outputs, sequence.states = self._states.taken(response.outputs, sent.outputs, sequence.states)
+            except Exception as error:
+                response.outputs, response.error = [], expected(error, self._subject)
         if not response.final:
             on_response(response)
             return

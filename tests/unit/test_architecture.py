@@ -18,6 +18,7 @@ from tests.project import ROOT
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
 CORE_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "buffers", "memo", "options"),
+    ("borders",),
     ("waiting",),
     ("inference", "cuda"),
     ("interprocess", "shared_memory"),

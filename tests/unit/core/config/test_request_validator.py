@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.fuzzing import bounded
 from tests.unit.packed_tensors import TWO, packed_request
 from trident.core.config.request_check import BatchForm, RequestValidator
 from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
@@ -142,6 +146,46 @@ def test_counts_beyond_64_bits_are_refused_before_any_allocation() -> None:
         ID + f"invalid shape for input 'IN': shape [1,{2**62},16] causes total element count to exceed maximum size of "
         "9223372036854775807"
     )
+
+
+@pytest.mark.parametrize("datatype", ["INT8", "FP64", "BYTES"])
+def test_a_negative_or_huge_dimension_is_refused_by_its_position(datatype: str) -> None:
+    model = spec(0, IN=(datatype, (-1, -1)))
+    with pytest.raises(InvalidRequest) as negative:
+        check(model, raw("IN", -1, -1, datatype=datatype, size=0))
+    assert negative.value.message == (
+        ID + "All input dimensions should be specified for input 'IN' for model 'simple', got [-1,-1]"
+    )
+    assert negative.value.hint == "dimension 0 is negative"
+    assert refusal(model, raw("IN", 0, 2**62, datatype=datatype, size=0)) == (
+        ID + f"invalid shape for input 'IN': dimension 1 of shape [0,{2**62}] is too large, though the input has no "
+        "elements"
+    )
+
+
+DIMENSIONS = st.sampled_from((-(2**63), -2, -1, 0, 0, 1, 1, 2, 3, 8, 9, 2**31, 2**60, 2**62, 2**63, 2**64))
+
+
+@bounded(500)
+@given(
+    st.sampled_from((0, 8)),
+    st.lists(st.sampled_from((-1, -1, 2)), max_size=3),
+    st.lists(DIMENSIONS, max_size=4),
+    st.sampled_from(("BOOL", "INT32", "FP64", "BYTES")),
+    st.one_of(st.none(), st.integers(0, 64)),
+)
+def test_any_shape_is_refused_or_makes_an_array_of_that_shape(
+    max_batch_size: int, dims: list[int], shape: list[int], datatype: str, size: int | None
+) -> None:
+    model = spec(max_batch_size, IN=(datatype, tuple(dims)))
+    count = prod(shape) if 0 <= prod(shape) < 1000 else 3
+    right = count * (BY_NAME[datatype].size or 4)  # an empty string has four bytes
+    tensor = raw("IN", *shape, datatype=datatype, size=right if size is None else size)
+    try:
+        check(model, tensor)
+    except InvalidRequest:
+        return
+    assert tensor.array.shape == tensor.shape  # a batch of no items counts as one
 
 
 def test_wrong_number_of_bytes_elements_is_refused() -> None:

@@ -23,7 +23,7 @@ from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory
-from trident.core.inference.pending_request import LATER, DeferredOutcome, PendingRequest, ResponseSender
+from trident.core.inference.pending_request import LATER, DeferredOutcome, PendingRequest, ResponseSender, deliver
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor
 from trident.core.inference.response import InferenceResponse, Outputs
 from trident.core.inference.tensors import BY_NAME
@@ -31,7 +31,6 @@ from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BucketStatistics
 from trident.core.observability.switches import SWITCHES
 from trident.core.scheduling.instance import ModelInstance, ShortExecutions, run_once
-from trident.core.scheduling.queue import deliver
 
 SPEC = replace(model_spec(), version=3)
 
