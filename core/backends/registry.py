@@ -57,6 +57,8 @@ DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 BACKEND_DIRECTORY = "backend-directory"
 """The setting for all backends that names the folder of backends that are written in Python: NAME/model.py each."""
 
+# Not in the name of an instance of a model in Python. Source: docs/spec/python-backend.md section 4.1.
+_SHELL_CHARACTERS = ";|&$`<>()[]{}\\\"'*?~#!"
 _MAX_BATCH_SIZE = "4"
 # The backend that runs those, and the file in their folders.
 _PYTHON = "python"
@@ -134,6 +136,12 @@ class BackendRegistry:
                 "try specifying runtime on the model configuration.",
                 hint=f"{_nearest(name, self._makers)}{known}",
             )
+        instances = [config.name, *(group.name for group in config.instance_group)]
+        is_python = name == _PYTHON or name not in self._makers or runtime == _PYTHON_FILE
+        wrong = {each for instance in instances for each in instance if each in _SHELL_CHARACTERS}
+        if is_python and wrong:
+            hint = f"a model in Python cannot have these in its name or an instance group's: {' '.join(sorted(wrong))}"
+            raise ConfigInvalid("Invalid stub name: contains invalid characters", hint=hint)
         return self._backend(name)
 
     def gpu_ids(self, config: ModelConfig) -> GpuIds:

@@ -5,6 +5,7 @@ Source: docs/spec/python-backend.md sections 4.1, 4.2, 4.5 and 4.6.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -88,6 +89,16 @@ def test_loads_and_unloads_leave_nothing(server: ServerProcess) -> None:
     until(lambda: open_files(server) <= before + 1, lambda: f"{before} files before, {open_files(server)} now")
     maps = Path(f"/proc/{engine_of(server)}/maps").read_text()
     assert maps.count("trident-shared-memory") <= 2  # those of the front ends
+
+
+def test_characters_of_a_shell_in_a_name_are_refused(server: ServerProcess) -> None:
+    reason = "version 1 is at UNAVAILABLE state: Invalid argument: Invalid stub name: contains invalid characters;\n"
+    write_model(server.repository, "of$(shell)")
+    code = base64.b64encode(b"class TritonPythonModel: ...").decode()
+    override = {"config": '{"backend": "python"}', "file:1/model.py": code}
+    for name, parameters in (("of$(shell)", {}), ("over;ride", override)):
+        assert load(server, name, **parameters) == (400, f"load failed for model '{name}': {reason}")
+    assert stubs_of(server) == {}
 
 
 def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:

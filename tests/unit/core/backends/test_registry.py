@@ -53,6 +53,22 @@ def test_a_backend_is_made_when_a_model_first_asks_for_it_and_only_once() -> Non
     assert made.registry.find(config_of("fake")) is made.backends[1]
 
 
+@pytest.mark.parametrize("character", ";|&$`<>()[]{}\\\"'*?~#!")
+def test_a_model_in_python_has_no_characters_of_a_shell_in_its_names(character: str) -> None:
+    registry = BackendRegistry({})
+    name = f"m{character}"
+    for config in (
+        ModelConfig(name=name, backend="python"),
+        ModelConfig(name="m", backend="python", instance_group=[{"name": name}]),
+        ModelConfig(name=name, backend="pytorch", runtime="model.py"),
+    ):
+        with pytest.raises(ConfigInvalid, match=r"^Invalid stub name: contains invalid characters$") as caught:
+            registry.find(config)
+        assert (caught.value.hint or "").endswith(f": {character}")
+    # Triton takes those of others.
+    registry.find(ModelConfig(name=name, backend="pytorch"))
+
+
 @pytest.mark.parametrize("name", ["fake", "other"])
 def test_runtime_may_name_the_library_of_the_backend(name: str) -> None:
     registry = Made().registry
