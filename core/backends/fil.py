@@ -19,7 +19,15 @@ import numpy as np
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Run, Runner
-from trident.core.backends.model_files import content_hint, field_of, parameters_of, path_of_model, start_of, written_by
+from trident.core.backends.model_files import (
+    content_hint,
+    field_of,
+    integer,
+    parameters_of,
+    path_of_model,
+    start_of,
+    written_by,
+)
 from trident.core.backends.registry import check_installed, importing
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, TensorSignature
@@ -140,7 +148,7 @@ class TreeSettings:
             is_classifier=_boolean(name, given[name]),
             predict_proba=_boolean("predict_proba", given.get("predict_proba", "false")),
             threshold=_number("threshold", given.get("threshold", str(_DEFAULT_THRESHOLD))),
-            threads=max(0, int(_number("cpu_nthread", given.get("cpu_nthread", "-1")))),
+            threads=max(0, integer(given.get("cpu_nthread", "-1"), field_of("cpu_nthread"))),
             allows_unknown_fields=_boolean(
                 "xgboost_allow_unknown_field", given.get("xgboost_allow_unknown_field", "false")
             ),

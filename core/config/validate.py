@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
+from math import prod
 
 from trident.core.config.autocomplete import GpuIds, instance_group_problems
 from trident.core.config.ensemble import ensemble_problems
@@ -534,16 +536,32 @@ def _client_problems(config: ModelConfig, suffix: str) -> Iterator[Problem]:
 MOST_INSTANCES = 1024
 MOST_BYTES = 4 << 30
 """The largest size of one item of a warmup sample, or of one state, that is made at the load."""
+MOST_EXECUTIONS = 10_000
+"""Of all warmup samples, or combinations of buckets, on one instance at the load."""
+MOST_REQUESTS = 1_000_000
+"""Of all warmup samples, on one instance at the load."""
+MOST_THREADS = 1024
+"""Of one session, or of one pool of it."""
 
+_ONNX_THREADS = ("intra_op_thread_count", "inter_op_thread_count")
+# The parameters that are numbers of threads. To a model in Python they mean what it likes.
+_THREAD_PARAMETERS: Mapping[str, Sequence[str]] = {
+    "fil": ("cpu_nthread",),
+    "genai": _ONNX_THREADS[:1],
+    "onnxruntime": _ONNX_THREADS,
+    "openvino": ("INFERENCE_NUM_THREADS", "NUM_STREAMS"),
+    "pytorch": ("INTRA_OP_THREAD_COUNT", "INTER_OP_THREAD_COUNT"),
+    "tensorflow": ("TF_NUM_INTRA_THREADS", "TF_NUM_INTER_THREADS"),
+    "text": _ONNX_THREADS,
+}
 _REFERENCE_BYTES = 8  # of a string
 
 
 def count_problems(config: ModelConfig) -> Iterator[Problem]:
     """What of a normalised `config` is too large to load it."""
-    totals = accumulate(
-        0 if group.passive else group.count * max(1, len(group.gpus)) for group in config.instance_group
-    )
-    index, total = next(((i, total) for i, total in enumerate(totals) if total > MOST_INSTANCES), (0, 0))
+    instances = [0 if group.passive else group.count * max(1, len(group.gpus)) for group in config.instance_group]
+    executions = [max(1, sample.count) if sample.batch_size else 0 for sample in config.model_warmup]
+    requests = [each * sample.batch_size for each, sample in zip(executions, config.model_warmup, strict=True)]
     sizes = {
         f"model_warmup[{index}].inputs": sum(_bytes(entry.data_type, entry.dims) for entry in sample.inputs.values())
         for index, sample in enumerate(config.model_warmup)
@@ -551,12 +569,25 @@ def count_problems(config: ModelConfig) -> Iterator[Problem]:
     for number, state in enumerate(config.sequence_batching.state):
         all_dims = (state.dims, *(initial.dims for initial in state.initial_state))
         sizes[f"sequence_batching.state[{number}].dims"] = max(_bytes(state.data_type, dims) for dims in all_dims)
-    amounts = [(f"instance_group[{index}].count", total, MOST_INSTANCES, "instances")]
+    amounts = [
+        _total("instance_group[{}].count", instances, MOST_INSTANCES, "instances"),
+        _total("model_warmup[{}].count", executions, MOST_EXECUTIONS, "executions"),
+        _total("model_warmup[{}].batch_size", requests, MOST_REQUESTS, "requests"),
+    ]
     amounts += [(path, size, MOST_BYTES, "bytes for one item") for path, size in sizes.items()]
+    for name in _THREAD_PARAMETERS.get(config.backend, ()):
+        with suppress(ValueError):  # which the backend refuses
+            amounts.append((_path(name), int(parameter(config, name) or "0"), MOST_THREADS, "threads"))
     for path, amount, most, what in amounts:
         if amount > most:
             text = f"'{path}' of model '{config.name}' means {amount} {what}, more than the maximum of {most}"
             yield Problem(path, text)
+
+
+def _total(path: str, counts: Sequence[int], most: int, what: str) -> tuple[str, int, int, str]:
+    """The amount of all entries up to the first at which it is more than `most`, in whose path it is reported."""
+    index, total = next(((i, total) for i, total in enumerate(accumulate(counts)) if total > most), (0, 0))
+    return path.format(index), total, most, what
 
 
 def _bytes(data_type: int, dims: Iterable[int]) -> int:
@@ -586,6 +617,11 @@ def bucket_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
     if wrong_sizes:
         yield from wrong_sizes
         return
+    combinations = prod(len(sizes_of(parameter(config, name))) or 1 for name in (BATCH_BUCKETS, LENGTH_BUCKETS))
+    if combinations > MOST_EXECUTIONS:
+        text = f"'{_path(BATCH_BUCKETS)}' of model '{model_name}' means {combinations} combinations, more than the "
+        hint = "each is executed at the load: write fewer sizes"
+        yield Problem(_path(BATCH_BUCKETS), f"{text}maximum of {MOST_EXECUTIONS}", hint)
     if parameter(config, BATCH_BUCKETS):
         yield from _batch_problems(config, model_name)
     if parameter(config, LENGTH_BUCKETS):

@@ -101,6 +101,16 @@ def test_sizes_are_checked(sizes: str, message: str, hint: str) -> None:
     assert found(bucket_text(BATCH_BUCKETS=sizes)) == [(message, hint)]
 
 
+def test_combinations_that_would_be_a_loop_are_refused() -> None:
+    sizes, lengths = (",".join(map(str, range(1, most + 1))) for most in (101, 100))
+    assert found(bucket_text(max_batch_size=101, BATCH_BUCKETS=sizes, LENGTH_BUCKETS=lengths)) == [
+        (
+            "'parameters[BATCH_BUCKETS]' of model 'm' means 10100 combinations, more than the maximum of 10000",
+            "each is executed at the load: write fewer sizes",
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

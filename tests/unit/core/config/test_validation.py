@@ -593,6 +593,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     "warm_zeros": (config(warmup(dims=f"{I64}")), "model_warmup[0].inputs"),
     "warm_random": (config(warmup(dims="100000, 1000000", content="random_data")), "model_warmup[0].inputs"),
     "state": (config(state_of("10000000000")), "sequence_batching.state[0].dims"),
+    "warm_count": (config(warmup(count=4_000_000_000)), "model_warmup[0].count"),
+    "warm_counts": (config(warmup() + warmup(count=10_000).removeprefix(ONE)), "model_warmup[1].count"),
+    "warm_batch": (config(warmup(batch=M31), M31), "model_warmup[0].batch_size"),
+    "threads": (config(parameter("intra_op_thread_count", "1_000_000")), "parameters[intra_op_thread_count]"),
     "state_overflow": (config(state_of(f"{I64}, {I64}")), "sequence_batching.state[0].dims"),
 }
 LOAD = """
