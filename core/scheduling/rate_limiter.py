@@ -88,6 +88,11 @@ WAITING.next = (HELD, IDLE)  # its turn has come; there is no work any more
 HELD.next = (IDLE, WAITING)  # the execution has ended; there is more work
 
 
+# An instance's load counts as so many executions, as in Triton, where its initialization and its warmup are two. And so
+# many are made up for after an instance was idle.
+LOAD_EXECUTIONS = 2
+
+
 def _never() -> bool:
     return False
 
@@ -95,8 +100,8 @@ def _never() -> bool:
 class Claim:
     """Any thread, one at a time except for `interrupt`. Every attribute is guarded by the limiter's lock.
 
-    `turn` is the instance's place among those that wait: it grows with each execution by the priority, so an instance
-    of priority 2 gets half the turns of one of priority 1. `arrival` orders equal turns. `has_more` tells, when an
+    `turn` is the instance's place among those that wait: executions times priority, so an instance of priority 2 gets
+    half the turns of one of priority 1. `arrival` orders equal turns. `has_more` tells, when an
     execution ends, whether the instance has more work: then it waits again at once, and is not overtaken by one with a
     later turn.
     """
@@ -106,7 +111,7 @@ class Claim:
         self.needs = needs
         self.priority = priority
         self.group = group
-        self.turn = 0
+        self.turn = LOAD_EXECUTIONS * priority
         self.arrival = 0
         self.state = IDLE
         self.has_more: Callable[[], bool] = _never
@@ -182,8 +187,9 @@ class ResourceGroup:
     Instances that share nothing are in different groups, so that the turns of one say nothing about another's. `limits`
     are those of the resources of its claims.
 
-    `clock` is the latest turn that has come. A claim that comes anew begins there, so that an instance that was loaded
-    or idle for long does not make up for all the turns that others had meanwhile (start-time fair queueing).
+    `clock` is the latest turn that has come. A claim that comes anew begins there, less two executions of its own, so
+    that an instance that was loaded or idle for long does not make up for all the turns that others had meanwhile
+    (start-time fair queueing).
     """
 
     def __init__(self, claims: Iterable[Claim] = (), clock: int = 0) -> None:
@@ -198,7 +204,7 @@ class ResourceGroup:
         """IDLE or HELD -> WAITING"""
         self._arrivals += 1
         claim.arrival = self._arrivals
-        claim.turn = max(claim.turn, self.clock)
+        claim.turn = max(claim.turn, self.clock - LOAD_EXECUTIONS * claim.priority)
         claim.move(WAITING)
 
     def admit(self) -> None:
