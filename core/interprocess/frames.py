@@ -21,6 +21,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -69,12 +70,20 @@ def released_offsets(content: memoryview, count: int) -> list[int]:
 class FrameReader:
     """Reads frames from a socket. One thread at a time."""
 
-    def __init__(self, kinds: frozenset[int], peer: str, keep: Callable[[memoryview], bytes] = bytes) -> None:
+    def __init__(
+        self,
+        kinds: frozenset[int],
+        peer: str,
+        keep: Callable[[memoryview], bytes] = bytes,
+        most_shared: int = 0xFFFF,
+    ) -> None:
         """`kinds` are the types that the other end may send, and `peer` is what errors call it.
 
-        `keep` copies what was received: `bytearray` makes the contents of frames writable.
+        `keep` copies what was received: `bytearray` makes the contents of frames writable. `most_shared` is what the
+        field `shared` of a frame may say.
         """
         self._kinds = kinds
+        self._most_shared = most_shared
         self._peer = peer
         self._keep = keep
         self._received = memoryview(bytearray(_RECEIVE_SIZE))
@@ -101,11 +110,11 @@ class FrameReader:
         frames: list[Frame] = []
         view, at, end = memoryview(chunk), 0, len(chunk)
         self._wanted = HEADER.size
-        unpack, kinds = HEADER.unpack_from, self._kinds
+        unpack, kinds, most_shared = HEADER.unpack_from, self._kinds, self._most_shared
         while end - at >= 16:
             size, kind, flags, shared, number = unpack(chunk, at)
-            if kind not in kinds or size & 15 or size > LARGEST:
-                raise BadFrame(f"a frame of type {kind} and {size} bytes")
+            if kind not in kinds or size & 15 or size > LARGEST or shared > most_shared:
+                raise BadFrame(f"a frame of type {kind} and {size} bytes with {shared} tensors in shared memory")
             start = at + 16
             if end - start < size:
                 self._wanted = HEADER.size + size
@@ -150,7 +159,7 @@ class SendQueue:
     def flush(self) -> None:
         """Send as much as the socket takes. Does not block.
 
-        Does nothing if the connection has ended: the owner learns that when it reads.
+        Does nothing if the connection has ended, and ends one that fails: the owner learns that when it reads.
         """
         with self._lock:
             if self._is_closed:
@@ -183,6 +192,11 @@ class SendQueue:
         except BlockingIOError:
             sent = 0
         except OSError:
+            # What follows would be out of step.
+            self._is_closed = True
+            self._frames.clear()
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
             sent = len(whole)
         if sent == len(whole):
             self._unsent = None

@@ -110,6 +110,10 @@ class SharedMemory:
             self.view(offset, size)[:] = np.frombuffer(content, np.uint8)
         return offset
 
+    def unshare(self, offset: int) -> None:
+        """Free what `share` put there, if the other process was not told of it."""
+        self.pages.free(offset)
+
     def allocate(self, size: int) -> Bytes | None:
         """Memory that is free again when the array and its views are gone. None if none is free, and after `close`."""
         offset = self.pages.allocate(size)

@@ -23,7 +23,7 @@ import orjson
 from trident.core.backends.backend import BackendInstance, Execution, LoadContext, OnChange
 from trident.core.backends.model_files import boolean, field_of, integer, parameters_of
 from trident.core.backends.python.batches import OutputCheck
-from trident.core.backends.python.channel import FileWatcher, StubGone, StubSilent
+from trident.core.backends.python.channel import FileWatcher, StubFaulty, StubGone, StubSilent
 from trident.core.backends.python.environment import PATH_PARAMETER, EnvironmentSettings, prepare
 from trident.core.backends.python.process import EXECUTION_LIMIT, MEMORY_SIZE, LaunchPlan, ModelLimits, ModelProcess
 from trident.core.backends.tensors import batch_total
@@ -144,7 +144,7 @@ class PythonBackend:
 
     def _complete(self, config: ModelConfig, plan: LaunchPlan) -> None:
         """Have the model complete `config`, in place, in a process of its own."""
-        process = ModelProcess(plan, Placement(config.name, DeviceKind.CPU), self._watcher, _nothing)
+        process = ModelProcess(plan, Placement(config.name, DeviceKind.CPU), self._watcher, _ignore)
         try:
             completed = parse_config_override(process.complete()["config"])
         except StubGone as gone:
@@ -176,7 +176,7 @@ class PythonBackend:
                 hint="add 'input' and 'output' to config.pbtxt, or the method auto_complete_config to the model",
             )
         placement = Placement(config.name, DeviceKind.CPU)
-        process = ModelProcess(self._plan(path, config, spec), placement, self._watcher, _nothing)
+        process = ModelProcess(self._plan(path, config, spec), placement, self._watcher, _ignore)
         try:
             process.try_start(self._trial_limit_s, initialize=initialize)
             if initialize:
@@ -256,11 +256,11 @@ def _check_parameters(config: ModelConfig) -> None:
         raise ConfigInvalid(f"Incorrect value for {_FORCE_CPU}: {text}'", hint="yes or no", field=field_of(_FORCE_CPU))
 
 
-def _nothing() -> None: ...
+def _ignore(gone: StubGone) -> None: ...
 
 
-# Makes a process for the model; the callable is told, on any thread, that the process is gone.
-Launch = Callable[[Callable[[], None]], ModelProcess]
+# Makes a process for the model; the callable is told, on any thread, that the process is gone, or must go.
+Launch = Callable[[Callable[[StubGone], None]], ModelProcess]
 
 
 class PythonModel:
@@ -349,7 +349,7 @@ class PythonModel:
             start.instance.close()
 
     def _start(self, placement: Placement) -> _Start:
-        def launch(on_gone: Callable[[], None]) -> ModelProcess:
+        def launch(on_gone: Callable[[StubGone], None]) -> ModelProcess:
             return ModelProcess(self._plan, placement, self._watcher, on_gone)
 
         plan = self._plan
@@ -449,7 +449,7 @@ class PythonInstance:
         self._aborted_because = ""
         self._starts += 1
         start = self._starts
-        process = self._launch(lambda: self._process_gone(start))
+        process = self._launch(lambda gone: self._process_gone(start, gone))
         try:
             with self._changed:
                 self._process = process
@@ -463,8 +463,9 @@ class PythonInstance:
         except BaseException:
             process.end()
             raise
-        if process.has_ended:  # before anybody would have noticed
-            self._process_gone(start)
+        lost = process.gone
+        if lost is not None:  # before it served, when that is not noticed
+            self._process_gone(start, lost)
 
     def _check_open(self) -> None:
         """Raises BackendFailed after `close`."""
@@ -566,15 +567,14 @@ class PythonInstance:
 
     # --- the death of a process
 
-    def _process_gone(self, start: int) -> None:
-        """The process of the start with this number ended between executions. On the watcher's thread, which must not
-        wait. The end of a process is noticed by its descriptor and by its socket, perhaps when the next one serves.
+    def _process_gone(self, start: int, gone: StubGone) -> None:
+        """The process of the start with this number ended, or must end. On any thread, which must not wait.
+
+        The end of a process is noticed by its descriptor and by its socket, perhaps when the next one serves.
         """
         process = self._process
         if start == self._starts and process is not None and self._state is SERVING:
-            threading.Thread(
-                target=self._lose, args=(process, StubGone()), name="trident-python-end", daemon=True
-            ).start()
+            threading.Thread(target=self._lose, args=(process, gone), name="trident-python-end", daemon=True).start()
 
     def _lose(self, process: ModelProcess, gone: StubGone) -> ServerError:
         """SERVING -> DOWN, once for each process. Returns the error of the requests in flight."""
@@ -608,9 +608,8 @@ class PythonInstance:
         if killed_because:
             reason = killed_because
             text = self._killed(reason)
-        how = process.end(
-            lambda how: BackendFailed(text, hint=how, model=self._spec.name), reason, is_ending=not killed_because
-        )
+        is_ending = not (killed_because or isinstance(gone, StubFaulty))
+        how = process.end(lambda how: BackendFailed(text, hint=how, model=self._spec.name), reason, is_ending=is_ending)
         return BackendFailed(text, hint=how, model=self._spec.name)
 
     def _restart(self, pause_s: int) -> None:

@@ -5,13 +5,11 @@ Source: docs/spec/python-backend.md section 4.2.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import orjson
 
 from trident.core.backends.python.stub.trident_stub import wire
 from trident.core.backends.python.stub.trident_stub.wire import (
@@ -25,12 +23,16 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     KnownLayouts,
     MessageLayout,
     Record,
+    Records,
+    SendingMemory,
     SentLayouts,
-    Share,
     ViewOf,
+    check_end,
+    from_json,
+    read_only_record,
     read_record,
     tensors_of,
-    write_record,
+    to_json,
 )
 from trident.core.backends.tensors import client_shape
 from trident.core.config.spec import ModelSpec
@@ -48,11 +50,16 @@ from trident.core.inference.pending_request import AGAIN, LATER, DeferredOutcome
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
 from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
-from trident.core.interprocess.frames import LARGE, PADDING, BadFrame, frame
+from trident.core.interprocess.frames import LARGE, PADDING, BadFrame
 
 _log = logging.getLogger("trident.backends.python")
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
+
+
+def readable(text: str) -> str:
+    """`text` as UTF-8 can have it: a str of a model may hold half a surrogate pair."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class RequestWriter:
@@ -61,49 +68,65 @@ class RequestWriter:
     Inputs have the shapes that the model sees, and their bytes as they arrived.
     """
 
-    def __init__(self, spec: ModelSpec, numbers: SentLayouts, share: Share) -> None:
+    def __init__(self, spec: ModelSpec, numbers: SentLayouts, memory: SendingMemory) -> None:
         self._numbers = numbers
-        self._share = share
+        self._memory = memory
+        self._model = spec.name
         self._names = tuple(spec.outputs)
         self._reshaped = frozenset(name for name, tensor in spec.inputs.items() if tensor.model_dims is not None)
 
-    def write(self, batch: int, first: int, requests: Sequence[InferenceRequest]) -> bytes:
-        """Return the frame of batch number `batch`, whose requests are numbered from `first` on."""
-        records: list[Any] = []
-        find, packs = self._numbers.find, not self._reshaped
-        for number, request in enumerate(requests, first):
+    def write(self, first: int, requests: Sequence[InferenceRequest]) -> tuple[bytes, dict[int, ServerError]]:
+        """Return the frame of a batch whose requests are numbered from `first` on.
+
+        A request whose inputs cannot be read, or are too large, fails alone: the errors of those that are not in the
+        frame are returned by index.
+        """
+        records = Records(self._numbers, self._memory)
+        refused: dict[int, ServerError] = {}
+        parts, find, packs = records.parts, self._numbers.find, not self._reshaped
+        number = first
+        for index, request in enumerate(requests):
             inputs = request.inputs
-            if packs and type(inputs) is PackedInputs and inputs.layout.size < LARGE:
-                layout = inputs.layout
-                found = find((layout, request.outputs))
-                if found is None:
-                    found = self._add((layout, request.outputs), request, [each[:3] for each in layout.entries])
-                if found[1]:
-                    fields = request_fields(request)
-                    size = layout.size
-                    records.append(RECORD.pack(number, found[0], 0, 0, 0, len(fields), size))
-                    if fields:
-                        records += (fields, PADDING[len(fields) & 15])
-                    records.append(inputs.content)
-                    if size & 15:
-                        records.append(PADDING[size & 15])
-                    continue
-            self._write(records, number, request)
-        return frame(EXECUTE, batch, [self._numbers.head(len(requests)), *records])
+            try:
+                if packs and type(inputs) is PackedInputs and inputs.layout.size < LARGE:
+                    layout = inputs.layout
+                    requested = request.outputs or self._names
+                    found = find((layout, requested))
+                    if found is None:
+                        found = self._numbers.add((layout, requested), [each[:3] for each in layout.entries], requested)
+                    if found[1]:
+                        fields = request_fields(request)
+                        size = layout.size
+                        room = records.room - (size + len(fields) + 96)
+                        if room > 0:
+                            records.room = room
+                            records.count += 1
+                            parts.append(RECORD.pack(number, found[0], size, 0, len(fields), 0, 0))
+                            if fields:
+                                parts += (fields, PADDING[len(fields) & 15])
+                            parts.append(inputs.content)
+                            if size & 15:
+                                parts.append(PADDING[size & 15])
+                            number += 1
+                            continue
+                self._write(records, number, request)
+                number += 1
+            except ServerError as error:
+                refused[index] = error
+            except ValueError as error:  # TooLarge, or an integer that JSON cannot have
+                refused[index] = InvalidRequest(f"the request cannot be sent to the model: {error}", model=self._model)
+            except Exception as error:
+                _log.exception("a request for model '%s' could not be sent to its process", self._model)
+                refused[index] = BackendFailed(str(error), model=self._model)
+        return records.frame(EXECUTE, first), refused
 
-    def _write(self, records: list[Any], number: int, request: InferenceRequest) -> None:
-        tensors = [(tensor.name, tensor.datatype, self._shape(tensor)) for tensor in request.inputs]
-        key = (*tensors, request.outputs)
-        found = self._numbers.find(key)
-        if found is None:
-            found = self._add(key, request, tensors)
+    def _write(self, records: Records, number: int, request: InferenceRequest) -> None:
         contents = [_content(tensor) for tensor in request.inputs]
-        write_record(records, number, found, contents, self._share, fields=request_fields(request))
-
-    def _add(
-        self, key: tuple[object, ...], request: InferenceRequest, tensors: list[tuple[str, str, Shape]]
-    ) -> tuple[int, bool]:
-        return self._numbers.add(key, tensors, request.outputs or self._names)
+        fields = request_fields(request)
+        tensors = tuple([(tensor.name, tensor.datatype, self._shape(tensor)) for tensor in request.inputs])
+        key = (tensors, request.outputs or self._names)
+        found = self._numbers.find(key) or self._numbers.add(key, *key)
+        records.add(number, found, contents, fields=fields)
 
     def _shape(self, tensor: InputTensor) -> Shape:
         return tensor.array.shape if tensor.name in self._reshaped else tensor.shape
@@ -138,10 +161,7 @@ def request_fields(request: InferenceRequest) -> bytes:
     trace = request.trace
     if trace is not None:
         fields["trace"] = [trace.number, trace.context_json()]
-    try:
-        return orjson.dumps(fields)
-    except TypeError:  # half a surrogate pair, an integer of more than 64 bits
-        return json.dumps(fields).encode()
+    return to_json(fields)
 
 
 # By the numbers of TritonError.
@@ -226,20 +246,24 @@ class OutcomeReader:
         self._check = check
         self._table = KnownLayouts(_Outputs)
 
-    def result(self, content: memoryview, batch_sizes: Sequence[int]) -> list[Outcome | DeferredOutcome]:
-        """Return the outcome of each request of a batch with these sizes. Raises BadFrame."""
+    def result(self, first: int, content: memoryview, batch_sizes: Sequence[int]) -> list[Outcome | DeferredOutcome]:
+        """Return the outcome of each request of the batch `first`, whose requests have these sizes. Raises BadFrame."""
         records, at = self._table.read_head(content)
         if records != len(batch_sizes):
             raise BadFrame(f"{records} outcomes for {len(batch_sizes)} requests")
         layouts, unpack = self._table.layouts, RECORD.unpack_from
         found: list[Outcome | DeferredOutcome] = []
         end = len(content)
+        due = first
         for batch_size in batch_sizes:
             if end - at < 32:
                 raise BadFrame("a result that ends too early")
-            _, number, flags, places, text, fields, size = unpack(content, at)
-            if flags == FINAL and not (places or text or fields):
-                layout = layouts.get(number)
+            number, layout_number, size, places, text, flags, _ = unpack(content, at)
+            if number != due:
+                raise BadFrame(f"an outcome of request {number} where that of {due} follows")
+            due += 1
+            if flags == FINAL and not (places or text):
+                layout = layouts.get(layout_number)
                 if layout is not None and not layout.is_checked:
                     layout.check(self._spec, self._check)
                 if (
@@ -257,20 +281,23 @@ class OutcomeReader:
             record, at = read_record(content, at)
             if record.flags & (wire.LATER | wire.AGAIN):
                 found.append(AGAIN if record.flags & wire.AGAIN else LATER)
-            else:
+            elif record.flags & FINAL:
                 found.append(self.outcome(record, batch_size))
+            else:
+                raise BadFrame(f"an outcome of request {number} that is not final")
+        check_end(content, at)
         return found
 
-    def response(self, content: memoryview) -> Outcome:
-        """The one record of a frame. Raises BadFrame."""
-        _, at = self._table.read_head(content)
-        return self.outcome(read_record(content, at)[0])
+    def response(self, number: int, content: memoryview) -> Outcome:
+        """The one record of a frame with that number. Raises BadFrame."""
+        count, at = self._table.read_head(content)
+        return self.outcome(read_only_record(content, at, number, count))
 
-    def model_request(self, content: memoryview) -> ModelRequest:
+    def model_request(self, number: int, content: memoryview) -> ModelRequest:
         """The request of the model to another one. Raises BadFrame."""
-        _, at = self._table.read_head(content)
-        record, _ = read_record(content, at)
-        known = self._known(record)
+        count, at = self._table.read_head(content)
+        record = read_only_record(content, at, number, count)
+        known: _Outputs = self._table.find(record.layout)
         contents = self._contents(record, known)
         return ModelRequest(record, list(zip(known.layout.tensors, contents, strict=True)), known.layout.requested)
 
@@ -280,15 +307,18 @@ class OutcomeReader:
             return Outcome(None, self._error(record), None, is_final, waits)
         if record.flags & EMPTY:
             return Outcome(None, None, None, is_final)
-        layout = self._known(record)
+        layout: _Outputs = self._table.find(record.layout)
         if not layout.is_checked:
             layout.check(self._spec, self._check)
         problem = layout.problem
         if not problem and batch_size != ANY and layout.rows not in (ANY, batch_size):
             problem = self._rows_problem(layout, batch_size)
+        parameters: dict[str, Parameter] | None = None
+        if record.fields:
+            parameters = _parameters_of(record.fields)
+            problem = problem or _problem_of(parameters)
         if problem:
             return Outcome(None, BackendFailed(problem, model=self._model), None, is_final, waits)
-        parameters = orjson.loads(record.fields) if record.fields else None
         return Outcome(self._outputs(record, layout), None, parameters, is_final, waits)
 
     def _rows_problem(self, layout: _Outputs, batch_size: int) -> str:
@@ -309,12 +339,6 @@ class OutcomeReader:
                 outputs.append(ReceivedOutput(name, datatype, shape, content))
         return outputs
 
-    def _known(self, record: Record) -> _Outputs:
-        found: _Outputs | None = self._table.layouts.get(record.layout)
-        if found is None:
-            raise BadFrame(f"the unknown layout {record.layout}")
-        return found
-
     def _contents(self, record: Record, known: _Outputs) -> list[memoryview]:
         if record.places:
             return tensors_of(record, known.sizes, self._view_of)
@@ -325,6 +349,24 @@ class OutcomeReader:
     def _error(self, record: Record) -> ServerError:
         kind = _ERRORS[record.layout] if record.layout < len(_ERRORS) else BackendFailed
         return kind(record.text, model=self._model)
+
+
+def _parameters_of(fields: bytes) -> dict[str, Parameter]:
+    parameters: Any = from_json(fields)
+    if type(parameters) is not dict or not all(isinstance(each, str | int | float) for each in parameters.values()):
+        raise BadFrame(f"{fields!r} are no parameters")
+    return parameters
+
+
+def _problem_of(parameters: dict[str, Parameter]) -> str:
+    """Why a client cannot get them; "" if it can."""
+    for name, value in parameters.items():
+        for text in (name, value):
+            if type(text) is str and not text.isascii() and readable(text) != text:
+                return f"the model gave its response the parameter '{readable(name)}', which is not UTF-8: {text!r}"
+        if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+            return f"the model gave its response the parameter '{name}', which is no 64-bit integer: {value}"
+    return ""
 
 
 _OPTION = "--strict-python-outputs"

@@ -7,7 +7,6 @@ processes: their sockets, what models print, and the ends of the processes.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
@@ -19,7 +18,14 @@ from functools import partial
 from time import monotonic, monotonic_ns
 from typing import Any
 
-from trident.core.backends.python.batches import ModelRequest, Outcome, OutcomeReader, OutputCheck, RequestWriter
+from trident.core.backends.python.batches import (
+    ModelRequest,
+    Outcome,
+    OutcomeReader,
+    OutputCheck,
+    RequestWriter,
+    readable,
+)
 from trident.core.backends.python.stub.trident_stub.wire import (
     CANCEL,
     CREDIT,
@@ -33,8 +39,11 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     STOP,
     TO_SERVER,
     WATCH,
+    Records,
     SentLayouts,
-    Share,
+    count_frame,
+    from_json,
+    to_json,
 )
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ServerError
@@ -47,9 +56,13 @@ from trident.core.interprocess.shared_memory import SharedMemory
 _log = logging.getLogger("trident.backends.python")
 
 Call = Callable[[], None]
+OnError = Callable[[Exception], None]
 
 
 def _nothing() -> None: ...
+
+
+def _ignore(error: Exception) -> None: ...
 
 
 class FileWatcher:
@@ -61,8 +74,13 @@ class FileWatcher:
         self._epoll: select.epoll | None = None
         self._wake = -1
 
-    def watch(self, descriptor: int, on_readable: Call, on_writable: Call | None = None) -> WatchedFile:
-        """Watch a file, which is not armed yet. The calls are made on the watcher's thread, and must be quick."""
+    def watch(
+        self, descriptor: int, on_readable: Call, on_error: OnError, on_writable: Call | None = None
+    ) -> WatchedFile:
+        """Watch a file, which is not armed yet. The calls are made on the watcher's thread, and must be quick.
+
+        `on_error` is told what the others raise.
+        """
         with self._lock:
             if self._epoll is None:
                 self._epoll = select.epoll()
@@ -72,7 +90,7 @@ class FileWatcher:
                     target=self._run, args=(self._epoll, self._wake), name="trident-python-models", daemon=True
                 )
                 thread.start()
-            file = WatchedFile(self, self._epoll, descriptor, on_readable, on_writable)
+            file = WatchedFile(self, self._epoll, descriptor, on_readable, on_error, on_writable)
             for each in file.descriptors:
                 self._files[each] = file
             return file
@@ -89,15 +107,12 @@ class FileWatcher:
     def _run(self, epoll: select.epoll, wake: int) -> None:
         try:
             while True:
-                for descriptor, events in epoll.poll():
+                for descriptor, _ in epoll.poll():
                     if descriptor == wake:
                         return
                     file = self._files.get(descriptor)
                     if file is not None:
-                        try:
-                            file.call(descriptor, events)
-                        except Exception:
-                            _log.exception("a frame or a line of a Python model's process could not be read")
+                        file.call(descriptor)
         finally:
             epoll.close()
             os.close(wake)
@@ -110,11 +125,18 @@ class WatchedFile:
     """
 
     def __init__(
-        self, watcher: FileWatcher, epoll: select.epoll, descriptor: int, on_readable: Call, on_writable: Call | None
+        self,
+        watcher: FileWatcher,
+        epoll: select.epoll,
+        descriptor: int,
+        on_readable: Call,
+        on_error: OnError,
+        on_writable: Call | None,
     ) -> None:
         self._watcher = watcher
         self._epoll = epoll
         self._on_readable = on_readable
+        self._on_error = on_error
         self._on_writable = on_writable
         self._descriptor = descriptor
         self._duplicate = -1 if on_writable is None else os.dup(descriptor)
@@ -142,11 +164,18 @@ class WatchedFile:
             if not self._has_ended:
                 self._epoll.modify(descriptor, events)
 
-    def call(self, descriptor: int, events: int) -> None:
-        if descriptor == self._descriptor:
-            self._on_readable()
-        elif self._on_writable is not None:
-            self._on_writable()
+    def call(self, descriptor: int) -> None:
+        """Make the call for an event. On the watcher's thread, which has the other files of the server, too."""
+        try:
+            if descriptor == self._descriptor:
+                self._on_readable()
+            elif self._on_writable is not None:
+                self._on_writable()
+        except Exception as error:
+            try:
+                self._on_error(error)
+            except Exception:
+                _log.exception("the process of a Python model could not be ended")
 
     def end(self) -> None:
         """Watch it no longer. To be called before it is closed."""
@@ -159,7 +188,7 @@ class WatchedFile:
             if self._duplicate >= 0:
                 os.close(self._duplicate)
             # No cycle: what is watched refers to this.
-            self._on_readable, self._on_writable = _nothing, None
+            self._on_readable, self._on_error, self._on_writable = _nothing, _ignore, None
         self._watcher.remove(self)
 
 
@@ -173,7 +202,11 @@ OnFrame = Callable[[int, int, memoryview], None]
 
 
 class StubGone(Exception):
-    """The stub process ended, or does not speak this protocol. Its text is the reason."""
+    """The stub process ended, or closed its socket. Its text is the reason."""
+
+
+class StubFaulty(StubGone):
+    """The stub sent what does not belong there, or something went wrong with its frames: its process must end."""
 
 
 class StubSilent(StubGone):
@@ -191,7 +224,11 @@ class _OpenSender:
 
 
 class StubChannel:
-    """`start` and `execute` on one thread at a time; any thread calls the other methods."""
+    """`start` and `execute` on one thread at a time; any thread calls the other methods.
+
+    Whatever goes wrong while a frame is read or written loses the channel: no frame is read after it, and `lose` must
+    follow. `on_lost` is told the reason, on any thread, unless a call here raises it.
+    """
 
     def __init__(
         self,
@@ -204,30 +241,33 @@ class StubChannel:
         """Takes ownership of both. `sock` blocks."""
         self._sock = sock
         self._memory = memory
-        self._reader = FrameReader(TO_SERVER, "the stub process")
+        self._reader = FrameReader(TO_SERVER, "the stub process", most_shared=0)
         # Frames get their order under this lock, and layouts their numbers.
         self._writing = threading.Lock()
         self._numbers = SentLayouts()
-        self._writer = RequestWriter(spec, self._numbers, memory.share)
+        self._writer = RequestWriter(spec, self._numbers, memory)
         self._outcomes = OutcomeReader(spec, memory.received, check)
         self._queue = SendQueue(sock, self._blocked)
         # Held by the thread that reads.
         self._reading = threading.Lock()
-        self._watched: WatchedFile = watcher.watch(sock.fileno(), self._readable, self._flush)
+        self._watched: WatchedFile = watcher.watch(sock.fileno(), self._readable, self._failed, self._flush)
+        # Requests have numbers of their own; those of the open batch begin with `_first`, which is also its number.
         self._next = 1
+        self._first = 0
         self._batch_sizes: Sequence[int] = ()
         self._senders: Sequence[ResponseSender] = ()
-        self._first = 0
         self._finished: set[int] = set()
         self._result: list[Outcome | DeferredOutcome] | None = None
         self._open: dict[int, _OpenSender] = {}
+        self._is_starting = False
         self._started: tuple[bool, Any] | None = None
         self._on_frame: Mapping[int, OnFrame] = {}
         self._after_frames: Callable[[], None] = _nothing
-        self._is_lost = False
+        self.lost: StubGone | None = None
+        """Why no frame is read or written any more."""
         self.sent_ns = 0
         """Monotonic nanoseconds: when the socket had taken the last batch."""
-        self.on_lost: Callable[[], None] = _nothing
+        self.on_lost: Callable[[StubGone], None] = _ignore
 
     def listen(self, on_frame: Mapping[int, OnFrame], after_frames: Callable[[], None]) -> None:
         """Set what to call for each other type of frame, and after all frames that came together.
@@ -245,15 +285,17 @@ class StubChannel:
         Raises StubGone, and BackendFailed with the stub's reason.
         """
         with self._reading:
-            self._send_now(frame(START, 0, (json.dumps(order).encode(),)))
+            self._is_starting = True
+            self._send_now(frame(START, 0, (to_json(order),)))
             while self._started is None:
-                try:
-                    self._read(wait_s)
-                except StubSilent:
+                if wait_readable(self._sock.fileno(), wait_s):
+                    self._read()
+                else:
                     on_wait()
+            self._is_starting = False
         failed, result = self._started
         if failed:
-            raise BackendFailed(result)
+            raise BackendFailed(readable(str(result)))
         self._watched.arm()
         return result
 
@@ -271,22 +313,54 @@ class StubChannel:
         self._watched.disarm()
         try:
             with self._reading:
-                self._first, self._batch_sizes, self._senders = self._next, batch_sizes, senders
-                self._next += len(requests)
-                with self._writing:
-                    self._queue.append(self._writer.write(self._first, self._first, requests))
-                self._send_now()
-                self.sent_ns = monotonic_ns()
-                return self._outcomes_of(self._next_result(limit_s))
+                return self._execute(requests, batch_sizes, senders, limit_s)
+        except StubGone:
+            raise
+        except BaseException as error:
+            raise self._lose(error) from error
         finally:
             self._batch_sizes = self._senders = ()
             self._finished.clear()
             self._watched.arm()
 
+    def _execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender],
+        limit_s: float | None,
+    ) -> list[Outputs | Exception | DeferredOutcome]:
+        first = self._next
+        with self._writing:
+            content, refused = self._writer.write(first, requests)
+            if len(refused) < len(requests):
+                self._queue.append(content)
+                self._numbers.sent()
+        if refused:
+            sent = [index for index in range(len(requests)) if index not in refused]
+            batch_sizes = [batch_sizes[index] for index in sent]
+            senders = [senders[index] for index in sent] if senders else ()
+        self._first, self._batch_sizes, self._senders = first, batch_sizes, senders
+        self._next = first + len(batch_sizes)
+        outcomes: list[Outputs | Exception | DeferredOutcome] = []
+        if batch_sizes:
+            self._send_now()
+            self.sent_ns = monotonic_ns()
+            outcomes = self._outcomes_of(self._next_result(limit_s))
+        else:
+            self.sent_ns = monotonic_ns()
+        if not refused:
+            return outcomes
+        executed = iter(outcomes)
+        return [refused[index] if index in refused else next(executed) for index in range(len(requests))]
+
     def _next_result(self, limit_s: float | None) -> list[Outcome | DeferredOutcome]:
         end = None if limit_s is None else monotonic() + limit_s
         while True:
-            self._read(None if end is None else max(0.0, end - monotonic()))
+            if end is not None and not wait_readable(self._sock.fileno(), max(0.0, end - monotonic())):
+                self.lost = self.lost or StubSilent(f"it did not answer within {limit_s:g} s")
+                raise self.lost
+            self._read()
             result, self._result = self._result, None
             if result is not None:
                 return result
@@ -319,10 +393,16 @@ class StubChannel:
     # --- open requests
 
     def _find(self, number: int) -> _OpenSender | None:
-        """Return the request with this number, or None if it has its final response. On the reading thread."""
+        """Return the request with this number, or None if it has its final response. On the reading thread.
+
+        Raises BadFrame if there was none.
+        """
         found = self._open.get(number)
-        if found is None and 0 <= number - self._first < len(self._senders) and number not in self._finished:
-            found = self._open_now(number, self._senders[number - self._first])
+        if found is None:
+            if not 0 < number < self._next:
+                raise BadFrame(f"request {number}, which the process did not get")
+            if 0 <= number - self._first < len(self._senders) and number not in self._finished:
+                found = self._open_now(number, self._senders[number - self._first])
         return found
 
     def _keep_open(self, index: int) -> None:
@@ -350,11 +430,11 @@ class StubChannel:
             owed, opened.owed = opened.owed, 0
             if not owed:
                 return
-            self._queue.append(frame(CREDIT, number, flags=owed))
+            self._queue.append(count_frame(CREDIT, number, owed))
         self._flush()
 
-    def _respond(self, flags: int, number: int, content: memoryview) -> None:
-        outcome = self._outcomes.response(content)
+    def _respond(self, number: int, content: memoryview) -> None:
+        outcome = self._outcomes.response(number, content)
         opened = self._find(number)
         if opened is None:
             return
@@ -369,33 +449,40 @@ class StubChannel:
             if (outcome.waits or opened.owed >= _CREDIT_PORTION) and not sender.is_full:
                 self._give_credit(number, opened)
 
-    def read_model_request(self, content: memoryview) -> ModelRequest:
+    def read_model_request(self, number: int, content: memoryview) -> ModelRequest:
         """Return the model's request in a frame. On the reading thread. Raises BadFrame."""
-        return self._outcomes.model_request(content)
-
-    def _watch(self, flags: int, number: int, content: memoryview) -> None:
-        self._find(number)
+        return self._outcomes.model_request(number, content)
 
     # --- the socket
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, at once or as soon as the socket takes it. Does not block."""
+        """Send a frame, at once or as soon as the socket takes it. Does not block. Any thread."""
         self._queue.append(frame)
         self._flush()
 
-    def write_records(self, write: Callable[[SentLayouts, Share], bytes]) -> None:
-        """Send the frame that `write` makes. Does not block. Any thread."""
-        with self._writing:
-            if self._is_lost:
-                return
-            self._queue.append(write(self._numbers, self._memory.share))
-        self._flush()
+    def send_records(self, kind: int, number: int, write: Callable[[Records], None]) -> None:
+        """Send a frame of the records that `write` adds. Does not block, and raises nothing. Any thread."""
+        try:
+            with self._writing:
+                if self.lost is not None:
+                    return
+                records = Records(self._numbers, self._memory)
+                write(records)
+                self._queue.append(records.frame(kind, number))
+                self._numbers.sent()
+        except Exception as error:
+            self._failed(error)
+        else:
+            self._flush()
 
     def _flush(self) -> None:
-        release = self._memory.release(RELEASE)
-        if release:
-            self._queue.append(release)
-        self._queue.flush()
+        try:
+            release = self._memory.release(RELEASE)
+            if release:
+                self._queue.append(release)
+            self._queue.flush()
+        except Exception as error:
+            self._failed(error)
 
     def _blocked(self, is_blocked: bool) -> None:
         self._watched.want_to_write(is_blocked)
@@ -405,7 +492,7 @@ class StubChannel:
         if frame:
             self._queue.append(frame)
         self._flush()
-        while self._queue.is_blocked and not self._is_lost:
+        while self._queue.is_blocked and self.lost is None:
             wait_writable(self._sock.fileno(), None)
             self._queue.flush()
 
@@ -417,49 +504,65 @@ class StubChannel:
             self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
             pass
-        except (OSError, BadFrame):
-            self._is_lost = True
-            self.on_lost()
-            return
         finally:
             self._reading.release()
         self._watched.arm()
 
-    def _read(self, timeout_s: float | None) -> None:
-        if self._is_lost:
-            raise StubGone("the stub process ended")
+    def _read(self) -> None:
+        """Wait for the next frames. Raises StubGone."""
         try:
-            if timeout_s is not None and not wait_readable(self._sock.fileno(), timeout_s):
-                raise StubSilent(f"it did not answer within {timeout_s:g} s")
             self._receive()
-        except (OSError, BadFrame) as error:
-            self._is_lost = True
-            raise StubGone(str(error)) from None
+        except StubGone:
+            raise
+        except BaseException as error:
+            raise self._lose(error) from error
 
     def _receive(self, socket_flags: int = 0) -> None:
+        if self.lost is not None:
+            raise self.lost
         with _COLLECTED_FLUSHES:
             for kind, flags, _, number, content in self._reader.receive(self._sock, socket_flags):
                 if kind == RESULT:
-                    self._result = self._outcomes.result(content, self._batch_sizes)
+                    if not self._batch_sizes or number != self._first or self._result is not None:
+                        raise BadFrame(f"the result of batch {number}, which is not open")
+                    self._result = self._outcomes.result(number, content, self._batch_sizes)
                 elif kind == RESPONSE:
-                    self._respond(flags, number, content)
+                    self._respond(number, content)
                 elif kind == RELEASED:
                     self._memory.released(content, number)
                 elif kind == WATCH:
-                    self._watch(flags, number, content)
+                    self._find(number)
                 elif kind == STARTED:
-                    self._started = (bool(flags & FAILED), json.loads(bytes(content)))
+                    if not self._is_starting or self._started is not None:
+                        raise BadFrame("a second result of the start")
+                    self._started = (bool(flags & FAILED), from_json(content))
                 else:
-                    on_frame = self._on_frame.get(kind)
-                    if on_frame is not None:
-                        on_frame(flags, number, content)
+                    self._on_frame[kind](flags, number, content)
         self._after_frames()
 
     # --- the end
 
+    def _lose(self, error: BaseException) -> StubGone:
+        """Note why the channel is lost; the first reason counts. Returns it."""
+        if self.lost is None:
+            if isinstance(error, StubGone):
+                self.lost = error
+            elif isinstance(error, BadFrame):
+                self.lost = StubFaulty(f"it sent a wrong frame: {error}")
+            elif isinstance(error, OSError):
+                self.lost = StubGone(str(error))
+            else:
+                _log.error("frames of a Python model's process could not be handled", exc_info=error)
+                self.lost = StubFaulty(f"its frames could not be handled: {type(error).__name__}: {error}")
+        return self.lost
+
+    def _failed(self, error: Exception) -> None:
+        """Something went wrong on a thread that cannot raise it."""
+        self.on_lost(self._lose(error))
+
     def lose(self, error: ServerError) -> None:
         """The stub is gone: answer all open requests with `error`, and free socket and memory."""
-        self._is_lost = True
+        self.lost = self.lost or StubGone("the stub process ended")
         self._watched.end()
         self._queue.close()
         with suppress(OSError):
@@ -468,9 +571,12 @@ class StubChannel:
         with self._reading:
             while self._open:
                 _, opened = self._open.popitem()
-                opened.sender.send(None, final=True, error=error)
+                try:
+                    opened.sender.send(None, final=True, error=error)
+                except Exception:
+                    _log.exception("a request to a Python model could not be answered")
             self._sock.close()
             # The channel refers to itself, so that it may stay for a while, but nothing else with it.
             self._batch_sizes = self._senders = ()
-            self._on_frame, self._after_frames, self.on_lost = {}, _nothing, _nothing
+            self._on_frame, self._after_frames, self.on_lost = {}, _nothing, _ignore
         self._memory.close()

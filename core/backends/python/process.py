@@ -23,12 +23,10 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import IO, Any
 
-import orjson
-
 from trident.core.backends.backend import BlsClient, Execution
 from trident.core.backends.model_files import field_of
-from trident.core.backends.python.batches import OutputCheck
-from trident.core.backends.python.channel import FileWatcher, StubChannel
+from trident.core.backends.python.batches import OutputCheck, readable
+from trident.core.backends.python.channel import FileWatcher, StubChannel, StubFaulty, StubGone
 from trident.core.backends.python.stub.trident_stub.wire import (
     ANSWER,
     CALL,
@@ -38,13 +36,13 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     FINAL,
     INFER,
     LOG,
+    QUESTION,
     REPLY,
     TAKEN,
     WITHIN,
-    SentLayouts,
-    Share,
-    write_failure,
-    write_record,
+    Records,
+    from_json,
+    to_json,
 )
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
@@ -61,7 +59,7 @@ from trident.core.errors import (
 from trident.core.inference.pending_request import Deferred, PendingRequest, ResponseSender, StreamedRequest
 from trident.core.inference.request import InferenceRequest, InputTensor, RequestTrace
 from trident.core.inference.response import InferenceResponse
-from trident.core.interprocess.frames import frame, wait_readable
+from trident.core.interprocess.frames import BadFrame, frame, wait_readable
 from trident.core.interprocess.restarts import end_text
 from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.observability.metrics.custom_metrics import CustomMetrics, MetricKind, OwnMetrics
@@ -84,14 +82,21 @@ def _ignore(level: int, text: str) -> None: ...
 class _Output:
     """Reads what a process prints to one of its pipes, as lines."""
 
-    def __init__(self, pipe: IO[bytes], level: int, on_line: OnLine, watcher: FileWatcher) -> None:
+    def __init__(
+        self,
+        pipe: IO[bytes],
+        level: int,
+        on_line: OnLine,
+        watcher: FileWatcher,
+        on_error: Callable[[Exception], None],
+    ) -> None:
         self._pipe = pipe
         self._level = level
         self._on_line = on_line
         self._lock = threading.Lock()
         self._begun = b""
         os.set_blocking(pipe.fileno(), False)
-        self._watched = watcher.watch(pipe.fileno(), self._readable)
+        self._watched = watcher.watch(pipe.fileno(), self._readable, on_error)
         self._watched.arm()
 
     def _readable(self) -> None:
@@ -135,6 +140,7 @@ LIMIT_S = 5.0
 class ReadinessCheck:
     """Asks over the socket that a stub process has for it alone, so that a long execution does not delay the answer.
 
+    A question is its number, and the answer a line of JSON: that number, whether the model is ready, and why it is not.
     Any thread. Those who ask at the same time share one answer, and who asks while the model still thinks about an
     earlier question, whose time is over, gets the answer to that one.
     """
@@ -145,6 +151,7 @@ class ReadinessCheck:
         self._limit_s = limit_s
         self._lock = threading.Lock()
         self._shared: Future[str | None] | None = None
+        self._number = 0
         # Whether the model has not answered the last question that was sent.
         self._is_open = False
         self._received = b""
@@ -157,7 +164,9 @@ class ReadinessCheck:
         if is_first:
             try:
                 reason = self._ask(time.monotonic() + self._limit_s)
-            except (OSError, ValueError):
+            except Exception as error:
+                if not isinstance(error, OSError):
+                    _log.exception("the process of model instance '%s' gave a wrong answer", self._instance)
                 reason = f"Stub process '{self._instance}' is not healthy."
             with self._lock:
                 self._shared = None
@@ -166,11 +175,12 @@ class ReadinessCheck:
             raise ModelNotReady(reason)
 
     def _ask(self, end: float) -> str | None:
-        """Why the model is not ready; None if it is. Raises OSError and ValueError."""
+        """Why the model is not ready; None if it is. Raises OSError and BadFrame."""
         self._receive(0)  # an answer that no call waited for says nothing about now
         if not self._is_open:
             self._is_open = True
-            self._sock.send(b"?")
+            self._number += 1
+            self._sock.send(QUESTION.pack(self._number))
         while (answer := self._receive(end - time.monotonic())) is None:
             if time.monotonic() >= end:
                 return "Timed out waiting for user-defined is_ready() response"
@@ -179,7 +189,7 @@ class ReadinessCheck:
         return None if is_ready else reason or failed
 
     def _receive(self, within_s: float) -> tuple[bool, str] | None:
-        """The answer to the open question; None if it has not come within `within_s` seconds. Raises OSError."""
+        """The answer to the open question; None if it has not come within `within_s` seconds."""
         if not (self._is_open and wait_readable(self._sock.fileno(), max(0.0, within_s))):
             return None
         received = self._sock.recv(1 << 16)
@@ -189,9 +199,11 @@ class ReadinessCheck:
         if not newline:
             self._received = line
             return None
+        number, is_ready, reason = from_json(line)
+        if number != self._number or self._received:
+            raise BadFrame(f"an answer to question {number}, and {len(self._received)} bytes, after {self._number}")
         self._is_open = False
-        is_ready, reason = orjson.loads(line)
-        return is_ready, reason
+        return is_ready, readable(reason)
 
 
 MEMORY_SIZE = "shared-memory-byte-size"
@@ -276,9 +288,9 @@ class ModelProcess:
     """
 
     def __init__(
-        self, plan: LaunchPlan, placement: Placement, watcher: FileWatcher, on_gone: Callable[[], None]
+        self, plan: LaunchPlan, placement: Placement, watcher: FileWatcher, on_gone: Callable[[StubGone], None]
     ) -> None:
-        """Start the process. `on_gone` is called on the watcher's thread when it ends.
+        """Start the process. `on_gone` is told, on any thread, when it ends, or must end.
 
         Raises ModelLoadFailed, and OutOfMemory for the memory that the server shares with it.
         """
@@ -319,14 +331,21 @@ class ModelProcess:
                 each.close()
         self.id = self._process.pid
         self._pidfd = os.pidfd_open(self.id)
+
+        def failed(error: Exception) -> None:
+            _log.error("the process of model instance '%s' could not be watched", placement.name, exc_info=error)
+            on_gone(StubFaulty(f"it could not be watched: {error}"))
+
         pipes = ((self._process.stdout, logging.INFO), (self._process.stderr, logging.WARNING))
-        self._outputs = [_Output(pipe, level, self._printed, watcher) for pipe, level in pipes if pipe is not None]
-        self._watched = watcher.watch(self._pidfd, on_gone)
+        self._outputs = [
+            _Output(pipe, level, self._printed, watcher, failed) for pipe, level in pipes if pipe is not None
+        ]
+        self._watched = watcher.watch(self._pidfd, lambda: on_gone(StubGone("the stub process ended")), failed)
         self._watched.arm()
         self._channel = StubChannel(sock, memory, plan.spec, watcher, plan.outputs)
         self._channel.on_lost = on_gone
         self._metrics = plan.metrics.owner()
-        ModelCalls(self._channel, self._log, plan.models, self._metrics, plan.spec.name, placement)
+        self._calls = ModelCalls(self._channel, self._log, plan.models, self._metrics, plan.spec.name, placement)
         self._readiness_socket = readiness
         self._readiness = ReadinessCheck(readiness, placement.name)
 
@@ -385,8 +404,9 @@ class ModelProcess:
         return Execution(outcomes, self._channel.sent_ns, monotonic_ns())
 
     @property
-    def has_ended(self) -> bool:
-        return self._wait(0)
+    def gone(self) -> StubGone | None:
+        """Why it has ended or must end; None if it serves."""
+        return self._channel.lost or (StubGone("the stub process ended") if self._wait(0) else None)
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s` seconds for the end of the process. Returns whether it has ended."""
@@ -433,6 +453,7 @@ class ModelProcess:
                 )
                 error = failure(self._how) if failure is not None else BackendFailed("the model is unloaded")
                 self._channel.lose(error)
+                self._calls.close()
                 self._metrics.close()
             return self._how
 
@@ -480,6 +501,7 @@ class ModelLog:
         logger = self._logger
         if logger.isEnabledFor(level):
             extra = {"model": self._model, "instance": self._instance}
+            text = readable(text)
             logger.handle(logger.makeRecord(logger.name, level, file, line, "%s", (text,), None, extra=extra))
 
 
@@ -509,8 +531,12 @@ class ModelCalls:
         self._log = log
         self._models = models
         self._metrics = metrics
-        # What the model asked other models, by the number of its request.
-        self._pending: dict[int, PendingRequest] = {}
+        # What the model asked other models, by the number of its request; None while it is submitted.
+        self._pending: dict[int, PendingRequest | None] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+        # Requests and calls share their numbers.
+        self._last = 0
         # Short executions of the models that were asked run here, where no other thread has to be woken.
         self._deferred = Deferred()
         on_frame = {
@@ -522,14 +548,31 @@ class ModelCalls:
         }
         channel.listen(on_frame, self._deferred.run)
 
+    def close(self) -> None:
+        """Cancel what the model has asked: the process is gone."""
+        with self._lock:
+            self._is_closed = True
+            pending, self._pending = list(self._pending.values()), {}
+        for each in pending:
+            if each is not None:
+                each.cancel()
+
     def _logged(self, flags: int, number: int, content: memoryview) -> None:
-        self._log.logged(*orjson.loads(bytes(content)))
+        level, message, file, line = from_json(content)
+        self._log.logged(level, message, file, line)
+
+    def _count(self, number: int) -> None:
+        """Raises BadFrame unless a request or a call with that number may follow."""
+        if number <= self._last:
+            raise BadFrame(f"number {number} after {self._last}")
+        self._last = number
 
     # --- requests to other models
 
     def _infer(self, flags: int, number: int, content: memoryview) -> None:
-        record, inputs, requested = self._channel.read_model_request(content)
-        fields: Fields = orjson.loads(record.fields)
+        self._count(number)
+        record, inputs, requested = self._channel.read_model_request(number, content)
+        fields: Fields = from_json(record.fields)
         sequence = int(fields.get("flags") or 0)
         request = InferenceRequest(
             str(fields["model_name"]),
@@ -546,6 +589,8 @@ class ModelCalls:
         trace = fields.get("trace")
         if trace:
             request.trace = RequestTrace(int(trace[0]))
+        with self._lock:
+            self._pending[number] = None
         if self._models is None:
             error = Unsupported("this server has no other models")
             self._reply(number, InferenceResponse.failed(request, error))
@@ -554,29 +599,42 @@ class ModelCalls:
         reply = partial(self._reply, number)
         holder = self._placement if record.flags & WITHIN else None
         pending = self._models.infer(request, reply, decoupled=decoupled, holder=holder, defer=self._deferred.add)
-        if decoupled:
-            self._pending[number] = pending
+        with self._lock:
+            is_closed = self._is_closed
+            if number in self._pending:  # it is not answered yet
+                self._pending[number] = pending
+        if is_closed:
+            pending.cancel()
 
     def _reply(self, number: int, response: InferenceResponse) -> None:
         """Any thread."""
         if response.final:
-            self._pending.pop(number, None)
-        self._channel.write_records(partial(_reply_frame, number, response))
+            with self._lock:
+                self._pending.pop(number, None)
+        self._channel.send_records(REPLY, number, partial(_write_reply, number, response))
+
+    def _asked(self, number: int) -> PendingRequest | None:
+        """The request of the model with that number; None if it is answered. Raises BadFrame if there was none."""
+        if not 0 < number <= self._last:
+            raise BadFrame(f"request {number} of the model, which it did not send")
+        with self._lock:
+            return self._pending.get(number)
 
     def _drop(self, flags: int, number: int, content: memoryview) -> None:
-        pending = self._pending.get(number)
+        pending = self._asked(number)
         if pending is not None:
             pending.cancel()
 
     def _taken(self, flags: int, number: int, content: memoryview) -> None:
-        pending = self._pending.get(number)
+        pending = self._asked(number)
         if isinstance(pending, StreamedRequest):
             pending.take()
 
     # --- calls
 
     def _called(self, flags: int, number: int, content: memoryview) -> None:
-        name, fields = orjson.loads(bytes(content))
+        self._count(number)
+        name, fields = from_json(content)
         if name in _METRIC_CALLS:
             self._answer(number, name, partial(_call_metrics, self._metrics, name, fields))
             return
@@ -595,29 +653,34 @@ class ModelCalls:
     def _answer(self, number: int, name: str, call: Callable[[], Fields]) -> None:
         failed = 0
         try:
-            answer = orjson.dumps(call())
+            answer = to_json(call())
         except ServerError as error:
-            failed, answer = FAILED, orjson.dumps(error.message)
+            failed, answer = FAILED, to_json(error.message)
         except Exception as error:
             _log.exception("the call '%s' of a model failed", name)
-            failed, answer = FAILED, orjson.dumps(str(error))
+            failed, answer = FAILED, to_json(str(error))
         self._channel.send(frame(ANSWER, number, (answer,), flags=failed))
 
 
-def _reply_frame(number: int, response: InferenceResponse, numbers: SentLayouts, share: Share) -> bytes:
-    records: list[Any] = []
+def _write_reply(number: int, response: InferenceResponse, records: Records) -> None:
     flags = FINAL if response.final else 0
-    if response.error is not None:
-        write_failure(records, number, _CODES[response.error.code], response.error.message, flags)
-    else:
-        outputs = list(response.outputs)
-        key = tuple([(output.name, output.datatype, output.shape) for output in outputs])
-        layout = numbers.find(key) or numbers.add(key, key)
-        fields = orjson.dumps(response.parameters) if response.parameters else b""
-        write_record(
-            records, number, layout, [output.content() for output in outputs], share, flags=flags, fields=fields
-        )
-    return frame(REPLY, number, [numbers.head(1), *records])
+    error = response.error
+    if error is None:
+        try:
+            outputs = list(response.outputs)
+            tensors = tuple([(output.name, output.datatype, output.shape) for output in outputs])
+            contents = [output.content() for output in outputs]
+            fields = to_json(response.parameters) if response.parameters else b""
+            key = (tensors, ())
+            layout = records.numbers.find(key) or records.numbers.add(key, tensors)
+            records.add(number, layout, contents, flags=flags, fields=fields)
+            return
+        except ServerError as failure:
+            error = failure
+        except Exception as failure:
+            _log.exception("a response of model '%s' could not be sent to a model", response.model_name)
+            error = BackendFailed(f"the response of model '{response.model_name}' could not be sent: {failure}")
+    records.add_failure(number, _CODES[error.code], error.message, flags)
 
 
 def _load(models: BlsClient, asker: str, fields: Fields) -> Fields:

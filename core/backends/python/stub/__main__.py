@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import faulthandler
 import fcntl
-import json
 import os
 import signal
 import socket
@@ -59,21 +58,24 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
     from trident_stub.channel import Channel, ServerCalls, ServerGone
     from trident_stub.host import ModelHost
     from trident_stub.model import ModelFailed
-    from trident_stub.wire import EXECUTE, FAILED, START, STARTED, STOP
+    from trident_stub.wire import FAILED, START, STARTED, STOP, from_json, to_json
 
     channel = Channel(sock, memory)
-    calls = ServerCalls(channel)
-    frames: deque[tuple[int, int, memoryview]] = deque()
-
-    def keep(kind: int) -> Any:
-        return lambda flags, number, content: frames.append((kind, number, content))
-
-    channel.listen({**calls.on_frame, START: keep(START), EXECUTE: keep(EXECUTE), STOP: keep(STOP)})
+    orders: deque[Any] = deque()
+    # The number and the requests of each batch; None to stop.
+    batches: deque[tuple[int, Any] | None] = deque()
+    calls = ServerCalls(channel, lambda number, requests: batches.append((number, requests)))
+    channel.listen(
+        {
+            **calls.on_frame,
+            START: lambda flags, number, content: orders.append(from_json(content)),
+            STOP: lambda flags, number, content: batches.append(None),
+        }
+    )
     server.connect(calls)
     try:
-        channel.wait(lambda: bool(frames))
-        _, _, content = frames.popleft()
-        order = json.loads(bytes(content))
+        channel.wait(lambda: bool(orders))
+        order = orders.popleft()
         if order["memory_limit"]:
             import resource
 
@@ -83,7 +85,7 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
         try:
             if "complete" in order:
                 result = host.auto_complete(order["complete"])
-                channel.send(STARTED, 0, json.dumps({"config": result}).encode())
+                channel.send(STARTED, 0, to_json({"config": result}))
                 return
             if "only_import" in order:
                 host.import_only()
@@ -91,30 +93,34 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
                 return
             host.initialize()
         except ModelFailed as error:
-            channel.send(STARTED, 0, json.dumps(str(error)).encode(), FAILED)
+            channel.send(STARTED, 0, to_json(str(error)), FAILED)
             return
         threading.Thread(target=_answer_readiness, args=(readiness, host), daemon=True).start()
         channel.send(STARTED, 0, b"{}")
         while True:
-            channel.wait(lambda: bool(frames))
-            kind, number, content = frames.popleft()
-            if kind == STOP:
+            channel.wait(lambda: bool(batches))
+            batch = batches.popleft()
+            if batch is None:
                 host.finalize()
                 return
-            calls.execute(host, number, content)
+            calls.execute(host, *batch)
+            del batch
     except ServerGone:
-        return
+        raise SystemExit(1) from None
 
 
 def _answer_readiness(sock: socket.socket, host: Any) -> None:
-    """Answer each byte of the server with a line of JSON: [whether the model is ready, why it is not]."""
-    while sock.recv(1):
+    """Answer each number of the server with a line of JSON: [the number, whether the model is ready, why it is not]."""
+    from trident_stub.wire import QUESTION, to_json
+
+    while len(question := sock.recv(QUESTION.size)) == QUESTION.size:
+        (number,) = QUESTION.unpack(question)
         reason = ""
         try:
             is_ready = host.is_ready()
         except Exception as error:
             is_ready, reason = False, str(error)
-        sock.sendall(json.dumps([is_ready, reason]).encode() + b"\n")
+        sock.sendall(to_json([number, is_ready, reason]) + b"\n")
 
 
 if __name__ == "__main__":

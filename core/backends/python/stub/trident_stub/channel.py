@@ -10,26 +10,18 @@ Source: docs/spec/python-backend.md sections 4.3 and 4.4.
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import socket
+import sys
 import threading
 import time
+import traceback
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable
-
-from .wire import RELEASE, RELEASED, TO_STUB, KnownLayouts, SentLayouts
-
-if TYPE_CHECKING:
-    from trident.core.interprocess.frames import BadFrame, FrameReader, frame
-    from trident.core.interprocess.shared_memory import SharedMemory
-else:
-    from .frames import BadFrame, FrameReader, frame
-    from .shared_memory import SharedMemory
-import itertools
-import json
-from collections import deque
 
 from .host import ModelHost
 from .inference import InferenceRequest, InferenceResponse
@@ -44,6 +36,7 @@ from .wire import (
     DECOUPLED,
     DROP,
     EMPTY,
+    EXECUTE,
     FAILED,
     FINAL,
     FIRST_CREDIT,
@@ -51,48 +44,71 @@ from .wire import (
     INFER,
     LATER,
     LOG,
+    RELEASE,
+    RELEASED,
     REPLY,
     RESPONSE,
     RESULT,
+    ROOM,
     TAKEN,
+    TO_STUB,
     WAITS,
     WATCH,
     WITHIN,
+    KnownLayouts,
     MessageLayout,
     Record,
+    Records,
+    SentLayouts,
+    check_end,
+    from_json,
+    read_count,
+    read_only_record,
     read_record,
     tensors_of,
-    write_failure,
-    write_mark,
-    write_record,
+    to_json,
 )
+
+if TYPE_CHECKING:
+    from trident.core.interprocess.frames import BadFrame, FrameReader, frame
+    from trident.core.interprocess.shared_memory import SharedMemory
+else:
+    from .frames import BadFrame, FrameReader, frame
+    from .shared_memory import SharedMemory
 
 # Takes the flags, the number and the content of a frame. Must be quick and must not send.
 OnFrame = Callable[[int, int, memoryview], None]
 
 
 class ServerGone(Exception):
-    """The server closed the socket, or does not speak this protocol."""
+    """The server closed the socket, or something went wrong on it: this process must end."""
 
 
 class Channel:
-    """Sends and reads frames. Any thread."""
+    """Sends and reads frames. Any thread.
+
+    Whatever goes wrong while frames are read or written ends the connection, so that no frame is taken for another one.
+    """
 
     def __init__(self, sock: socket.socket, memory: int) -> None:
         """Speak over `sock`, which is in blocking mode. `memory` is the descriptor of the memory. Takes both."""
         self.memory = SharedMemory.attach(memory)
         self.layouts = KnownLayouts()
         self._sock = sock
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
         self._numbers = SentLayouts()
-        self._sending = threading.Lock()
+        self.sending = threading.RLock()
+        """Held while frames get their order. A signal handler, or the end of an object, may send within a send."""
+        self._unsent: deque[bytes] = deque()
+        self._is_sending = False
         # What was sent in `together`; None outside of it.
         self._collected: list[bytes] | None = None
         self._changed = threading.Condition()
         self._is_reading = False
-        self._is_gone = False
-        self._reason = "the server is gone"
+        self._gone = ""
         # Writable, as are the tensors in its frames: they belong to the model.
-        self._frames = FrameReader(TO_STUB, "the server", bytearray)  # type: ignore[arg-type]
+        self._frames = FrameReader(TO_STUB, "the server", bytearray, 0)  # type: ignore[arg-type]
         self._on_frame: Mapping[int, OnFrame] = {}
         # What callers of `read_until` wait for, and the thread that waits in their place.
         self._wanted: list[Callable[[], bool]] = []
@@ -102,10 +118,9 @@ class Channel:
     def _leave(self) -> None:
         """Close the socket in a process that the model forked: two processes would mix their frames on it."""
         self._sock.close()
-        self._is_gone = True
-        self._reason = "the model forked this process, which has no server: only the model's own process has one"
+        self._gone = "the model forked this process, which has no server: only the model's own process has one"
         # Other threads, which are not in this process, may have held them.
-        self._sending, self._changed = threading.Lock(), threading.Condition()
+        self.sending, self._changed = threading.RLock(), threading.Condition()
 
     def listen(self, on_frame: Mapping[int, OnFrame]) -> None:
         """Set the function to call for each type of frame, on the thread that reads it."""
@@ -114,41 +129,57 @@ class Channel:
     # --- to the server
 
     def send(self, kind: int, number: int, content: bytes = b"", flags: int = 0) -> None:
-        """Send a frame whose content is JSON, or empty. Blocks until the socket has taken it. Raises ServerGone."""
-        with self._sending:
+        """Send a frame whose content is JSON, or empty. Blocks until the socket has taken it.
+
+        Raises ServerGone, and TritonModelException for content that no frame can have.
+        """
+        if len(content) > ROOM:
+            raise TritonModelException(f"{len(content)} bytes are more than the {ROOM} that can be sent")
+        with self.sending:
             self._send_all(frame(kind, number, (content,), flags=flags))
 
-    def send_records(self, kind: int, number: int, count: int, write: Callable[[list[Any], SentLayouts], None]) -> None:
-        """Send a frame of `count` records, which `write` appends. Blocks; raises ServerGone."""
-        with self._sending:
-            records: list[Any] = []
-            write(records, self._numbers)
-            content = frame(kind, number, [self._numbers.head(count), *records])
-            self._send_all(self.memory.release(RELEASED) + content)
+    def send_records(self, kind: int, number: int, write: Callable[[Records], None]) -> None:
+        """Send a frame with the records that `write` adds. Blocks; raises ServerGone and what `write` raises."""
+        with self.sending:
+            records = Records(self._numbers, self.memory)
+            write(records)
+            try:
+                content = self.memory.release(RELEASED) + records.frame(kind, number)
+                self._send_all(content)
+                self._numbers.sent()
+            except BaseException as error:
+                raise self._lose(error) from error
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Send what any thread sends meanwhile as one piece, at the end. One thread at a time, which must not wait."""
-        with self._sending:
+        with self.sending:
             self._collected = []
         try:
             yield
         finally:
-            with self._sending:
+            with self.sending:
                 collected, self._collected = self._collected, None
                 if collected:
                     self._send_all(b"".join(collected))
 
     def _send_all(self, content: bytes) -> None:
-        if self._is_gone:
-            raise ServerGone(self._reason)
+        if self._gone:
+            raise ServerGone(self._gone)
         if self._collected is not None:
             self._collected.append(content)
             return
+        self._unsent.append(content)
+        if self._is_sending:
+            return  # the send that this one interrupts sends it, too, after what it sends now
+        self._is_sending = True
         try:
-            self._sock.sendall(content)
-        except OSError as error:
-            raise ServerGone(str(error)) from None
+            while self._unsent:
+                self._sock.sendall(self._unsent.popleft())
+        except BaseException as error:  # a part of a frame may be sent
+            raise self._lose(error) from error
+        finally:
+            self._is_sending = False
 
     # --- from the server
 
@@ -161,8 +192,8 @@ class Channel:
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
                     return False
-                if self._is_gone:
-                    raise ServerGone(self._reason)
+                if self._gone:
+                    raise ServerGone(self._gone)
                 if self._is_reading:
                     changed.wait(left)
                     continue
@@ -199,7 +230,7 @@ class Channel:
     def take_in(self) -> None:
         """Read what has arrived, without waiting for more. Raises ServerGone."""
         with self._changed:
-            if self._is_reading or self._is_gone:
+            if self._is_reading or self._gone:
                 return
             self._is_reading = True
         try:
@@ -215,18 +246,37 @@ class Channel:
             self._changed.notify_all()
 
     def _read(self, timeout_s: float | None) -> None:
-        if timeout_s is not None and not select.select([self._sock], [], [], timeout_s)[0]:
+        # A model's signal handler may raise while this thread waits: then nothing has been read.
+        if not self._readable.poll(None if timeout_s is None else timeout_s * 1000):
             return
         try:
-            for kind, flags, _, number, content in self._frames.receive(self._sock):
+            for kind, flags, _, number, content in self._frames.receive(self._sock, socket.MSG_DONTWAIT):
                 if kind == RELEASE:
                     self.memory.released(content, number)
                 else:
                     self._on_frame[kind](flags, number, content)
-        except (OSError, BadFrame) as error:
-            self._is_gone = True
-            raise ServerGone(str(error)) from None
+        except BlockingIOError:
+            return
+        except BaseException as error:
+            raise self._lose(error) from error
 
+    # --- the end
+
+    def _lose(self, error: BaseException) -> ServerGone:
+        """End the connection, so that the server learns of it, and print why, which the server logs."""
+        if not self._gone:
+            self._gone = str(error) or type(error).__name__
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+            if not isinstance(error, ConnectionError):
+                print(f"the connection to the server failed: {self._gone}", file=sys.stderr)
+                if not isinstance(error, (OSError, BadFrame)):
+                    traceback.print_exception(type(error), error, error.__traceback__)
+        return ServerGone(self._gone)
+
+
+# Characters of a line of the log.
+_LONGEST_LINE = 1 << 20
 
 # Takes the size of a response in bytes, and returns flags for its record.
 Count = Callable[[int], int]
@@ -260,7 +310,9 @@ class SenderCredit:
         return 0 if self.may_send else WAITS
 
     def take(self, count: int) -> None:
-        """Note that the server has taken the oldest `count` responses."""
+        """Note that the server has taken the oldest `count` responses. Raises BadFrame if there are fewer."""
+        if count > self._sent - self._taken:
+            raise BadFrame(f"credit for {count} responses, and {self._sent - self._taken} were sent")
         for _ in range(count):
             self._taken += 1
             self._taken_bytes += self._sizes.popleft()
@@ -269,17 +321,23 @@ class SenderCredit:
 class ServerCalls:
     """Implements Server. Any thread."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, on_batch: Callable[[int, list[InferenceRequest]], None]) -> None:
+        """`on_batch` gets the number and the requests of each batch, on the thread that reads."""
         self._channel = channel
+        self._on_batch = on_batch
         # None until somebody asks about the request.
         self._open: dict[int, SenderCredit | None] = {}
         self._opening = threading.Lock()
+        self._last_request = 0
+        # Of calls and of requests to other models, which are sent in the order of their numbers.
         self._numbers = itertools.count(1)
-        self._answers: dict[int, tuple[bool, Any]] = {}
+        self._last_number = 0
+        self._answers: dict[int, tuple[bool, Any] | None] = {}
         self._replies: dict[int, Replies] = {}
         self._last_fields: tuple[dict[str, Any], bytes] = ({}, b"")
         self.together = channel.together
         self.on_frame = {
+            EXECUTE: self._arrived,
             CANCEL: self._cancelled,
             CREDIT: self._credited,
             ANSWER: self._answered,
@@ -288,34 +346,41 @@ class ServerCalls:
 
     # --- batches
 
-    def execute(self, host: ModelHost, number: int, content: memoryview) -> None:
-        """Execute batch `number` and send the outcomes. The main thread only. Raises ServerGone and BadFrame."""
-        requests = self._read(content)
+    def execute(self, host: ModelHost, number: int, requests: list[InferenceRequest]) -> None:
+        """Execute batch `number` and send the outcomes. The main thread only. Raises ServerGone."""
         responses = host.execute(requests)
 
-        def write(records: list[Any], numbers: SentLayouts) -> None:
+        def write(records: Records) -> None:
             for request, response in zip(requests, responses):
                 if response is not None:
                     self.close(request._number)
-                    self.write(records, numbers, request._number, response, FINAL)
+                    self.write(records, request._number, response, FINAL)
                 elif host.is_rescheduled(request):
                     self.close(request._number)
-                    write_mark(records, request._number, AGAIN)
+                    records.add_mark(request._number, AGAIN)
                 else:
-                    write_mark(records, request._number, LATER)
+                    records.add_mark(request._number, LATER)
 
-        self._channel.send_records(RESULT, number, len(requests), write)
+        self._channel.send_records(RESULT, number, write)
 
-    def _read(self, content: memoryview) -> list[InferenceRequest]:
-        count, at = self._channel.layouts.read_head(content)
-        layouts, arrived = self._channel.layouts.layouts, InferenceRequest._arrived
+    def _arrived(self, flags: int, number: int, content: memoryview) -> None:
+        """Read the requests of a batch as they come: the layouts of later frames follow on from theirs."""
+        layouts = self._channel.layouts
+        count, at = layouts.read_head(content)
+        if not count or number <= self._last_request:
+            raise BadFrame(f"batch {number} of {count} requests after request {self._last_request}")
+        arrived = InferenceRequest._arrived
         requests: list[InferenceRequest] = []
-        for _ in range(count):
+        for due in range(number, number + count):
             record, at = read_record(content, at)
-            layout = layouts[record.layout]
-            self._open[record.number] = None
-            requests.append(arrived(record.number, self.tensors(layout, record), layout.requested, record.fields))
-        return requests
+            if record.number != due:
+                raise BadFrame(f"request {record.number} where {due} follows")
+            layout = layouts.find(record.layout)
+            self._open[due] = None
+            requests.append(arrived(due, self.tensors(layout, record), layout.requested, record.fields))
+        check_end(content, at)
+        self._last_request = number + count - 1
+        self._on_batch(number, requests)
 
     # --- requests and their responses
 
@@ -332,66 +397,59 @@ class ServerCalls:
             self._channel.wait(lambda: request.may_send)
         flags = FINAL if final else 0
         count = None if final else request.send
-
-        def write(records: list[Any], numbers: SentLayouts) -> None:
-            self.write(records, numbers, request_number, response, flags, count)
-
-        self._channel.send_records(RESPONSE, request_number, 1, write)
+        self._channel.send_records(
+            RESPONSE, request_number, lambda records: self.write(records, request_number, response, flags, count)
+        )
 
     def write(
         self,
-        records: list[Any],
-        numbers: SentLayouts,
+        records: Records,
         number: int,
         response: InferenceResponse | None,
         flags: int,
         count: Count | None = None,
     ) -> None:
-        """Append the record of a response or, for None, of the end of the responses. `count` gets its size."""
+        """Add the record of a response or, for None, of the end of the responses. `count` gets its size.
+
+        A response that cannot be sent becomes an error of its request.
+        """
         if response is None:
-            write_mark(records, number, flags | EMPTY)
+            records.add_mark(number, flags | EMPTY)
             return
         error = response.error()
-        if error is not None:
-            if count is not None:
-                flags |= count(0)
-            write_failure(records, number, error.code(), error.message(), flags)
-            return
-        parameters = response._parameters
-        fields = json.dumps(dict(parameters)).encode() if parameters else b""
-        try:
-            self._write_tensors(records, numbers, number, response.output_tensors(), flags, fields, count=count)
-        except TritonModelException as failure:
-            write_failure(records, number, TritonError.INTERNAL, str(failure), flags)
+        if error is None:
+            try:
+                tensors = response.output_tensors()
+                contents = [tensor._contents() for tensor in tensors]
+                fields = to_json(response._parameters) if response._parameters else b""
+                if count is not None:
+                    flags, count = flags | count(sum(map(len, contents))), None
+                self._add(records, number, tensors, (), contents, flags, fields)
+                return
+            except TritonModelException as failure:
+                error = TritonError(str(failure))
+            except Exception as failure:
+                error = TritonError(f"the response cannot be sent: {failure}")
+        if count is not None:
+            flags |= count(0)
+        records.add_failure(number, error.code(), error.message(), flags)
 
-    def _write_tensors(
-        self,
-        records: list[Any],
-        numbers: SentLayouts,
+    @staticmethod
+    def _add(
+        records: Records,
         number: int,
-        tensors: Any,
+        tensors: list[Tensor],
+        requested: tuple[str, ...],
+        contents: list[Any],
         flags: int,
         fields: bytes,
-        requested: tuple[str, ...] = (),
-        count: Count | None = None,
     ) -> None:
         described = tuple([(tensor._name, tensor._datatype, tuple(tensor._shape)) for tensor in tensors])
         key = (described, requested)
-        layout = numbers.find(key)
+        layout = records.numbers.find(key)
         if layout is None:
-            layout = numbers.add(key, described, requested)
-        contents = [tensor._contents() for tensor in tensors]
-        if count is not None:
-            flags |= count(sum(map(len, contents)))
-        write_record(
-            records,
-            number,
-            layout,
-            contents,
-            self._channel.memory.share,
-            flags=flags,
-            fields=fields,
-        )
+            layout = records.numbers.add(key, described, requested)
+        records.add(number, layout, contents, flags=flags, fields=fields)
 
     def is_cancelled(self, request_number: int) -> bool:
         request = self._open_request(request_number)
@@ -422,64 +480,92 @@ class ServerCalls:
             self._open[number] = made
             return made
 
+    def _asked(self, number: int) -> SenderCredit | None:
+        """The request that a frame names; None if it is done. Raises BadFrame if there was none."""
+        if not 0 < number <= self._last_request:
+            raise BadFrame(f"request {number}, which the server did not send")
+        return self._open_request(number)
+
     def _cancelled(self, flags: int, number: int, content: memoryview) -> None:
-        request = self._open_request(number)
+        request = self._asked(number)
         if request is not None:
             request.is_cancelled = True
 
     def _credited(self, flags: int, number: int, content: memoryview) -> None:
-        request = self._open_request(number)
+        request = self._asked(number)
         if request is not None:
-            request.take(flags)
+            request.take(read_count(content))
 
     # --- log and calls
 
     def log(self, level: int, message: str, file: str, line: int) -> None:
-        self._channel.send(LOG, 0, json.dumps([int(level), message, file, line]).encode())
+        if len(message) > _LONGEST_LINE:
+            message = f"{message[:_LONGEST_LINE]}... ({len(message)} characters in all)"
+        self._channel.send(LOG, 0, to_json([int(level), message, file, line]))
 
     def call(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-        number = next(self._numbers)
-        self._channel.send(CALL, number, json.dumps([name, fields]).encode())
-        self._channel.wait(lambda: number in self._answers)
-        failed, answer = self._answers.pop(number)
+        content = to_json([name, fields])
+        with self._channel.sending:
+            number = self._last_number = next(self._numbers)
+            self._answers[number] = None
+            self._channel.send(CALL, number, content)
+        try:
+            self._channel.wait(lambda: self._answers[number] is not None)
+        finally:
+            answer = self._answers.pop(number)
+        assert answer is not None
+        failed, result = answer
         if failed:
-            raise TritonModelException(answer)
-        return answer  # type: ignore[no-any-return]
+            raise TritonModelException(result)
+        return result  # type: ignore[no-any-return]
 
     def _answered(self, flags: int, number: int, content: memoryview) -> None:
-        self._answers[number] = (bool(flags & FAILED), json.loads(bytes(content)))
+        if not 0 < number <= self._last_number:
+            raise BadFrame(f"the answer to call {number}, which was not sent")
+        if number in self._answers:  # the model may have stopped waiting
+            self._answers[number] = (bool(flags & FAILED), from_json(content))
 
     # --- requests to other models
 
     def infer(self, request: InferenceRequest, decoupled: bool, within: bool) -> Replies:
-        number = next(self._numbers)
         fields = self._encoded(request._description())
         requested = tuple(request._requested)
         tensors = request.inputs()
+        contents = [tensor._contents() for tensor in tensors]
         flags = (DECOUPLED if decoupled else 0) | (WITHIN if within else 0)
-        replies = self._replies[number] = Replies(self._channel, number)
-
-        def write(records: list[Any], numbers: SentLayouts) -> None:
-            self._write_tensors(records, numbers, number, tensors, flags, fields, requested)
-
-        self._channel.send_records(INFER, number, 1, write)
+        with self._channel.sending:
+            number = self._last_number = next(self._numbers)
+            replies = self._replies[number] = Replies(self._channel, number)
+            try:
+                self._channel.send_records(
+                    INFER,
+                    number,
+                    lambda records: self._add(records, number, tensors, requested, contents, flags, fields),
+                )
+            except ServerGone:
+                raise
+            except Exception as error:
+                del self._replies[number]
+                raise TritonModelException(f"the request cannot be sent: {error}") from error
         return replies
 
     def _encoded(self, description: dict[str, Any]) -> bytes:
         """The fields that are set, as JSON. Kept, as a model sends most of its requests with the same ones."""
         fields = {name: value for name, value in description.items() if value or name == "model_version"}
         if "parameters" in fields:  # true and 1 are equal here, and not in JSON
-            return json.dumps(fields).encode()
+            return to_json(fields)
         last, encoded = self._last_fields
         if fields != last:
-            encoded = json.dumps(fields).encode()
+            encoded = to_json(fields)
             self._last_fields = fields, encoded
         return encoded
 
     def _replied(self, flags: int, number: int, content: memoryview) -> None:
-        _, at = self._channel.layouts.read_head(content)
-        record, _ = read_record(content, at)
-        replies = self._replies[number]
+        count, at = self._channel.layouts.read_head(content)
+        record = read_only_record(content, at, number, count)
+        replies = self._replies.get(number)
+        if replies is None:
+            raise BadFrame(f"a reply to request {number}, which is not open")
         if record.flags & FINAL:
             del self._replies[number]
         replies.add(self._response_of(record), bool(record.flags & FINAL))
@@ -487,17 +573,20 @@ class ServerCalls:
     def _response_of(self, record: Record) -> InferenceResponse:
         if record.flags & FAILED:
             return InferenceResponse(error=TritonError(record.text, record.layout))
-        parameters = json.loads(record.fields) if record.fields else None
-        layout: MessageLayout = self._channel.layouts.layouts[record.layout]
-        return InferenceResponse(self.tensors(layout, record), parameters=parameters)
+        response = InferenceResponse(self.tensors(self._channel.layouts.find(record.layout), record))
+        if record.fields:
+            response._parameters = from_json(record.fields)
+        return response
 
     def tensors(self, layout: MessageLayout, record: Record) -> list[Tensor]:
-        """The tensors of a record that was read, as views of what was received."""
+        """The tensors of a record that was read, as views of what was received. Raises BadFrame."""
         view = Tensor._view
         if record.places or layout.size < 0:
             contents = tensors_of(record, layout.sizes, self._channel.memory.received)
             return [view(*tensor, content) for tensor, content in zip(layout.tensors, contents)]
         run = record.run
+        if len(run) != layout.size:
+            raise BadFrame(f"{len(run)} bytes of tensors that have {layout.size}")
         return [view(name, datatype, shape, run[start:end]) for name, datatype, shape, start, end in layout.spans]
 
 

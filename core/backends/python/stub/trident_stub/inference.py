@@ -5,17 +5,18 @@ Source: docs/spec/python-backend.md sections 4.3, 4.4 and 4.8.
 
 from __future__ import annotations
 
-import json
 import operator
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
+from json import dumps
 from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
 from .model import Phase, TritonError, TritonModelException, running_model, text_of
 from .server import ResponseStream, current
 from .tensor import Tensor
+from .wire import from_json
 
 if TYPE_CHECKING:
     import asyncio
@@ -76,7 +77,7 @@ class InferenceResponse:
 
     def parameters(self) -> str:
         """The parameters as JSON."""
-        return json.dumps(self._parameters)
+        return dumps(self._parameters)
 
     def _with_outputs(self, requested: Sequence[str]) -> InferenceResponse:
         """This response without the outputs that were not requested. Nothing else of it is copied.
@@ -371,7 +372,7 @@ class InferenceRequest:
         """
         fields = self._fields
         if not isinstance(fields, dict):
-            fields = self._fields = json.loads(fields) if fields else {}
+            fields = self._fields = from_json(fields) if fields else {}
         return fields
 
     def inputs(self) -> list[Tensor]:
@@ -402,7 +403,7 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """The parameters as JSON."""
-        return json.dumps(self._description().get("parameters") or {})
+        return dumps(self._description().get("parameters") or {})
 
     def trace(self) -> InferenceTrace:
         return InferenceTrace._of(self._description().get("trace"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,18 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     EMPTY,
     FINAL,
     LATER,
+    LAYOUTS,
+    RESPONSE,
+    ROOM,
     WAITS,
     KnownLayouts,
     MessageLayout,
+    Records,
     SentLayouts,
+    from_json,
     read_record,
     tensors_of,
-    write_failure,
-    write_mark,
-    write_record,
+    to_json,
 )
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
@@ -47,6 +50,7 @@ class Memory:
         self.room = room
         self.block = bytearray(1 << 20)
         self.end = 0
+        self.unshared: list[int] = []
 
     def share(self, content: Any) -> int | None:
         if not self.room:
@@ -55,6 +59,9 @@ class Memory:
         at, self.end = self.end, self.end + len(content)
         self.block[at : self.end] = content
         return at
+
+    def unshare(self, offset: int) -> None:
+        self.unshared.append(offset)
 
     def view(self, offset: int, size: int) -> memoryview:
         return memoryview(self.block)[offset : offset + size]
@@ -82,19 +89,23 @@ def received(frame: bytes, table: KnownLayouts, memory: Memory) -> list[tuple[in
             np.frombuffer(each, "<f4").reshape(shape) if datatype == "FP32" else bytes(each)
             for (_, datatype, shape), each in zip(layout.tensors, contents, strict=True)
         ]
-        found.append((record.number, json.loads(record.fields or b"{}"), arrays))
+        found.append((record.number, from_json(record.fields or b"{}"), arrays))
     return found
 
 
 def test_a_batch_of_requests_arrives_in_their_order() -> None:
     memory, table = Memory(), KnownLayouts()
-    writer = RequestWriter(spec(), SentLayouts(), memory.share)
+    numbers = SentLayouts()
+    writer = RequestWriter(spec(), numbers, memory)
     arrays = [np.full((1, width), width, np.float32) for width in (4, 5, 4)]
     requests = [InferenceRequest("m", packed(array)) for array in arrays]
     requests[1].id = "the second"
 
     for first in (1, 4):  # the second frame refers to the layouts of the first
-        found = received(writer.write(1, first, requests), table, memory)
+        frame, refused = writer.write(first, requests)
+        numbers.sent()
+        assert not refused
+        found = received(frame, table, memory)
         assert [(number, fields) for number, fields, _ in found] == [
             (first, {}),
             (first + 1, {"id": "the second"}),
@@ -110,8 +121,8 @@ def test_large_inputs_are_in_shared_memory_as_long_as_there_is_room() -> None:
     inputs = [InputTensor("A", "FP32", large.shape, large), InputTensor("B", "FP32", small.shape, small)]
     for room, used in ((1, large.nbytes), (0, 0)):
         memory = Memory(room)
-        writer = RequestWriter(spec(), SentLayouts(), memory.share)
-        frame = writer.write(1, 1, [InferenceRequest("m", inputs)])
+        writer = RequestWriter(spec(), SentLayouts(), memory)
+        frame, _ = writer.write(1, [InferenceRequest("m", inputs)])
         ((_, _, arrays),) = received(frame, KnownLayouts(), memory)
         assert np.array_equal(arrays[0], large)
         assert np.array_equal(arrays[1], small)
@@ -121,7 +132,7 @@ def test_large_inputs_are_in_shared_memory_as_long_as_there_is_room() -> None:
 def test_tensors_that_would_not_be_aligned_are_moved_apart() -> None:
     odd, doubles = np.ones(3, np.uint8), np.arange(2, dtype=np.float64)
     inputs = [InputTensor("A", "UINT8", (3,), odd), InputTensor("B", "FP64", (2,), doubles)]
-    frame = RequestWriter(spec(), SentLayouts(), Memory().share).write(1, 1, [InferenceRequest("m", inputs)])
+    frame, _ = RequestWriter(spec(), SentLayouts(), Memory()).write(1, [InferenceRequest("m", inputs)])
     content, table = memoryview(frame)[16:], KnownLayouts()
     record, _ = read_record(content, table.read_head(content)[1])
     assert [offset % 8 for offset, _ in record.places] == [0, 0]
@@ -131,7 +142,7 @@ def test_a_reshaped_input_arrives_in_the_shape_of_the_model() -> None:
     tensor = InputTensor("A", "FP32", (1, 4), np.arange(4, dtype=np.float32))
     tensor.array = np.arange(4, dtype=np.float32).reshape(1, 2, 2)
     reshaped = spec(tensor_text("input", "A", "FP32", [4], RESHAPED % [2, 2]))
-    frame = RequestWriter(reshaped, SentLayouts(), Memory().share).write(1, 1, [InferenceRequest("m", [tensor])])
+    frame, _ = RequestWriter(reshaped, SentLayouts(), Memory()).write(1, [InferenceRequest("m", [tensor])])
     ((_, _, (array,)),) = received(frame, KnownLayouts(), Memory())
     assert array.shape == (1, 2, 2)
 
@@ -147,33 +158,31 @@ class Answers:
         self.memory = Memory()
         self.numbers = SentLayouts()
         self.reader = OutcomeReader(spec(*tensors), self.memory.view, OutputCheck(spec(*tensors), strict))
-        self.records: list[Any] = []
-        self.count = 0
+        self.records = Records(self.numbers, self.memory)
 
     def add(self, *outputs: tuple[str, np.ndarray[Any, Any]], flags: int = FINAL, fields: bytes = b"") -> None:
         described = tuple((name, numpy_datatype(array), array.shape) for name, array in outputs)
         found = self.numbers.find(described) or self.numbers.add(described, described)
         contents = [array.tobytes() for _, array in outputs]
-        write_record(self.records, self.count, found, contents, self.memory.share, flags=flags, fields=fields)
-        self.count += 1
+        self.records.add(self.records.count, found, contents, flags=flags, fields=fields)
 
     @property
     def content(self) -> memoryview:
-        content = b"".join([self.numbers.head(self.count), *self.records])
-        self.records, self.count = [], 0
-        return memoryview(content)
+        frame = self.records.frame(RESPONSE, 0)
+        self.numbers.sent()
+        self.records = Records(self.numbers, self.memory)
+        return memoryview(frame)[16:]
 
 
 def test_the_outcomes_of_a_batch() -> None:
     answers = Answers()
     x, y = np.ones((1, 2), np.float32), np.full((1, 2), 2, np.float32)
     answers.add(("X", x), ("Y", y))
-    write_failure(answers.records, 1, 3, "wrong: ä", FINAL)
-    write_mark(answers.records, 2, LATER)
-    write_mark(answers.records, 3, AGAIN)
+    answers.records.add_failure(1, 3, "wrong: ä", FINAL)
+    answers.records.add_mark(2, LATER)
+    answers.records.add_mark(3, AGAIN)
     answers.add(("X", x), fields=b'{"took": 3}')
-    answers.count = 5
-    first, failed, later, again, last = answers.reader.result(answers.content, [1] * 5)
+    first, failed, later, again, last = answers.reader.result(0, answers.content, [1] * 5)
 
     assert isinstance(first, Outcome)
     assert first.outputs is not None
@@ -204,12 +213,12 @@ def test_outputs_that_are_not_as_configured(
     answers, strict = Answers(*outputs), Answers(*outputs, strict=True)
     for _ in range(2):
         answers.add((name, array))
-        (outcome,) = answers.reader.result(answers.content, [2])
+        (outcome,) = answers.reader.result(0, answers.content, [2])
         assert isinstance(outcome, Outcome)
         assert outcome.outputs is not None
         assert [output.array.tolist() for output in outcome.outputs] == ([] if name == "Z" else [array.tolist()])
         strict.add((name, array))
-        (refused,) = strict.reader.result(strict.content, [2])
+        (refused,) = strict.reader.result(0, strict.content, [2])
         assert isinstance(refused, Outcome)
         assert refused.error is not None
         assert refused.error.message == f"{text} (--strict-python-outputs)"
@@ -220,14 +229,14 @@ def test_outputs_that_are_not_as_configured(
 def test_a_request_of_the_model_is_no_output(caplog: pytest.LogCaptureFixture) -> None:
     answers = Answers(strict=True)
     answers.add(("IN", np.ones(1, np.float32)))
-    assert answers.reader.model_request(answers.content).inputs[0][0] == ("IN", "FP32", (1,))
+    assert answers.reader.model_request(0, answers.content).inputs[0][0] == ("IN", "FP32", (1,))
     assert not caplog.records
 
 
 def test_outputs_get_the_shape_of_the_client() -> None:
     answers = Answers(tensor_text("output", "X", "FP32", [4], RESHAPED % [2, 2]))
     answers.add(("X", np.ones((1, 2, 2), np.float32)))
-    (outcome,) = answers.reader.result(answers.content, [1])
+    (outcome,) = answers.reader.result(0, answers.content, [1])
     assert isinstance(outcome, Outcome)
     assert outcome.outputs is not None
     assert [output.shape for output in outcome.outputs] == [(1, 4)]
@@ -237,7 +246,7 @@ def test_large_outputs_are_read_from_shared_memory() -> None:
     answers = Answers()
     large = np.arange(LARGE, dtype=np.float32).reshape(1, -1)
     answers.add(("X", large), ("Y", np.ones((1, 1), np.float32)))
-    (outcome,) = answers.reader.result(answers.content, [1])
+    (outcome,) = answers.reader.result(0, answers.content, [1])
     assert isinstance(outcome, Outcome)
     assert outcome.outputs is not None
     assert np.array_equal(outcome.outputs[0].array, large)
@@ -248,18 +257,27 @@ def test_the_responses_of_a_sender() -> None:
     answers = Answers()
     for flags in (0, WAITS):
         answers.add(("X", np.ones((1, 1), np.float32)), flags=flags)
-        outcome = answers.reader.response(answers.content)
+        outcome = answers.reader.response(0, answers.content)
         assert (outcome.is_final, outcome.error, outcome.outputs is not None) == (False, None, True)
         assert outcome.waits is bool(flags)
-    write_mark(answers.records, 1, FINAL | EMPTY)
-    answers.count = 1
-    assert answers.reader.response(answers.content) == (None, None, None, True, False)
+    answers.records.add_mark(0, FINAL | EMPTY)
+    assert answers.reader.response(0, answers.content) == (None, None, None, True, False)
 
 
-@pytest.mark.parametrize("layouts", [b"[1]", b'[[0,[["X","FP33",[1]]],[]]]', b'[[0,[["X","FP32",[-1]]],[]]]', b"{"])
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        b"[1]",
+        b'[[1,[["X","FP32",[1]]],[]]]',
+        b"[[0,[],[]],[0,[],[]]]",
+        b'[[0,[["X","FP33",[1]]],[]]]',
+        b'[[0,[["X","FP32",[-1]]],[]]]',
+        b"{",
+    ],
+)
 def test_layouts_that_cannot_be_read_end_the_connection(layouts: bytes) -> None:
     head = (1).to_bytes(4, "little") + len(layouts).to_bytes(4, "little") + bytes(8)
-    with pytest.raises(BadFrame, match="layouts"):
+    with pytest.raises(BadFrame, match=r"layout|JSON"):
         KnownLayouts().read_head(memoryview(head + layouts + bytes(-len(layouts) % 16)))
 
 
@@ -269,33 +287,183 @@ def test_records_that_say_more_than_they_have_end_the_connection() -> None:
     whole = bytes(answers.content)
     for size in range(len(whole)):
         with pytest.raises(BadFrame):
-            Answers().reader.result(memoryview(whole[:size]), [1])
+            Answers().reader.result(0, memoryview(whole[:size]), [1])
     with pytest.raises(BadFrame, match="1 outcomes for 2 requests"):
-        Answers().reader.result(memoryview(whole), [1, 1])
+        Answers().reader.result(0, memoryview(whole), [1, 1])
 
 
 def test_a_tensor_of_another_size_than_its_shape_ends_the_connection() -> None:
     answers = Answers()
     found = answers.numbers.add("key", [("X", "FP32", (1, LARGE))])
-    write_record(answers.records, 0, found, [bytes(LARGE)], answers.memory.share, flags=FINAL)
-    answers.count = 1
+    answers.records.add(0, found, [bytes(LARGE)], flags=FINAL)
     with pytest.raises(BadFrame, match=f"a tensor of {LARGE} bytes whose shape has {4 * LARGE}"):
-        answers.reader.result(answers.content, [1])
+        answers.reader.result(0, answers.content, [1])
 
 
 def test_an_unknown_layout_ends_the_connection() -> None:
     answers = Answers()
-    write_record(answers.records, 0, (9, True), [b""], answers.memory.share, flags=FINAL)
-    answers.count = 1
+    answers.records.add(0, (9, True), [b""], flags=FINAL)
     with pytest.raises(BadFrame, match="layout 9"):
-        answers.reader.result(answers.content, [1])
+        answers.reader.result(0, answers.content, [1])
 
 
 def test_a_failure_is_a_flag_of_its_own() -> None:
     answers = Answers()
-    write_failure(answers.records, 0, 99, "of an unknown code")
-    answers.count = 1
-    outcome = answers.reader.response(answers.content)
+    answers.records.add_failure(0, 99, "of an unknown code")
+    outcome = answers.reader.response(0, answers.content)
     assert outcome.error is not None
     assert outcome.error.reason == "Internal: of an unknown code"
     assert not outcome.is_final
+
+
+def test_an_outcome_of_another_request_ends_the_connection() -> None:
+    answers = Answers()
+    answers.add(("X", np.ones((1, 2), np.float32)))
+    answers.add(("X", np.ones((1, 2), np.float32)))
+    content = answers.content
+    assert len(Answers().reader.result(0, content, [1, 1])) == 2
+    with pytest.raises(BadFrame, match="an outcome of request 0 where that of 7 follows"):
+        Answers().reader.result(7, content, [1, 1])
+    answers.add(("X", np.ones((1, 2), np.float32)))
+    with pytest.raises(BadFrame, match="in a frame of 5"):
+        answers.reader.response(5, answers.content)
+
+
+def test_bytes_after_the_last_record_end_the_connection() -> None:
+    answers = Answers()
+    answers.add(("X", np.ones((1, 2), np.float32)))
+    with pytest.raises(BadFrame, match="records of"):
+        answers.reader.result(0, memoryview(bytes(answers.content) + bytes(16)), [1])
+
+
+# --- layouts, whose numbers mean one thing
+
+
+def test_numbers_of_layouts_are_never_used_again() -> None:
+    random = Random(7)
+    for limit in (1, 2, 8, LAYOUTS):
+        sent, known = SentLayouts(limit), KnownLayouts()
+        meaning: dict[int, tuple[Any, ...]] = {}
+        pending = 0
+        for _ in range(300):
+            used: list[tuple[int, tuple[Any, ...]]] = []
+            for _ in range(random.choice((0, 1, 3, 3 * limit))):
+                tensors = ((random.choice("XY"), "FP32", (1, random.randrange(4 * limit))),)
+                number, _ = sent.find(tensors) or sent.add(tensors, tensors)
+                assert meaning.setdefault(number, tensors) == tensors
+                used.append((number, tensors))
+            head = sent.head(len(used))
+            pending += len(used)
+            if random.random() < 0.2:
+                continue  # something failed before the frame was sent
+            sent.sent()
+            known.read_head(memoryview(head))
+            assert [known.find(number).tensors for number, _ in used] == [tensors for _, tensors in used]
+            assert len(known.layouts) <= limit + pending
+            pending = 0
+            assert len(sent._known) <= limit
+
+
+def test_layouts_that_are_forgotten_are_unknown_and_do_not_come_back() -> None:
+    sent, known = SentLayouts(1), KnownLayouts()
+    heads = []
+    for width in (1, 2, 3):
+        sent.add(width, [("X", "FP32", (width,))])
+        heads.append(memoryview(sent.head(1)))
+        sent.sent()
+        known.read_head(heads[-1])
+    assert list(known.layouts) == [1, 2]
+    with pytest.raises(BadFrame, match="the unknown layout 0"):
+        known.find(0)
+    for head in heads[:2]:
+        with pytest.raises(BadFrame, match="layout"):
+            known.read_head(head)
+
+
+# --- requests that fail alone
+
+
+class Unreadable(InputTensor):
+    @property
+    def data(self) -> memoryview:
+        raise InvalidRequest("the region has shrunk")
+
+
+def test_a_request_that_cannot_be_read_fails_alone() -> None:
+    memory, large = Memory(), np.arange(LARGE, dtype=np.float32).reshape(1, -1)
+    whole = InputTensor("A", "FP32", large.shape, large)
+    broken = Unreadable("B", "FP32", (1, 4), memoryview(bytes(16)))
+    requests = [InferenceRequest("m", inputs) for inputs in ([whole], [whole, broken], [whole])]
+    requests[2].parameters = {"digits": 10**5000}
+    requests.append(InferenceRequest("m", packed(np.ones((1, 2), np.float32))))
+    frame, refused = RequestWriter(spec(), SentLayouts(), memory).write(5, requests)
+    assert [number for number, _, _ in received(frame, KnownLayouts(), memory)] == [5, 6]
+    assert {index: type(error) for index, error in refused.items()} == {1: InvalidRequest, 2: InvalidRequest}
+    assert refused[1].message == "the region has shrunk"
+    assert memory.end == large.nbytes  # nothing of the others was shared
+
+
+def test_a_record_that_is_too_large_is_not_written() -> None:
+    memory = Memory(1)
+    records = Records(SentLayouts(), memory)
+    records.room = 2 * LARGE
+    found = records.numbers.add("key", [("X", "UINT8", (LARGE,)), ("Y", "UINT8", (2 * LARGE,))])
+    with pytest.raises(ValueError, match="bytes are more than a message can have"):
+        records.add(1, found, [bytes(LARGE), bytes(2 * LARGE)])
+    assert (records.parts, records.count, memory.unshared) == ([], 0, [0])
+    assert ROOM > 1 << 31
+
+
+# --- what a str of Python can hold
+
+
+@pytest.mark.parametrize("value", ["\udce9", "ä\0\n", 2**70, -(2**63), 1e308, float("inf"), True, None])
+def test_values_cross_as_they_are(value: object) -> None:
+    assert from_json(memoryview(to_json([value, {"key": value}]))) == [value, {"key": value}]
+    request = InferenceRequest("m", packed(np.ones((1, 1), np.float32)), id="\udce9")
+    request.parameters = {"\ud800": value, "nan": float("nan")}  # type: ignore[dict-item]
+    frame, _ = RequestWriter(spec(), SentLayouts(), Memory()).write(1, [request])
+    ((_, fields, _),) = received(frame, KnownLayouts(), Memory())
+    assert (fields["id"], fields["parameters"]["\ud800"]) == ("\udce9", value)
+    assert str(fields["parameters"]["nan"]) == "nan"
+
+
+def test_json_that_cannot_be_read_ends_the_connection() -> None:
+    for content in (b"", b"{", b"\xff", b"1" * 5000, b"[" * 100_000):
+        with pytest.raises(BadFrame, match="JSON that cannot be read"):
+            from_json(content)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"a": 1, "b": "\ud800"}, "the parameter 'b', which is not UTF-8"),
+        ({"\ud800": 1}, "the parameter '?', which is not UTF-8"),
+        ({"a": 2**64}, "the parameter 'a', which is no 64-bit integer: 18446744073709551616"),
+        ({"a": "ä", "b": 2**64 - 1, "c": -(2**63), "d": True}, ""),
+    ],
+)
+def test_a_response_parameter_that_no_client_can_get_is_an_error_of_its_request(
+    parameters: dict[str, Any], problem: str
+) -> None:
+    answers = Answers()
+    answers.add(("X", np.ones((1, 1), np.float32)), fields=to_json(parameters))
+    answers.add(("X", np.ones((1, 1), np.float32)))
+    first, other = answers.reader.result(0, answers.content, [1, 1])
+    assert isinstance(first, Outcome)
+    assert isinstance(other, Outcome)
+    assert other.outputs is not None
+    if problem:
+        assert first.error is not None
+        assert problem in first.error.message
+        first.error.message.encode()
+    else:
+        assert first.parameters == parameters
+
+
+@pytest.mark.parametrize("fields", [b"[]", b'{"a": null}', b'{"a": [1]}'])
+def test_parameters_of_another_type_end_the_connection(fields: bytes) -> None:
+    answers = Answers()
+    answers.add(("X", np.ones((1, 1), np.float32)), fields=fields)
+    with pytest.raises(BadFrame, match="are no parameters"):
+        answers.reader.result(0, answers.content, [1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -18,6 +17,7 @@ from trident.core.backends.backend import Execution
 from trident.core.backends.python.backend import PythonInstance
 from trident.core.backends.python.channel import FileWatcher, StubGone, WatchedFile
 from trident.core.backends.python.process import ReadinessCheck
+from trident.core.backends.python.stub.trident_stub.wire import QUESTION, to_json
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.errors import BackendFailed, ModelNotReady, ServerError
 from trident.core.inference.request import InferenceRequest
@@ -37,7 +37,10 @@ class End:
         self.ours.setblocking(False)
         self.readable = threading.Semaphore(0)
         self.writable = threading.Semaphore(0)
-        self.watched: WatchedFile = watcher.watch(self.ours.fileno(), self.readable.release, self._write)
+        self.errors: list[Exception] = []
+        self.watched: WatchedFile = watcher.watch(
+            self.ours.fileno(), self.readable.release, self.errors.append, self._write
+        )
 
     def _write(self) -> None:
         self.writable.release()
@@ -74,17 +77,20 @@ def test_a_file_that_wants_to_write_is_called(end: End) -> None:
     assert not end.writable.acquire(timeout=0.05)
 
 
-def test_a_callback_that_fails_is_logged_and_the_others_go_on(
+def test_what_a_callback_raises_is_told_and_the_others_go_on(
     watcher: FileWatcher, end: End, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
         raise ValueError("cannot be read")
 
+    def fail_again(error: Exception) -> None:
+        raise RuntimeError(f"{error}, nor ended")
+
     reading, writing = os.pipe()
-    watched = watcher.watch(reading, fail)
+    watched = watcher.watch(reading, fail, fail_again)
     os.write(writing, b"x")
     watched.arm()
-    until(lambda: "cannot be read" in caplog.text)
+    until(lambda: "cannot be read, nor ended" in caplog.text)
     end.theirs.send(b"x")
     end.watched.arm()
     assert end.readable.acquire(timeout=60)
@@ -112,16 +118,18 @@ class Stub:
         self.ours, theirs = socket.socketpair()
         self._theirs = theirs
         self.question = ReadinessCheck(theirs, "m_0", limit_s)
+        self.asked = 0
 
     def answer(self, is_ready: bool, reason: str = "") -> None:
-        self.ours.sendall(json.dumps([is_ready, reason]).encode() + b"\n")
+        self.asked += self.questions
+        self.ours.sendall(to_json([self.asked, is_ready, reason]) + b"\n")
 
     @property
     def questions(self) -> int:
         """How many have come since the last look."""
         self.ours.setblocking(False)
         try:
-            return len(self.ours.recv(100))
+            return len(self.ours.recv(100)) // QUESTION.size
         except BlockingIOError:
             return 0
         finally:
@@ -155,20 +163,28 @@ def test_an_answer_that_came_when_nobody_waited_says_nothing_about_now() -> None
     stub.answer(True)
     with pytest.raises(ModelNotReady, match="Timed out"):
         stub.question.ask()
-    assert stub.questions == 2
+    assert stub.questions == 1
     stub.close()
 
 
 def test_those_who_ask_at_the_same_time_share_an_answer(stub: Stub) -> None:
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(stub.question.ask) for _ in range(8)]
-        assert stub.ours.recv(1)
+        stub.asked = QUESTION.unpack(stub.ours.recv(QUESTION.size))[0]
         shared = stub.question._shared
         until(lambda: len(shared._condition._waiters) == 7)  # type: ignore[union-attr]
         stub.answer(True)
         for each in asked:
             each.result(60)
     assert stub.questions == 0
+
+
+@pytest.mark.parametrize("answer", [b'[2, true, ""]\n', b'[1, true, ""]\n[1, true, ""]\n', b"[1]\n", b"{\n", b"\xff\n"])
+def test_a_wrong_answer_is_none(stub: Stub, answer: bytes) -> None:
+    stub.ours.sendall(answer)
+    stub.question._is_open, stub.question._number = True, 1
+    with pytest.raises(ModelNotReady, match="Stub process 'm_0' is not healthy"):
+        stub.question.ask()
 
 
 # --- instances, on processes that do what the test says
@@ -182,14 +198,15 @@ class FakeProcess:
 
     resident_bytes = 1000
 
-    def __init__(self, on_gone: Callable[[], None]) -> None:
-        self.die = on_gone
+    def __init__(self, on_gone: Callable[[StubGone], None]) -> None:
+        self.die = lambda: on_gone(StubGone("the stub process ended"))
         self.may_start = threading.Event()
         self.may_start.set()
         self.failure: Exception | None = None
         self.dies_in_execute = False
         self.stopped_within: float | None = None
         self.has_ended = False
+        self.gone: StubGone | None = None
 
     def initialize(self) -> None:
         assert self.may_start.wait(60)
@@ -223,7 +240,7 @@ class Bench:
         self.prepare: Callable[[FakeProcess], None] = lambda process: None
         self.instance = PythonInstance(Placement("m_0", DeviceKind.CPU), spec(), self._launch, None, 7.0)  # type: ignore[arg-type]
 
-    def _launch(self, on_gone: Callable[[], None]) -> FakeProcess:
+    def _launch(self, on_gone: Callable[[StubGone], None]) -> FakeProcess:
         process = FakeProcess(on_gone)
         self.prepare(process)
         self.processes.append(process)
