@@ -55,9 +55,9 @@ class LoadContext:
 
     `path` is the version directory. `threads` is the number of threads that the thread plan grants to one execution;
     0 leaves it to the framework. `models` are the models that this one may ask while it executes; None where there are
-    no others, as in tests of one backend. `metrics` are those that models make, of the whole server. `was_inspected`:
-    the configuration was completed by what `inspect` returned. `memory_limit` gives the bytes that the version may take
-    on a device (`Placement.device`), 0 for no limit.
+    no others, as in tests of one backend. `metrics` are those that models make, of the whole server. `signature` is
+    what `inspect` returned, if the configuration was completed by that. `memory_limit` gives the bytes that the version
+    may take on a device (`Placement.device`), 0 for no limit.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class LoadContext:
     threads: int = 0
     models: BlsClient | None = None
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
-    was_inspected: bool = False
+    signature: ModelSignature | None = None
     memory_limit: Callable[[str], int] = _unlimited
 
 
@@ -180,6 +180,16 @@ class ShrinkableModel(BackendModel, Protocol):
     def shrink(self, device: str) -> None:
         """Return the memory of `device` that only past executions needed. On the thread of an instance there."""
         ...
+
+
+@runtime_checkable
+class TriedModel(BackendModel, Protocol):
+    """A version whose framework tries batches.
+
+    `separated_because` is what the trial has shown if requests must not be combined, a clause; otherwise "".
+    """
+
+    separated_because: str
 
 
 class Backend(Protocol):

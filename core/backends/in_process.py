@@ -113,6 +113,7 @@ class Runner:
 class Framework:
     """How a backend loads and runs one version. Loader threads, several at once.
 
+    `separated_because` tells, once weights are loaded, what a trial has shown if requests must not be combined.
     `load` loads the weights onto the device of a placement, for all instances there. `runner` makes what one of them
     runs. Both raise a ServerError. `provider` and `threads` are cells of the start table. `named_axes` are the
     dimensions of each output of which the graph says that they are as long as the padded inputs. `shrink` returns the
@@ -127,6 +128,7 @@ class Framework:
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     named_axes: Callable[[Any, BucketSpec], Mapping[str, Collection[int]]] | None = None
     shrink: Callable[[Any, str], None] | None = None
+    separated_because: Callable[[], str] = str
 
 
 class InProcessModel:
@@ -146,6 +148,9 @@ class InProcessModel:
         wanted = {placement.device: placement for placement in context.placements}
         # Read without the lock: it is replaced under the lock, and never changed.
         self._loaded: dict[str, Any] = {device: framework.load(placement) for device, placement in wanted.items()}
+        self.separated_because = framework.separated_because()
+        if self.separated_because:
+            self._spec = self._spec.separated()
 
     @property
     def loaded(self) -> Mapping[str, Any]:

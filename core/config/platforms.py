@@ -37,7 +37,8 @@ class Platform:
     """One row of the table; `name` is "" for a backend without a platform name.
 
     `cpu_instances` is how many instances Triton makes on a CPU if the configuration gives no count. `pads`: this
-    server gathers the batches itself, so that it can pad them to buckets.
+    server gathers the batches itself, so that it can pad them to buckets. `tries`: a trial at load shows whether a
+    graph keeps the requests of a batch apart.
     """
 
     name: str
@@ -45,13 +46,14 @@ class Platform:
     filename: str
     cpu_instances: int = 1
     pads: bool = False
+    tries: bool = False
 
 
 PLATFORMS: tuple[Platform, ...] = (
     Platform("tensorflow_savedmodel", "tensorflow", "model.savedmodel", cpu_instances=2),
     Platform("tensorflow_graphdef", "tensorflow", "model.graphdef", cpu_instances=2),
     Platform(TENSORRT, "tensorrt", "model.plan", pads=True),
-    Platform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2, pads=True),
+    Platform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2, pads=True, tries=True),
     Platform("", "openvino", "model.xml", pads=True),
     Platform("pytorch_libtorch", "pytorch", "model.pt", pads=True),
     Platform("torch_aoti", "pytorch", "model.pt2"),
@@ -61,6 +63,7 @@ PLATFORMS: tuple[Platform, ...] = (
 )
 _BACKENDS = {row.backend for row in PLATFORMS}
 _PADDED = [row for row in PLATFORMS if row.pads]
+_TRIED = {row.backend for row in PLATFORMS if row.tries}
 _CPU_INSTANCES = {row.backend: row.cpu_instances for row in PLATFORMS}
 
 
@@ -73,6 +76,11 @@ def pads_batches(config: ModelConfig) -> bool:
     if config.runtime == _PYTHON_CODE:
         return False
     return any(row.backend == config.backend and config.platform in ("", row.name) for row in _PADDED)
+
+
+def tries_batches(config: ModelConfig) -> bool:
+    """Whether a trial shows at load if the graph keeps the requests of a batch apart."""
+    return config.backend in _TRIED
 
 
 def default_cpu_instances(config: ModelConfig) -> int:

@@ -416,6 +416,22 @@ def queue_delay_problems(config: ModelConfig) -> list[Problem]:
     return switch_problems(config, WAIT_OUT, hint)
 
 
+# --- despite a trial of its rows
+
+
+DESPITE_TRIAL = "BATCH_DESPITE_TRIAL"
+
+
+def batches_despite_trial(config: ModelConfig) -> bool:
+    """Whether requests are combined although a trial has shown that the graph does not keep them apart."""
+    return switch(config, DESPITE_TRIAL)
+
+
+def despite_trial_problems(config: ModelConfig) -> list[Problem]:
+    hint = 'give string_value: "true" to combine requests although a trial has shown that this makes answers wrong'
+    return switch_problems(config, DESPITE_TRIAL, hint)
+
+
 # --- histograms
 
 

@@ -6,7 +6,7 @@ Front ends know no other part of a model's configuration. The data can be sent t
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trident.core.inference.tensors import Datatype, Shape
 
@@ -137,6 +137,17 @@ class ModelSpec:
     def preserves_ordering(self) -> bool:
         """Whether responses leave in the order in which the requests arrived."""
         return any(part is not None and part.preserve_ordering for part in (self.batching, self.sequence))
+
+    def separated(self) -> ModelSpec:
+        """The same, but no execution has rows of two requests, or rows that no client sent."""
+        batching, sequence, buckets = self.batching, self.sequence, self.buckets
+        if batching is not None:
+            batching = replace(batching, preferred_batch_sizes=(1,), max_queue_delay_ns=0, target_p99_ns=0)
+        if sequence is not None:
+            sequence = replace(sequence, is_direct=False, preferred_batch_sizes=(1,), max_queue_delay_ns=0)
+        if buckets is not None:
+            buckets = replace(buckets, batch_sizes=()) if buckets.lengths else None
+        return replace(self, batching=batching, sequence=sequence, buckets=buckets, counts_arrival=False)
 
 
 # Source: docs/spec/schedulers.md section 3.4.

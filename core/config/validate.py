@@ -14,13 +14,16 @@ from math import prod
 
 from trident.core.config.autocomplete import GpuIds, instance_group_problems
 from trident.core.config.ensemble import ensemble_problems
-from trident.core.config.platforms import TENSORRT, pads_batches, platform_problems
+from trident.core.config.platforms import TENSORRT, pads_batches, platform_problems, tries_batches
 from trident.core.config.problem import DECOUPLED, ModelSignature, Problem, TensorSignature, cache_problem, is_plain
 from trident.core.config.resolve import (
     BATCH_BUCKETS,
+    DESPITE_TRIAL,
     LENGTH_BUCKETS,
     LENGTH_OUTPUTS,
     LENGTH_PAD_VALUES,
+    batches_despite_trial,
+    despite_trial_problems,
     latency_target_problems,
     names_of,
     own_inputs,
@@ -304,6 +307,8 @@ def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool
         yield from _dynamic_batching_problems(config, model_name, completed)
     yield from latency_target_problems(config, completed=completed)
     yield from queue_delay_problems(config)
+    if tries_batches(config):
+        yield from despite_trial_problems(config)
     yield from sequence_problems(config, model_name, completed=completed)
     yield from ensemble_problems(config, model_name)
     if config.response_cache.enable:
@@ -804,19 +809,22 @@ def batching_problem(config: ModelConfig, signature: ModelSignature) -> Problem 
     fault = signature.batching_fault
     if fault is None or config.max_batch_size == 0:
         return None
-    return Problem(
-        "max_batch_size",
-        f"a trial has shown that the graph does not keep the requests of a batch apart: {fault.seen}; requests that "
-        "are batched fail, or get wrong answers",
-        f"set max_batch_size to 0 and let the dims begin with the first dimension, or {fault.cure}",
-    )
+    seen = f"a trial has shown that the graph does not keep the requests of a batch apart: {fault.seen}"
+    cure = f"set max_batch_size to 0 and let the dims begin with the first dimension, or {fault.cure}"
+    if batches_despite_trial(config):
+        text = f"requests that are batched fail, or get wrong answers, as {DESPITE_TRIAL} wants"
+    else:
+        text = "so each request is executed alone, and no batch is padded"
+        cure = f"{cure}; the parameter {DESPITE_TRIAL}, set to true, batches them nevertheless"
+    return Problem("max_batch_size", f"{seen}; {text}", cure)
 
 
-def log_batching_problem(config: ModelConfig, signature: ModelSignature) -> None:
-    """Warn of it in the log when the model loads."""
+def separates_requests(config: ModelConfig, signature: ModelSignature) -> bool:
+    """Whether each request is executed alone because of a trial. Warns in the log that it is, or that it should be."""
     problem = batching_problem(config, signature)
     if problem is not None:
         _log.warning("model '%s': %s (%s)", config.name, problem.message, problem.hint)
+    return problem is not None and not batches_despite_trial(config)
 
 
 def _input_count_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:

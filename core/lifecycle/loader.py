@@ -26,11 +26,12 @@ from trident.core.backends.backend import (
     Execution,
     LoadContext,
     OnChange,
+    TriedModel,
     WeighingBackend,
 )
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import BackendRegistry
-from trident.core.config.autocomplete import fill_identity, instance_group_problems, is_complete, normalize
+from trident.core.config.autocomplete import fill_identity, instance_group_problems, normalize
 from trident.core.config.ensemble import EnsembleStep, compose, ensemble_steps, preserves_response_order
 from trident.core.config.golden import (
     EXACT,
@@ -43,7 +44,7 @@ from trident.core.config.golden import (
 )
 from trident.core.config.placement import DeviceKind, Placement, placement_changes, placements
 from trident.core.config.platforms import is_ensemble
-from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.problem import InvalidModelConfig, ModelSignature
 from trident.core.config.request_check import BatchForm
 from trident.core.config.resolve import (
     WarmupSample,
@@ -292,10 +293,9 @@ class ModelLoader:
             loaded: _Loaded | None = None
             need = self._need_of(fetched.directory, prepared.config, version.version) if self.memory.devices else {}
             with self._taking(version, need):
-                self._configure(fetched.directory, prepared.config, version)
+                signature = self._configure(fetched.directory, prepared.config, version)
                 if not is_ensemble(version.config):
-                    was_inspected = not is_complete(prepared.config)
-                    loaded = self._load_instances(fetched.directory, version, was_inspected=was_inspected)
+                    loaded = self._load_instances(fetched.directory, version, signature)
             if loaded is None:
                 self._serve_ensemble(fetched, version, find_steps)
             else:
@@ -335,7 +335,9 @@ class ModelLoader:
         version.gpu_uuid = self._gpu_uuid([instance.placement for instance in instances])
         version.serve(model, instances, self._with_cache(scheduler, version), fetched)
 
-    def _load_instances(self, directory: ModelDirectory, version: ModelVersion, *, was_inspected: bool) -> _Loaded:
+    def _load_instances(
+        self, directory: ModelDirectory, version: ModelVersion, signature: ModelSignature | None
+    ) -> _Loaded:
         """The loaded model with its instances, warmed up and checked."""
         backend = self._backends.find(version.config)
         context = LoadContext(
@@ -346,15 +348,23 @@ class ModelLoader:
             threads=self._threads,
             models=self.models,
             metrics=self._metrics,
-            was_inspected=was_inspected,
+            signature=signature,
             memory_limit=partial(self.memory.limit, version.name),
         )
-        samples = _samples(version.config, version.spec, directory)
+        warmup_samples(version.config, directory.path)  # what is wrong with them shows before the weights are loaded
         golden = golden_requests(directory.path, version.spec, version.version)
         states = _initial_states(version, directory)
         model = backend.load(context)
         version.claims = self._claims(version, context.placements)
-        version.configure(version.config, with_graph_labels(version.spec, version.config, model.labels))
+        spec = with_graph_labels(version.spec, version.config, model.labels)
+        if isinstance(model, TriedModel) and model.separated_because:
+            spec = spec.separated()
+            version.restriction = (
+                "each request is executed alone, because a trial has shown that the graph does not keep the requests "
+                f"of a batch apart: {model.separated_because}"
+            )
+        version.configure(version.config, spec)
+        samples = _samples(version.config, version.spec, directory)
         instances: list[BackendInstance] = []
         try:
             for placement in context.placements:
@@ -449,8 +459,11 @@ class ModelLoader:
         kind, device_id = devices.pop()
         return self._gpu_uuids[device_id] if kind is DeviceKind.GPU and device_id < len(self._gpu_uuids) else None
 
-    def _configure(self, directory: ModelDirectory, written: ModelConfig, version: ModelVersion) -> None:
-        config = load_config(
+    def _configure(
+        self, directory: ModelDirectory, written: ModelConfig, version: ModelVersion
+    ) -> ModelSignature | None:
+        """Complete the configuration. Returns the signature of the graph, if it was completed from that."""
+        config, signature = load_config(
             directory,
             written,
             self._backends,
@@ -461,6 +474,7 @@ class ModelLoader:
         if self._tracer is not None:
             version.trace_with(self._tracer)
         version.measure(self._options.latencies)
+        return signature
 
     def _warm_up(
         self, version: ModelVersion, instance: BackendInstance, samples: Sequence[WarmupSample], states: InitialStates

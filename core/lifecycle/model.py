@@ -566,4 +566,6 @@ def _without_version(key: ModelKey, problem: str) -> IndexEntry:
 def _reason(model: Model, version: ModelVersion) -> str:
     """The last thing that went wrong: a problem of the model concerns all of its versions that are not unloaded."""
     own = version.state.reason or version.reload_failure or version.trouble
+    if not own and version.is_ready:
+        own = version.restriction
     return own if own == UNLOADED or version.state.current is ModelState.UNLOADING else model.problem or own

@@ -186,7 +186,8 @@ class LoadCounts:
 class IndexEntry:
     """One version, or a model without versions: then `version` is None, and `state` too unless it failed to load.
 
-    `reason` is empty if nothing went wrong. For a version that is ready it says why a newer one did not replace it.
+    `reason` is empty if nothing went wrong. For a version that is ready it says why a newer one did not replace it, or
+    why its requests are executed alone.
     `device_bytes` is what it holds of each device in the server's ledger.
     """
 

@@ -109,7 +109,8 @@ class ModelVersion:
     A reload makes a new one. While it serves, front ends use it as a ServedModel.
 
     Any thread may call `submit`, `hold` and `release`; only loader threads call the other methods. `configure` sets
-    `config` and `spec` before the version is ready. `reload_failure` is why a newer version did not replace it. `gone`
+    `config` and `spec` before the version is ready. `reload_failure` is why a newer version did not replace it.
+    `restriction` is what it does otherwise than its configuration says, and why. `gone`
     is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `hint`
     is the cure of its failed load, if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a
     model whose name is only a hash, otherwise empty. `steps` are the versions that the steps of an ensemble run on, or
@@ -135,6 +136,7 @@ class ModelVersion:
         self.description: dict[str, str] = {}
         self.gpu_uuid: str | None = None
         self.reload_failure = ""
+        self.restriction = ""
         self.hint = ""
         self.ran_out_of_memory = False
         self.gone = threading.Event()

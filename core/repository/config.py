@@ -32,7 +32,6 @@ from trident.core.config.validate import (
     AGENT_KEY,
     agent_problems,
     batching_problem,
-    log_batching_problem,
     settings_without_effect,
     tensor_problems,
     validate_against_signature,
@@ -175,9 +174,10 @@ def load_config(
     *,
     auto_complete: bool = True,
     version: int | None = None,
-) -> ModelConfig:
+) -> tuple[ModelConfig, ModelSignature | None]:
     """The complete, normalised and validated configuration of the model in `directory`; `written` stays unchanged.
 
+    Beside it the signature of the graph from which it was completed; None if nothing was missing.
     A graph is inspected only if auto-complete needs it: that of `version`, or without it of the highest version that
     the version policy selects. Raises InvalidModelConfig with every problem, and what `backends` raise.
     """
@@ -200,9 +200,7 @@ def load_config(
             # the cycle would keep the callers' objects alive, such as the files of a load request, until the garbage
             # collector runs.
             del failure
-    if done.signature is not None:
-        log_batching_problem(done.config, done.signature)
-    return done.config
+    return done.config, done.signature
 
 
 def check_config(

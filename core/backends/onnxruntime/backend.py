@@ -64,7 +64,7 @@ from trident.core.config.autocomplete import is_complete
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
 from trident.core.config.schema import ModelConfig, model_dims
-from trident.core.config.validate import log_batching_problem, validate_against_signature
+from trident.core.config.validate import separates_requests, validate_against_signature
 from trident.core.cuda import OLD_DRIVER_CURE
 from trident.core.errors import ModelLoadFailed
 from trident.core.inference.tensors import shape_text
@@ -175,9 +175,19 @@ class OnnxRuntimeBackend:
             session, found = self.session(config, context, placement, plan)
             _check_signature(config, context.path, session)
             labels.update(found)
-            if placement.kind is DeviceKind.GPU:
-                steady[placement.device] = run_sizes(session, context.spec, placement)
+            sizes = run_sizes(session, context.spec, placement) if placement.kind is DeviceKind.GPU else None
+            if not separated and config.max_batch_size > 0:
+                tried = context.signature or _tried(config, context.path, session, signature_of(session, config.name))
+                fault = tried.batching_fault
+                separated.append(fault.seen if fault is not None and separates_requests(config, tried) else "")
+            steady[placement.device] = None if separated_because() else sizes
             return session
+
+        # What the trial of the first session has shown, if requests must not be combined, otherwise "".
+        separated: list[str] = []
+
+        def separated_because() -> str:
+            return "".join(separated)
 
         # The sizes that the session of a device has to keep.
         steady: dict[str, SteadySizes | None] = {}
@@ -212,7 +222,7 @@ class OnnxRuntimeBackend:
             """The first, which runs all it can."""
             return str(session.get_providers()[0])
 
-        model = InProcessModel(
+        return InProcessModel(
             context,
             Framework(
                 load=load,
@@ -223,12 +233,9 @@ class OnnxRuntimeBackend:
                 labels=labels,
                 named_axes=named_axes,
                 shrink=shrink_arena,
+                separated_because=separated_because,
             ),
         )
-        if not context.was_inspected and config.max_batch_size > 0:
-            session = next(iter(model.loaded.values()))
-            log_batching_problem(config, _tried(config, context.path, session, signature_of(session, config.name)))
-        return model
 
     def plan(self, config: ModelConfig, context: LoadContext) -> SessionSettings:
         """The settings of the sessions of the version that `context` loads, by `config`. Raises ConfigInvalid."""

@@ -327,6 +327,12 @@ def test_a_delay_that_is_waited_out_perhaps_is_a_problem(value: str) -> None:
     ]
 
 
+def test_a_trial_that_is_ignored_perhaps_is_a_problem_of_models_with_a_trial() -> None:
+    text = 'max_batch_size: 8 parameters { key: "BATCH_DESPITE_TRIAL" value { string_value: "yes" } }'
+    assert refused(f'backend: "onnxruntime" {text}') == ["BATCH_DESPITE_TRIAL must be true or false, got 'yes' for m"]
+    assert refused(f'backend: "python" {text}') == []
+
+
 ANY = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
 START, ID = "CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_CORRID"
 

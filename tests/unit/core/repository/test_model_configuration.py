@@ -75,7 +75,8 @@ def loaded(
 ) -> ModelConfig:
     """The configuration in the file, completed."""
     written = read_config(directory, config_name=config_name, required=not auto_complete)
-    return load_config(directory, written, backends, auto_complete=auto_complete, version=version)
+    config, _ = load_config(directory, written, backends, auto_complete=auto_complete, version=version)
+    return config
 
 
 # --- the configuration of a model on the disk: its file, its completion, its problems, its checksums

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +15,9 @@ import pytest
 from onnx import helper
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import config_of, tensor_text
+from tests.unit.backend_serving import config_of, parameter, tensor_text
 from tests.unit.onnx_models import Dims
-from tests.unit.onnx_serving import serving
+from tests.unit.onnx_serving import running_engine, serving
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
 from trident.core.backends.onnxruntime.graph import signature_of
@@ -22,6 +25,9 @@ from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
 from trident.core.repository.config import check_model
 from trident.core.repository.repository import ModelDirectory
 
@@ -281,3 +287,45 @@ def test_configured_batching_of_dependent_rows_logs_a_warning(
     check = check_model(directory, BackendRegistry({}))
     assert check.problems == []
     assert [warning.path for warning in check.warnings] == ["max_batch_size"] * warns
+
+
+OF_ROWS = tensor_text("input", "X", "FP32", [3]) + tensor_text("output", "Y", "FP32", [3])
+DELAYED = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 50000 }\n"
+MIXED = {
+    "complete": OF_ROWS + DELAYED,
+    "completed": DELAYED,
+    "target": OF_ROWS + "dynamic_batching { }\n" + parameter("TARGET_P99_MS", 100),
+    "buckets": OF_ROWS + DELAYED + parameter("BATCH_BUCKETS", "4,8"),
+    "oldest": OF_ROWS
+    + "sequence_batching { oldest { max_candidate_sequences: 8 max_queue_delay_microseconds: 50000 } }",
+    "direct": OF_ROWS + "sequence_batching { direct { } }",
+    "insists": OF_ROWS + DELAYED + parameter("BATCH_DESPITE_TRIAL", "true"),
+}
+
+
+def test_requests_are_not_combined_if_a_trial_has_shown_that_rows_mix(tmp_path: Path) -> None:
+    for name, text in MIXED.items():
+        onnx_models.write_version(of_all_rows("ReduceMean"), tmp_path, name, f"max_batch_size: 8\n{text}")
+    answers: dict[str, list[float]] = {name: [] for name in MIXED}
+    done = threading.Semaphore(0)
+
+    def note(response: InferenceResponse) -> None:
+        answers[response.model_name].append(float(response.outputs[0].array[0, 0]) if response.outputs else math.nan)
+        done.release()
+
+    with running_engine(tmp_path) as engine:
+        for name, number in product(MIXED, range(1, 5)):
+            tensor = InputTensor("X", "FP32", (1, 3), np.full((1, 3), number, np.float32))
+            request = InferenceRequest(name, [tensor])
+            if "sequence_batching" in MIXED[name]:
+                request.correlation_id, request.sequence_start, request.sequence_end = number, True, True
+            engine.model(name).submit(PendingRequest(request, note))
+        assert all(done.acquire(timeout=60) for _ in range(4 * len(MIXED)))
+        index = {entry.name: entry.reason for entry in engine.repository_index(ready_only=True)}
+    assert answers.pop("insists") == [-1.5, -0.5, 0.5, 1.5], "one batch, from which the mean is subtracted"
+    assert answers == dict.fromkeys(answers, [0.0] * 4)
+    assert index.pop("insists") == ""
+    text = "each request is executed alone, because a trial has shown that the graph does not keep the requests of a "
+    assert all(
+        reason.startswith(f"{text}batch apart: a row of output 'Y' has 0 alone and") for reason in index.values()
+    )

@@ -34,6 +34,7 @@ from trident.core.backends.onnxruntime.providers import (
     tensorrt_options,
 )
 from trident.core.config.placement import DeviceKind, Placement, placements
+from trident.core.config.problem import ModelSignature
 from trident.core.errors import ConfigInvalid, DeviceLost, ModelLoadFailed
 from trident.core.observability.hardware import DriverReading
 
@@ -303,7 +304,9 @@ def test_sizes_that_will_occur_run_before_a_model_on_a_gpu_is_ready(
     version, spec = onnx_models.write_version(model, tmp_path, "model"), spec_of(config)
     for placement, expected in ((Placement("model_0", DeviceKind.CPU), []), (ON_GPU, rows)):
         # An inspected model is not tried in batches again.
-        context = LoadContext(path=version, config=config, spec=spec, placements=(placement,), was_inspected=True)
+        context = LoadContext(
+            path=version, config=config, spec=spec, placements=(placement,), signature=ModelSignature((), ())
+        )
         backend.load(context).close()
         # How long a change of size takes is measured afterwards.
         assert [shape[0] for shape in gpu.runs][: len(expected) or None] == expected
