@@ -19,7 +19,8 @@
     ├── RegionNotFound         NOT_FOUND       no region of shared memory is registered under that name
     ├── RegionExists           ALREADY_EXISTS  a region of that name is registered
     ├── RegionFailed           INTERNAL        shared memory cannot be opened or written, or is too small for a result
-    ├── BackendFailed          INTERNAL        the backend raised while executing
+    ├── BackendFailed          INTERNAL        the backend raised while executing, or the model answered with an error,
+    │                                          which may have any other code
     ├── UnexpectedError        INTERNAL        a part of the server raised something that is not in this tree
     └── RepositoryUnavailable  UNAVAILABLE     the model repository cannot be read
         └── AccessRefused      UNAVAILABLE     its storage refused a call
@@ -174,9 +175,24 @@ class RegionFailed(ServerError):
 
 
 class BackendFailed(ServerError):
-    """Its message has all there is to say, for a model in Python with the model's traceback, unless it has a cause."""
+    """Its message has all there is to say, for a model in Python with the model's traceback, unless it has a cause.
+
+    A model may give its error any code. That the model failed is told by the class, never by the code.
+    """
 
     code = ErrorCode.INTERNAL
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        model: str | None = None,
+        field: str = "",
+        code: ErrorCode = ErrorCode.INTERNAL,
+    ) -> None:
+        super().__init__(message, hint=hint, model=model, field=field)
+        self.code = code
 
 
 class UnexpectedError(ServerError):

@@ -24,7 +24,7 @@ from trident.core.frontend.request import classified
 from trident.core.http.admin import model_config_json, model_metadata_json
 from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
-from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
 from trident.core.inference.tensors import BYTES, Array
 
 
@@ -282,7 +282,7 @@ class Stream:
             self._pending.cancel(CancelCause.CLIENT)
             # For a thread that waits.
             error = RequestCancelled("the stream was cancelled", model=self._spec.name)
-            self._arrivals.respond(InferenceResponse.failed(self._pending.request, error))
+            self._arrivals.respond(InferenceResponse.failed(self._pending.request, error, Origin.CANCELLED))
 
     def __enter__(self) -> Stream:
         return self

@@ -31,7 +31,7 @@ from trident.core.engine.protocol import (
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.inference.pending_request import Defer, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse, OnResponse
+from trident.core.inference.response import InferenceResponse, OnResponse, Origin
 from trident.core.lifecycle.lifecycle import Lifecycle, overview
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger, read_gpus
@@ -538,8 +538,8 @@ class _ModelCall(PendingRequest):
     __slots__ = ()
     is_nested = True
 
-    def refuse(self, error: ServerError) -> None:
-        self.on_response(_refused(self.request, error))
+    def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
+        self.on_response(_refused(self.request, error, origin))
 
 
 class _StreamedCall(StreamedRequest):
@@ -548,13 +548,13 @@ class _StreamedCall(StreamedRequest):
     __slots__ = ()
     is_nested = True
 
-    def refuse(self, error: ServerError) -> None:
-        self.on_response(_refused(self.request, error))
+    def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
+        self.on_response(_refused(self.request, error, origin))
 
 
-def _refused(request: InferenceRequest, error: ServerError) -> InferenceResponse:
+def _refused(request: InferenceRequest, error: ServerError, origin: Origin) -> InferenceResponse:
     text = f"Model {request.model_name} - Error when running inference: {error.message}"
-    return InferenceResponse.failed(request, BackendFailed(text, hint=error.hint, model=error.model))
+    return InferenceResponse.failed(request, BackendFailed(text, hint=error.hint, model=error.model), origin)
 
 
 def _not_ready(name: str, error: ServerError) -> ServerError:

@@ -24,7 +24,7 @@ from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import BackendFailed, RequestCancelled, ServerError
 from trident.core.inference.pending_request import CancelCause, Deferred, LoneRequest, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.waiting import Mailbox, ThreadMailbox, ThreadWaiter
 
 P = ParamSpec("P")
@@ -147,7 +147,7 @@ class ThreadBridge:
                         break
             response: InferenceResponse = waiting.wait()
         except ServerError as error:
-            return InferenceResponse.failed(request, error)
+            return InferenceResponse.failed(request, error, Origin.CANCELLED)
         finally:
             if waiting.outcome is None:
                 # The wait was interrupted.
@@ -311,7 +311,7 @@ class ResponseStream:
         except ServerError as error:
             failure, cause = error, CancelCause.DEADLINE
         # First: the engine may answer the cancelled request at once, with a text that says less.
-        self.respond(InferenceResponse.failed(self._request, failure))
+        self.respond(InferenceResponse.failed(self._request, failure, Origin.CANCELLED))
         pending.cancel(cause)
         return True
 

@@ -27,7 +27,7 @@ from trident.core.frontend.bridge import (
 )
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse, OnResponse
+from trident.core.inference.response import InferenceResponse, OnResponse, Origin
 from trident.core.waiting import Deadlines, Mailbox, ThreadWaiter, Waiter
 
 T = TypeVar("T")
@@ -397,7 +397,7 @@ class GeventBridge:
 def _submit(model: ServedModel, pending: PendingRequest) -> None:
     """Submit a request that may have been cancelled meanwhile. On a native thread."""
     if pending.cancelled:
-        pending.refuse(RequestCancelled("the client went away"))
+        pending.refuse(RequestCancelled("the client went away"), Origin.CANCELLED)
     else:
         pending.submit_to(model)
 
@@ -443,7 +443,7 @@ class _WaitingForResponse(GreenletWaiter):
             if not self.client_gone():
                 return False
         except ServerError as error:
-            self.settle(InferenceResponse.failed(pending.request, error))
+            self.settle(InferenceResponse.failed(pending.request, error, Origin.CANCELLED))
             pending.cancel(CancelCause.DEADLINE)
         else:
             pending.cancel()

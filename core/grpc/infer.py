@@ -13,16 +13,7 @@ from time import monotonic_ns
 from typing import Final
 
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import (
-    BackendFailed,
-    InvalidRequest,
-    ModelNotFound,
-    ModelNotReady,
-    QueueFull,
-    RegionNotFound,
-    ServerError,
-    Unsupported,
-)
+from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.bridge import SingleResponse
 from trident.core.frontend.request import GRPC, NOT_NOTED, classified, end_trace
 from trident.core.grpc.call import LARGE, MOST_INFLATED, PLAIN, Call, UnaryCall
@@ -43,7 +34,7 @@ from trident.core.grpc.status import GrpcError, MalformedMessage, Status, log_er
 from trident.core.grpc.transport import Stream
 from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
 from trident.core.inference.request import Parameter
-from trident.core.inference.response import InferenceResponse, Outputs, PackedOutputs
+from trident.core.inference.response import InferenceResponse, Origin, Outputs, PackedOutputs
 from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of
 from trident.core.memo import Memo
 from trident.core.observability.switches import SWITCHES
@@ -175,8 +166,6 @@ class InferCall(UnaryCall):
 # A stream whose client does not take its answers, or whose requests are that large together, is read no further.
 MOST_UNSENT: Final = 1 << 20
 MOST_HELD: Final = 64 << 20
-# Triton refuses these requests before it runs them.
-_REFUSALS: Final = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, RegionNotFound, Unsupported)
 
 
 class _StreamRequest:
@@ -443,7 +432,7 @@ class StreamInferCall(Call):
             try:
                 encoded = self._encoded(request, response)
             except Exception as error:  # the request boundary, of responses
-                encoded = self._failed(request, response.id, error)
+                encoded = self._failed(request, response.id, error, Origin.FAILED)
             if not self.ended:
                 self._settle(request, encoded)
         if answered_ns:
@@ -459,7 +448,7 @@ class StreamInferCall(Call):
         decoded = request.decoded
         assert decoded is not None
         if response.error is not None:
-            return self._failed(request, response.id, response.error)
+            return self._failed(request, response.id, response.error, response.origin)
         if request.is_decoupled and response.final and not response.outputs:
             plan = decoded.plan
             if not plan.empty_final:
@@ -467,16 +456,17 @@ class StreamInferCall(Call):
             return encode_empty_final(response.id, response.model_name, plan.model_version)
         return encode_stream_response(response, decoded.plan, decoded.model.spec, final=request.is_over)
 
-    def _failed(self, request: _StreamRequest, identifier: str, error: Exception) -> Encoded | None:
+    def _failed(self, request: _StreamRequest, identifier: str, error: Exception, origin: Origin) -> Encoded | None:
         """The message for a request that failed; None if the whole call ends with the error, after those before it."""
-        is_refusal = isinstance(error, _REFUSALS)
-        if not is_refusal and self._ends_at_error():
+        if origin is Origin.REFUSED:
+            return self._error_message(error, identifier, None)
+        if self._ends_at_error():
             request.failure = error
             return None
-        return self._error_message(error, identifier, None if is_refusal else request)
+        return self._error_message(error, identifier, request)
 
     def _error_message(self, error: Exception, identifier: str, request: _StreamRequest | None) -> Encoded:
-        """`request` is that of a request that failed as it ran; None if it was refused before."""
+        """`request` is that of a request that failed after it was accepted; None if it was refused."""
         log_error(error, status_of(error), self.head.path, identifier)
         text = message_of(error, self.front_end.options.error_hints)
         if isinstance(error, ServerError):
@@ -484,7 +474,8 @@ class StreamInferCall(Call):
         if request is None or request.decoded is None:
             return encode_stream_error(text, identifier)
         decoded = request.decoded
-        return encode_stream_failure(text, identifier, decoded.request.model_name, decoded.plan.model_version)
+        names = decoded.request.model_name, decoded.plan.model_version
+        return encode_stream_failure(text, identifier, *names, final=request.is_over)
 
     def _ends_at_error(self) -> bool:
         return self.head.metadata.text("triton_grpc_error") == "true"
@@ -653,13 +644,16 @@ def encode_empty_final(request_id: str, model_name: str, model_version: str) -> 
 
 
 def encode_stream_error(message: str, request_id: str) -> Encoded:
-    """A ModelStreamInferResponse for a request that was refused before it ran: it has the id alone."""
+    """A ModelStreamInferResponse for a request that was refused: it has the id alone."""
     return in_stream(_without_outputs(request_id, "", "", b""), message)
 
 
-def encode_stream_failure(message: str, request_id: str, model_name: str, model_version: str) -> Encoded:
-    """A ModelStreamInferResponse for a request that failed as it ran. `model_version` is the text in the request."""
-    return in_stream(_without_outputs(request_id, model_name, model_version, _FINAL[True]), message)
+def encode_stream_failure(
+    message: str, request_id: str, model_name: str, model_version: str, *, final: bool
+) -> Encoded:
+    """A ModelStreamInferResponse with an error of a request that was accepted, and whether that is its last response.
+    `model_version` is the text in the request."""
+    return in_stream(_without_outputs(request_id, model_name, model_version, _FINAL[final]), message)
 
 
 def in_stream(encoded: Encoded, error: str = "") -> Encoded:

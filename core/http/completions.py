@@ -25,7 +25,7 @@ from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.bridge import ResponseStreams
 from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.http.dataplane import add_load, complete, off_hub, open_streams, run, run_many
-from trident.core.http.errors import EVENT_STREAM, event
+from trident.core.http.errors import EVENT_STREAM, UNBUFFERED, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
 from trident.core.http.text_routes import openai_error_object, read_object, ready_models
@@ -286,7 +286,7 @@ def _completed(
         has_usage = isinstance(options, dict) and options.get("include_usage") is True
         chunks = _Chunks(front_end, environ, responses, form, head, accounts, n if has_usage else 0)
         chunks.begin()
-        reply = Reply(200, [("Content-Type", EVENT_STREAM), ("X-Accel-Buffering", "no")], chunks)
+        reply = Reply(200, [("Content-Type", EVENT_STREAM), UNBUFFERED], chunks)
     else:
         found = _whole(front_end, environ, model, requests, accounts)
         choices = [

@@ -246,15 +246,22 @@ def _forward_headers(environ: Environ, pattern: HeaderPattern, request: Inferenc
 
 def run(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> InferenceResponse:
     """The model's one response. Raises the ServerError of a failed one."""
-    _note_origin(front_end, environ, model, request)
+    response = ask(front_end, environ, model, request)
+    if response.error is not None:
+        raise response.error
+    return response
+
+
+def ask(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> InferenceResponse:
+    """The model's one response, which may be an error."""
+    _note_caller(front_end, environ, model, request)
     is_slow = request.nbytes >= _LARGE and request.has_many_strings
     response = front_end.bridge.infer(model, request, environ.get(CLIENT_GONE_KEY), is_slow=is_slow)
     if response.trace:
         note_traces(environ, (response,))
     if response.error is not None:
         environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version)
-        raise response.error
-    if response.times is not None:
+    elif response.times is not None:
         note_inference(environ, (response,))
     return response
 
@@ -264,7 +271,7 @@ def open_stream(
 ) -> ResponseStream:
     """The model's responses, which may be errors, as they arrive. The caller takes all of them or cancels the stream,
     and notes what it takes."""
-    _note_origin(front_end, environ, model, request)
+    _note_caller(front_end, environ, model, request)
     return front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
 
 
@@ -275,7 +282,7 @@ def open_streams(
     client_gone = environ.get(CLIENT_GONE_KEY)
     streams = ResponseStreams(front_end.bridge.mailbox())
     for request in requests:
-        _note_origin(front_end, environ, model, request)
+        _note_caller(front_end, environ, model, request)
         streams.add(partial(front_end.bridge.stream, model, request, client_gone))
     return streams
 
@@ -294,7 +301,7 @@ def run_many(
     return responses
 
 
-def _note_origin(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> None:
+def _note_caller(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> None:
     """Note when and from whom `request` came, if that matters to `model`, and its client's trace."""
     if model.spec.counts_arrival:
         request.arrived_ns = environ.get(ARRIVED_KEY, 0)

@@ -44,11 +44,14 @@ def event(text: bytes) -> bytes:
     return b"data: %b\n\n" % text
 
 
+# A proxy that collects what it passes on would delay the events.
+UNBUFFERED: Final = ("X-Accel-Buffering", "no")
 HINT_HEADER: Final = "Trident-Hint"
 REQUEST_ID_HEADER = "Trident-Request-Id"
 # The infer view stores the request's id under this key as soon as it knows it.
 REQUEST_ID_KEY: Final = "trident.request_id"
-# A view of events stores true under this key before it raises an error that is to be an event.
+# A view of events stores under this key, before it raises an error that is to be an event, the body with it and those
+# that follow, or None if it is the only one.
 AS_EVENT_KEY: Final = "trident.as_event"
 
 STATUS_OF_CODE: dict[ErrorCode, int] = {
@@ -151,7 +154,10 @@ def error_reply(
     """
     headers = extra_headers(error, environ, hints)
     if AS_EVENT_KEY in environ:
-        return text_reply(status, error_event(error, hints), EVENT_STREAM, headers)
+        events = environ[AS_EVENT_KEY]
+        if events is None:
+            return text_reply(status, error_event(error, hints), EVENT_STREAM, headers)
+        return Reply(status, [("Content-Type", EVENT_STREAM), UNBUFFERED, *headers], events)
     return text_reply(status, orjson.dumps(error_document(error, hints, has_hint_field=has_hint_field)), mime, headers)
 
 

@@ -19,7 +19,7 @@ import orjson
 
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
-from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, OutOfMemory, ServerError
+from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, ServerError
 from trident.core.frontend.bridge import ResponseStream
 from trident.core.frontend.request import set_custom_parameter, string
 from trident.core.http.body import IDENTITY, SlicedArray, Slicing, joined_array, outline_of, too_large, write_lenient
@@ -27,6 +27,7 @@ from trident.core.http.dataplane import (
     CONTENT_ENCODING,
     add_load,
     add_response_headers,
+    ask,
     complete,
     find_model,
     off_hub,
@@ -35,7 +36,7 @@ from trident.core.http.dataplane import (
     run,
     slicing_of,
 )
-from trident.core.http.errors import AS_EVENT_KEY, EVENT_STREAM, error_event, event, log_error
+from trident.core.http.errors import AS_EVENT_KEY, EVENT_STREAM, UNBUFFERED, error_event, event, log_error
 from trident.core.http.front_end import (
     INFERENCE_KEY,
     TRACES_KEY,
@@ -48,11 +49,11 @@ from trident.core.http.payloads.payload import parse_json
 from trident.core.http.reply import JSON, Environ, Headers, Reply, text_reply
 from trident.core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_datatype, json_values, read_slice
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
+from trident.core.inference.response import InferenceResponse, Origin, OutputTensor, ReceivedOutput
 from trident.core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Datatype, Shape
 
-# A proxy that collects what it passes on would delay the events.
-_UNBUFFERED = ("X-Accel-Buffering", "no")
+# Errors of these origins are told as those of any other request. All others are responses, and so events.
+_NO_RESPONSES = (Origin.REFUSED, Origin.CANCELLED)
 
 
 def generate(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
@@ -90,17 +91,21 @@ def answer_object(front_end: HttpFrontEnd, environ: Environ, model: ServedModel,
 def answer_events(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:
     """Run the object in `body` on `model`; the reply has an event for each response.
 
-    Raises ServerError for what goes wrong before the first response, and for a first response that is an error.
+    Raises ServerError for what goes wrong before the first response, and for a first response that is an error, as an
+    event, which those of the later responses follow.
     """
     request = _decode_body(front_end, environ, model, body, version)
     if model.spec.decoupled:
         return stream_events(front_end, environ, model, request, ObjectEncoder())
+    response = ask(front_end, environ, model, request)
     try:
-        response = run(front_end, environ, model, request)
-    except (BackendFailed, OutOfMemory):
-        environ[AS_EVENT_KEY] = True  # it is the model's response
+        if response.error is not None:
+            raise response.error
+        text = event(off_hub(front_end, response.nbytes, encode_object, response))
+    except ServerError:
+        if response.origin not in _NO_RESPONSES:
+            environ[AS_EVENT_KEY] = None
         raise
-    text = event(off_hub(front_end, response.nbytes, encode_object, response))
     return text_reply(200, text, EVENT_STREAM, _event_headers(front_end, environ, response))
 
 
@@ -162,13 +167,14 @@ def stream_events(
     try:
         headers = _event_headers(front_end, environ, body.begin())
     except BaseException:
-        stream.cancel()
+        if environ.get(AS_EVENT_KEY) is not body:
+            stream.cancel()
         raise
     return Reply(200, [("Content-Type", EVENT_STREAM), *headers], body)
 
 
 def _event_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
-    return [_UNBUFFERED, *_response_headers(front_end, environ, response)]
+    return [UNBUFFERED, *_response_headers(front_end, environ, response)]
 
 
 def _response_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
@@ -207,25 +213,25 @@ class EventBody:
     def begin(self) -> InferenceResponse:
         """Wait for the first response and return it; afterwards the body can be sent.
 
-        Raises the error of the first response, as an event if the model has sent it.
+        Raises the error of the first response. Unless the request was refused, that is an event, too.
         """
         responses = self._stream.take()
         first = responses[0]
         note_traces(self._environ, (first,))
         self._environ[INFERENCE_KEY] = InferenceNote(first.model_name, first.model_version)
-        error = first.error
-        if error is not None:
-            # A request that was refused has one response, too.
-            if not first.final or isinstance(error, BackendFailed | OutOfMemory):
-                self._environ[AS_EVENT_KEY] = True
-            raise error
-        try:
-            text = b"" if is_empty(first) else event(self._encode(first))
-        except ServerError:
-            self._environ[AS_EVENT_KEY] = True
-            raise
+        error, text = first.error, b""
+        if error is None and not is_empty(first):
+            try:
+                text = event(self._encode(first))
+            except ServerError as refusal:
+                error = refusal
         self._begun = text + self._events(responses[1:])
         self._note(responses[-1])
+        if error is not None:
+            if first.origin not in _NO_RESPONSES:
+                self._environ[AS_EVENT_KEY] = None if first.final else self
+                self._begun = error_event(error, self._hints) + self._begun
+            raise error
         return first
 
     def __iter__(self) -> EventBody:

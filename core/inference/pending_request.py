@@ -17,9 +17,16 @@ from typing import Final, Protocol
 import numpy as np
 
 from trident.core.borders import expected, guarded
-from trident.core.errors import ServerError
+from trident.core.errors import ErrorCode, ServerError
 from trident.core.inference.request import InferenceRequest, Parameter
-from trident.core.inference.response import InferenceResponse, OnResponse, Outputs, OutputTensor, PackedOutputs
+from trident.core.inference.response import (
+    InferenceResponse,
+    OnResponse,
+    Origin,
+    Outputs,
+    OutputTensor,
+    PackedOutputs,
+)
 from trident.core.options import WindowLimits
 
 _log = logging.getLogger("trident.scheduling")
@@ -131,20 +138,23 @@ class PendingRequest:
         except Exception as error:
             self.fail(error)
 
-    def refuse(self, error: ServerError) -> None:
+    def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
         """Answer the request with an error instead of running it."""
-        deliver(self, InferenceResponse.failed(self.request, error))
+        deliver(self, InferenceResponse.failed(self.request, error, origin))
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception, origin: Origin = Origin.REFUSED) -> None:
         """Answer the request with an error that arose outside of its execution, of any class. Any thread.
 
         The part that raised may have passed the request on before, so whatever is answered after this is dropped.
         """
-        answer = InferenceResponse.failed(
-            self.request, expected(error, f"a request for model '{self.request.model_name}'")
-        )
-        deliver(self, answer)
+        self.refuse(expected(error, f"a request for model '{self.request.model_name}'"), origin)
         self.on_response = _drop
+
+    def origin_of(self, error: ServerError) -> Origin:
+        """That of an error with which its execution ended: a model may end one because it was cancelled."""
+        if self.cancelled is not None and error.code is ErrorCode.CANCELLED:
+            return Origin.CANCELLED
+        return Origin.FAILED
 
     def cancel(self, cause: CancelCause = CancelCause.CLIENT) -> None:
         """The caller no longer wants an answer. A queued request is answered CANCELLED unrun. Any thread."""

@@ -6,6 +6,7 @@ Source: docs/spec/http.md section 6.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -99,14 +100,43 @@ class PackedOutputs(PackedTensors[OutputTensor]):
 Outputs = list[OutputTensor] | PackedOutputs
 
 
+class Origin(Enum):
+    """Where the error of a response comes from. The error's class and code say nothing of that: a model may give its
+    error any code. The value represents it between processes."""
+
+    REFUSED = "refused"
+    """The request was not accepted."""
+
+    REJECTED = "rejected"
+    """It was accepted and not executed: it waited for too long, or the server stopped."""
+
+    CANCELLED = "cancelled"
+    """Its caller cancelled it, went away, or wanted to wait no longer."""
+
+    FAILED = "failed"
+    """Its execution failed."""
+
+
 class InferenceResponse:
     """One response to a request: outputs or an error. `final` is false while more may follow (decoupled models).
 
+    `origin` is that of the error; it means nothing without one.
     `times` is None unless the engine was asked to note them; a response with an error has none. `trace` is the number
     of the request's trace, 0 unless it is traced.
     """
 
-    __slots__ = ("error", "final", "id", "model_name", "model_version", "outputs", "parameters", "times", "trace")
+    __slots__ = (
+        "error",
+        "final",
+        "id",
+        "model_name",
+        "model_version",
+        "origin",
+        "outputs",
+        "parameters",
+        "times",
+        "trace",
+    )
 
     def __init__(
         self,
@@ -117,6 +147,7 @@ class InferenceResponse:
         id: str = "",
         parameters: dict[str, Parameter] | None = None,
         error: ServerError | None = None,
+        origin: Origin = Origin.FAILED,
         final: bool = True,
     ) -> None:
         self.model_name = model_name
@@ -125,6 +156,7 @@ class InferenceResponse:
         self.id = id
         self.parameters = parameters
         self.error = error
+        self.origin = origin
         self.final = final
         self.times: InferenceTimes | None = None
         self.trace = 0
@@ -136,9 +168,11 @@ class InferenceResponse:
         return outputs.layout.size if type(outputs) is PackedOutputs else sum([output.nbytes for output in outputs])
 
     @classmethod
-    def failed(cls, origin: InferenceRequest | InferenceResponse, error: ServerError) -> InferenceResponse:
-        """The final response with `error`, to the request `origin` or in place of the response `origin`."""
-        return cls(origin.model_name, origin.model_version, [], id=origin.id, error=error)
+    def failed(
+        cls, about: InferenceRequest | InferenceResponse, error: ServerError, origin: Origin = Origin.FAILED
+    ) -> InferenceResponse:
+        """The final response with `error`, to the request `about` or in place of the response `about`."""
+        return cls(about.model_name, about.model_version, [], id=about.id, error=error, origin=origin)
 
 
 OnResponse = Callable[[InferenceResponse], None]

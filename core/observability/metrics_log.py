@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 
 from trident.core.observability.hardware import HardwareReading
 from trident.core.observability.log import print_line, stdout
-from trident.core.observability.statistics import FailureReason, MetricsSnapshot, ModelMetrics, StatisticsSnapshot
+from trident.core.observability.statistics import FailureReason, MetricsSnapshot, ModelMetrics
 from trident.core.options import COMPUTE, QUEUE, REQUEST
 
 
@@ -269,7 +269,7 @@ class Activity:
         statistics = entry.statistics
         made = cls(
             successes=statistics.request_success,
-            failures={reason: _failed(statistics, reason) for reason in FailureReason},
+            failures={reason: statistics.failures(reason) for reason in FailureReason},
             inferences=statistics.inference_count,
             executions=statistics.execution_count,
             pending=statistics.pending,
@@ -334,11 +334,6 @@ def quantile(buckets: dict[_Bucket, int], fraction: float) -> float:
             return lower if upper == float("inf") else lower + (upper - lower) * rank / count
         rank -= count
     raise ValueError("there is nothing in the buckets")
-
-
-def _failed(statistics: StatisticsSnapshot, reason: FailureReason) -> int:
-    """As on the metrics page: with the requests that the queue refused."""
-    return statistics.request_failures.get(reason, 0) + statistics.request_refusals.get(reason, 0)
 
 
 def _is_another_load(before: ModelMetrics, now: ModelMetrics) -> bool:

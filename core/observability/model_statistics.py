@@ -64,6 +64,7 @@ class ModelStatistics:
         self._success_ns = 0
         self._failures = dict.fromkeys(FailureReason, 0)
         self._refusals: dict[FailureReason, int] = {}
+        self._step_failures = 0
         self._cancellations = dict.fromkeys(CancelCause, 0)
         self._failed_count = 0
         self._fail_ns = 0
@@ -299,6 +300,11 @@ class ModelStatistics:
             self._note_failed(pending, reason, 0, error)
             self._refusals[reason] = self._refusals.get(reason, 0) + 1
 
+    def record_step_failure(self) -> None:
+        """Count a request of an ensemble that failed because a step did."""
+        with self._lock:
+            self._step_failures += 1
+
     def _note_failed(self, pending: PendingRequest, reason: FailureReason, duration_ns: int, error: str) -> None:
         """Keep a request that failed. Under the lock."""
         self._failed_count += 1
@@ -348,6 +354,7 @@ class ModelStatistics:
                 request_failures=dict(self._failures),
                 request_refusals=dict(self._refusals),
                 request_cancellations=dict(self._cancellations),
+                step_failures=self._step_failures,
                 inference_count=self._inference_count,
                 execution_count=self._execution_count,
                 request_ns=self._success_ns,

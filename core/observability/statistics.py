@@ -66,13 +66,15 @@ class StatisticsSnapshot:
     for how long the oldest one of those that run has run. `batches` go by ascending batch size, `responses`
     by ascending index; `buckets` are empty for a model without batch buckets, `tuning` is None without a target.
     `batch_closes` counts executions by the reason for which their batch was closed. A hit of the response cache takes
-    the time of looking it up, a miss that of looking it up and of keeping the answer.
+    the time of looking it up, a miss that of looking it up and of keeping the answer. `step_failures` are the requests
+    of an ensemble that failed because a step did: they are among `request_failures`, too.
     """
 
     request_success: int = 0
     request_failures: Mapping[FailureReason, int] = field(default_factory=dict)
     request_refusals: Mapping[FailureReason, int] = field(default_factory=dict)
     request_cancellations: Mapping[CancelCause, int] = field(default_factory=dict)
+    step_failures: int = 0
     inference_count: int = 0
     execution_count: int = 0
     request_ns: int = 0
@@ -98,6 +100,12 @@ class StatisticsSnapshot:
     def executed_count(self) -> int:
         """The successful requests that were executed, not answered from the response cache."""
         return self.request_success - self.cache_hit_count
+
+    def failures(self, reason: FailureReason) -> int:
+        """As the metric of failures counts them: with the requests that the queue refused. Each request of an ensemble
+        that failed because of a step counts as Triton documents it: once for the step and once for itself."""
+        steps = self.step_failures if reason is FailureReason.OTHER else 0
+        return self.request_failures.get(reason, 0) + self.request_refusals.get(reason, 0) + steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -334,10 +334,7 @@ def error_of(plain: Any) -> ServerError:
     name, code, message, hint, model, problems = plain
     if name == InvalidModelConfig.__name__ and problems:
         return InvalidModelConfig([Problem(*each) for each in problems], model=model)
-    kind = _CLASSES.get(name, ServerError)
-    if kind.code.value == code:
-        return kind(message, hint=hint, model=model)
-    error = ServerError(message, hint=hint, model=model)
+    error = _CLASSES.get(name, ServerError)(message, hint=hint, model=model)
     error.code = ErrorCode(code)
     return error
 

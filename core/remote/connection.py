@@ -17,6 +17,7 @@ import orjson
 from trident.core.errors import InvalidRequest, OutOfMemory
 from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest, deliver
 from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import Origin
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.interprocess.frames import BadFrame, FrameReader, SendQueue, frame
 from trident.core.interprocess.shared_memory import SharedMemory
@@ -294,7 +295,7 @@ class Connection:
                 _, (pending, _) = self._pending.popitem()
             except KeyError:
                 break
-            pending.refuse(gone(pending.request, reason))
+            pending.refuse(gone(pending.request, reason), Origin.FAILED)
         while self._calls:
             try:
                 _, on_result = self._calls.popitem()

@@ -17,6 +17,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.response import Origin
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.log import change_log, log_levels
@@ -230,10 +231,11 @@ class RemoteEngine:
             connection = self.connection
             try:
                 if pending.cancelled:
-                    raise RequestCancelled("the client went away")
-                if connection is None:
+                    pending.refuse(RequestCancelled("the client went away"), Origin.CANCELLED)
+                elif connection is None:
                     raise self.no_engine()
-                connection.submit(pending)
+                else:
+                    connection.submit(pending)
             except SharedMemoryFull:
                 if time.monotonic() < until:
                     return

@@ -22,7 +22,7 @@ from typing import Any
 from trident.core.borders import expected, guarded
 from trident.core.engine.protocol import Engine, HoldChange
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.interprocess.frames import LARGE, BadFrame, Frame, FrameReader, SendQueue, frame
 from trident.core.interprocess.shared_memory import SharedMemory
@@ -368,8 +368,8 @@ class FrontEnd:
         try:
             model = self._engine.model(request.model_name, request.model_version)
         except Exception as error:
-            subject = f"finding the model '{request.model_name}'"
-            self._respond(number, InferenceResponse.failed(request, expected(error, subject)))
+            refusal = expected(error, f"finding the model '{request.model_name}'")
+            self._respond(number, InferenceResponse.failed(request, refusal, Origin.REFUSED))
             return
         make = StreamedRequest if flags & STREAMED else PendingRequest
         if shared:

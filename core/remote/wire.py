@@ -45,6 +45,7 @@ from trident.core.inference.request import (
 )
 from trident.core.inference.response import (
     InferenceResponse,
+    Origin,
     Outputs,
     PackedOutputs,
     ReceivedOutput,
@@ -374,7 +375,7 @@ class ResponseWriter:
     def write(self, response: InferenceResponse, number: int) -> bytes:
         """The frame. Raises TypeError for a value that JSON cannot hold."""
         if response.error is not None:
-            return failed_response(response, response.error, number)
+            return failed_response(response, response.error, number, response.origin)
         flags = FINAL if response.final else 0
         packed = response.outputs
         if type(packed) is PackedOutputs and packed.layout.size < LARGE and not response.parameters:
@@ -424,9 +425,11 @@ def _response_meta(response: InferenceResponse, outputs: list[_Entry]) -> bytes:
     return write((response.model_name, response.model_version, response.parameters, outputs))
 
 
-def failed_response(response: InferenceResponse, error: BaseException, number: int) -> bytes:
+def failed_response(
+    response: InferenceResponse, error: BaseException, number: int, origin: Origin = Origin.FAILED
+) -> bytes:
     """The frame that carries `error` instead of the outputs of `response`."""
-    meta = write_plain((response.model_name, response.model_version, error_to_plain(error)))
+    meta = write_plain((response.model_name, response.model_version, (origin.value, error_to_plain(error))))
     flags = FAILED | (FINAL if response.final else 0)
     return frame(RESPONSE, number, (block_head(meta, _notes(response)),), flags=flags)
 
@@ -438,7 +441,7 @@ class _ResponseMeta(NamedTuple):
     model_version: int
     parameters: dict[str, Parameter] | None
     outputs: tuple[TensorMeta, ...]
-    error: Any
+    failure: Any
     layout: TensorLayout  # of the outputs that are in the frame
 
 
@@ -472,9 +475,11 @@ class ResponseReader:
             outputs,
             id=request_id,
             parameters=meta.parameters.copy() if meta.parameters else None,
-            error=error_of(meta.error) if flags & FAILED else None,
             final=bool(flags & FINAL),
         )
+        if flags & FAILED:
+            origin, error = meta.failure
+            response.origin, response.error = Origin(origin), error_of(error)
         if times:
             _note(response, times)
         return response

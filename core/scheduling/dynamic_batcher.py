@@ -23,7 +23,7 @@ from typing import Final
 from trident.core.backends.backend import BackendInstance
 from trident.core.borders import expected
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import RequestCancelled, ServerError, ServerStopping
+from trident.core.errors import ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest, deliver
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.options import DEFAULT_WINDOW, WindowLimits
@@ -455,7 +455,7 @@ class DynamicBatcher:
 
     def _leave_queue(self, pending: PendingRequest) -> None:
         """Free the queue slot of `pending`, which was cancelled. Any thread."""
-        self._reject_queued(Rejection(pending, RequestCancelled("", model=pending.request.model_name)), self._refuse)
+        self._reject_queued(Rejection.of_cancelled(pending), self._refuse)
 
     def _reject_queued(self, rejection: Rejection, respond: Respond) -> None:
         """Answer a request with an error, now, if it is still queued."""

@@ -41,6 +41,7 @@ from trident.core.inference.request import (
 from trident.core.inference.response import (
     NO_SEQUENCE,
     InferenceResponse,
+    Origin,
     Outputs,
     OutputTensor,
     PackedOutputs,
@@ -275,10 +276,16 @@ class EnsembleScheduler:
     def failure(self, request: EnsembleRequest, error: ServerError) -> InferenceResponse:
         """The final response with the first error of a step; counts the request."""
         pending = request.pending
-        reason = FailureReason.CANCELED if isinstance(error, RequestCancelled) else FailureReason.OTHER
+        origin = pending.origin_of(error)
+        reason = FailureReason.CANCELED if origin is Origin.CANCELLED else FailureReason.OTHER
         self._statistics.record_failure(pending, reason, self.clock(), error.message)
+        if origin is not Origin.CANCELLED and request.failed_step is not None:
+            self._statistics.record_step_failure()
+            if request.failed_step is not Origin.FAILED:
+                origin = Origin.REJECTED
         named = type(error)(f"in ensemble '{self._spec.name}', {error.message}", hint=error.hint, model=error.model)
-        return InferenceResponse.failed(pending.request, named)
+        named.code = error.code
+        return InferenceResponse.failed(pending.request, named, origin)
 
     def flush_later(self, pending: PendingRequest) -> None:
         """Have `proceed` flush for a caller who was given a response."""
@@ -298,7 +305,8 @@ class EnsembleRequest:
     """A request for an ensemble, which has one response, when all steps have ended. Any thread.
 
     `pending` is the request as the client sent it. The first error ends the request, after the steps that run have been
-    answered: what they use must stay there. `times` are those of the steps' executions.
+    answered: what they use must stay there. `times` are those of the steps' executions. `failed_step` is the origin of
+    that error in its step, None for an error that no step has given.
     """
 
     __slots__ = (
@@ -308,6 +316,7 @@ class EnsembleRequest:
         "_running",
         "_scheduler",
         "_unfinished",
+        "failed_step",
         "pending",
         "plan",
         "proceed",
@@ -318,6 +327,7 @@ class EnsembleRequest:
         self.pending = pending
         self.proceed: Callable[[], None] = scheduler.proceed
         self.times: list[InferenceTimes] = []
+        self.failed_step: Origin | None = None
         self._scheduler = scheduler
         self.plan = plan
         self._flow = Flow(plan)
@@ -381,6 +391,8 @@ class EnsembleRequest:
                     error = exc.with_traceback(None)
             if error is not None and self._error is None:
                 self._error = error
+                if response.error is not None:
+                    self.failed_step = response.origin
             if ready and (self._error is not None or self.pending.cancelled):
                 ready.clear()
             self._unfinished += len(ready)
@@ -532,7 +544,7 @@ class DecoupledRequest(EnsembleRequest):
                 except ServerError as exc:
                     error = exc.with_traceback(None)
             if error is not None:
-                self._fail(error, part, finished)
+                self._fail(error, None if response.error is None else response.origin, part, finished)
                 if not response.final:
                     finished.append(part)  # nothing comes of it that the client would take
             if flow is not None:
@@ -588,7 +600,7 @@ class DecoupledRequest(EnsembleRequest):
             return True
         return self.pending.cancelled is not None
 
-    def _fail(self, error: ServerError, part: StepRequest, finished: list[StepRequest]) -> None:
+    def _fail(self, error: ServerError, origin: Origin | None, part: StepRequest, finished: list[StepRequest]) -> None:
         """Note the error of a step: the first in the order is the answer, or else in time. Under the lock."""
         position: tuple[int, ...] = ()
         if self._next is not None:
@@ -596,7 +608,7 @@ class DecoupledRequest(EnsembleRequest):
             if part.step.is_decoupled:
                 position += (self._flows[part.step.index],)
         if self._error is None or position < self._failed_at:
-            self._error, self._failed_at = error, position
+            self._error, self.failed_step, self._failed_at = error, origin, position
             self._drop_early(finished)
 
     def _drop_early(self, finished: list[StepRequest]) -> None:

@@ -19,20 +19,19 @@ from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.borders import guarded
 from trident.core.config.request_check import BatchForm
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, RequestCancelled, ServerError
+from trident.core.errors import BackendFailed, ServerError
 from trident.core.inference.pending_request import AGAIN, LATER, DeferredOutcome, PendingRequest
 from trident.core.inference.request import (
     IDLE as NO_WAIT,
 )
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, Parameter, asks_for_times
-from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
+from trident.core.inference.response import InferenceResponse, Origin, Outputs, OutputTensor
 from trident.core.inference.tensors import BYTES
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
 from trident.core.scheduling.batch_forming import BatchTuner, Wait, Work
 from trident.core.scheduling.open_requests import OpenRequest, OpenRequests
-from trident.core.scheduling.queue import Clock, RequestQueue, Respond, flush_callers, reject
+from trident.core.scheduling.queue import Clock, RequestQueue, Respond, flush_callers, reason_of, reject
 from trident.core.scheduling.rate_limiter import Claim, Needs
 from trident.core.waiting import ThreadWaiter
 
@@ -175,7 +174,7 @@ class ModelInstance:
             # A fault between the executions, which the thread survives. Requests that the model gave back are queued.
             for pending in (*work.batch, *(rejection.pending for rejection in work.rejections)):
                 if not pending.is_answered:
-                    pending.fail(error)
+                    pending.fail(error, Origin.FAILED)
 
     def _perform_batch(self, work: Work, inline: bool) -> None:
         begin_ns = self._clock()
@@ -356,10 +355,9 @@ class ModelInstance:
             _log.error("model '%s', instance '%s' failed", self._spec.name, self.name, exc_info=exc)
             error = BackendFailed(str(exc) or type(exc).__name__, model=self._spec.name)
             error.__cause__ = exc
-        is_cancelled = pending.cancelled is not None and isinstance(error, RequestCancelled)
-        reason = FailureReason.CANCELED if is_cancelled else FailureReason.BACKEND
-        self._statistics.record_failure(pending, reason, self._clock(), error.message)
-        return InferenceResponse.failed(pending.request, error)
+        origin = pending.origin_of(error)
+        self._statistics.record_failure(pending, reason_of(origin), self._clock(), error.message)
+        return InferenceResponse.failed(pending.request, error, origin)
 
 
 class InstancePool:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from trident.core.borders import expected, guarded
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
+from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.inference.pending_request import PendingRequest, ResponseWindow, StreamedRequest, flush
 from trident.core.inference.request import InferenceTimes, Parameter
-from trident.core.inference.response import InferenceResponse, Outputs
+from trident.core.inference.response import InferenceResponse, Origin, Outputs
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import FailureReason, ResponseKind
+from trident.core.observability.statistics import ResponseKind
 from trident.core.options import WindowLimits
-from trident.core.scheduling.queue import Clock, Rejection, Respond, flush_callers, reject
+from trident.core.scheduling.queue import Clock, Rejection, Respond, flush_callers, reason_of, reject
 
 if TYPE_CHECKING:
     from trident.core.scheduling.instance import InstancePool
@@ -206,6 +206,8 @@ class OpenRequest:
             error=error,
             final=final,
         )
+        if error is not None:
+            response.origin = pending.origin_of(error)
         now_ns = requests.clock()
         with self._lock:
             is_late = self._is_closed
@@ -426,15 +428,21 @@ class OpenRequests:
         except KeyError:
             return
         pending = request.pending
-        try:
-            if request.losses != self.losses:
-                raise lost_between_iterations(self.name)
-            self._again(pending)
-        except Exception as error:
-            subject = f"a request that model '{self.name}' gave back"
-            reject(Rejection(pending, expected(error, subject)), self.statistics, self._end, self.clock())
+        rejection: Rejection | None = None
+        if pending.cancelled:
+            rejection = Rejection.of_cancelled(pending)
+        elif request.losses != self.losses:
+            rejection = self._lost(pending)
         else:
+            try:
+                self._again(pending)
+            except Exception as error:
+                subject = f"a request that model '{self.name}' gave back"
+                rejection = Rejection(pending, expected(error, subject), Origin.FAILED)
+        if rejection is None:
             self._pool.close_one(self)
+        else:
+            reject(rejection, self.statistics, self._end, self.clock())
 
     def resume_all(self) -> None:
         """Let no request wait for its client any more."""
@@ -450,7 +458,10 @@ class OpenRequests:
         self.losses += 1
         for request in list(self._paused):
             self.resume(request)
-        return [Rejection(pending, lost_between_iterations(self.name)) for pending in list(self._given_back)]
+        return [self._lost(pending) for pending in list(self._given_back)]
+
+    def _lost(self, pending: PendingRequest) -> Rejection:
+        return Rejection(pending, lost_between_iterations(self.name), Origin.FAILED)
 
     def has(self, pending: PendingRequest) -> bool:
         """Whether `pending` was executed, and is to be executed again."""
@@ -477,9 +488,9 @@ class OpenRequests:
                 request.pending, request.start_ns, request.input_end_ns, request.first_ns or now_ns, now_ns
             )
         else:
-            is_cancelled = isinstance(error, RequestCancelled)
-            reason = FailureReason.CANCELED if is_cancelled else FailureReason.BACKEND
-            self.statistics.record_failure(request.pending, reason, now_ns, error.message)
+            self.statistics.record_failure(
+                request.pending, reason_of(request.pending.origin_of(error)), now_ns, error.message
+            )
 
     def deliver(self, pending: PendingRequest, response: InferenceResponse) -> None:
         """Give `response` to the caller. After the final one the request is no longer open."""

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest, flush
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 
@@ -35,25 +35,36 @@ def flush_callers(requests: Iterable[PendingRequest]) -> None:
     flush([pending.flush for pending in requests])
 
 
+def reason_of(origin: Origin) -> FailureReason:
+    """The reason under which the statistics count a request whose execution ended with an error of `origin`."""
+    return FailureReason.CANCELED if origin is Origin.CANCELLED else FailureReason.BACKEND
+
+
 class Rejection(NamedTuple):
-    """A request, and the error that answers it."""
+    """A request that was accepted and is not executed, and the error that answers it."""
 
     pending: PendingRequest
     error: ServerError
+    origin: Origin = Origin.REJECTED
+
+    @classmethod
+    def of_cancelled(cls, pending: PendingRequest) -> Rejection:
+        """That of a request whose caller cancelled it. The error has no text, as in Triton."""
+        return cls(pending, RequestCancelled("", model=pending.request.model_name), Origin.CANCELLED)
 
     @property
     def reason(self) -> FailureReason:
         """The reason under which the statistics count it."""
-        if isinstance(self.error, RequestCancelled):
+        if self.origin is Origin.CANCELLED:
             return FailureReason.CANCELED
         return FailureReason.REJECTED if isinstance(self.error, DeadlineExceeded) else FailureReason.OTHER
 
 
 def reject(rejection: Rejection, statistics: ModelStatistics, respond: Respond, now_ns: int) -> None:
     """Count the rejection and answer its request, on the calling thread."""
-    pending, error = rejection
+    pending, error, origin = rejection
     statistics.record_failure(pending, rejection.reason, now_ns, error.message)
-    respond(pending, InferenceResponse.failed(pending.request, error))
+    respond(pending, InferenceResponse.failed(pending.request, error, origin))
     flush_callers((pending,))
 
 
@@ -257,7 +268,7 @@ class _Level:
         while self.waiting and len(live) < limit:
             pending = self.waiting.popleft()
             if pending.cancelled:
-                rejections.append(_cancelled(pending))
+                rejections.append(Rejection.of_cancelled(pending))
             elif not 0 < pending.expires_ns <= now_ns:
                 live.append(pending)
             elif self.policy.delay_on_timeout:
@@ -270,15 +281,10 @@ class _Level:
         for _ in range(len(self.delayed)):
             pending = self.delayed.popleft()
             if pending.cancelled:  # read once, because another thread may set it at any moment
-                rejections.append(_cancelled(pending))
+                rejections.append(Rejection.of_cancelled(pending))
             else:
                 self.delayed.append(pending)
         return rejections
-
-
-def _cancelled(pending: PendingRequest) -> Rejection:
-    """The error has no text, as in Triton."""
-    return Rejection(pending, RequestCancelled("", model=pending.request.model_name))
 
 
 _AFTER_FAILURE_S: Final = 1.0

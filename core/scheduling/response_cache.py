@@ -15,21 +15,17 @@ from functools import partial
 
 from trident.core.backends.backend import BackendInstance
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
+from trident.core.errors import RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest, deliver
 from trident.core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
 from trident.core.response_cache.response_cache import CachedResponse, LookUp, ResponseCache, request_key
-from trident.core.scheduling.queue import Clock, flush_callers
+from trident.core.scheduling.queue import Clock, flush_callers, reason_of
 from trident.core.scheduling.scheduler import Scheduler
 
 _log = logging.getLogger("trident.scheduling")
-
-# What happened to the request that was executed, and need not happen to those that wait for it.
-_OWN_FAILURES = (RequestCancelled, DeadlineExceeded, QueueFull, ServerStopping)
 
 
 class SingleFlight:
@@ -302,7 +298,7 @@ class CachingScheduler:
             del flight.followers[pending]
             self._waiting -= 1
         pending.on_cancel = None
-        self._fail(pending, RequestCancelled("the client went away"), FailureReason.CANCELED)
+        self._fail(pending, RequestCancelled("the client went away"), Origin.CANCELLED)
         flush_callers((pending,))
 
     def land(self, flight: SingleFlight, answer: InferenceResponse | None) -> None:
@@ -312,12 +308,12 @@ class CachingScheduler:
             return
         if answer.error is not None:
             followers = self._land(flight)
-            if isinstance(answer.error, _OWN_FAILURES):  # another attempt may succeed
-                self._resubmit_all(followers)
-            else:
+            if answer.origin is Origin.FAILED:
                 for pending in followers:
-                    self._fail(pending, answer.error, FailureReason.BACKEND)
+                    self._fail(pending, answer.error, Origin.FAILED)
                 flush_callers(followers)
+            else:  # that happened to this request alone: another attempt may succeed
+                self._resubmit_all(followers)
             return
         start_ns = self._clock()
         cached = None
@@ -341,13 +337,13 @@ class CachingScheduler:
 
     def _answer(self, pending: PendingRequest, cached: CachedResponse, start_ns: int) -> None:
         if pending.cancelled:
-            self._fail(pending, RequestCancelled("the client went away"), FailureReason.CANCELED)
+            self._fail(pending, RequestCancelled("the client went away"), Origin.CANCELLED)
             return
         wants_times = pending.wants_times
         try:
             response = self._hit(pending.request, cached, start_ns, pending.batch_size, wants_times=wants_times)
         except Exception as error:
-            pending.fail(error)
+            pending.fail(error, Origin.FAILED)
         else:
             deliver(pending, response)
 
@@ -371,9 +367,9 @@ class CachingScheduler:
                 response.parameters = {**(response.parameters or {}), **times.parameters()}
         return response
 
-    def _fail(self, pending: PendingRequest, error: ServerError, reason: FailureReason) -> None:
-        self._statistics.record_failure(pending, reason, self._clock(), error.message)
-        deliver(pending, InferenceResponse.failed(pending.request, error))
+    def _fail(self, pending: PendingRequest, error: ServerError, origin: Origin) -> None:
+        self._statistics.record_failure(pending, reason_of(origin), self._clock(), error.message)
+        deliver(pending, InferenceResponse.failed(pending.request, error, origin))
 
     def _resubmit_all(self, followers: list[PendingRequest]) -> None:
         for pending in followers:

@@ -31,10 +31,10 @@ import numpy as np
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.borders import expected
 from trident.core.config.spec import BatchingSpec, ModelSpec
-from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled, ServerError, ServerStopping
+from trident.core.errors import DeadlineExceeded, InvalidRequest, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest, ResponseSender, deliver
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor
-from trident.core.inference.response import InferenceResponse, OnResponse
+from trident.core.inference.response import InferenceResponse, OnResponse, Origin
 from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher, Through
@@ -47,7 +47,7 @@ _log = logging.getLogger("trident.scheduling")
 
 # Makes a DynamicBatcher of a spec and instances, with `delay_until`, `through` and `again`.
 MakeBatcher = Callable[..., DynamicBatcher]
-EndError = Callable[[PendingRequest], ServerError]
+Reject = Callable[[PendingRequest], Rejection]
 
 
 class SequenceScheduler:
@@ -239,15 +239,13 @@ class SequenceScheduler:
             pending.request = sequence.executed = self._builder.built(sent, sequence.states)
             instance.batcher.submit(pending)
         except Exception as error:
-            sequence.respond(InferenceResponse.failed(sent, expected(error, self._subject)))
+            sequence.respond(InferenceResponse.failed(sent, expected(error, self._subject), Origin.REJECTED))
 
     def _enter_again(self, instance: SequenceInstance, pending: PendingRequest) -> None:
         """Give the batcher a request once more that its model gave back, with the states as they are now.
 
         Raises what the batcher raises. See `Again`.
         """
-        if pending.cancelled:
-            raise cancelled(pending)
         with self._lock:
             sequence = next(each for each in instance.sequences.values() if each.in_flight is pending)
         sent, states = sequence.sent, self._states
@@ -281,8 +279,8 @@ class SequenceScheduler:
         with self._lock:
             sequence.in_flight = None
             self._count_answered()
-            if isinstance(response.error, RequestCancelled):
-                self._end(sequence, cancelled, change)
+            if response.error is not None and response.origin is Origin.CANCELLED:
+                self._end(sequence, Rejection.of_cancelled, change)
             self._touch(sequence, self._clock())
             self._go_on(sequence, change)
         self._respond(pending, response)
@@ -294,7 +292,7 @@ class SequenceScheduler:
         with self._lock:
             if sequence.waiting is None or pending not in sequence.waiting:
                 return
-            self._end_now(sequence, cancelled, change)
+            self._end_now(sequence, Rejection.of_cancelled, change)
         self._apply(change)
 
     @property
@@ -325,7 +323,7 @@ class SequenceScheduler:
         Call it only if no request is in flight.
         """
         if sequence.waiting is not None and any(pending.cancelled for pending in sequence.waiting):
-            self._end(sequence, cancelled, change)
+            self._end(sequence, Rejection.of_cancelled, change)
         if sequence.waiting is not None:
             change.enter(sequence, sequence.pop())
         elif sequence.is_ended:
@@ -378,17 +376,17 @@ class SequenceScheduler:
             sequence.is_ended = True
             del self._open[sequence.correlation_id]
 
-    def _end(self, sequence: OpenSequence, error: EndError, change: Change) -> None:
+    def _end(self, sequence: OpenSequence, refuse: Reject, change: Change) -> None:
         """Refuse all that waits in `sequence`, which gets no more requests. It keeps its slot."""
         self._admit_no_more(sequence)
         while sequence.waiting is not None:
             pending = sequence.pop()
-            change.rejections.append(Rejection(pending, error(pending)))
+            change.rejections.append(refuse(pending))
             self._count_answered()
 
-    def _end_now(self, sequence: OpenSequence, error: EndError, change: Change) -> None:
+    def _end_now(self, sequence: OpenSequence, refuse: Reject, change: Change) -> None:
         """`_end` it. It leaves its slot, or the backlog, as soon as no request is in flight."""
-        self._end(sequence, error, change)
+        self._end(sequence, refuse, change)
         if sequence.instance is None:
             self._remove(sequence)
         elif sequence.in_flight is None:
@@ -532,7 +530,9 @@ class SequenceScheduler:
             instances = list(self._instances)
             # Those of the backlog first, so that none of them gets a slot.
             for sequence in [*self._backlog, *self._active]:
-                self._end_now(sequence, lambda pending: stopping(pending, self._spec.name, because), change)
+                self._end_now(
+                    sequence, lambda pending: Rejection(pending, stopping(pending, self._spec.name, because)), change
+                )
         self._apply(change)
         ended = [instance.batcher.close(timeout_s, because) for instance in instances]
         return all([*ended, self._timeouts.close(timeout_s)])
@@ -789,15 +789,10 @@ def start_missing(request: InferenceRequest) -> InvalidRequest:
     )
 
 
-def cancelled(pending: PendingRequest) -> ServerError:
-    """It has no text, as in Triton."""
-    return RequestCancelled("", model=pending.request.model_name)
+def _forgotten(pending: PendingRequest) -> Rejection:
+    return Rejection(pending, start_missing(pending.request))
 
 
-def _forgotten(pending: PendingRequest) -> ServerError:
-    return start_missing(pending.request)
-
-
-def _expired(pending: PendingRequest) -> ServerError:
+def _expired(pending: PendingRequest) -> Rejection:
     reason = "timeout of the corresponding sequence has been expired"
-    return DeadlineExceeded(reason, model=pending.request.model_name)
+    return Rejection(pending, DeadlineExceeded(reason, model=pending.request.model_name))

@@ -36,16 +36,7 @@ from trident.core.backends.python.stub.trident_stub.wire import (
 )
 from trident.core.backends.tensors import client_shape
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import (
-    AlreadyLoaded,
-    BackendFailed,
-    InvalidRequest,
-    ModelNotFound,
-    ModelNotReady,
-    RequestCancelled,
-    ServerError,
-    Unsupported,
-)
+from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError
 from trident.core.inference.pending_request import AGAIN, LATER, DeferredOutcome
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
@@ -165,16 +156,7 @@ def request_fields(request: InferenceRequest) -> bytes:
 
 
 # By the numbers of TritonError.
-_ERRORS: tuple[type[ServerError], ...] = (
-    ServerError,
-    BackendFailed,
-    ModelNotFound,
-    InvalidRequest,
-    ModelNotReady,
-    Unsupported,
-    AlreadyLoaded,
-    RequestCancelled,
-)
+_CODES: Final = tuple(ErrorCode)
 
 
 # Numbers of rows that say something else.
@@ -347,8 +329,8 @@ class OutcomeReader:
         return [record.run[start:end] for _, _, _, start, end in known.layout.spans]
 
     def _error(self, record: Record) -> ServerError:
-        kind = _ERRORS[record.layout] if record.layout < len(_ERRORS) else BackendFailed
-        return kind(record.text, model=self._model)
+        code = _CODES[record.layout] if record.layout < len(_CODES) else ErrorCode.INTERNAL
+        return BackendFailed(record.text, model=self._model, code=code)
 
 
 def _parameters_of(fields: bytes) -> dict[str, Parameter]:

@@ -151,9 +151,10 @@ def _split(statistics: StatisticsSnapshot) -> tuple[StatisticsSnapshot, Statisti
         StatisticsSnapshot(
             request_failures=before,
             request_refusals=statistics.request_refusals,
+            step_failures=statistics.step_failures,
             pending=statistics.pending,
         ),
-        replace(statistics, request_failures=executed, request_refusals={}, pending=0),
+        replace(statistics, request_failures=executed, request_refusals={}, step_failures=0, pending=0),
     )
 
 
@@ -186,7 +187,7 @@ def _failures(page: _Page) -> Iterator[Sample]:
     """Triton does not count the requests that a full queue refuses. Here they are failures, so that alarms see them."""
     for r in page.reporters:
         for reason in FailureReason:
-            count = r.statistics.request_failures.get(reason, 0) + r.statistics.request_refusals.get(reason, 0)
+            count = r.statistics.failures(reason)
             yield Sample({**r.labels, "reason": reason.value}, count * page.options.counter_latencies)
 
 

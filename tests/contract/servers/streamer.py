@@ -13,7 +13,9 @@ output [ { name: "said" data_type: TYPE_STRING dims: [ 1 ] } ]
 """
 
 MODEL = '''
-"""The steps of a script: say TEXT, fail TEXT, count N, wait FILE, cancelled FILE; any other text is said."""
+"""The steps of a script: say TEXT, fail TEXT, code NAME (an error with that code), count N, wait FILE, cancelled FILE;
+any other text is said.
+"""
 
 import os
 import threading
@@ -42,6 +44,9 @@ def follow(sender, steps):
             sender.send(said(rest.encode()))
         elif verb == "fail":
             sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(rest)))
+        elif verb == "code":
+            error = pb_utils.TritonError("it said " + rest, getattr(pb_utils.TritonError, rest))
+            sender.send(pb_utils.InferenceResponse(error=error))
         elif verb == "count":
             for number in range(int(rest)):
                 sender.send(said(str(number).encode()))

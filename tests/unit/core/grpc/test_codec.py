@@ -513,11 +513,12 @@ def test_a_refused_or_failed_request_in_a_stream_is_answered() -> None:
     assert message.error_message == "no such model"
     assert message.infer_response == ModelInferResponse(id="r")
     assert stream(encode_stream_error("text", "")).HasField("infer_response")
-    message = stream(encode_stream_failure("it broke", "r", "simple", "3"))
-    assert message.error_message == "it broke"
-    answer = message.infer_response
-    assert (answer.id, answer.model_name, answer.model_version) == ("r", "simple", "3")
-    assert answer.parameters["triton_final_response"].bool_param
+    for final in (True, False):
+        message = stream(encode_stream_failure("it broke", "r", "simple", "3", final=final))
+        assert message.error_message == "it broke"
+        answer = message.infer_response
+        assert (answer.id, answer.model_name, answer.model_version) == ("r", "simple", "3")
+        assert answer.parameters["triton_final_response"].bool_param == final
 
 
 def test_a_message_over_the_limit_of_grpc_is_refused() -> None:

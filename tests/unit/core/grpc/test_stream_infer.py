@@ -23,11 +23,12 @@ from tests.unit.core.grpc.grpc_client import (
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed
+from trident.core.errors import BackendFailed, ErrorCode
 from trident.core.grpc.front_end import GrpcOptions
+from trident.core.grpc.status import STATUS_OF_CODE
 from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.response import InferenceResponse, Origin
 
 CANCELLED, INTERNAL, UNAVAILABLE = 1, 13, 14
 
@@ -70,10 +71,10 @@ def send(client: Client, stream: ClientStream, *identifiers: str, model: str = "
         client.feed(stream, frame(infer_request(identifier, model, count=count)))
 
 
-def failing(error: Exception) -> Any:
+def failing(error: Exception, origin: Origin = Origin.FAILED) -> Any:
     def respond(request: InferenceRequest) -> InferenceResponse:
         if request.id == "bad":
-            return InferenceResponse("simple", 3, [], id=request.id, error=error)  # type: ignore[arg-type]
+            return InferenceResponse.failed(request, error, origin)
         return echo(request)
 
     return respond
@@ -91,6 +92,46 @@ def test_with_triton_grpc_error_compressed_responses_come_before_the_failure(cou
     found = [stream_response(zlib.decompress(message, 31)) for _, message in stream.frames]
     assert [each.infer_response.id for each in found] == ["a", "b"]
     assert (stream.status, stream.message) == (INTERNAL, "no")
+
+
+@pytest.mark.parametrize("mode", ["", "triton_grpc_error"])
+@pytest.mark.parametrize("origin", [Origin.REFUSED, Origin.REJECTED, Origin.FAILED])
+@pytest.mark.parametrize("code", ErrorCode)
+@on_hub
+def test_the_origin_of_an_error_and_not_its_code_tells_how_it_is_answered(
+    code: ErrorCode, origin: Origin, mode: str
+) -> None:
+    client = serve(FakeEngine(failing(BackendFailed("no", code=code), origin)))
+    stream = client.begin("ModelStreamInfer", {mode: "true"} if mode else {})
+    send(client, stream, "bad")
+    until(lambda: stream.messages or stream.releases)
+    if mode and origin is not Origin.REFUSED:
+        assert (stream.messages, stream.status, stream.message) == ([], STATUS_OF_CODE[code].value, "no")
+        return
+    (found,) = answers(stream)
+    assert (found.error_message, found.infer_response.id) == ("no", "bad")
+    names = ("", False) if origin is Origin.REFUSED else ("simple", True)
+    parameters = found.infer_response.parameters
+    assert (found.infer_response.model_name, "triton_final_response" in parameters) == names
+    send(client, stream, "good")
+    until(lambda: len(stream.messages) == 2)
+
+
+@on_hub
+def test_the_last_response_alone_has_the_final_flag() -> None:
+    engine = DecoupledEngine()
+    client = serve(engine)
+    stream = client.begin("ModelStreamInfer")
+    send(client, stream, "a", model="a%2Fb")
+    until(lambda: engine.kept)
+    pending = engine.kept["a"]
+    error = InferenceResponse("a%2Fb", 3, [], id="a", error=BackendFailed("no"), final=False)
+    pending.on_response(error)
+    decoupled_answer(pending, 1, final=False)
+    pending.on_response(InferenceResponse.failed(pending.request, BackendFailed("the end")))
+    until(lambda: len(stream.messages) == 3)
+    finals = [each.infer_response.parameters["triton_final_response"].bool_param for each in answers(stream)]
+    assert finals == [False, False, True]
 
 
 def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> None:

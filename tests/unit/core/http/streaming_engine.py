@@ -12,7 +12,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.errors import ServerError
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
 
 Script = Callable[[InferenceRequest], Iterable[InferenceResponse]]
 
@@ -22,8 +22,8 @@ def said(text: str, *, final: bool = False) -> InferenceResponse:
     return InferenceResponse("simple", 3, [output], final=final)
 
 
-def failed(error: ServerError, *, final: bool = False) -> InferenceResponse:
-    return InferenceResponse("simple", 3, [], error=error, final=final)
+def failed(error: ServerError, *, final: bool = False, origin: Origin = Origin.FAILED) -> InferenceResponse:
+    return InferenceResponse("simple", 3, [], error=error, origin=origin, final=final)
 
 
 def end() -> InferenceResponse:

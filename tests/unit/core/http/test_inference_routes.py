@@ -13,13 +13,13 @@ from werkzeug.test import Client
 
 from tests.unit.core.http.streaming_engine import StreamingEngine, end, failed, said
 from tests.unit.fake_engine import FakeEngine, FakeModel, identity_spec
-from trident.core.errors import BackendFailed, InvalidRequest, QueueFull
+from trident.core.errors import BackendFailed, DeadlineExceeded, ErrorCode, InvalidRequest, QueueFull
 from trident.core.frontend.access import parse_restricted
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
 from trident.core.inference.tensors import Array
 from trident.core.observability.statistics import CustomFamilyMetrics, CustomSeriesMetrics, MetricsSnapshot
 
@@ -100,16 +100,19 @@ def test_a_later_error_is_an_event() -> None:
 @pytest.mark.parametrize(
     ("response", "status", "body"),
     [
-        (failed(InvalidRequest("broken")), 400, ERROR),
-        (failed(BackendFailed("broken"), final=True), 500, ERROR),
-        (failed(QueueFull("broken"), final=True), 503, b'{"error":"broken"}'),
+        (failed(InvalidRequest("broken")), 400, ERROR + event_of("a")),
+        (failed(InvalidRequest("broken"), final=True), 400, ERROR),
+        (failed(BackendFailed("broken", code=ErrorCode.UNAVAILABLE), final=True), 503, ERROR),
+        (failed(DeadlineExceeded("broken"), final=True, origin=Origin.REJECTED), 503, ERROR),
+        (failed(DeadlineExceeded("broken"), final=True, origin=Origin.CANCELLED), 503, b'{"error":"broken"}'),
+        (failed(QueueFull("broken"), final=True, origin=Origin.REFUSED), 503, b'{"error":"broken"}'),
     ],
 )
 def test_a_first_error_gives_the_status(response: InferenceResponse, status: int, body: bytes) -> None:
-    _, client = streaming(response, end())
+    _, client = streaming(response, *(() if response.final else (said("a"), end())))
     answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
     assert (answer.status_code, answer.data) == (status, body)
-    assert answer.content_type == (EVENTS if body == ERROR else JSON)
+    assert answer.content_type == (EVENTS if body.startswith(ERROR) else JSON)
     answer = client.post("/v2/models/simple/generate", json={"IN": 1})
     assert (answer.status_code, answer.content_type, answer.data) == (status, JSON, b'{"error":"broken"}')
 
@@ -117,10 +120,11 @@ def test_a_first_error_gives_the_status(response: InferenceResponse, status: int
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_response_that_json_cannot_carry_is_an_error_event(is_first: bool) -> None:
     half = InferenceResponse("simple", 3, [OutputTensor("OUT", "FP16", (1,), np.ones(1, np.float16))], final=False)
-    _, client = streaming(*(() if is_first else (said("a"),)), half, end())
+    _, client = streaming(*(() if is_first else (said("a"),)), half, said("b"), end())
     answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
     assert (answer.status_code, answer.content_type) == (400 if is_first else 200, EVENTS)
     assert b'data: {"error":"sending FP16 data via JSON is not supported' in answer.data
+    assert answer.data.endswith(event_of("b"))
 
 
 # --- infer

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from tests.unit.packed_tensors import packed_request, packed_responses
+from trident.core.errors import BackendFailed, ErrorCode
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor, PackedInputs
 from trident.core.inference.response import (
     InferenceResponse,
+    Origin,
     OutputTensor,
     PackedOutputs,
     RegionInput,
@@ -242,6 +244,16 @@ def test_every_field_of_a_response_arrives() -> None:
     assert found.outputs[0].array.tolist() == [[1, 2]]
     assert found.outputs[1].array.tolist() == [0.5]
     assert sent(InferenceResponse("m", 1, [])).final
+
+
+@pytest.mark.parametrize("origin", Origin)
+@pytest.mark.parametrize("code", ErrorCode)
+def test_an_error_arrives_with_its_class_code_and_origin(code: ErrorCode, origin: Origin) -> None:
+    error = BackendFailed("no", hint="cure", model="m", code=code)
+    found = sent(InferenceResponse("m", 1, [], error=error, origin=origin, final=False))
+    assert found.error is not None
+    assert (type(found.error), found.error.code, found.error.message) == (BackendFailed, code, "no")
+    assert (found.error.hint, found.origin, found.final) == ("cure", origin, False)
 
 
 def test_times_arrive_whatever_the_outputs_are() -> None:

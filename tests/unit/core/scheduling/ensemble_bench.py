@@ -13,7 +13,7 @@ from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import ServerError
 from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, Parameter
-from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
 from trident.core.inference.tensors import BY_NAME, Shape
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import StatisticsSnapshot
@@ -68,6 +68,7 @@ class Step:
         self,
         index: int = -1,
         error: ServerError | None = None,
+        origin: Origin = Origin.FAILED,
         final: bool = True,
         parameters: dict[str, Parameter] | None = None,
         shape: Shape | None = None,
@@ -81,7 +82,9 @@ class Step:
             OutputTensor(name, "INT32", shape or array.shape, array.reshape(shape or array.shape))
             for name, array in arrays.items()
         ]
-        response = InferenceResponse(self.name, 1, tensors, parameters=parameters, error=error, final=final)
+        response = InferenceResponse(
+            self.name, 1, tensors, parameters=parameters, error=error, origin=origin, final=final
+        )
         response.times = times
         pending.on_response(response)
         if pending.flush is not None:

@@ -14,6 +14,7 @@ from trident.core.errors import DeadlineExceeded, QueueFull
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, Caller, CloseReason
 from trident.core.inference.request import IDLE as NO_WAIT
+from trident.core.inference.response import Origin
 from trident.core.scheduling.batch_forming import (
     SETTLED_DELAYS,
     SETTLED_NS,
@@ -292,11 +293,11 @@ def test_the_reject_action_rejects_at_the_timeout() -> None:
     queue.push(request("a", enqueue_ns=10))
     queue.push(request("b", enqueue_ns=20))
     assert ids(queue.candidates(8, 109)[0]) == "ab"
-    live, ((rejected, error),) = queue.candidates(8, 110)
+    live, ((rejected, error, origin),) = queue.candidates(8, 110)
     assert ids(live) == "b"
     assert rejected.request.id == "a"
     assert isinstance(error, DeadlineExceeded)
-    assert error.message == "Request timeout expired"
+    assert (error.message, origin) == ("Request timeout expired", Origin.REJECTED)
 
 
 def test_the_delay_action_moves_a_request_to_the_end_without_a_timeout() -> None:

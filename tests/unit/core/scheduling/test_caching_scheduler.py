@@ -12,10 +12,10 @@ import pytest
 from tests.unit.packed_tensors import spec
 from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, QueuePolicy
-from trident.core.errors import BackendFailed, QueueFull, RequestCancelled, ServerError, ServerStopping
+from trident.core.errors import BackendFailed, ErrorCode, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
@@ -60,9 +60,9 @@ class Executor:
         outputs = [OutputTensor("OUT", "INT32", (1,), array)]
         pending.on_response(InferenceResponse("m", 1, outputs, id=pending.request.id, **fields))  # type: ignore[arg-type]
 
-    def fail(self, error: ServerError) -> None:
+    def fail(self, error: ServerError, origin: Origin = Origin.FAILED) -> None:
         pending = self.submitted.pop(0)
-        pending.on_response(InferenceResponse.failed(pending.request, error))
+        pending.on_response(InferenceResponse.failed(pending.request, error, origin))
 
 
 class ElsewhereCache(LocalCache):
@@ -205,12 +205,20 @@ def test_a_failure_is_shared_by_those_that_wait_and_not_kept(bench: Bench) -> No
     assert len(bench.executor.submitted) == 1
 
 
-@pytest.mark.parametrize("error", [RequestCancelled("left"), QueueFull("full", model="m")])
-def test_when_the_executed_request_alone_fails_another_one_is_executed(bench: Bench, error: ServerError) -> None:
+@pytest.mark.parametrize("code", ErrorCode)
+def test_requests_that_wait_share_the_error_of_the_model_whatever_its_code(bench: Bench, code: ErrorCode) -> None:
+    for id in "ab":
+        bench.submit(id, 1)
+    bench.executor.fail(BackendFailed("broken", code=code))
+    assert (str(bench.error("b")), bench.resubmitted) == ("broken", [])
+
+
+@pytest.mark.parametrize("origin", [Origin.CANCELLED, Origin.REJECTED])
+def test_when_the_executed_request_alone_fails_another_one_is_executed(bench: Bench, origin: Origin) -> None:
     for id in "abc":
         bench.submit(id, 1)
-    bench.executor.fail(error)
-    assert bench.error("a") is error
+    bench.executor.fail(QueueFull("full", model="m"), origin)
+    assert str(bench.error("a")) == "full"
     assert bench.resubmitted == ["b", "c"]
     assert [pending.request.id for pending in bench.executor.submitted] == ["b"]
     bench.executor.answer(10)

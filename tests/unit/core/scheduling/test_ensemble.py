@@ -10,9 +10,18 @@ from random import Random
 import pytest
 
 from tests.unit.core.scheduling.ensemble_bench import Bench, Step
-from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, RequestCancelled, ServerError, ServerStopping
+from trident.core.errors import (
+    BackendFailed,
+    ErrorCode,
+    InvalidRequest,
+    QueueFull,
+    RequestCancelled,
+    ServerError,
+    ServerStopping,
+)
 from trident.core.inference.pending_request import StreamedRequest
 from trident.core.inference.request import InferenceRequest, InferenceTimes
+from trident.core.inference.response import Origin
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
@@ -99,6 +108,43 @@ def test_the_first_error_is_the_answer_after_all_steps_have_ended() -> None:
     assert len(bench.responses) == 1
     assert not bench.c.pending
     assert bench.counted.request_failures[FailureReason.OTHER] == 1
+
+
+@pytest.mark.parametrize("decoupled", ["", "a"])
+@pytest.mark.parametrize("code", ErrorCode)
+def test_an_error_of_a_step_is_no_cancellation_whatever_its_code(code: ErrorCode, decoupled: str) -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled=decoupled)
+    bench.submit(i=1)
+    bench.a.answer(error=BackendFailed("no", code=code))
+    error = failure(bench)
+    assert (type(error), error.code, error.message) == (BackendFailed, code, "in ensemble 'e', no")
+    assert bench.responses[0].origin is Origin.FAILED
+    counted = bench.counted
+    assert {reason: counted.failures(reason) for reason in FailureReason} == {
+        FailureReason.REJECTED: 0,
+        FailureReason.CANCELED: 0,
+        FailureReason.BACKEND: 0,
+        FailureReason.OTHER: 2,  # the step and the request, as Triton documents it
+    }
+    assert counted.request_failures[FailureReason.OTHER] == 1
+
+
+@pytest.mark.parametrize("origin", [Origin.REFUSED, Origin.REJECTED])
+def test_a_step_that_was_not_executed_rejects_a_request_that_was_accepted(origin: Origin) -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=1)
+    bench.a.answer(error=QueueFull("full"), origin=origin)
+    assert bench.responses[0].origin is Origin.REJECTED
+
+
+def test_a_request_that_its_client_cancelled_is_counted_as_cancelled() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    pending = bench.submit(i=1)
+    pending.cancel()
+    bench.a.answer(error=BackendFailed("I was told", code=ErrorCode.CANCELLED))
+    assert bench.responses[0].origin is Origin.CANCELLED
+    assert bench.counted.failures(FailureReason.CANCELED) == 1
+    assert bench.counted.failures(FailureReason.OTHER) == 0
 
 
 def test_a_step_that_answers_at_once_needs_no_flush() -> None:

@@ -17,10 +17,10 @@ from tests.unit.core.scheduling.scheduler_bench import (
 )
 from tests.waiting import until
 from trident.core.backends.backend import BackendInstance
-from trident.core.errors import BackendFailed
+from trident.core.errors import BackendFailed, ErrorCode
 from trident.core.inference.pending_request import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import Outputs
+from trident.core.inference.response import Origin, Outputs
 from trident.core.observability.statistics import FailureReason, ResponseKind
 from trident.core.options import WindowLimits
 
@@ -145,6 +145,24 @@ def test_a_dropped_sender_fails_its_request(make_later: MakeLaterBench) -> None:
     assert isinstance(error, BackendFailed)
     assert "dropped its response sender" in error.message
     assert failures(bench, FailureReason.BACKEND) == 1
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_only_a_client_makes_an_error_of_the_model_a_cancellation(
+    make_later: MakeLaterBench, is_cancelled: bool
+) -> None:
+    bench = make_later()
+    for id, code in (("a", ErrorCode.CANCELLED), ("b", ErrorCode.INTERNAL)):
+        request = bench.submit(id)
+        sender = bench.backend.sender(id)
+        if is_cancelled:
+            request.cancel()
+        sender.send(None, final=True, error=BackendFailed("no", code=code))
+    bench.wait(2)
+    cancelled = Origin.CANCELLED if is_cancelled else Origin.FAILED
+    assert [answer.origin for answer in bench.answers] == [cancelled, Origin.FAILED]
+    assert failures(bench, FailureReason.CANCELED) == is_cancelled
+    assert failures(bench, FailureReason.BACKEND) == 2 - is_cancelled
 
 
 def test_a_cancelled_request_gets_only_its_final_response(make_later: MakeLaterBench) -> None:

@@ -9,11 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Outcomes, StubInstance
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LaterStub, Outcomes, StubInstance
 from tests.unit.core.scheduling.sequence_bench import CONTROLS, HOUR, SUM, Bench, MakeBench, Summing, benches, spec_of
 from tests.waiting import until
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, DeadlineExceeded, InvalidRequest, RequestCancelled, ServerStopping
+from trident.core.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    ErrorCode,
+    InvalidRequest,
+    RequestCancelled,
+    ServerStopping,
+)
 from trident.core.inference.pending_request import (
     AGAIN,
     LATER,
@@ -23,7 +30,7 @@ from trident.core.inference.pending_request import (
     StreamedRequest,
 )
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, RequestTrace
-from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs
+from trident.core.inference.response import Origin, Outputs, OutputTensor, PackedOutputs
 from trident.core.inference.tensors import layout_of
 from trident.core.observability.statistics import BatchStatistics, FailureReason
 from trident.core.options import DEFAULT_WINDOW
@@ -148,6 +155,35 @@ def test_cancelling_a_waiting_request_cancels_the_whole_sequence(make_bench: Mak
         bench.submit("late", sequence)
     bench.backend.gate.set()
     assert bench.wait(3)[-1] == "running"
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_an_error_of_the_model_ends_no_sequence_whatever_its_code(make_bench: MakeBench, code: ErrorCode) -> None:
+    model = LaterStub(0, lambda request, sender: BackendFailed("no", code=code) if request.id == "no" else [])
+    bench = make_bench(OLDEST, instances=[model])
+    bench.scheduler.start()
+    for id, flags in (("first", "s"), ("no", ""), ("third", "e")):
+        bench.submit(id, 1, flags)
+    bench.wait(3)
+    assert (bench.error("first"), bench.error("third")) == (None, None)
+    assert bench.answer("no").origin is Origin.FAILED
+    assert bench.statistics.snapshot().request_failures[FailureReason.BACKEND] == 1
+
+
+def test_a_model_that_ends_a_request_because_its_client_cancelled_it_ends_the_sequence(make_bench: MakeBench) -> None:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Exception:
+        first.cancel()
+        return BackendFailed("I was told", code=ErrorCode.CANCELLED)
+
+    bench = make_bench(OLDEST, instances=[LaterStub(0, answer)])
+    first = bench.submit("first", 1, "s")
+    bench.submit("second", 1)
+    bench.scheduler.start()
+    bench.wait(2)
+    assert bench.answer("first").origin is bench.answer("second").origin is Origin.CANCELLED
+    assert bench.statistics.snapshot().request_failures[FailureReason.CANCELED] == 2
+    with pytest.raises(InvalidRequest, match="START flag"):
+        bench.submit("late", 1)
 
 
 def test_responses_may_keep_the_order_of_the_requests_of_all_sequences(make_bench: MakeBench) -> None:

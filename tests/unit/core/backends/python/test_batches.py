@@ -29,7 +29,7 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     to_json,
 )
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import InvalidRequest
+from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest
 from trident.core.inference import pending_request as response_sender
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from trident.core.inference.tensors import BY_NAME, layout_of
@@ -188,8 +188,8 @@ def test_the_outcomes_of_a_batch() -> None:
     assert first.outputs is not None
     assert [(output.name, output.array.tolist()) for output in first.outputs] == [("X", [[1, 1]]), ("Y", [[2, 2]])]
     assert isinstance(failed, Outcome)
-    assert isinstance(failed.error, InvalidRequest)
-    assert failed.error.message == "wrong: ä"
+    assert isinstance(failed.error, BackendFailed), "the class says that the model failed, whatever its code"
+    assert (failed.error.code, failed.error.message) == (ErrorCode.INVALID_ARG, "wrong: ä")
     assert (later, again) == (response_sender.LATER, response_sender.AGAIN)
     assert isinstance(last, Outcome)
     assert last.parameters == {"took": 3}
