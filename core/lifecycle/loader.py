@@ -262,7 +262,7 @@ class ModelLoader:
             raise InvalidModelConfig(problems, model=version.name)
         removed, wanted = placement_changes(version.placements, placements(config))
         added: list[BackendInstance] = []
-        samples = _samples(config, version.spec, version.directory)
+        samples = _with_buckets(warmup_samples(config, version.directory.path), version.spec)
         states = _initial_states(version, version.directory)
         old = {placement.device for placement in version.placements}
         new = {placement.device for placement in wanted} & self.memory.devices.keys() - old
@@ -351,7 +351,7 @@ class ModelLoader:
             signature=signature,
             memory_limit=partial(self.memory.limit, version.name),
         )
-        warmup_samples(version.config, directory.path)  # what is wrong with them shows before the weights are loaded
+        samples = warmup_samples(version.config, directory.path)
         golden = golden_requests(directory.path, version.spec, version.version)
         states = _initial_states(version, directory)
         model = backend.load(context)
@@ -364,7 +364,7 @@ class ModelLoader:
                 f"of a batch apart: {model.separated_because}"
             )
         version.configure(version.config, spec)
-        samples = _samples(version.config, version.spec, directory)
+        samples = _with_buckets(samples, version.spec)
         instances: list[BackendInstance] = []
         try:
             for placement in context.placements:
@@ -558,8 +558,8 @@ class LoadSlots:
         return model == other or any(self._waits_for(each, other) for each in +self._waits.get(model, Counter()))
 
 
-def _samples(config: ModelConfig, spec: ModelSpec, directory: ModelDirectory) -> list[WarmupSample]:
-    samples = warmup_samples(config, directory.path)
+def _with_buckets(samples: Sequence[WarmupSample], spec: ModelSpec) -> list[WarmupSample]:
+    """`samples`, and one for each batch bucket."""
     buckets = bucket_samples(spec, samples)
     if buckets:  # the reason why the load takes longer, perhaps much longer
         _log.info(
