@@ -1,90 +1,59 @@
-"""How a caller waits for an outcome or for items from another thread, and the deadlines of a hub.
+"""How a caller waits for what other threads bring, and the deadlines of a hub.
 
-A native thread waits on a lock here, a greenlet on the hub in core/frontend/gevent_bridge.py.
+A native thread waits here, a greenlet on the hub in core/frontend/gevent_bridge.py.
 Source: docs/architecture.md section 3 points 2 and 3.
 """
 
 from __future__ import annotations
 
 import heapq
-import threading
 import time
-from collections import deque
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from trident.core.borders import guarded
-
-
-class Waiter(Protocol):
-    """`outcome` is None until `settle`."""
-
-    outcome: Any
-
-    def settle(self, outcome: object) -> None:
-        """Give the caller its outcome, which is not None. Called once, on any thread, possibly before `wait`."""
-
-    def wait(self, timeout_s: float | None = None) -> Any:
-        """Return the outcome, or None if it did not arrive within `timeout_s` seconds. None waits without limit.
-
-        Called where the waiter was made. An outcome that arrives after the last call wakes nobody.
-        """
-
-
-class ThreadWaiter:
-    """The native thread that calls `wait`."""
-
-    __slots__ = ("_settled", "outcome")
-
-    def __init__(self) -> None:
-        self.outcome: Any = None
-        self._settled = threading.Lock()
-        self._settled.acquire()
-
-    def settle(self, outcome: object) -> None:
-        self.outcome = outcome
-        self._settled.release()
-
-    def wait(self, timeout_s: float | None = None) -> Any:
-        if self.outcome is None and self._settled.acquire(timeout=-1 if timeout_s is None else timeout_s):
-            self._settled.release()
-        return self.outcome
-
 
 T = TypeVar("T")
 
 
 class Mailbox(Protocol[T]):
-    """`items` are those that have arrived, the oldest first; the caller removes them."""
-
-    items: deque[T]
+    """Items for one caller, the oldest first. None is no item."""
 
     def put(self, item: T) -> None:
-        """Add an item. Any thread."""
+        """Add an item. Any thread, also at the end of an object."""
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Return whether there are items, after `timeout_s` seconds at most; None waits without limit.
+    def get(self, timeout_s: float | None = None) -> T | None:
+        """Wait for an item; None after `timeout_s` seconds without one, None waits without limit.
 
         Only where the mailbox was made, by one caller at a time.
         """
+
+    def take(self) -> T | None:
+        """Return an item that has arrived; None without one."""
 
 
 class ThreadMailbox(Mailbox[T]):
     """The caller is a native thread."""
 
-    __slots__ = ("_arrived", "items")
+    __slots__ = ("_items",)
 
     def __init__(self) -> None:
-        self.items: deque[T] = deque()
-        self._arrived = threading.Condition(threading.Lock())
+        self._items: SimpleQueue[T] = SimpleQueue()
 
     def put(self, item: T) -> None:
-        with self._arrived:
-            self.items.append(item)
-            self._arrived.notify()
+        self._items.put(item)
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        with self._arrived:
-            return self._arrived.wait_for(lambda: bool(self.items), timeout_s)
+    def get(self, timeout_s: float | None = None) -> T | None:
+        try:
+            return self._items.get(timeout=timeout_s)
+        except Empty:
+            return None
+
+    def take(self) -> T | None:
+        try:
+            return self._items.get_nowait()
+        except Empty:
+            return None
 
 
 TICK_S = 0.02

@@ -9,8 +9,6 @@ import logging
 import math
 import socket
 import time
-from collections import deque
-from collections.abc import Sized
 from email.utils import formatdate
 from enum import Enum
 from typing import Any, Final
@@ -131,10 +129,8 @@ class Connection:
         "_clock",
         "_hub",
         "_loop",
-        "_neighbours",
         "_peer",
         "_readable",
-        "_send_batching",
         "_shares_memory",
         "_sock",
         "_unsent",
@@ -149,18 +145,14 @@ class Connection:
         sock: socket.socket | TlsSocket,
         peer: Any,
         clock: CoarseClock,
-        send_batching: SendBatching,
-        neighbours: Sized,
         *,
         shares_memory: bool,
     ) -> None:
-        """`sock` is connected and does not block. `neighbours` are the connections that batch their responses with it,
-        itself included. `shares_memory`: bodies and responses may lie in memory shared with the engine."""
+        """`sock` is connected and does not block. `shares_memory`: bodies and responses may lie in memory shared with
+        the engine."""
         self._sock = sock
         self._peer: tuple[str, str] = (peer[0], str(peer[1])) if isinstance(peer, tuple) else ("", "")
         self._clock = clock
-        self._send_batching = send_batching
-        self._neighbours = neighbours
         self._shares_memory = shares_memory
         self._hub = gevent.get_hub()
         self._loop = self._hub.loop
@@ -216,8 +208,6 @@ class Connection:
                 if size <= _MAX_JOINED:
                     whole = b"".join(parts)
                     parts = [whole]
-                    if len(self._neighbours) > 1:
-                        self._send_batching.wait()
                     sent = self._sock.send(whole)
                 else:
                     sent = self._sock.sendmsg(parts[:_IOV_MAX])
@@ -417,42 +407,7 @@ class Connections:
         return [connection for connection in self.open if connection.phase in _WAITING]
 
 
-# --- what connections share: sending together, and the coarse clock
-
-
-class SendBatching:
-    """Holds greenlets with a finished response until all others of this iteration have theirs. Hub thread only.
-
-    A send wakes a client that sleeps, and that is most of what the send costs the kernel. A client of many connections
-    sleeps between responses that are sent one by one, and stays awake when they are sent together (64 connections of
-    one `wrk`: 14 % less CPU per request, 15 % more requests/s).
-    """
-
-    __slots__ = ("_hub", "_waiting")
-
-    def __init__(self, hub: Any) -> None:
-        self._hub = hub
-        self._waiting: deque[Any] = deque()
-
-    def wait(self) -> None:
-        """Return when it is time to send."""
-        greenlet = getcurrent()
-        if not self._waiting:
-            self._hub.loop.run_callback(self._go)
-        self._waiting.append(greenlet)
-        try:
-            self._hub.switch()
-        except BaseException:  # the greenlet was killed: `_go` must not wake it from another wait
-            self._waiting.remove(greenlet)
-            raise
-
-    def _go(self) -> None:
-        """Wake the greenlets that wait now; those that arrive meanwhile wait for the next iteration."""
-        for _ in range(len(self._waiting)):
-            if self._waiting:
-                self._waiting.popleft().switch()
-        if self._waiting:
-            self._hub.loop.run_callback(self._go)
+# --- what connections share: the coarse clock
 
 
 class CoarseClock:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gevent
@@ -37,13 +38,13 @@ from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.listening_sockets import StopTimes, drop_handshakes, notice_dead_clients
 from trident.app.worker.tls import TlsSocket
 from trident.core.buffers import release_buffers
-from trident.core.frontend.gevent_bridge import HubSignal, HubWaiters
+from trident.core.frontend.gevent_bridge import GreenletMailbox, Inbox
 from trident.core.observability.log import reopen_log_if_asked
+from trident.core.waiting import Mailbox, ThreadMailbox
 
 if TYPE_CHECKING:
     from trident.app.worker.http2.connection import Http2Connection, Http2Service
     from trident.core.remote.connection import LinkHandler
-    from trident.core.waiting import Waiter
 
 log = logging.getLogger("trident.server")
 
@@ -430,18 +431,18 @@ _LOOK_SECONDS = 0.05
 
 
 class GeventLink:
-    """Made on the hub's thread. Any thread may call `wake` and `waiter`."""
+    """Made on the hub's thread. Any thread may call `wake` and `mailbox`."""
 
     def __init__(self) -> None:
         hub = gevent.get_hub()
         self._loop = hub.loop
+        self._thread_id = get_ident()
         self._handler: LinkHandler | None = None
         self._watched: Any = None
         self._readable: Any = None
         self._writable: Any = None
-        self._waiters = HubWaiters(hub)
-        self._flush_signal = HubSignal(hub, self._flush)
-        self.wake = self._flush_signal.send
+        self._inbox = Inbox(hub)
+        self._is_flush_due = False
         self._timer = self._loop.timer(_LOOK_SECONDS, _LOOK_SECONDS)
 
     def start(self, handler: LinkHandler) -> None:
@@ -449,8 +450,13 @@ class GeventLink:
         self._timer.start(self._look)
         self._look()
 
-    def waiter(self) -> Waiter:
-        return self._waiters.waiter()
+    def wake(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._inbox.put(self._flush)
+
+    def mailbox(self) -> Mailbox[Any]:
+        return GreenletMailbox(self._inbox) if get_ident() == self._thread_id else ThreadMailbox()
 
     def close(self) -> None:
         """Call it on the hub's thread."""
@@ -458,10 +464,10 @@ class GeventLink:
         self._unwatch()
         self._timer.stop()
         self._timer.close()
-        self._flush_signal.close()
-        self._waiters.close()
+        self._inbox.close()
 
     def _flush(self) -> None:
+        self._is_flush_due = False
         if self._handler is not None:
             self._handler.flush()
             self._watch()

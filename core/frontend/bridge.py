@@ -20,12 +20,13 @@ from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
+from trident.core.borders import expected
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import BackendFailed, RequestCancelled, ServerError
 from trident.core.inference.pending_request import CancelCause, Deferred, LoneRequest, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Origin
-from trident.core.waiting import Mailbox, ThreadMailbox, ThreadWaiter
+from trident.core.waiting import Mailbox, ThreadMailbox
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -134,22 +135,30 @@ class ThreadBridge:
         *,
         is_slow: bool = False,
     ) -> InferenceResponse:
-        waiting = _WaitingForResponse()
+        mailbox: Mailbox[InferenceResponse] = ThreadMailbox()
+        responses = SingleResponse()
+
+        def respond(response: InferenceResponse) -> None:
+            """Any thread, one at a time."""
+            answer = responses.gather(response)
+            if answer is not None:
+                mailbox.put(answer)
+
         here = Deferred()
-        pending = LoneRequest(request, waiting.respond, defer=here.add)
+        pending = LoneRequest(request, respond, defer=here.add)
         pending.submit_to(model)
         here.run()  # a short execution
+        response: InferenceResponse | None = None
         try:
-            if client_gone is not None:
-                while waiting.wait(LOOK_SECONDS) is None:
-                    if client_gone():
-                        pending.cancel()
-                        break
-            response: InferenceResponse = waiting.wait()
+            while response is None:
+                response = mailbox.get(None if client_gone is None else LOOK_SECONDS)
+                if response is None and client_gone is not None and client_gone():
+                    pending.cancel()
+                    client_gone = None
         except ServerError as error:
             return InferenceResponse.failed(request, error, Origin.CANCELLED)
         finally:
-            if waiting.outcome is None:
+            if response is None:
                 # The wait was interrupted.
                 pending.cancel()
         return response
@@ -181,22 +190,6 @@ class ThreadBridge:
 
     def close(self) -> None:
         """Nothing to release."""
-
-
-class _WaitingForResponse(ThreadWaiter):
-    """A thread that waits for the one response to its request."""
-
-    __slots__ = ("_responses",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._responses = SingleResponse()
-
-    def respond(self, response: InferenceResponse) -> None:
-        """Take a response, on any thread, one at a time."""
-        answer = self._responses.gather(response)
-        if answer is not None:
-            self.settle(answer)
 
 
 def refuse_patched_threading(modules: Mapping[str, ModuleType] = sys.modules) -> None:
@@ -270,16 +263,16 @@ class ResponseStream:
         self.acknowledge()
         if self._has_ended:
             return []
-        self._wait()
-        arrived, size = self._mailbox.items, 0
+        response: InferenceResponse | None = self._wait()
+        size = 0
         responses: list[InferenceResponse] = []
-        while arrived and len(responses) < most and size < _MOST_BYTES:
-            response = arrived.popleft()
+        while response is not None:
             responses.append(response)
             if response.final:
                 self._end()
                 return responses
             size += response.nbytes
+            response = self._mailbox.take() if len(responses) < most and size < _MOST_BYTES else None
         self._taken = len(responses)
         return responses
 
@@ -308,20 +301,18 @@ class ResponseStream:
                 return False
             failure: ServerError = RequestCancelled("the client went away", model=self._request.model_name)
             cause = CancelCause.CLIENT
-        except ServerError as error:
-            failure, cause = error, CancelCause.DEADLINE
+        except Exception as error:
+            failure = expected(error, "asking for the client of a stream")
+            cause = CancelCause.DEADLINE
         # First: the engine may answer the cancelled request at once, with a text that says less.
         self.respond(InferenceResponse.failed(self._request, failure, Origin.CANCELLED))
         pending.cancel(cause)
         return True
 
-    def _wait(self) -> None:
-        mailbox = self._mailbox
-        if self._look_seconds is None:
-            mailbox.wait()
-            return
-        while not mailbox.wait(self._look_seconds):
+    def _wait(self) -> InferenceResponse:
+        while (response := self._mailbox.get(self._look_seconds)) is None:
             self.is_given_up()
+        return response
 
     def _end(self) -> None:
         self._has_ended = True
@@ -357,10 +348,9 @@ class ResponseStreams:
             self._taken.acknowledge()
             self._taken = None
         while self._open:
-            while not self._arrived.wait(self._streams[0]._look_seconds):
+            while (number := self._arrived.get(self._streams[0]._look_seconds)) is None:
                 for stream in self._streams:
                     stream.is_given_up()
-            number = self._arrived.items.popleft()
             response = next(self._streams[number], None)
             if response is not None:
                 self._taken = self._streams[number]

@@ -5,18 +5,20 @@ Source: docs/architecture.md section 3 points 2 and 3.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from greenlet import getcurrent
 
+from trident.core.borders import expected
 from trident.core.engine.protocol import ServedModel
-from trident.core.errors import RequestCancelled, ServerError
+from trident.core.errors import RequestCancelled
 from trident.core.frontend.bridge import (
     LOOK_SECONDS,
     ClientGone,
@@ -28,231 +30,137 @@ from trident.core.frontend.bridge import (
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
-from trident.core.waiting import Deadlines, Mailbox, ThreadWaiter, Waiter
+from trident.core.waiting import Deadlines, Mailbox
+
+_log = logging.getLogger("trident.borders")
 
 T = TypeVar("T")
 
 
-# --- greenlets of one hub that wait for outcomes from any thread
-#
-# A thread that settles a waiter appends it to a queue and wakes the hub, once for all outcomes that arrive until the
-# hub looks. The hub then switches to each waiting greenlet.
+# --- what other threads bring to a hub
 
 
-class HubSignal:
-    """Has `function` called on the hub, once for all signals sent until then. Made on the hub's thread.
+# One iteration of the loop does for a request: its submission, its answer, the greenlet that goes on, and the sending.
+_ROUNDS: Final = 4
 
-    No signal is lost: `is_due` is cleared before the call, so a thread that finds it set has written whatever the call
-    looks at before the call looks. Two threads may both find it clear; the second call then finds nothing new.
+Call = Callable[[], object]
+
+
+class Inbox:
+    """Calls for the thread of a hub, in the order in which they were put. Made there.
+
+    Other threads wake the hub once for all calls that they put until it looks. A call that raises is logged, and those
+    after it are made.
     """
 
-    __slots__ = ("_async", "_function", "_loop", "_thread_id", "is_due")
-
-    def __init__(self, hub: Any, function: Callable[[], None]) -> None:
-        self.is_due = False
-        self._function = function
-        self._loop = hub.loop
-        self._thread_id = get_ident()
-        self._async = hub.loop.async_()
-        self._async.start(self._call)
-
-    def send(self) -> None:
-        """Have the function called soon: on the hub's thread in this iteration of the loop. Any thread."""
-        if self.is_due:
-            return
-        self.is_due = True
-        if get_ident() == self._thread_id:
-            self._loop.run_callback(self._call)
-        else:
-            self._async.send()
-
-    def send_after_io(self) -> None:
-        """As `send`, but not before the loop has looked at all sockets again. On the hub's thread."""
-        self.is_due = True
-        self._async.send()
-
-    def close(self) -> None:
-        """Signals that are sent later do nothing. On the hub's thread."""
-        self.is_due = True
-        self._async.stop()
-        self._async.close()
-
-    def _call(self) -> None:
-        self.is_due = False
-        self._function()
-
-
-class Waits(Protocol):
-    """`greenlet` is the one that waits; None if none does."""
-
-    greenlet: Any
-
-
-class HubWaiters:
-    """The waiters of one hub. Made on the hub's thread."""
+    __slots__ = ("_async", "_calls", "_is_closed", "_is_due", "_thread_id", "hub")
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
-        self.arrived: deque[Waits] = deque()
-        self.signal = HubSignal(hub, self._deliver)
+        self._calls: deque[Call] = deque()
+        # Cleared before the last look at the calls: a thread that finds it set has put its call before that look.
+        self._is_due = False
+        self._is_closed = False
         self._thread_id = get_ident()
+        self._async = hub.loop.async_()
+        self._async.start(self._make_calls)
 
-    def waiter(self) -> Waiter:
-        """For a greenlet of the hub, not the hub itself; on any other thread for that thread."""
-        return GreenletWaiter(self) if get_ident() == self._thread_id else ThreadWaiter()
+    @property
+    def is_here(self) -> bool:
+        """True on the hub's thread while no call waits: what must follow them can be done at once."""
+        return not self._calls and get_ident() == self._thread_id
 
-    def wake(self, waits: Waits) -> None:
-        """Have the hub switch to the greenlet that waits then. Any thread."""
-        self.arrived.append(waits)
-        if not self.signal.is_due:
-            self.signal.send()
+    def put(self, call: Call) -> None:
+        """Have `call` made soon: in this iteration of the loop, if it is put on the hub's thread. Any thread."""
+        self._calls.append(call)
+        if self._is_due:
+            return
+        self._is_due = True
+        if get_ident() == self._thread_id:
+            self.hub.loop.run_callback(self._make_calls)
+        else:
+            self._async.send()
 
     def close(self) -> None:
-        """Wake no greenlet from now on. On the hub's thread."""
-        self.signal.close()
+        """Make no call from now on. On the hub's thread."""
+        self._is_closed = self._is_due = True
+        self._calls.clear()
+        self._async.stop()
+        self._async.close()
 
-    def _deliver(self) -> None:
-        """On the hub: switch to each greenlet whose outcome has arrived; it returns here when it waits again."""
-        arrived = self.arrived
-        try:
-            # Not those that arrive meanwhile: sockets have their turn first.
-            for _ in range(len(arrived)):
-                greenlet = arrived.popleft().greenlet
-                if greenlet is not None:
-                    greenlet.switch()
-        finally:
-            if arrived:
-                self.signal.send_after_io()
-
-
-class GreenletWaiter:
-    """The greenlet that calls `wait`. Only the hub's thread touches `greenlet`, which is None while nobody waits."""
-
-    __slots__ = ("_waiters", "greenlet", "outcome")
-
-    def __init__(self, waiters: HubWaiters) -> None:
-        self._waiters = waiters
-        self.greenlet: Any = None
-        self.outcome: Any = None
-
-    def settle(self, outcome: object) -> None:
-        self.outcome = outcome
-        waiters = self._waiters
-        waiters.arrived.append(self)
-        if not waiters.signal.is_due:
-            waiters.signal.send()
-
-    def wait(self, timeout_s: float | None = None) -> Any:
-        hub = self._waiters.hub
-        self.greenlet = getcurrent()
-        try:
-            if timeout_s is None:
-                while self.outcome is None:
-                    hub.switch()
-            else:
-                self._wait_until(hub, timeout_s)
-        finally:
-            # An outcome that arrives later must not wake a greenlet that has gone on to wait for something else.
-            self.greenlet = None
-        return self.outcome
-
-    def _wait_until(self, hub: Any, timeout_s: float) -> None:
-        timer = hub.loop.timer(timeout_s)
-        try:
-            timer.start(self.greenlet.switch)
-            while self.outcome is None and timer.active:
-                hub.switch()
-        finally:
-            timer.stop()
-            timer.close()
+    def _make_calls(self) -> None:
+        if self._is_closed:
+            return
+        calls = self._calls
+        for _ in range(_ROUNDS):
+            for _ in range(len(calls)):
+                call = calls.popleft()
+                try:
+                    call()
+                except Exception:
+                    _log.exception("a call on the hub failed unexpectedly")
+        if self._is_closed:
+            return
+        self._is_due = False
+        if calls and not self._is_due:  # sockets come first
+            self._is_due = True
+            self._async.send()
 
 
 class GreenletMailbox(Mailbox[T]):
-    """The caller is a greenlet of the hub. Items that arrive before it looks wake it once.
+    """The caller is a greenlet of the inbox's hub. Items that arrive before it looks wake it once.
 
-    Only the hub's thread touches `greenlet`, which is None while nobody waits.
+    Only the hub's thread touches `_greenlet`, which is None while none waits.
     """
 
-    __slots__ = ("_is_told", "_waiters", "greenlet", "items")
+    __slots__ = ("_greenlet", "_inbox", "_is_told", "_items")
 
-    def __init__(self, waiters: HubWaiters) -> None:
-        self._waiters = waiters
-        self._is_told = False
-        self.greenlet: Any = None
-        self.items: deque[T] = deque()
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._greenlet: Any = None
+        self._items: deque[T] = deque()
+        # The caller clears it before it looks at the items: it sees an item, or is told of it.
+        self._is_told = True
 
     def put(self, item: T) -> None:
-        self.items.append(item)
-        # The caller clears the flag before it looks at the items: it either sees this one or is told of it.
+        self._items.append(item)
         if not self._is_told:
             self._is_told = True
-            self._waiters.wake(self)
+            self._inbox.put(self._wake)
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        self._is_told = False
-        if self.items:
-            return True
-        hub = self._waiters.hub
+    def take(self) -> T | None:
+        return self._items.popleft() if self._items else None
+
+    def get(self, timeout_s: float | None = None) -> T | None:
+        items = self._items
+        if items:
+            return items.popleft()
+        hub = self._inbox.hub
         timer = None
-        self.greenlet = getcurrent()
+        self._greenlet = getcurrent()
         try:
             if timeout_s is not None:
                 timer = hub.loop.timer(timeout_s)
-                timer.start(self.greenlet.switch)
-            while not self.items and (timer is None or timer.active):
-                self._is_told = False
-                if self.items:
-                    break
+                timer.start(self._greenlet.switch)
+            self._is_told = False
+            while not items and (timer is None or timer.active):
                 hub.switch()
+                self._is_told = False
         finally:
-            self.greenlet = None
+            # An item that arrives later must not wake a greenlet that has gone on to wait for something else.
+            self._greenlet = None
+            self._is_told = True
             if timer is not None:
                 timer.stop()
                 timer.close()
-        return bool(self.items)
+        return items.popleft() if items else None
+
+    def _wake(self) -> None:
+        if self._greenlet is not None:
+            self._greenlet.switch()
 
 
 # --- the bridge
-
-
-class HubResponses:
-    """Calls the callbacks of a hub's requests there, one after the other. Made on the hub's thread.
-
-    Responses of other threads wake the hub once for all that have arrived until it looks.
-    """
-
-    def __init__(self, hub: Any) -> None:
-        self._thread_id = get_ident()
-        self._arrived: deque[tuple[OnResponse, InferenceResponse]] = deque()
-        self._signal = HubSignal(hub, self._deliver)
-
-    def callback(self, on_response: OnResponse) -> OnResponse:
-        """A callback for any thread that calls `on_response` on the hub."""
-        return partial(self._put, on_response)
-
-    def close(self) -> None:
-        """Deliver nothing from now on. On the hub's thread."""
-        self._signal.close()
-
-    def _put(self, on_response: OnResponse, response: InferenceResponse) -> None:
-        # What another thread has sent before comes first: it may be for the same request.
-        if not self._arrived and get_ident() == self._thread_id:
-            on_response(response)
-            return
-        self._arrived.append((on_response, response))
-        if not self._signal.is_due:
-            self._signal.send()
-
-    def _deliver(self) -> None:
-        arrived = self._arrived
-        try:
-            # Not those that arrive meanwhile: sockets have their turn first.
-            for _ in range(len(arrived)):
-                on_response, response = arrived.popleft()
-                on_response(response)
-        finally:
-            if arrived:
-                self._signal.send_after_io()
 
 
 class GeventBridge:
@@ -264,10 +172,9 @@ class GeventBridge:
     def __init__(self, hub: Any, threads: int = 8) -> None:
         """`threads` is the number of calls that `run` makes at the same time."""
         refuse_patched_threading()
-        self._waiters = HubWaiters(hub)
-        self._submissions = _Submissions(hub)
+        self.inbox = Inbox(hub)
+        self._submissions = _Submissions(self.inbox)
         self._watch = _ClientWatch(hub)
-        self._responses = HubResponses(hub)
         self.deadlines = Deadlines(hub)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="trident-blocking")
 
@@ -284,19 +191,21 @@ class GeventBridge:
             answer = cached_answer(request)
             if answer is not None:
                 return answer
-        waiting = _WaitingForResponse(self._waiters, client_gone)
+        waiting = _ResponseMailbox(self.inbox, client_gone)
         waiting.pending = pending = PendingRequest(request, waiting.respond)
         self._submit(model, pending, is_slow)
         if client_gone is not None:
             self._watch.add(waiting)
+        response: InferenceResponse | None = None
         try:
-            response: InferenceResponse = waiting.wait()
+            while response is None:
+                response = waiting.get()
         finally:
             # No cycle: `pending` refers to `waiting`, and would keep each body until the garbage collector runs.
             waiting.pending = None
             if client_gone is not None:
                 self._watch.remove(waiting)
-            if waiting.outcome is None:
+            if response is None:
                 pending.cancel()
         return response
 
@@ -312,14 +221,21 @@ class GeventBridge:
         """Submit `request` to `model` together with all others of this iteration of the loop; nobody waits.
 
         `on_response` is called on the hub's thread for each response, the last time with one that is final, possibly
-        before this returns. It must neither wait nor raise. `PendingRequest.cancel` of the result cancels. `streamed`:
+        before this returns. It must not wait. `PendingRequest.cancel` of the result cancels. `streamed`:
         the result is a StreamedRequest, whose `take` the caller calls when a response has left, so that the model is
         held back. `is_slow` is that of `infer`.
         """
-        callback = self._responses.callback(on_response)
+        callback = partial(self._respond, on_response)
         pending = StreamedRequest(request, callback) if streamed else PendingRequest(request, callback)
         self._submit(model, pending, is_slow)
         return pending
+
+    def _respond(self, on_response: OnResponse, response: InferenceResponse) -> None:
+        """Pass on a response to the hub, after those that came before: they may be to the same request. Any thread."""
+        if self.inbox.is_here:
+            on_response(response)
+        else:
+            self.inbox.put(partial(on_response, response))
 
     def _submit(self, model: ServedModel, pending: PendingRequest, is_slow: bool) -> None:
         try:
@@ -349,7 +265,7 @@ class GeventBridge:
         return stream
 
     def mailbox(self) -> Mailbox[Any]:
-        return GreenletMailbox(self._waiters)
+        return GreenletMailbox(self.inbox)
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._wait(self._threads.submit(function, *args, **kwargs))
@@ -366,32 +282,31 @@ class GeventBridge:
     def give_way(self) -> None:
         # A timer that is due at once. The loop looks at all sockets before it fires, and serves those that are ready
         # before it fires again.
-        GreenletWaiter(self._waiters).wait(0.0)
+        self.mailbox().get(0.0)
 
     def _wait(self, future: Future[T]) -> T:
-        waiter = GreenletWaiter(self._waiters)
-        future.add_done_callback(waiter.settle)
+        mailbox = self.mailbox()
+        future.add_done_callback(mailbox.put)
+        done: Future[T] | None = None
         try:
-            waiter.wait()
+            while done is None:
+                done = mailbox.get()
         finally:
-            if waiter.outcome is None:
+            if done is None:
                 future.cancel()
         try:
             return future.result()
         finally:
-            # No cycles: `waiter` and the future refer to each other, and an error refers to the frames that it passes
-            # and so to the future. They would keep all arguments of the call, perhaps a model of many MB, until the
-            # garbage collector runs.
-            waiter.outcome = None
-            del future
+            # No cycle: an error refers to the frames that it passes and so to the future, which would keep all
+            # arguments of the call, perhaps a model of many MB, until the garbage collector runs.
+            del future, done
 
     def close(self) -> None:
         """Stop watching, and end each thread after its current call."""
         self._watch.close()
         self.deadlines.close()
-        self._responses.close()
         self._threads.shutdown(cancel_futures=True)
-        self._waiters.close()
+        self.inbox.close()
 
 
 def _submit(model: ServedModel, pending: PendingRequest) -> None:
@@ -416,8 +331,8 @@ def _settle(future: Future[T], function: Callable[[], T]) -> None:
         del future  # see `_wait`
 
 
-class _WaitingForResponse(GreenletWaiter):
-    """A greenlet that waits for the response to `pending`, which is None after the wait.
+class _ResponseMailbox(GreenletMailbox[InferenceResponse]):
+    """Gets the one response to `pending`, which is None after the wait.
 
     The client watch sets `since`, the number of its look at which the wait began.
     """
@@ -425,11 +340,12 @@ class _WaitingForResponse(GreenletWaiter):
     __slots__ = ("_responses", "client_gone", "pending", "since")
     since: int
 
-    def __init__(self, waiters: HubWaiters, client_gone: ClientGone | None) -> None:
+    def __init__(self, inbox: Inbox, client_gone: ClientGone | None) -> None:
         # Not super().__init__(), which would be one more call for each request.
-        self._waiters = waiters
-        self.greenlet = None
-        self.outcome = None
+        self._inbox = inbox
+        self._greenlet = None
+        self._items = deque()
+        self._is_told = True
         self._responses: SingleResponse | None = None
         self.pending: PendingRequest | None = None
         self.client_gone = client_gone
@@ -442,8 +358,9 @@ class _WaitingForResponse(GreenletWaiter):
         try:
             if not self.client_gone():
                 return False
-        except ServerError as error:
-            self.settle(InferenceResponse.failed(pending.request, error, Origin.CANCELLED))
+        except Exception as error:
+            failure = expected(error, "asking for the client of a request")
+            self.put(InferenceResponse.failed(pending.request, failure, Origin.CANCELLED))
             pending.cancel(CancelCause.DEADLINE)
         else:
             pending.cancel()
@@ -452,13 +369,13 @@ class _WaitingForResponse(GreenletWaiter):
     def respond(self, response: InferenceResponse) -> None:
         """Take a response. Any thread, one at a time."""
         if response.final and self._responses is None:
-            self.settle(response)
+            self.put(response)
             return
         if self._responses is None:
             self._responses = SingleResponse()
         answer = self._responses.gather(response)
         if answer is not None:
-            self.settle(answer)
+            self.put(answer)
 
 
 class _Submissions:
@@ -469,15 +386,15 @@ class _Submissions:
     it would wake the instance for a batch of one (mean batch at 16 connections: 2.1 that way, 9 this way).
     """
 
-    def __init__(self, hub: Any) -> None:
-        self._loop = hub.loop
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
         self._waiting: list[tuple[ServedModel, PendingRequest]] = []
         self._deferred = Deferred()
         self.defer = self._deferred.add
 
     def put(self, model: ServedModel, pending: PendingRequest) -> None:
         if not self._waiting:
-            self._loop.run_callback(self._submit_all)
+            self._inbox.put(self._submit_all)
         self._waiting.append((model, pending))
         if len(self._waiting) == model.handover:
             self._submit_all()

@@ -218,12 +218,10 @@ _FLUSH: Final = "sending the responses of a batch"
 _of_thread = threading.local()
 
 
-def flush(calls: Iterable[Flush | None]) -> None:
+def flush(calls: Iterable[Flush]) -> None:
     """Make each of the calls once, now or at the end of the thread's `CollectedFlushes`."""
     waiting: set[Flush] | None = getattr(_of_thread, "waiting", None)
-    for each in set(calls):
-        if each is None:
-            continue
+    for each in calls:
         if waiting is None:
             guarded(each, _FLUSH)
         else:

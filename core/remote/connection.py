@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
@@ -38,7 +38,7 @@ from trident.core.remote.wire import (
     ResponseReader,
     peer_of,
 )
-from trident.core.waiting import Waiter
+from trident.core.waiting import Mailbox
 
 
 class LinkHandler(Protocol):
@@ -69,8 +69,9 @@ class Link(Protocol):
     def wake(self) -> None:
         """Have `flush` called soon, once for all calls until then. Any thread."""
 
-    def waiter(self) -> Waiter:
-        """For the calling thread or greenlet, which waits until the connection settles it."""
+    def mailbox(self) -> Mailbox[Any]:
+        """A mailbox for the calling thread or greenlet."""
+        ...
 
     def close(self) -> None:
         """Stop driving. After this returns `handler` is no longer called."""

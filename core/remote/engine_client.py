@@ -25,7 +25,7 @@ from trident.core.observability.switches import TraceGate
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.remote.calls import Call, EngineGone, EngineState, decode_result, encode_call, engine_down, sent_by
 from trident.core.remote.connection import ENOUGH, LOST, Connection, Link, SharedMemoryFull, gone
-from trident.core.waiting import Waiter
+from trident.core.waiting import Mailbox
 
 _log = logging.getLogger("trident.engine")
 
@@ -51,14 +51,14 @@ class PendingCall(NamedTuple):
     subject: object
     connection: Connection
     number: int
-    waiter: Waiter
+    results: Mailbox[Any]
     was_recovering: bool
 
     def result(self) -> Any:
         """Wait for the result. Raises the ServerError that the engine raised, or EngineGone."""
         timeout_s = None if self.call.mark.blocks else _CALL_SECONDS
         try:
-            result = self.waiter.wait(timeout_s)
+            result = self.results.get(timeout_s)
             if result is None:
                 raise EngineGone(f"the engine did not answer '{self.call.name}' within {timeout_s:g} seconds")
             if result is LOST:
@@ -322,9 +322,9 @@ class RemoteEngine:
         if connection is None:
             raise self.no_engine()
         was_recovering = self.is_recovering
-        waiter = self._link.waiter()
-        number = connection.call(encode_call(call.name, arguments), waiter.settle)
-        return PendingCall(call, arguments[0] if arguments else "", connection, number, waiter, was_recovering)
+        results = self._link.mailbox()
+        number = connection.call(encode_call(call.name, arguments), results.put)
+        return PendingCall(call, arguments[0] if arguments else "", connection, number, results, was_recovering)
 
     def no_engine(self) -> EngineGone:
         """Return the error for a call or request without an engine."""

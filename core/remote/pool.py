@@ -191,7 +191,7 @@ class EnginePool:
         self.trace_gate = TraceGate()
 
     def _wait(self, seconds: float) -> None:
-        self._links[0].waiter().wait(seconds)
+        self._links[0].mailbox().get(seconds)
 
     def start(self) -> None:
         """Begin to connect to all engines, and then to finish what a front end had begun when it died."""

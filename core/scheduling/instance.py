@@ -33,7 +33,7 @@ from trident.core.scheduling.batch_forming import BatchTuner, Wait, Work
 from trident.core.scheduling.open_requests import OpenRequest, OpenRequests
 from trident.core.scheduling.queue import Clock, RequestQueue, Respond, flush_callers, reason_of, reject
 from trident.core.scheduling.rate_limiter import Claim, Needs
-from trident.core.waiting import ThreadWaiter
+from trident.core.waiting import Mailbox, ThreadMailbox
 
 _log = logging.getLogger("trident.scheduling")
 
@@ -703,19 +703,21 @@ class CollectedAnswer:
 
     def __init__(self) -> None:
         self._answer: Outputs | ServerError | None = None
-        self._end = ThreadWaiter()
+        self._is_over = False
+        self._end: Mailbox[bool] = ThreadMailbox()
 
     def note(self, response: Outputs | ServerError | None, final: bool) -> None:
-        if self._end.outcome is not None:
+        if self._is_over:
             return
         if self._answer is None or (isinstance(response, ServerError) and not isinstance(self._answer, ServerError)):
             self._answer = response
         if final:
-            self._end.settle(True)
+            self._is_over = True
+            self._end.put(True)
 
     def wait(self) -> Outputs | ServerError:
-        """Block until the final response."""
-        self._end.wait()
+        """Block until the final response. Once."""
+        self._end.get()
         return [] if self._answer is None else self._answer
 
 
@@ -729,7 +731,7 @@ class CollectingSender:
         self._answer = answer
 
     def __del__(self) -> None:
-        # Does nothing after the final response. It takes no lock, so it may be done anywhere.
+        # Does nothing after the final response. It takes no lock that its thread may hold, so it may be done anywhere.
         self._answer.note(BackendFailed("the model dropped its response sender before the final response"), True)
 
     def send(

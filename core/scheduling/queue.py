@@ -32,7 +32,9 @@ Respond = Callable[[PendingRequest, InferenceResponse], None]
 
 def flush_callers(requests: Iterable[PendingRequest]) -> None:
     """Have the callers of answered requests send the responses that they collected: one call for each caller."""
-    flush([pending.flush for pending in requests])
+    calls = {pending.flush for pending in requests if pending.flush is not None}
+    if calls:
+        flush(calls)
 
 
 def reason_of(origin: Origin) -> FailureReason:

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from wsgiref.types import WSGIApplication
 
-import gevent
 from gunicorn.http.wsgi import base_environ
 
 from trident.app.worker.connection import (
@@ -32,7 +31,6 @@ from trident.app.worker.connection import (
     Connection,
     Connections,
     Phase,
-    SendBatching,
 )
 from trident.app.worker.http1.request import (
     HEAD_END,
@@ -83,8 +81,6 @@ class Http1Connection(Connection):
             sock,
             peer,
             service.clock,
-            service.send_batching,
-            service.connections.open,
             shares_memory=service.allocate is not None,
         )
         self._service = service
@@ -368,7 +364,6 @@ class Http1Service:
         self.address = address
         self.cfg = cfg
         self.connections = connections
-        self.send_batching = SendBatching(gevent.get_hub())
         self.tls = tls
         self.scheme = "http" if tls is None else "https"
         self.clock = connections.clock

@@ -21,6 +21,7 @@ from trident.app.worker.http2.frames import ErrorCode, ProtocolError
 from trident.app.worker.http2.protocol import Http2Protocol
 from trident.app.worker.http2.streams import Outbox, UnsentTotal, copy_of
 from trident.app.worker.tls import HTTP2, TlsSocket
+from trident.core.borders import guarded
 from trident.core.grpc.transport import Application
 from trident.core.inference.tensors import Buffer, drop_sent
 
@@ -436,7 +437,7 @@ class Http2Service:
     def _flush(self) -> None:
         due, self._due = self._due, {}
         for connection in due:
-            connection.flush()
+            guarded(connection.flush, "sending the answers of an HTTP/2 connection")
 
 
 # --- the connections of the worker: their clocks, and their end

@@ -10,7 +10,7 @@ import pytest
 from gunicorn.config import Config
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
-from trident.app.worker.connection import NEVER, ClientGone, CoarseClock, Connection, Connections, Phase, SendBatching
+from trident.app.worker.connection import NEVER, ClientGone, CoarseClock, Connection, Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.buffers import RequestBody
@@ -30,8 +30,7 @@ class Pair:
         ours, self.client = socket_pair()
         self.clock = CoarseClock()
         self.clock.now = 5.0
-        batching = SendBatching(gevent.get_hub())
-        self.connection = Connection(ours, ("1.2.3.4", 5), self.clock, batching, [None], shares_memory=shares_memory)
+        self.connection = Connection(ours, ("1.2.3.4", 5), self.clock, shares_memory=shares_memory)
 
     def close(self) -> None:
         self.connection.close()
@@ -171,40 +170,6 @@ def test_a_new_connection_has_a_moment_for_its_first_request_after_a_stop_began(
 
 
 # --- io
-
-
-def test_all_responses_are_made_before_the_first_one_is_sent() -> None:
-    turns = SendBatching(gevent.get_hub())
-    events: list[str] = []
-
-    def answer(name: str) -> None:
-        events.append(f"made {name}")
-        turns.wait()
-        events.append(f"sent {name}")
-
-    gevent.joinall([gevent.spawn(answer, name) for name in "abc"], timeout=LIMIT_S, raise_error=True)
-    assert events == ["made a", "made b", "made c", "sent a", "sent b", "sent c"]
-
-
-def test_a_killed_greenlet_is_not_woken_from_its_next_wait() -> None:
-    turns = SendBatching(gevent.get_hub())
-    events: list[str] = []
-
-    def interrupted() -> None:
-        try:
-            turns.wait()
-        except gevent.GreenletExit:
-            gevent.sleep(0.02)
-            events.append("slept")
-
-    def other() -> None:
-        turns.wait()
-        events.append("sent")
-
-    killed, going = gevent.spawn(interrupted), gevent.spawn(other)
-    gevent.get_hub().loop.run_callback(killed.throw)  # between its wait and its turn
-    gevent.joinall([killed, going], timeout=LIMIT_S, raise_error=True)
-    assert events == ["sent", "slept"]
 
 
 def test_the_input_reads_as_a_file() -> None:

@@ -18,7 +18,7 @@ from tests.unit.core.waiting.hub_thread import LIMIT_S, hub_test
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.waiting import until
 from trident.core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
-from trident.core.frontend.gevent_bridge import GeventBridge, HubResponses
+from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
@@ -138,8 +138,7 @@ def test_a_batch_signals_the_hub_once(bridge: GeventBridge) -> None:
         def submit(self, pending: PendingRequest) -> None:
             waiting.append(pending.on_response)
 
-    signal = bridge._waiters.signal
-    wake = signal._async = Counting(signal._async)
+    wake = bridge.inbox._async = Counting(bridge.inbox._async)
     connections = [gevent.spawn(bridge.infer, Batching().model("simple"), request()) for _ in range(16)]
     until(lambda: len(waiting) == 16, sleep=gevent.sleep)
     # The hub does not run in between, because this greenlet does not yield.
@@ -282,40 +281,17 @@ def response(number: int) -> InferenceResponse:
     return InferenceResponse("simple", number, [])
 
 
-@hub_test
-def test_a_response_of_the_hubs_own_thread_does_not_overtake_those_of_others(hub: Any) -> None:
+@on_a_hub
+def test_a_response_of_the_hubs_own_thread_does_not_overtake_those_of_others(bridge: GeventBridge) -> None:
     seen: list[int] = []
-    responses = HubResponses(hub)
-    callback = responses.callback(lambda each: seen.append(each.model_version))
-    thread = threading.Thread(target=callback, args=(response(1),))
+
+    class Silent(FakeEngine):
+        def submit(self, pending: PendingRequest) -> None: ...
+
+    pending = bridge.submit(Silent().model("simple"), request(), lambda each: seen.append(each.model_version))
+    thread = threading.Thread(target=pending.on_response, args=(response(1),))
     thread.start()
     thread.join(LIMIT_S)
-    callback(response(2))
+    pending.on_response(response(2))
     until(lambda: len(seen) == 2, sleep=gevent.sleep)
     assert seen == [1, 2]
-    responses.close()
-
-
-@hub_test
-def test_responses_that_arrive_during_delivery_wait_for_io(hub: Any) -> None:
-    seen: list[int] = []
-    responses = HubResponses(hub)
-
-    def again(each: InferenceResponse) -> None:
-        seen.append(each.model_version)
-        if each.model_version < 3:
-            thread = threading.Thread(target=callback, args=(response(each.model_version + 1),))
-            thread.start()
-            thread.join(LIMIT_S)
-
-    callback = responses.callback(again)
-    thread = threading.Thread(target=callback, args=(response(1),))
-    thread.start()
-    thread.join(LIMIT_S)
-    until(lambda: len(seen) == 3, sleep=gevent.sleep)
-    responses.close()
-    thread = threading.Thread(target=callback, args=(response(4),))
-    thread.start()
-    thread.join(LIMIT_S)
-    gevent.sleep(0)
-    assert seen == [1, 2, 3]

@@ -29,7 +29,7 @@ from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
 from trident.core.remote.pool import EnginePool
 from trident.core.remote.wire import HELLO, TO_FRONT_END
-from trident.core.waiting import ThreadWaiter, Waiter
+from trident.core.waiting import Mailbox, ThreadMailbox
 
 LIMIT_S = 30.0
 PAGE = 4096
@@ -101,8 +101,8 @@ class ThreadLink:
             self._asked = True
             self._signal()
 
-    def waiter(self) -> Waiter:
-        return ThreadWaiter()
+    def mailbox(self) -> Mailbox[Any]:
+        return ThreadMailbox()
 
     def close(self) -> None:
         self._is_closing = True

@@ -1,129 +1,143 @@
-"""Callers that wait for outcomes and items from other threads, and the deadlines of a hub."""
+"""The inbox of a hub, callers that wait for items from other threads, and deadlines."""
 
 from __future__ import annotations
 
+import logging
+import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import gevent
 import pytest
 
 from tests.unit.core.waiting.hub_thread import LIMIT_S, hub_test, run_on_hub, until
-from trident.core.frontend.gevent_bridge import GreenletMailbox, HubSignal, HubWaiters
-from trident.core.waiting import TICK_S, Deadlines, Mailbox, ThreadMailbox, ThreadWaiter
-
-
-def test_a_thread_returns_an_outcome_that_arrived_before_the_wait() -> None:
-    waiter = ThreadWaiter()
-    waiter.settle("outcome")
-    assert waiter.wait() == "outcome"
-    assert waiter.wait(0.0) == "outcome"
+from trident.core.frontend.gevent_bridge import GreenletMailbox, Inbox
+from trident.core.waiting import TICK_S, Deadlines, Mailbox, ThreadMailbox
 
 
 @contextmanager
-def waiters_of(hub: Any) -> Iterator[HubWaiters]:
-    waiters = HubWaiters(hub)
+def logged(name: str) -> Iterator[list[logging.LogRecord]]:
+    """The records of a logger, on any thread."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
     try:
-        yield waiters
+        yield records
     finally:
-        waiters.close()
+        logger.removeHandler(handler)
+
+
+@contextmanager
+def inbox_of(hub: Any) -> Iterator[Inbox]:
+    inbox = Inbox(hub)
+    try:
+        yield inbox
+    finally:
+        inbox.close()
+
+
+def on_another_thread(call: Callable[[], object]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(LIMIT_S)
 
 
 @hub_test
-def test_an_outcome_after_the_timeout_wakes_nobody(hub: Any) -> None:
-    with waiters_of(hub) as waiters:
-        late = waiters.waiter()
-        assert late.wait(0.001) is None
-        late.settle("late")
-        other = waiters.waiter()
-        waiting = gevent.spawn(other.wait)
-        gevent.sleep(0.001)  # raises if the late outcome switches to this greenlet
-        other.settle("outcome")
-        # Outcomes arrive in order, so the late one has arrived as well.
-        assert waiting.get(timeout=LIMIT_S) == "outcome"
+def test_no_call_of_other_threads_is_lost_and_each_thread_keeps_its_order(hub: Any) -> None:
+    made: list[tuple[int, int]] = []
 
+    def put(thread: int) -> None:
+        for number in range(2000):
+            inbox.put(partial(made.append, (thread, number)))
 
-class LastMoment(deque[Any]):
-    """A queue that another thread appends to just after the hub has found it empty."""
-
-    def __init__(self, add: Callable[[], None]) -> None:
-        super().__init__()
-        self._add: list[Callable[[], None]] = [add]
-
-    def __len__(self) -> int:
-        found = super().__len__()
-        if found == 0 and self._add:
-            thread = threading.Thread(target=self._add.pop())
+    with inbox_of(hub) as inbox:
+        threads = [threading.Thread(target=put, args=(thread,)) for thread in range(3)]
+        for thread in threads:
             thread.start()
+        until(lambda: len(made) == 6000)
+        for thread in threads:
             thread.join(LIMIT_S)
-        return found
+    for number in range(3):
+        assert [each for thread, each in made if thread == number] == list(range(2000))
 
 
 @hub_test
-def test_an_outcome_that_arrives_as_the_hub_stops_looking_is_delivered(hub: Any) -> None:
-    with waiters_of(hub) as waiters:
-        first, second = waiters.waiter(), waiters.waiter()
-        waiters.arrived = LastMoment(lambda: second.settle("second"))
-        waiting = [gevent.spawn(waiter.wait) for waiter in (first, second)]
-        gevent.sleep(0)
-        first.settle("first")
-        assert [greenlet.get(timeout=LIMIT_S) for greenlet in waiting] == ["first", "second"]
+def test_a_call_that_raises_costs_none_of_the_others(hub: Any) -> None:
+    made: list[int] = []
 
+    def fail() -> None:
+        raise ZeroDivisionError
 
-def test_an_outcome_after_the_end_does_no_harm() -> None:
-    made: list[Any] = []
-
-    def test(hub: Any) -> None:
-        with waiters_of(hub) as waiters:
-            made.append(waiters.waiter())
-            waiting = gevent.spawn(made[0].wait)
-            until(lambda: made[0].greenlet is not None)
-            waiting.kill()
-
-    run_on_hub(test)
-    made[0].settle("late")
-    assert made[0].outcome == "late"
+    with inbox_of(hub) as inbox, logged("trident.borders") as lines:
+        for call in (fail, partial(made.append, 1), fail, partial(made.append, 2)):
+            inbox.put(call)
+        until(lambda: made == [1, 2])
+    assert [line.exc_info[0] for line in lines if line.exc_info] == [ZeroDivisionError] * 2
 
 
 @hub_test
-def test_no_signal_of_another_thread_is_lost(hub: Any) -> None:
-    """Each signal follows a write: the last call must see the last write."""
-    sent, seen = 0, 0
+def test_sockets_are_served_between_calls_that_put_others_for_ever(hub: Any) -> None:
+    made = 0
 
-    def look() -> None:
-        nonlocal seen
-        seen = sent
+    def again() -> None:
+        nonlocal made
+        made += 1
+        inbox.put(again)
 
-    signal = HubSignal(hub, look)
-
-    def send() -> None:
-        nonlocal sent
-        for _ in range(2000):
-            sent += 1
-            signal.send()
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    until(lambda: seen == 2000)
-    thread.join(LIMIT_S)
-    signal.close()
+    with inbox_of(hub) as inbox:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            readable = hub.loop.io(ours.fileno(), 1)
+            read: list[int] = []
+            readable.start(lambda: read.append(made))
+            inbox.put(again)
+            theirs.send(b"1")
+            until(lambda: bool(read))
+            readable.stop()
+            readable.close()
 
 
 @hub_test
-def test_signals_after_the_end_do_nothing(hub: Any) -> None:
-    calls: list[int] = []
-    signal = HubSignal(hub, lambda: calls.append(1))
-    signal.close()
-    signal.send()
-    thread = threading.Thread(target=signal.send)
-    thread.start()
-    thread.join(LIMIT_S)
+def test_no_call_is_made_after_the_end(hub: Any) -> None:
+    made: list[int] = []
+    with inbox_of(hub) as inbox:
+        inbox.put(partial(made.append, 1))
+    inbox.put(partial(made.append, 2))
+    on_another_thread(partial(inbox.put, partial(made.append, 3)))
     gevent.sleep(0.001)
-    assert calls == []
+    assert made == []
+
+
+@hub_test
+def test_an_item_after_the_timeout_wakes_no_greenlet(hub: Any) -> None:
+    with inbox_of(hub) as inbox:
+        late: GreenletMailbox[str] = GreenletMailbox(inbox)
+        other: GreenletMailbox[str] = GreenletMailbox(inbox)
+        assert late.get(0.001) is None
+        late.put("late")
+        waiting = gevent.spawn(other.get)
+        gevent.sleep(0.001)  # raises if the late item switches to this greenlet
+        on_another_thread(partial(other.put, "item"))
+        assert waiting.get(timeout=LIMIT_S) == "item"
+        assert late.get() == "late"
+
+
+@hub_test
+def test_an_item_for_a_killed_greenlet_does_no_harm(hub: Any) -> None:
+    with inbox_of(hub) as inbox:
+        mailbox: GreenletMailbox[str] = GreenletMailbox(inbox)
+        waiting = gevent.spawn(mailbox.get)
+        gevent.sleep(0.001)
+        waiting.kill()
+        mailbox.put("item")
+        gevent.sleep(0.001)
+        assert mailbox.take() == "item"
 
 
 Test = Callable[[Mailbox[int]], None]
@@ -135,11 +149,8 @@ def on_thread(test: Test) -> None:
 
 def on_hub(test: Test) -> None:
     def run(hub: Any) -> None:
-        waiters = HubWaiters(hub)
-        try:
-            test(GreenletMailbox(waiters))
-        finally:
-            waiters.close()
+        with inbox_of(hub) as inbox:
+            test(GreenletMailbox(inbox))
 
     run_on_hub(run)
 
@@ -157,11 +168,12 @@ def test_no_item_is_lost_among_threads(on: Callable[[Test], None]) -> None:
         threads = [threading.Thread(target=bring, args=(first,)) for first in (0, 1000, 2000)]
         for thread in threads:
             thread.start()
-        found: list[int] = []
+        found: list[int | None] = []
         while len(found) < 3000:
-            assert mailbox.wait(LIMIT_S)
-            found.append(mailbox.items.popleft())
-        assert sorted(found) == list(range(3000))
+            found.append(mailbox.get(LIMIT_S))
+            while (item := mailbox.take()) is not None:
+                found.append(item)
+        assert sorted(each for each in found if each is not None) == list(range(3000))
         for thread in threads:
             thread.join(LIMIT_S)
 
@@ -171,10 +183,12 @@ def test_no_item_is_lost_among_threads(on: Callable[[Test], None]) -> None:
 @both
 def test_a_wait_ends_without_an_item(on: Callable[[Test], None]) -> None:
     def test(mailbox: Mailbox[int]) -> None:
-        assert not mailbox.wait(0.001)
+        assert mailbox.get(0.001) is None
+        assert mailbox.take() is None
         mailbox.put(1)
-        assert mailbox.wait(0.001)
-        assert mailbox.wait()
+        mailbox.put(2)
+        assert mailbox.get(0.001) == 1
+        assert mailbox.get() == 2
 
     on(test)
 
@@ -202,6 +216,23 @@ def test_what_is_due_expires_in_its_order_and_not_too_early(hub: Any) -> None:
     assert ended == ["now", "past", "soon", "late"]
     assert calls[0].lasted >= 0.2
     assert calls[1].lasted >= 0.1
+    deadlines.close()
+
+
+@hub_test
+def test_one_that_raises_stops_neither_those_of_its_moment_nor_later_ones(hub: Any) -> None:
+    ended: list[str] = []
+    deadlines = Deadlines(hub)
+
+    class Failing(Call):
+        def expire(self) -> None:
+            raise ZeroDivisionError
+
+    with logged("trident.borders") as lines:
+        for name, seconds, kind in (("fails", 0.0, Failing), ("same", 0.0, Call), ("later", 0.05, Call)):
+            deadlines.add(seconds, kind(ended, name))
+        until(lambda: ended == ["same", "later"])
+    assert [line.exc_info[0] for line in lines if line.exc_info] == [ZeroDivisionError]
     deadlines.close()
 
 
