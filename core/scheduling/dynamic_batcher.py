@@ -213,7 +213,7 @@ class DynamicBatcher:
     def _enqueue(self, pending: PendingRequest, now_ns: int) -> None:
         """Under the lock."""
         queue = self._queue
-        if queue.is_limited:
+        if queue.is_limited or self._limits.delay_ns:
             pending.on_cancel = self._leave_queue
         queue.push(pending)
         if self._timeouts is not None and pending.expires_ns:
@@ -448,13 +448,14 @@ class DynamicBatcher:
                 if not self._queue.delay_until:
                     rejections, next_ns = self._queue.expire(now_ns)
                 self._looks_ns = max(next_ns, now_ns + LOOK_EVERY_NS)
-                self._pool.in_flight += len(rejections)
+                if rejections:
+                    self._note_left(len(rejections))
             looks_ns = self._looks_ns
         self._refuse_all(rejections)
         return None if looks_ns >= sys.maxsize else max(0, looks_ns - self._clock()) / 1e9
 
     def _leave_queue(self, pending: PendingRequest) -> None:
-        """Free the queue slot of `pending`, which was cancelled. Any thread."""
+        """Take `pending`, which was cancelled, out of the queue. Any thread."""
         self._reject_queued(Rejection.of_cancelled(pending), self._refuse)
 
     def _reject_queued(self, rejection: Rejection, respond: Respond) -> None:
@@ -462,8 +463,17 @@ class DynamicBatcher:
         with self._lock:
             if not self._queue.discard(rejection.pending):
                 return
-            self._pool.in_flight += 1
+            self._note_left(1)
         self._refuse_all([rejection], respond)
+
+    def _note_left(self, count: int) -> None:
+        """Note that `count` requests have left the queue: the batch that waits for others may be due without them.
+
+        Under the lock.
+        """
+        self._pool.in_flight += count
+        if self._pool.holder is not None:
+            self._pool.wake(self._queue.items)
 
     def _refuse_all(self, rejections: Sequence[Rejection], respond: Respond | None = None) -> None:
         """Answer requests that have left the queue, and are counted as in flight until then."""

@@ -213,13 +213,13 @@ class EnsembleScheduler:
         try:
             deferred = Deferred()
             while ready:
-                try:
-                    request, step, flow = ready.popleft()
-                except IndexError:  # another thread has taken the last one
-                    break
-                request.run(step, flow, deferred.add)
-                if not ready:
-                    deferred.run()
+                while ready:
+                    try:
+                        request, step, flow = ready.popleft()
+                    except IndexError:  # another thread has taken the last one
+                        break
+                    request.run(step, flow, deferred.add)
+                deferred.run()
         finally:
             self._proceeding.discard(thread)
         if self._flushes:

@@ -276,6 +276,26 @@ def test_unknown_priorities_go_to_the_default_level() -> None:
     assert ids(queue.candidates(8, 0)[0]) == "ea"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "decision"),
+    [
+        ([2, 1], Run(2, PREFERRED)),  # the first and the one that overtakes it are a preferred size
+        ([1, 2], Wait(20 * S, 8, None, 10 * S)),  # no first ones are: as in Triton, it waits with those behind it
+    ],
+)
+def test_a_request_that_overtakes_waits_for_a_preferred_size_with_those_behind_it(
+    sizes: list[int], decision: Run | Wait
+) -> None:
+    """The requests of NVIDIA's `test_max_priority_levels`, whose first two may arrive in either order."""
+    limits = BatchLimits(32, frozenset((4, 8)), 8, 10 * S)
+    queue = queue_of(levels=2**64 - 1, default=2**32)
+    for index, size in enumerate(sizes):
+        queue.push(request(batch_size=size, enqueue_ns=10 * S + index))
+    queue.push(request(batch_size=2, priority=1, enqueue_ns=11 * S))
+    candidates, _ = queue.candidates(33, 12 * S)
+    assert form_batch(candidates, limits, 12 * S) == decision
+
+
 def test_requests_behind_the_limit_replace_rejected_ones() -> None:
     queue = queue_of()
     requests = [request(id) for id in "abcd"]

@@ -163,6 +163,33 @@ def test_a_step_that_answers_at_once_needs_no_flush() -> None:
     assert failure(bench).message == "in ensemble 'e', no"
 
 
+def test_calls_are_made_though_another_thread_takes_the_last_step() -> None:
+    """A step that is executed by the thread that submits it asks for that by a call."""
+    bench = Bench("i", "o", *CHAIN)
+    calls: list[str] = []
+
+    def submit(step: Step) -> None:
+        step.at_once = None
+        defer = step.pending[-1].defer
+        assert defer is not None
+        defer(lambda: calls.append("first"))
+        other = threading.Thread(target=bench.scheduler.proceed)
+        other.start()
+        other.join()
+        assert len(step.pending) == 2
+
+    bench.b.at_once = submit
+    for _ in range(2):
+        bench.submit(i=1)
+    flushes = [pending.flush for pending in bench.a.pending]
+    for index, pending in enumerate(bench.a.pending):
+        pending.flush = None
+        bench.a.answer(index, Y=2)
+    assert flushes[0] is not None
+    flushes[0]()
+    assert calls == ["first"]
+
+
 def test_a_second_answer_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench("i", "o", *CHAIN)
     bench.submit(i=1)
