@@ -166,6 +166,8 @@ class _Asked:
 
     def respond(self, response: InferenceResponse) -> None:
         """Take a response of the model. On the hub."""
+        if self.is_over:
+            return
         answer: InferenceResponse | None = response
         if not self.is_streamed and not (response.final and self._responses is None):
             self._responses = self._responses or SingleResponse()

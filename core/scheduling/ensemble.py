@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from trident.core.backends.backend import BackendInstance
+from trident.core.borders import expected, guarded
 from trident.core.config.ensemble import EnsembleStep, may_match, needed_steps
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
@@ -75,7 +76,7 @@ class StepModel(Protocol):
     def spec(self) -> ModelSpec: ...
 
     def submit(self, pending: PendingRequest) -> None:
-        """Run a request. Never raises: an error is a response, perhaps before this returns."""
+        """Run a request. An error is a response, perhaps before this returns."""
         ...
 
 
@@ -101,6 +102,7 @@ class EnsembleScheduler:
         self.preserves_order = preserves_order
         self._make_request = DecoupledRequest if spec.decoupled else EnsembleRequest
         self._spec = spec
+        self.subject = f"a request for ensemble '{spec.name}'"
         self._statistics = statistics
         self.clock = clock
         self._plans = Plans(spec, steps, models)
@@ -233,7 +235,7 @@ class EnsembleScheduler:
             except IndexError:  # as above
                 break
         for flush in flushes:
-            flush()
+            guarded(flush, "sending the responses of an ensemble")
 
     def response(self, request: EnsembleRequest, flow: Flow) -> InferenceResponse:
         """A response with the outputs of a flow. That of an ensemble that is not decoupled is the last."""
@@ -356,9 +358,14 @@ class EnsembleRequest:
             self._scheduler.leave(step)
             self._give_up([flow])
             return
-        part = StepRequest(self, step, flow, self._step_request(step, flow), defer)
+        part = StepRequest(self, step, flow, pending.request, defer)
         self._running.add(part)
-        step.model.submit(part)
+        try:
+            part.request = self._step_request(step, flow)
+        except Exception as error:
+            part.fail(error)
+        else:
+            part.submit_to(step.model)
         if pending.cancelled:  # perhaps after `_cancel` looked at what runs
             part.cancel(pending.cancelled)
 
@@ -387,8 +394,8 @@ class EnsembleRequest:
             if error is None:
                 try:
                     self._advance(part, response, ready)
-                except ServerError as exc:
-                    error = exc.with_traceback(None)
+                except Exception as exc:
+                    error = expected(exc, self._scheduler.subject)
             if error is not None and self._error is None:
                 self._error = error
                 if response.error is not None:
@@ -411,7 +418,7 @@ class EnsembleRequest:
     def _advance(self, part: StepRequest, response: InferenceResponse, ready: list[int]) -> None:
         """Put the outputs of a response into the flow, and what they make ready into `ready`.
 
-        Under the lock. Raises a ServerError.
+        Under the lock. Raises BackendFailed, and what the tensors of the response raise.
         """
         if response.final:
             self._note_times(part, response)
@@ -457,9 +464,12 @@ class EnsembleRequest:
         if error is None and flow.unwritten:
             error = self._unfinished_error()
         if error is None:
-            response = scheduler.response(self, flow)
-            scheduler.count(self, response)
-        else:
+            try:
+                response = scheduler.response(self, flow)
+                scheduler.count(self, response)
+            except Exception as exc:
+                error = expected(exc, scheduler.subject)
+        if error is not None:
             response = scheduler.failure(self, error)
         deliver(pending, response)
         scheduler.end(self)
@@ -541,8 +551,8 @@ class DecoupledRequest(EnsembleRequest):
             if error is None:
                 try:
                     flow = self._advanced(part, response, ready)
-                except ServerError as exc:
-                    error = exc.with_traceback(None)
+                except Exception as exc:
+                    error = expected(exc, self._scheduler.subject)
             if error is not None:
                 self._fail(error, None if response.error is None else response.origin, part, finished)
                 if not response.final:
@@ -577,7 +587,7 @@ class DecoupledRequest(EnsembleRequest):
     def _advanced(self, part: StepRequest, response: InferenceResponse, ready: list[int]) -> Flow | None:
         """The flow with the outputs of a response; None for one that only says that it was the last.
 
-        Under the lock. Raises a ServerError.
+        Under the lock. Raises BackendFailed, and what the tensors of the response raise.
         """
         step, flow = part.step, part.flow
         if response.final:
@@ -645,10 +655,11 @@ class DecoupledRequest(EnsembleRequest):
             return
         following: Flow | None = flow
         while following is not None:
+            response = self._scheduler.response(self, following)
             if not self._sent:
                 self._first_ns = self._scheduler.clock()
             self._sent += 1
-            self._unsent.append((self._scheduler.response(self, following), following))
+            self._unsent.append((response, following))
             following = self._pass(REQUEST)
 
     def _cancel(self, pending: PendingRequest) -> None:
@@ -675,11 +686,14 @@ class DecoupledRequest(EnsembleRequest):
         error = self._error
         if error is None and pending.cancelled and not self._sent:
             error = RequestCancelled("", model=pending.request.model_name)
+        if error is None and not self._flow.unwritten:  # nothing but inputs was asked for
+            try:
+                self._write(self._flow)
+            except Exception as exc:
+                error = expected(exc, scheduler.subject)
         if error is not None:
             self._unsent.append((scheduler.failure(self, error), None))
             return
-        if not self._flow.unwritten:  # nothing but inputs was asked for
-            self._write(self._flow)
         if self._unsent:
             last, _ = self._unsent[-1]
             last.final = True
