@@ -270,7 +270,7 @@ class BlsClient(Protocol):
         defer: Defer | None = None,
         flush: Callable[[], None] | None = None,
     ) -> PendingRequest:
-        """Submit `request` to the model that it names, as a front end does. Never raises: an error is a response.
+        """Submit `request` to the model that it names, as a front end does. An error is a response.
 
         `decoupled`: the caller takes any number of responses, and the result is a StreamedRequest; without it, a model
         that may send many is refused. `holder` is the instance that asks, if its execution waits for the responses: a

@@ -203,7 +203,7 @@ class ServedModel(Protocol):
 
     @property
     def cached_answer(self) -> CachedAnswer | None:
-        """Answers requests from the response cache of this process, without a wait. Any thread; never raises.
+        """Answers requests from the response cache of this process, without a wait. Any thread.
 
         None for a model without one; decided when it is loaded.
         """
@@ -212,8 +212,9 @@ class ServedModel(Protocol):
     def submit(self, pending: PendingRequest) -> None:
         """Run a request that names this model and the version that was asked for. Any thread; does not block.
 
-        Never raises: an error is a response. `on_response` may be called before this returns. If the version was
-        unloaded after it was found, the version that the request's name and number now mean runs the request.
+        An error is a response; `PendingRequest.submit_to` makes one of what is raised. `on_response` may be called
+        before this returns. If the version was unloaded after it was found, the version that the request's name and
+        number now mean runs the request.
         """
         ...
 

@@ -288,7 +288,7 @@ class ResponseSender(Protocol):
         error: ServerError | None = None,
         parameters: dict[str, Parameter] | None = None,
     ) -> None:
-        """Send a response: `outputs`, or `error` in place of them. Returns at once and never raises.
+        """Send a response: `outputs`, or `error` in place of them. Returns at once.
 
         Neither outputs nor an error, and `final`: there are no more responses. The responses of a request arrive in the
         order in which they were sent. What is sent after the final one is dropped.
@@ -298,7 +298,7 @@ class ResponseSender(Protocol):
     def watch(self, callback: Callable[[], None]) -> None:
         """Have `callback` called when `is_cancelled` becomes true, and each time `is_full` becomes false.
 
-        On any thread; here, if the request is cancelled already. It must neither block nor raise.
+        On any thread; here, if the request is cancelled already. It must not block.
         """
         ...
 

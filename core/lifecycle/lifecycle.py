@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from trident.core.borders import guarded
 from trident.core.errors import (
     BackendFailed,
     InvalidRequest,
@@ -442,7 +443,7 @@ class Poller:
 
 
 class LoadThreads:
-    """Threads that load models. Any thread may call the methods; submitted work must not raise.
+    """Threads that load models. Any thread may call the methods. What submitted work raises is logged.
 
     They are daemon threads: a load that never ends must not keep the process alive, as `concurrent.futures` would.
     """
@@ -485,7 +486,7 @@ class LoadThreads:
                     self._idle.notify_all()
                     return
                 work = self._waiting.popleft()
-            work()
+            guarded(work, "a load")
 
 
 # --- the load request of a client. Source: docs/spec/repository.md section 1.6, docs/spec/http.md section 8.

@@ -77,7 +77,7 @@ class DynamicBatcher:
     answers later, its responses on the threads that send them. `submit` holds a lock for some microseconds. A batch
     whose instance must wait for its turn at resources stays in the queue until then, and grows.
     `delay_until` is the number of requests for which the batcher waits, once, before the first batch. `on_poisoned` is
-    called on the thread that executed, and must not raise.
+    called on the thread that executed.
     `window` is how much of a request's responses may be sent and not taken. `claims` are those of the instances on the
     resources that their executions hold. `through` makes what executes in place of an instance. `again` submits
     or refuses a request that its model wants to execute again.

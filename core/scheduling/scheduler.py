@@ -108,7 +108,7 @@ def make_scheduler(
     `sequence_batching` a dynamic batcher for each instance. `delay_until` is the number of requests for which batching
     waits, once, before the first batch, and `backlog_delay_until` that of the backlog of sequences. `initial_states`
     are those with which a sequence begins. `on_poisoned` is called on the thread that executes, with an instance that
-    can execute nothing again; it must not raise. `window` is how much of a request's responses may be sent and not
+    can execute nothing again. `window` is how much of a request's responses may be sent and not
     taken. `claims` are those of the instances on the resources that their executions hold.
     """
 

@@ -372,7 +372,7 @@ def _span_id() -> int:
 
 class Destination(Protocol):
     def write(self, traces: Sequence[Trace]) -> None:
-        """Take the roots of traces that are complete. Raises nothing."""
+        """Take the roots of traces that are complete."""
         ...
 
     def finish(self, setting: Setting) -> None:
