@@ -18,6 +18,7 @@ from greenlet import getcurrent
 
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.app.worker.tls import TlsSocket
+from trident.core.borders import guarded
 from trident.core.buffers import RequestBody
 from trident.core.inference.tensors import Buffer, drop_sent
 
@@ -367,7 +368,7 @@ class Connections:
         for connection in self.open:
             timeout = self._timeouts.get(connection.phase)
             if timeout is not None and now - connection.since > timeout:
-                connection.time_out()
+                guarded(connection.time_out, "a timeout of a connection")
             elif now - connection.moves_since > _SHARED_S:
                 connection.leave_shared()
         too_many = len(self.open) + others - self._crowded_from
