@@ -2,6 +2,7 @@
 
     ServerError
     ├── InvalidRequest         INVALID_ARG     the request cannot be right
+    │   └── SequenceNotFound   INVALID_ARG     it is not the first of its sequence, which is not open
     ├── ConfigInvalid          INVALID_ARG     the model configuration cannot be right
     ├── ModelNotFound          NOT_FOUND       no such model or version
     ├── ModelNotReady          UNAVAILABLE     known, but not ready to serve
@@ -96,6 +97,10 @@ class ServerError(Exception):
 
 class InvalidRequest(ServerError):
     code = ErrorCode.INVALID_ARG
+
+
+class SequenceNotFound(InvalidRequest):
+    """Its sequence has ended, perhaps because it was idle, or has never begun."""
 
 
 class ConfigInvalid(ServerError):

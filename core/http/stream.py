@@ -21,7 +21,7 @@ import orjson
 
 from trident.core.config.spec import ModelSpec, SequenceSpec
 from trident.core.engine.protocol import ServedModel
-from trident.core.errors import ErrorCode, InvalidRequest
+from trident.core.errors import ErrorCode, InvalidRequest, SequenceNotFound
 from trident.core.frontend.bridge import SingleResponse
 from trident.core.frontend.request import HTTP, NOT_NOTED, client_trace, end_trace
 from trident.core.http.dataplane import TRACEPARENT, TRACESTATE, complete, decode_v2, encode_v2, find_model
@@ -31,7 +31,7 @@ from trident.core.http.reply import Environ, Headers, Reply
 from trident.core.http.v2_request import ResponsePlan
 from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.inference.tensors import BYTES, Buffer
 
 if TYPE_CHECKING:
@@ -126,11 +126,32 @@ class Message(NamedTuple):
     is_last: bool
 
 
+class _Sequence:
+    """A sequence of requests that name none. `has_begun`: its first request was accepted. `last` is its last request,
+    with its model."""
+
+    __slots__ = ("has_begun", "id", "last")
+
+    def __init__(self, id: int | str, model: ServedModel, first: InferenceRequest) -> None:
+        self.id = id
+        self.last = model, first
+        self.has_begun = False
+
+
+class _Joined(NamedTuple):
+    """A request of a sequence of the stream, whether it begins it, and whether it ends it. One that does both is none:
+    nothing follows from what becomes of it."""
+
+    sequence: _Sequence
+    begins: bool
+    ends: bool
+
+
 class _Asked:
     """A request of the stream. `answer` is its one answer, if it has one: a response, or the error that refused it.
 
     `pending` is None before it is submitted and after its last response; `taken` responses left before it was set.
-    `trace` is the number of its trace, 0 without one.
+    `trace` is the number of its trace, 0 without one. `joined` is None after its first response.
     """
 
     __slots__ = (
@@ -140,6 +161,7 @@ class _Asked:
         "id",
         "is_over",
         "is_streamed",
+        "joined",
         "pending",
         "plan",
         "read_ns",
@@ -163,6 +185,7 @@ class _Asked:
         self.is_over = False
         self.taken = 0
         self.trace = 0
+        self.joined: _Joined | None = None
 
     def respond(self, response: InferenceResponse) -> None:
         """Take a response of the model. On the hub."""
@@ -179,6 +202,9 @@ class _Asked:
             self.pending = None
         if answer is not None:
             self._stream.answer(self, answer)
+        joined, self.joined = self.joined, None
+        if joined is not None:
+            self._stream.decide(joined, response)
 
     def begin(self, pending: PendingRequest) -> None:
         """The request is submitted, and may have been answered already."""
@@ -217,9 +243,12 @@ class ModelStream:
         self._held = 0
         self._unsent = 0
         self._has_ended = False
-        # The sequence of requests that name none, and its last request with its model; 0 while none is open.
-        self._sequence: int | str = 0
-        self._last: tuple[ServedModel, InferenceRequest] | None = None
+        # The sequence of requests that name none, None while none is open, and the one that has begun last.
+        self._sequence: _Sequence | None = None
+        self._latest: _Sequence | None = None
+        # Its requests that came before it was known whether the first one was accepted.
+        self._waiting: deque[tuple[_Asked, ServedModel, InferenceRequest]] = deque()
+        self._is_going_on = False
 
     @property
     def is_busy(self) -> bool:
@@ -254,10 +283,15 @@ class ModelStream:
             request.arrived_ns = read_ns
         if front_end.trace_gate.reads_context:
             request.trace = client_trace(environ.get(TRACEPARENT), environ.get(TRACESTATE))
-        sequence = model.spec.sequence
-        if sequence is not None and not sequence.is_iterative and not request.correlation_id:
-            self._join_sequence(model, request, sequence)
         self._enter(asked)
+        sequence = model.spec.sequence
+        if sequence is None or sequence.is_iterative or request.correlation_id:
+            self._submit(asked, model, request)
+        else:
+            self._waiting.append((asked, model, request))
+            self._go_on()
+
+    def _submit(self, asked: _Asked, model: ServedModel, request: InferenceRequest) -> None:
         is_slow = asked.size >= _LARGE and request.may_be_passed
         asked.begin(self._bridge.submit(model, request, asked.respond, streamed=asked.is_streamed, is_slow=is_slow))
 
@@ -282,15 +316,63 @@ class ModelStream:
             )
         return decode_v2(front_end, environ, memoryview(message)[_LENGTH:], length, version, spec)
 
-    def _join_sequence(self, model: ServedModel, request: InferenceRequest, sequence: SequenceSpec) -> None:
-        """Make the request one of the stream's own sequence, which it begins if none is open."""
-        if not self._sequence:
+    # --- the sequence of requests that name none
+
+    def _go_on(self) -> None:
+        """Submit the requests that wait, up to one that begins a sequence."""
+        if self._is_going_on:
+            return
+        self._is_going_on = True
+        try:
+            while self._waiting and (self._sequence is None or self._sequence.has_begun):
+                asked, model, request = self._waiting.popleft()
+                self._join(asked, model, request)
+                self._submit(asked, model, request)
+        finally:
+            self._is_going_on = False
+
+    def _join(self, asked: _Asked, model: ServedModel, request: InferenceRequest) -> None:
+        """Make the request one of the open sequence, or the first of another."""
+        sequence, ends = self._sequence, request.sequence_end
+        begins = sequence is None
+        if sequence is None:
+            assert model.spec.sequence is not None
+            sequence = self._latest = _Sequence(_new_id(model.spec.sequence), model, request)
             request.sequence_start = True
-            self._sequence = _new_sequence(sequence)
-        request.correlation_id = self._sequence
-        self._last = (model, request)
-        if request.sequence_end:
-            self._sequence, self._last = 0, None
+        request.correlation_id = sequence.id
+        sequence.last = model, request
+        self._sequence = None if ends else sequence
+        if not (begins and ends):
+            asked.joined = _Joined(sequence, begins, ends)
+
+    def decide(self, joined: _Joined, response: InferenceResponse) -> None:
+        """Note whether a request counts for its sequence: one that was refused does not. On its first response."""
+        sequence = joined.sequence
+        origin = None if response.error is None else response.origin
+        if isinstance(response.error, SequenceNotFound):
+            if self._sequence is sequence:
+                self._sequence = None
+        elif joined.begins:
+            if origin is None or origin is Origin.FAILED:
+                sequence.has_begun = True
+            else:
+                self._sequence = None
+                if origin is Origin.REJECTED:
+                    self._leave_slot(sequence)
+        elif joined.ends and origin is Origin.REFUSED:
+            if self._latest is sequence and not self._has_ended:
+                self._sequence = sequence
+            else:
+                self._leave_slot(sequence)
+        self._go_on()
+
+    def _leave_slot(self, sequence: _Sequence) -> None:
+        """End a sequence without its END. A request that is cancelled before it runs does that; otherwise the sequence
+        would have its slot until it was idle for long enough."""
+        model, last = sequence.last
+        request = last.with_inputs(last.inputs, model_version=last.model_version, id="")
+        request.sequence_start, request.sequence_end = False, True
+        self._bridge.submit(model, request, _ignore).cancel()
 
     def _enter(self, asked: _Asked) -> None:
         self._in_flight[asked] = None
@@ -394,17 +476,15 @@ class ModelStream:
         self.changed = _nothing
         self._outbox.clear()
         self._ordered.clear()
+        for asked, _, _ in self._waiting:
+            del self._in_flight[asked]
+        self._waiting.clear()
         for asked in list(self._in_flight):
             if asked.pending is not None:
                 asked.pending.cancel()
-        if self._last is not None:
-            model, last = self._last
-            request = last.with_inputs(last.inputs, model_version=last.model_version, id="")
-            request.sequence_start, request.sequence_end = False, True
-            self._last = None
-            # A request that is cancelled before it runs ends its sequence, which would otherwise keep its slot until
-            # it has been idle for long enough.
-            self._bridge.submit(model, request, _ignore).cancel()
+        sequence, self._sequence = self._sequence, None
+        if sequence is not None:
+            self._leave_slot(sequence)
 
 
 def _nothing() -> None:
@@ -415,7 +495,7 @@ def _ignore(response: InferenceResponse) -> None:
     """Nobody waits for the end of a sequence."""
 
 
-def _new_sequence(sequence: SequenceSpec) -> int | str:
+def _new_id(sequence: SequenceSpec) -> int | str:
     """A random correlation id of the datatype that the model wants, never 0."""
     control = sequence.correlation_id
     if control is not None and control.datatype is BYTES:

@@ -31,7 +31,7 @@ import numpy as np
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.borders import expected
 from trident.core.config.spec import BatchingSpec, ModelSpec
-from trident.core.errors import DeadlineExceeded, InvalidRequest, ServerError, ServerStopping
+from trident.core.errors import DeadlineExceeded, InvalidRequest, SequenceNotFound, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest, ResponseSender, deliver
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
@@ -779,9 +779,9 @@ def sequence_problem(pending: PendingRequest, *, is_open: bool, is_stopped: bool
     return None
 
 
-def start_missing(request: InferenceRequest) -> InvalidRequest:
+def start_missing(request: InferenceRequest) -> SequenceNotFound:
     """The error of a request whose sequence is not known."""
-    return InvalidRequest(
+    return SequenceNotFound(
         f"inference request for sequence {request.correlation_id} to model '{request.model_name}' must specify the "
         "START flag on the first request of the sequence",
         hint="a sequence also ends when it is idle for max_sequence_idle_microseconds, when its model is reloaded, and "

@@ -71,6 +71,30 @@ def test_a_sequence_leaves_its_slot_when_its_stream_ends(server: ServerProcess) 
         assert json.loads(second.recv(LIMIT_S / 2))["outputs"][0]["data"] == [6]
 
 
+def value(*numbers: float, end: bool = False) -> str:
+    """The model takes one number."""
+    tensor = {"name": "value", "datatype": "FP32", "shape": [1, len(numbers)], "data": numbers}
+    return json.dumps({"inputs": [tensor], "parameters": {"sequence_end": True} if end else {}})
+
+
+def test_a_refused_message_neither_begins_nor_ends_the_sequence(server: ServerProcess) -> None:
+    address = f"ws://{server.address}/v2/models/one_slot/stream"
+    sent = [
+        *(value(1, 2), "[", value(4), value(1, 2), value(6)),
+        *(value(1, 2, end=True), value(2, end=True)),  # the one slot is free for the next sequence
+        *(value(1, 2, end=True), value(8), value(0, end=True)),
+    ]
+    with connect(address) as stream:
+        for message in sent:
+            stream.send(message)
+        answers = [json.loads(stream.recv(LIMIT_S / 2)) for _ in sent]
+    found = [answer["outputs"][0]["data"][0] if "outputs" in answer else None for answer in answers]
+    assert found == [None, None, 4, None, 5, None, 4, None, 8, 4]
+    with connect(address) as stream:  # and again
+        stream.send(value(3))
+        assert json.loads(stream.recv(LIMIT_S / 2))["outputs"][0]["data"] == [3]
+
+
 def test_the_voice_detector_hears_what_begins_and_ends(
     server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

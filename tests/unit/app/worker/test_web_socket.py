@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,16 @@ from tests.unit.fake_engine import FakeEngine
 from trident.app.worker.connection import CoarseClock, Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.listening_sockets import ConnectionLimits
-from trident.core.errors import BackendFailed
+from trident.core.config.spec import ModelSpec, SequenceSpec
+from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, SequenceNotFound, ServerError
 from trident.core.frontend.access import AuthTokens, Scope
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http import stream as model_stream
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
 
 FINAL = "triton_final_response"
 ADDRESS = "ws://h/v2/models/simple/stream"
@@ -250,6 +252,157 @@ def test_requests_are_cancelled_when_the_client_goes(made: list[Stream]) -> None
     stream.flush()
     assert stream.close_code() == 1000
     assert engine.cancelled == [engine.held[0].request]
+
+
+class SequenceEngine(HoldingEngine):
+    """Its model has sequences."""
+
+    def model_spec(self, name: str, version: int = -1) -> ModelSpec:
+        sequence = SequenceSpec(is_direct=False, slots=1, max_idle_ns=10**9, preferred_batch_sizes=())
+        return replace(super().model_spec(name, version), sequence=sequence)
+
+    def take(self) -> PendingRequest:
+        """The oldest request that is not answered."""
+        self.wait_for(1)
+        return self.held.pop(0)
+
+
+def part(*, end: bool = False, **parameters: Any) -> str:
+    return json.dumps({**json.loads(ask(1)), "parameters": {**parameters, **({"sequence_end": True} if end else {})}})
+
+
+def flags(pending: PendingRequest) -> str:
+    request = pending.request
+    assert request.correlation_id
+    return ("s" if request.sequence_start else "") + ("e" if request.sequence_end else "")
+
+
+def succeed(stream: Stream, pending: PendingRequest) -> None:
+    pending.on_response(echoed(pending.request))
+    assert "error" not in stream.answer()
+
+
+def fail(stream: Stream, pending: PendingRequest, origin: Origin, error: ServerError | None = None) -> None:
+    refusal = error or BackendFailed("no", code=ErrorCode.CANCELLED)
+    pending.on_response(InferenceResponse.failed(pending.request, refusal, origin))
+    assert "error" in stream.answer()
+
+
+@pytest.mark.parametrize("origin", Origin)
+def test_a_first_request_that_was_not_accepted_begins_no_sequence(made: list[Stream], origin: Origin) -> None:
+    engine = SequenceEngine()
+    stream = opened(made, engine)
+    stream.send("[")  # nor does one that cannot be read
+    assert "error" in stream.answer()
+    for _ in range(3):
+        stream.send(part())
+    first = engine.take()
+    assert flags(first) == "s"
+    gevent.sleep(0.01)
+    assert engine.held == [], "the others wait: one of them may be the first"
+    fail(stream, first, origin)
+    left = [] if origin is not Origin.REJECTED else [engine.take()]
+    assert [(flags(each), each.cancelled) for each in left] == [("e", CancelCause.CLIENT)] * len(left)
+    second = engine.take()
+    if origin is Origin.FAILED:  # the model failed, and has the sequence
+        assert (flags(second), second.request.correlation_id) == ("", first.request.correlation_id)
+    else:
+        assert flags(second) == "s"
+        assert second.request.correlation_id != first.request.correlation_id
+    succeed(stream, second)
+    third = engine.take()
+    assert (flags(third), third.request.correlation_id) == ("", second.request.correlation_id)
+    succeed(stream, third)
+
+
+def test_a_last_request_that_was_refused_ends_no_sequence(made: list[Stream]) -> None:
+    engine = SequenceEngine()
+    stream = opened(made, engine)
+    stream.send(part())
+    first = engine.take()
+    succeed(stream, first)
+    stream.send(part(end=True))
+    fail(stream, engine.take(), Origin.REFUSED, InvalidRequest("wrong shape"))
+    for expected in ("", "e", "s"):
+        stream.send(part(end=expected == "e"))
+        pending = engine.take()
+        assert flags(pending) == expected
+        assert (pending.request.correlation_id == first.request.correlation_id) == (expected != "s")
+        succeed(stream, pending)
+
+
+def test_the_slot_is_left_if_another_sequence_began_before_the_end_was_refused(made: list[Stream]) -> None:
+    engine = SequenceEngine()
+    stream = opened(made, engine)
+    stream.send(part())
+    first = engine.take()
+    succeed(stream, first)
+    stream.send(part(end=True))
+    stream.send(part())
+    last, next_first = engine.take(), engine.take()
+    assert (flags(last), flags(next_first)) == ("e", "s")
+    fail(stream, last, Origin.REFUSED)
+    left = engine.take()
+    assert (flags(left), left.cancelled) == ("e", CancelCause.CLIENT)
+    assert left.request.correlation_id == first.request.correlation_id
+    succeed(stream, next_first)
+    stream.send(part())
+    assert engine.take().request.correlation_id == next_first.request.correlation_id
+
+
+@pytest.mark.parametrize("origin", Origin)
+def test_a_request_that_is_first_and_last_is_a_sequence_of_its_own(made: list[Stream], origin: Origin) -> None:
+    engine = SequenceEngine()
+    stream = opened(made, engine)
+    for _ in range(2):
+        stream.send(part(end=True))
+    stream.send(part())
+    pending = [engine.take() for _ in range(3)]
+    assert [flags(each) for each in pending] == ["se", "se", "s"]
+    assert len({each.request.correlation_id for each in pending}) == 3
+    for each in pending[:2]:
+        fail(stream, each, origin)
+    succeed(stream, pending[2])
+    stream.send(part())
+    assert flags(engine.take()) == ""
+
+
+def test_after_a_sequence_is_gone_the_next_request_begins_another(made: list[Stream]) -> None:
+    engine = SequenceEngine()
+    stream = opened(made, engine)
+    stream.send(part())
+    succeed(stream, engine.take())
+    for _ in range(2):  # the second one was sent before the answer to the first
+        stream.send(part())
+    for pending in (engine.take(), engine.take()):
+        assert flags(pending) == ""
+        fail(stream, pending, Origin.REFUSED, SequenceNotFound("it was idle"))
+    stream.send(part())
+    assert flags(engine.take()) == "s"
+
+
+def test_requests_that_wait_for_the_first_one_end_with_the_stream(made: list[Stream]) -> None:
+    engine = SequenceEngine()
+    stream = opened(made, engine)
+    for _ in range(3):
+        stream.send(part())
+    first = engine.take()
+    stream.protocol.send_close(1000)
+    stream.flush()
+    assert stream.close_code() == 1000
+    left = engine.take()
+    assert (flags(left), left.cancelled) == ("e", CancelCause.CLIENT)
+    assert (left.request.correlation_id, first.cancelled) == (first.request.correlation_id, CancelCause.CLIENT)
+    first.on_response(InferenceResponse.failed(first.request, BackendFailed("gone"), Origin.CANCELLED))
+    assert engine.held == []
+
+
+def test_requests_of_named_sequences_do_not_wait_for_the_first_one(made: list[Stream]) -> None:
+    engine = SequenceEngine()
+    stream = opened(made, engine)
+    stream.send(part())
+    stream.send(part(sequence_id=7, sequence_start=True))
+    assert [engine.take().request.correlation_id == 7 for _ in range(2)] == [False, True]
 
 
 def test_a_stop_answers_what_was_asked_and_closes_with_1001(made: list[Stream]) -> None:
