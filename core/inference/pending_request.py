@@ -193,20 +193,20 @@ Defer = Callable[[Call], None]
 
 
 class Deferred:
-    """Calls to make later, each once, however often it was added. One thread only."""
+    """Calls to make later, each once, however often it was added: the one added last first. One thread only."""
 
     __slots__ = ("_calls", "add")
 
     add: Defer
 
     def __init__(self) -> None:
-        self._calls: set[Call] = set()
-        self.add = self._calls.add
+        self._calls: dict[Call, None] = {}
+        self.add = self._calls.setdefault
 
     def run(self) -> None:
         """Make the calls, also those that are added meanwhile. One that raises does not keep the others from theirs."""
         while self._calls:
-            guarded(self._calls.pop(), "a deferred call")
+            guarded(self._calls.popitem()[0], "a deferred call")
 
 
 # --- flushing what the callers of requests have collected, once for a run of responses
@@ -220,12 +220,12 @@ _of_thread = threading.local()
 
 def flush(calls: Iterable[Flush]) -> None:
     """Make each of the calls once, now or at the end of the thread's `CollectedFlushes`."""
-    waiting: set[Flush] | None = getattr(_of_thread, "waiting", None)
+    waiting: dict[Flush, None] | None = getattr(_of_thread, "waiting", None)
     for each in calls:
         if waiting is None:
             guarded(each, _FLUSH)
         else:
-            waiting.add(each)
+            waiting[each] = None
 
 
 class CollectedFlushes:
@@ -237,12 +237,12 @@ class CollectedFlushes:
     __slots__ = ()
 
     def __enter__(self) -> None:
-        _of_thread.waiting = set()
+        _of_thread.waiting = {}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        waiting: set[Flush] = _of_thread.waiting
+        waiting: dict[Flush, None] = _of_thread.waiting
         _of_thread.waiting = None
         for each in waiting:
             guarded(each, _FLUSH)

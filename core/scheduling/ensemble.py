@@ -228,10 +228,10 @@ class EnsembleScheduler:
             self._flush()
 
     def _flush(self) -> None:
-        flushes: set[Callable[[], None]] = set()
+        flushes: dict[Callable[[], None], None] = {}
         while self._flushes:
             try:
-                flushes.add(self._flushes.popleft())
+                flushes[self._flushes.popleft()] = None
             except IndexError:  # as above
                 break
         for flush in flushes:
@@ -333,7 +333,7 @@ class EnsembleRequest:
         self._scheduler = scheduler
         self.plan = plan
         self._flow = Flow(plan)
-        self._running: set[StepRequest] = set()
+        self._running: dict[StepRequest, None] = {}
         self._lock = threading.Lock()
         # --- guarded by the lock: the number of steps that are ready or run, and the first error
         self._unfinished = 0
@@ -359,7 +359,7 @@ class EnsembleRequest:
             self._give_up([flow])
             return
         part = StepRequest(self, step, flow, pending.request, defer)
-        self._running.add(part)
+        self._running[part] = None
         try:
             part.request = self._step_request(step, flow)
         except Exception as error:
@@ -404,7 +404,7 @@ class EnsembleRequest:
                 ready.clear()
             self._unfinished += len(ready)
             if response.final:
-                self._running.discard(part)
+                self._running.pop(part, None)
                 self._unfinished -= 1
             is_over = not self._unfinished
         scheduler = self._scheduler
@@ -566,7 +566,7 @@ class DecoupledRequest(EnsembleRequest):
                     ready = [index for index in ready if self._is_next(index, flow)]
                 _settle(flow, 0, finished)
             if response.final:
-                self._running.discard(part)
+                self._running.pop(part, None)
                 self._unfinished -= 1
                 _settle(part.flow, 1, finished)
                 if step.is_decoupled:

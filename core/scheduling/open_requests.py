@@ -396,7 +396,7 @@ class OpenRequests:
         self.losses = 0
         # Those to be executed again, by their pending requests, and those of them whose client must take more first.
         self._given_back: dict[PendingRequest, OpenRequest] = {}
-        self._paused: set[OpenRequest] = set()
+        self._paused: dict[OpenRequest, None] = {}
         self._is_closing = False
 
     def open(self, batch: Sequence[PendingRequest], now_ns: int) -> list[OpenRequest]:
@@ -417,14 +417,14 @@ class OpenRequests:
         if request.is_closed:  # the model ended it nevertheless
             return
         self._given_back[request.pending] = request
-        self._paused.add(request)
+        self._paused[request] = None
         if request.pause() or request.is_cancelled or self._is_closing:
             self.resume(request)
 
     def resume(self, request: OpenRequest) -> None:
         """Queue a paused request to be executed again. Any thread; more than one may try."""
         try:
-            self._paused.remove(request)
+            del self._paused[request]
         except KeyError:
             return
         pending = request.pending

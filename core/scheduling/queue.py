@@ -32,7 +32,7 @@ Respond = Callable[[PendingRequest, InferenceResponse], None]
 
 def flush_callers(requests: Iterable[PendingRequest]) -> None:
     """Have the callers of answered requests send the responses that they collected: one call for each caller."""
-    calls = {pending.flush for pending in requests if pending.flush is not None}
+    calls = dict.fromkeys([pending.flush for pending in requests if pending.flush is not None])
     if calls:
         flush(calls)
 

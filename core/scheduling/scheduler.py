@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.options import DEFAULT_WINDOW, WindowLimits
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.instance import OnPoisoned
+from trident.core.scheduling.queue import Clock
 from trident.core.scheduling.rate_limiter import InstanceClaims
 from trident.core.scheduling.sequence_tensors import InitialStates
 
@@ -101,6 +103,7 @@ def make_scheduler(
     on_poisoned: OnPoisoned | None = None,
     window: WindowLimits = DEFAULT_WINDOW,
     claims: InstanceClaims | None = None,
+    clock: Clock = time.monotonic_ns,
 ) -> Scheduler:
     """The scheduler of a loaded version, not started.
 
@@ -112,7 +115,9 @@ def make_scheduler(
     taken. `claims` are those of the instances on the resources that their executions hold.
     """
 
-    make_batcher = partial(DynamicBatcher, statistics=statistics, on_poisoned=on_poisoned, window=window, claims=claims)
+    make_batcher = partial(
+        DynamicBatcher, statistics=statistics, clock=clock, on_poisoned=on_poisoned, window=window, claims=claims
+    )
     if spec.sequence is None:
         return make_batcher(spec, instances, delay_until=delay_until if spec.batching is not None else 0)
     from trident.core.scheduling.sequence_batcher import SequenceScheduler  # for servers with such models only
@@ -123,6 +128,7 @@ def make_scheduler(
         statistics,
         make_batcher,
         initial=initial_states,
+        clock=clock,
         delay_until=delay_until,
         backlog_delay_until=backlog_delay_until,
     )

@@ -132,7 +132,7 @@ def test_a_request_that_is_alone_runs_in_submit_and_then_those_that_came_meanwhi
     assert bench.backend.batches == [["a"], ["b"]]
     assert threads == [threading.current_thread().name] * 2
     assert [answer.id for answer in bench.answers] == ["a", "b"]
-    assert (bench.scheduler.queued, bench.scheduler.in_flight, deferred._calls) == (0, 0, set())
+    assert (bench.scheduler.queued, bench.scheduler.in_flight, deferred._calls) == (0, 0, {})
     assert bench.statistics.snapshot(0).execution_count == counted.execution_count + 2
 
 

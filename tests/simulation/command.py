@@ -1,0 +1,107 @@
+"""What of the core has other values in a simulation, and the search for a schedule in which something fails."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from tests.simulation import threads
+from tests.simulation.schedule import Schedule
+from trident.core import waiting
+from trident.core.inference import pending_request
+from trident.core.lifecycle import state, version
+from trident.core.observability import model_statistics
+from trident.core.scheduling import (
+    batch_forming,
+    dynamic_batcher,
+    ensemble,
+    instance,
+    open_requests,
+    queue,
+    rate_limiter,
+    response_cache,
+    sequence_batcher,
+)
+
+_THREADED = (
+    batch_forming,
+    dynamic_batcher,
+    ensemble,
+    instance,
+    open_requests,
+    pending_request,
+    queue,
+    rate_limiter,
+    response_cache,
+    sequence_batcher,
+    state,
+    version,
+    waiting,
+)
+
+Change = tuple[ModuleType | type, str, Any]
+
+
+def changes() -> Iterator[Change]:
+    for module in _THREADED:
+        if "threading" in vars(module):
+            yield module, "threading", threads.THREADING
+        if "time" in vars(module):
+            yield module, "time", threads.TIME
+    yield pending_request, "_of_thread", threads.Local()
+    yield open_requests, "SimpleQueue", threads.SimpleQueue
+    yield response_cache, "ThreadPoolExecutor", threads.Executor
+    yield model_statistics, "time", threads.TIME
+    # A schedule has few requests: so many short executions in a row are enough for the submitting thread to execute.
+    yield instance, "_IN_A_ROW", 2
+
+
+@contextmanager
+def simulated(more: Iterable[Change] = ()) -> Iterator[None]:
+    """Schedules can run inside."""
+    logging.disable(logging.CRITICAL)
+    gc.collect()
+    gc.disable()
+    try:
+        with threads.replaced([*changes(), *more]):
+            yield
+    finally:
+        gc.enable()
+        logging.disable(logging.NOTSET)
+
+
+SIZE = 8
+"""The greatest number of requests of a schedule."""
+
+
+def run(seed: int, size: int = SIZE) -> Schedule:
+    return Schedule(seed, size).run()
+
+
+def search(first: int, count: int) -> Schedule | None:
+    """The first schedule of those seeds in which something fails."""
+    for seed in range(first, first + count):
+        schedule = run(seed)
+        if schedule.problems:
+            return schedule
+        if seed % 200 == 0:
+            gc.collect()
+    return None
+
+
+def shortest(failed: Schedule, tries: int = 300) -> Schedule:
+    """The schedule with the shortest trace of those in which the same fails, among smaller ones."""
+    name = failed.problems[0][0]
+    for size in range(1, failed.size):
+        for seed in (failed.seed, *range(tries)):
+            schedule = run(seed, size)
+            fails = schedule.problems and schedule.problems[0][0] == name
+            if fails and len(schedule.world.trace) < len(failed.world.trace):
+                failed = schedule
+        if failed.size <= size:
+            break
+    return failed

@@ -1,0 +1,129 @@
+"""Faults that the simulation must find: each is one edit of a function of the core, made for a run only."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+
+@dataclass(frozen=True)
+class Fault:
+    """In the function `where` (`module:Class.function`) the text `old` becomes `new`.
+
+    `seeds` is the number of the seeds, from 0, within which it is found.
+    """
+
+    name: str
+    where: str
+    old: str
+    new: str
+    seeds: int = 500
+
+    def changes(self) -> Iterator[tuple[ModuleType | type, str, object]]:
+        """The owners of the function, its name, and the edited function. Raises ValueError if the text is not there."""
+        module_name, _, path = self.where.partition(":")
+        module = import_module(f"trident.core.{module_name}")
+        owner: ModuleType | type = module
+        *classes, name = path.split(".")
+        for each in classes:
+            owner = vars(owner)[each]
+        found = vars(owner)[name]
+        source = textwrap.dedent(inspect.getsource(found.fget if isinstance(found, property) else found))
+        if source.count(self.old) != 1:
+            raise ValueError(f"'{self.name}': the text occurs {source.count(self.old)} times in {self.where}")
+        made: dict[str, object] = {}
+        text = "from __future__ import annotations\n" + source.replace(self.old, self.new)
+        exec(compile(text, f"<{self.name}>", "exec"), vars(module), made)
+        yield owner, name, made[name]
+        if owner is module:
+            for other in list(sys.modules.values()):
+                if other is not module and vars(other).get(name) is found:
+                    yield other, name, made[name]
+
+
+FAULTS = (
+    # Faults that the core has had.
+    Fault(
+        "a callback that raises keeps the others from theirs",
+        "inference.pending_request:flush",
+        "guarded(each, _FLUSH)",
+        "each()",
+    ),
+    Fault(
+        "a response callback that raises ends the thread",
+        "inference.pending_request:deliver",
+        "except Exception:",
+        "except ZeroDivisionError:",
+    ),
+    Fault(
+        "a batch waits for sizes to which a request belonged that was cancelled",
+        "scheduling.dynamic_batcher:DynamicBatcher._note_left",
+        "if self._pool.holder is not None:",
+        "if False:",
+        5000,
+    ),
+    Fault(
+        "a sender that the model dropped ends nothing",
+        "scheduling.open_requests:RequestSender.__del__",
+        "self._dropped.put(self._request)",
+        "pass",
+    ),
+    # Others.
+    Fault(
+        "the rest of the queue wakes nobody",
+        "scheduling.instance:InstancePool.take",
+        "if queue.size:",
+        "if False:",
+    ),
+    Fault(
+        "a request of higher priority does not form the batch again",
+        "scheduling.queue:RequestQueue.is_last",
+        "for level in reversed(self._levels):",
+        "return True\n    for level in reversed(self._levels):",
+        7000,
+    ),
+    Fault(
+        "levels in the order in which they were first used",
+        "scheduling.queue:RequestQueue._level",
+        "insort(self._levels, level, key=_priority)",
+        "self._levels.append(level)",
+    ),
+    Fault(
+        "a sequence has two requests in flight",
+        "scheduling.sequence_batcher:SequenceScheduler.submit",
+        "if sequence.is_busy or",
+        "if",
+    ),
+    Fault(
+        "a slot is freed before the last request is answered",
+        "scheduling.sequence_batcher:SequenceScheduler._admit_no_more",
+        "del self._open[sequence.correlation_id]",
+        "del self._open[sequence.correlation_id]\n        sequence.instance and sequence.instance.release(sequence)",
+    ),
+    Fault(
+        "the order of responses has two deliverers",
+        "scheduling.open_requests:ResponseOrder._go_on",
+        "self._delivering = True",
+        "pass",
+    ),
+    Fault(
+        "the delay begins with the youngest request",
+        "scheduling.batch_forming:form_batch",
+        "oldest_ns = min(",
+        "oldest_ns = max(",
+        500,
+    ),
+    Fault(
+        "a timeout is only noticed when a batch is formed",
+        "scheduling.dynamic_batcher:DynamicBatcher._expire",
+        "if not self._queue.delay_until:",
+        "if False:",
+        500,
+    ),
+)
+BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -1,0 +1,44 @@
+"""The core in one thread on a simulated clock: many schedules, each drawn from a seed, and faults that they show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.project import pure_python_only
+from tests.simulation.command import run, search, simulated
+from tests.simulation.faults import FAULTS, Fault
+
+pytestmark = pure_python_only
+
+
+@pytest.fixture
+def simulation() -> Iterator[None]:
+    with simulated():
+        yield
+
+
+@pytest.mark.usefixtures("simulation")
+def test_every_request_is_answered_as_it_must_be() -> None:
+    failed = search(0, 2000)
+    assert failed is None, f"python -m tests.simulation --seed {failed.seed} says more\n{failed.world.text()}"
+
+
+@pytest.mark.usefixtures("simulation")
+def test_the_same_seed_makes_the_same_trace() -> None:
+    traces = {seed: run(seed).world.text() for seed in range(100)}
+    for seed in reversed(range(100)):
+        assert run(seed).world.text() == traces[seed], seed
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds <= 1000], ids=lambda fault: fault.name)
+def test_a_fault_is_found_in_seconds(fault: Fault) -> None:
+    with simulated(fault.changes()):
+        assert search(0, fault.seeds) is not None
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds > 1000], ids=lambda fault: fault.name)
+def test_a_fault_that_takes_longer_to_find_can_still_be_put_in(fault: Fault) -> None:
+    """`python -m tests.simulation --fault all` finds it."""
+    assert list(fault.changes())
