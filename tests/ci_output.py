@@ -1,12 +1,13 @@
-"""What the CI's run of the tests prints: few lines, of which the last name the tests that failed or were run twice.
+"""The output of the CI's run of the tests: few lines, of which the last name the tests that failed or were run twice.
 
 The middle of a long output is cut where it is shown. A plugin of pytest, for `.ci/run`: `-p tests.ci_output`.
+`--skipped-to=FILE` writes the tests that were skipped, for a later run with `@FILE`.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -14,15 +15,15 @@ import pytest
 _LINES = 60
 _LINE_CHARACTERS = 1_000
 
-_crashed: set[str] = set()
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skipped-to", type=Path, help="write the ids of the tests that were skipped into this file")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Have a worker of pytest-xdist ask at once whether a test is to be run again. Its messages to the process that
-    knows are small, and each would wait up to 40 ms for the confirmation of the one before: minutes in all."""
-    if its_socket := getattr(getattr(config, "failures_db", None), "sock", None):
-        its_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if file := config.getoption("--skipped-to"):
+        skipped = dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("skipped", ()))
+        file.write_text("".join(f"{name}\n" for name in skipped))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -41,15 +42,6 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
             for entry in traceback.reprentries:
                 entry.lines = _shortened(entry.lines)
     return report
-
-
-@pytest.hookimpl(optionalhook=True, trylast=True)
-def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport) -> None:
-    """A test that ended its process is run again by the next one; pytest-rerunfailures would count the first time as a
-    failure all the same."""
-    if crashitem not in _crashed:
-        _crashed.add(crashitem)
-        report.outcome = "rerun"  # type: ignore[assignment]
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -10,17 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
-
-from tests.contract.deploy.external_tool import external_tool
 from tests.contract.servers.ports import HOST, free_ports
+from tests.needed import program
 from tests.waiting import until
 
 
 class RedisServer:
     """`redis-server` on loopback, which keeps nothing on the disk. A context manager.
 
-    Without the program, or without its client for Python, the test is skipped; in the CI it fails.
+    Without the program the test is skipped.
     With `tls`, the files of a certificate, of its key and of an authority, it has TLS alone.
     """
 
@@ -35,9 +32,7 @@ class RedisServer:
             self.options += [text for pair in zip(names, map(str, tls), strict=True) for text in pair]
 
     def __enter__(self) -> RedisServer:
-        self._program = external_tool("redis-server", "redis-server")
-        if not os.environ.get("CI"):
-            pytest.importorskip("redis")
+        self._program = program("redis-server", "apt install redis-server")
         self.start()
         return self
 

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from docker.lock import read_pins
 from tests.gpu_options.parse import CPU, NO_DEVICE
 from tests.gpu_options.stub_libraries import ERROR, make_stub_libraries
+from tests.needed import missing, program
 from tests.project import ROOT
 from trident.core.backends.onnxruntime.providers import CUDA, TENSORRT, requested_providers
 from trident.core.backends.onnxruntime.session import session_settings
@@ -125,9 +126,9 @@ def parser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The folders of a lock's wheel and of the libraries that stand in for NVIDIA's."""
     wheel = WHEELS / pin(request.param)
     if not wheel.is_dir():
-        pytest.skip(f"{wheel.name} is not there: `make gpu-wheels` installs it")
-    if not shutil.which("cc") or not shutil.which("readelf"):
-        pytest.skip("a C compiler is needed: apt install gcc libc6-dev")
+        missing(f"{wheel.name} is not there: `make gpu-wheels` installs it")
+    program("cc", "apt install gcc libc6-dev")
+    program("readelf", "apt install binutils")
     stubs = tmp_path_factory.mktemp("stubs")
     capi = wheel / "onnxruntime" / "capi"
     make_stub_libraries([capi / f"libonnxruntime_providers_{name}.so" for name in ("cuda", "tensorrt")], stubs)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.deploy.external_tool import external_tool
+from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
 from trident.app.commands.completion import COMMANDS, Command
@@ -65,7 +65,7 @@ def bash_matches(line: str, folder: Path, words: Sequence[str] = ()) -> set[str]
     """What bash offers for the end of `line` in the directory `folder`; `words` is the line as bash splits it."""
     path = folder.parent / "trident.bash"
     path.write_text(_script("bash"))
-    bash = [external_tool("bash", "bash"), "--norc", "-c", _BASH, "bash"]
+    bash = [program("bash", "apt install bash"), "--norc", "-c", _BASH, "bash"]
     command = [*bash, str(path), line, *(words or _words_of(line))]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=_LIMIT_S)
     assert run.stderr == "" or "compopt: not currently executing completion function" in run.stderr
@@ -79,7 +79,7 @@ def fish_matches(line: str, folder: Path) -> set[str]:
     home = folder.parent / "home"
     home.mkdir(exist_ok=True)
     run = subprocess.run(
-        [external_tool("fish", "fish"), "--no-config", "-c", f"source {path}; complete -C $argv[1]", line],
+        [program("fish", "apt install fish"), "--no-config", "-c", f"source {path}; complete -C $argv[1]", line],
         cwd=folder,
         env={**os.environ, "HOME": str(home)},
         capture_output=True,
@@ -100,7 +100,7 @@ def _zsh(folder: Path) -> Iterator[Matches]:
     places = {"ZDOTDIR": str(around), "HOME": str(around)}
     leader, follower = pty.openpty()
     shell = subprocess.Popen(
-        [external_tool("zsh", "zsh"), "-i"],
+        [program("zsh", "apt install zsh"), "-i"],
         cwd=folder,
         env=os.environ | {name: str(path) for name, path in files.items()} | {**places, "TERM": "dumb"},
         stdin=follower,

@@ -26,13 +26,12 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import good_document
+from tests.needed import program
 from tests.project import ROOT
 
-CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.shapes("two-engines"),
-    pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="chromium is not installed"),
 ]
 
 TOKEN = "a-token-for-the-console"
@@ -76,9 +75,10 @@ def server(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    chromium = program("chromium", "apt install chromium")
     with sync_playwright() as playwright:
         # Without a sandbox, which root may not have.
-        yield (made := playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]))
+        yield (made := playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]))
         made.close()
 
 

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tests.contract.deploy.external_tool import external_tool
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import environment_without
 from tests.contract.servers.session import kill_session, start_session
+from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
 
@@ -51,7 +51,7 @@ class Mount(NamedTuple):
 def resolved(**variables: str) -> dict[str, Any]:
     """The services of all profiles as docker-compose resolves them with these variables."""
     profiles = [f"--profile={profile}" for profile in PROFILES]
-    command = [external_tool("docker-compose", "docker-compose"), *profiles, "config"]
+    command = [program("docker-compose", "apt install docker-compose"), *profiles, "config"]
     environment = {**environment_without("TRIDENT_", "MODEL_"), **variables}
     finished = subprocess.run(
         command, cwd=COMPOSE, env=environment, capture_output=True, text=True, timeout=_CONFIG_LIMIT_S, check=False

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
-import pytest
 import yaml
 
-from tests.contract.deploy.external_tool import external_tool
+from tests.needed import missing, program
 from tests.project import ROOT
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
@@ -34,8 +33,8 @@ Object = dict[str, Any]
 
 
 def kustomized(folder: Path) -> list[Object]:
-    """The objects of a kustomization. Without kubectl the test is skipped (external_tool)."""
-    command = [external_tool("kubectl", "kubernetes-client"), "kustomize", str(folder)]
+    """The objects of a kustomization. Without kubectl the test is skipped (tests/needed.py)."""
+    command = [program("kubectl", "apt install kubernetes-client"), "kustomize", str(folder)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     assert finished.returncode == 0, finished.stderr
     return [each for each in yaml.safe_load_all(finished.stdout) if each]
@@ -82,12 +81,12 @@ def refused(objects: list[Object]) -> list[str]:
     folder = os.environ.get("KUBERNETES_MODELS", "")
     packages = Path(folder, "node_modules", "@kubernetes-models")
     if not folder or not all((packages / name).is_dir() for name in _CUSTOM.values()):
-        pytest.skip("KUBERNETES_MODELS names no folder with the npm packages @kubernetes-models")
+        missing("KUBERNETES_MODELS names no folder with the npm packages @kubernetes-models")
     asked = []
     for each in objects:
         group, _, version = each["apiVersion"].partition("/")
         asked.append((str(packages / _CUSTOM[group] / group / version / "index.js"), each))
-    command = [external_tool("node", "nodejs"), "--input-type=module", "--eval", _CHECK]
+    command = [program("node", "apt install nodejs"), "--input-type=module", "--eval", _CHECK]
     finished = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=_LIMIT_S)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout.splitlines()

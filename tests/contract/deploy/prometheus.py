@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 import yaml
 
-from tests.contract.deploy.external_tool import external_tool
 from tests.contract.servers.ports import HOST, free_ports
+from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
 
@@ -53,7 +53,7 @@ class Prometheus:
     """A context manager: ready on entry, ended on exit. `options` override the default ones."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self._binary = external_tool("prometheus", "prometheus")
+        self._binary = program("prometheus", "apt install prometheus")
         (self.port,) = free_ports(1)
         self._log = folder / "prometheus.log"
         self._config = folder / "prometheus.json"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import shutil
 import subprocess
 from typing import Any
 
@@ -14,9 +13,10 @@ import pytest
 import yaml
 
 from tests.contract.deploy.kubernetes_manifests import OVERLAYS, Manifests, Object, manifests
+from tests.needed import program
 from tests.project import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("helm"), reason="helm is not installed")]
+pytestmark = pytest.mark.slow
 
 HELM = ROOT / "deploy" / "helm"
 CHART = HELM / "trident"
@@ -26,7 +26,7 @@ _LIMIT_S = 60
 
 def helm(values: Object | None = None, base: str = "aws") -> subprocess.CompletedProcess[str]:
     command = [
-        "helm",
+        program("helm", "https://helm.sh"),
         "template",
         "trident",
         str(CHART),

@@ -13,7 +13,6 @@ import yaml
 
 import trident.app.supervisor.arbiter
 from docs.lists import metric_rows
-from tests.contract.deploy.external_tool import external_tool
 from tests.contract.deploy.kubernetes_manifests import (
     OVERLAYS,
     PARTS,
@@ -27,6 +26,7 @@ from tests.contract.deploy.kubernetes_manifests import (
     size_of,
     validate,
 )
+from tests.needed import program
 from tests.project import ROOT
 from trident.app.settings.reading import read_settings
 
@@ -345,7 +345,7 @@ def test_query_follows_the_load_and_is_0_without_requests(part: str, busy: float
     ]
     file = tmp_path / "query_test.yml"
     file.write_text(yaml.safe_dump({"rule_files": [], "tests": tests}))
-    command = [external_tool("promtool", "prometheus"), "test", "rules", str(file)]
+    command = [program("promtool", "apt install prometheus"), "test", "rules", str(file)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
 

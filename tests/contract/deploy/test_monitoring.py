@@ -17,13 +17,13 @@ import pytest
 import yaml
 
 from docs.lists import MODEL, families_of
-from tests.contract.deploy.external_tool import external_tool
 from tests.contract.deploy.prometheus import MONITORING, Prometheus, finite, shipped_config
 from tests.contract.repository.cloud_models import cloud_server
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from tests.needed import program
 from tests.project import ROOT
 from tests.unit.onnx_models import picky, write_version
 from tests.waiting import until
@@ -214,7 +214,7 @@ def _ask_container(container: SageMakerContainer, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    external_tool("prometheus", "prometheus")
+    program("prometheus", "apt install prometheus")
     folder = tmp_path_factory.mktemp("monitoring")
     with monitored_servers(folder) as addresses, Prometheus(folder, shipped_config(addresses)) as running:
         running.wait_for("up == 1", lambda result: len(result) == len(addresses))
@@ -267,7 +267,7 @@ def test_missing_series_and_bad_queries_are_found(prometheus: Prometheus) -> Non
     ids=" ".join,
 )
 def test_promtool_accepts_the_files(arguments: tuple[str, ...]) -> None:
-    command = [external_tool("promtool", "prometheus"), *arguments]
+    command = [program("promtool", "apt install prometheus"), *arguments]
     finished = subprocess.run(
         command, cwd=MONITORING, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False
     )

@@ -6,7 +6,6 @@ There is no Gateway here, so nginx gets the routes as its own configuration, in 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.contract.deploy.kubernetes_manifests import refused
 from tests.contract.deploy.test_helm import rendered
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess, environment_without
+from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
 
@@ -66,7 +66,6 @@ def test_wrong_file_is_refused(change: dict[str, Any], message: str) -> None:
         checked({**sample(), **change})
 
 
-@pytest.mark.skipif(not shutil.which("helm"), reason="helm is not installed")
 def test_command_writes_routes_and_values_of_the_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(GROUPS), str(tmp_path)])
     assert {path.name for path in tmp_path.iterdir()} == {"routes.yaml", "numbers.yaml", "vision.yaml"}
@@ -79,9 +78,7 @@ def test_command_writes_routes_and_values_of_the_chart(tmp_path: Path, capsys: p
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The addresses for HTTP and gRPC of nginx, with a server for each group behind it."""
-    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    if nginx is None:
-        pytest.skip("nginx is not installed: apt install nginx-light")
+    nginx = program("nginx", "apt install nginx-light")
     folder = tmp_path_factory.mktemp("gateway")
     document = sample()
     servers = {

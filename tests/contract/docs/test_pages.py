@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ import pytest
 from tests.contract.emulators.vertex_emulator import VertexEmulator
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
+from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
 
@@ -79,8 +79,8 @@ def write_model(markdown: str, version: Path) -> None:
 
 def assert_answers(example: Example, server: ServerProcess) -> None:
     """Run the example against `server`: it must answer as written."""
-    if example.language == "bash" and shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+    if example.language == "bash":
+        program("curl", "apt install curl")
     answer = run(example.at({ADDRESS: server.address, GRPC_ADDRESS: f"{HOST}:{server.grpc_port}"}))
     assert same(answer, example.answer), answer
 
@@ -186,6 +186,7 @@ def names(tree: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_on_tracing_show_its_tree(http_workers: str, tmp_path: Path) -> None:
+    program("curl", "apt install curl")
     start, switch, infer, show, *_ = [text for language, text in TRACING if language == "bash"]
     (tree,) = [text for language, text in TRACING if language == "text"]
     file = tmp_path / "trace.json"

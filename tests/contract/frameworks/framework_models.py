@@ -18,6 +18,7 @@ import openvino
 import xgboost
 from openvino import opset13
 
+from tests.needed import package
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_graph
 from trident.core.inference.tensors import Array
 
@@ -172,13 +173,20 @@ def _pytorch() -> list[FrameworkModel]:
     ]
 
 
-# Those of PyTorch only where it is installed.
-NAMES = ("trees", "vino", "graph", *(("script", "package", "module") if find_spec("torch") else ()))
+TORCH = ("script", "package", "module")
+NAMES = ("trees", "vino", "graph", *TORCH)
 
 
 @cache
 def framework_models() -> dict[str, FrameworkModel]:
-    """By name. The frameworks take seconds to import, and more to write the models."""
-    models = [_trees(), _openvino(), _tensorflow(), *(_pytorch() if "module" in NAMES else [])]
-    assert tuple(model.name for model in models) == NAMES
+    """By name; those of PyTorch only where it is installed. The frameworks take seconds to import, and more to write
+    the models."""
+    models = [_trees(), _openvino(), _tensorflow(), *(_pytorch() if find_spec("torch") else [])]
     return {model.name: model for model in models}
+
+
+def framework_model(name: str) -> FrameworkModel:
+    """The model of this name. Without its framework the test is skipped."""
+    if name in TORCH:
+        package("torch")
+    return framework_models()[name]

@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from tests.contract.frameworks.framework_models import NAMES, WIDTH, FrameworkModel, framework_models
+from tests.contract.frameworks.framework_models import NAMES, WIDTH, FrameworkModel, framework_model, framework_models
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
@@ -63,7 +63,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for model in framework_models().values():
         model.write_to(folder)
-    if "package" in NAMES:
+    if "package" in framework_models():
         write_sums(folder / "sums" / "1")
     return folder
 
@@ -95,18 +95,19 @@ def test_http_and_grpc_answer_as_the_framework_does(server: ServerProcess, name:
     for package, port in ((tritonclient.http, server.http_port), (tritonclient.grpc, server.grpc_port)):
         with package.InferenceServerClient(f"{HOST}:{port}") as client:
             for count in (1, 3, 16):
-                check_answer(client, package, framework_models()[name], rows(count))
+                check_answer(client, package, framework_model(name), rows(count))
 
 
 # A model in a process of its own is reloaded as a Python model is: one stands for all.
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "package"])
 def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, name: str) -> None:
+    model = framework_model(name)
     answered, ended = [0, 0, 0], threading.Event()
 
     def ask(number: int) -> None:
         with tritonclient.http.InferenceServerClient(server.address, network_timeout=60) as client:
             while not ended.is_set():
-                check_answer(client, tritonclient.http, framework_models()[name], rows(1 + number, seed=number))
+                check_answer(client, tritonclient.http, model, rows(1 + number, seed=number))
                 answered[number] += 1
 
     with ThreadPoolExecutor(len(answered)) as threads:
@@ -126,8 +127,8 @@ def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, n
             each.result()
 
 
-@pytest.mark.skipif("package" not in NAMES, reason="needs PyTorch")
 def test_a_package_serves_sequences_with_controls_and_state(server: ServerProcess) -> None:
+    framework_model("package")
     with tritonclient.http.InferenceServerClient(f"{HOST}:{server.http_port}") as client:
         totals: dict[int, list[float]] = {1: [], 2: []}
         for step in range(3):

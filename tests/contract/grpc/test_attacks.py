@@ -6,7 +6,6 @@ Source: docs/spec/attacks.md section 1; tests/unit/app/worker/http2/test_attacks
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import subprocess
 import threading
@@ -20,6 +19,7 @@ from tests.contract.grpc.grpc_requests import LIMIT_S, simple_message, stub_of
 from tests.contract.grpc.raw_connection import raw_connection
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from tests.needed import program
 from tests.unit.app.worker.http2.raw_client import REQUEST_BLOCK, headers_frame
 from trident.app.worker.http2 import frames
 from trident.app.worker.http2.frames import CONTINUATION, GOAWAY, PING, ErrorCode, frame
@@ -91,9 +91,7 @@ def test_half_open_connections_leave_others_their_places(server: ServerProcess):
 
 def test_all_of_h2spec(server: ServerProcess):
     """The conformance suite for HTTP/2, whose checks http2/test_rules.py has as raw frames, too."""
-    h2spec = shutil.which("h2spec")
-    if h2spec is None:
-        pytest.skip("there is no h2spec on the PATH: https://github.com/summerwind/h2spec")
+    h2spec = program("h2spec", "https://github.com/summerwind/h2spec")
     path = "/inference.GRPCInferenceService/ModelInfer"
     command = [h2spec, "-h", HOST, "-p", str(server.grpc_port), "-P", path, "-o", "5"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)

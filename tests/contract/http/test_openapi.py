@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.contract.servers.server import HOST, ServerProcess, environment_without
 from tests.contract.servers.session import TRIDENT
+from tests.needed import program
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import identity_config
@@ -194,6 +195,7 @@ def test_a_printed_request_is_answered(
         return
     text = text_of(server, model, form)
     if form.startswith("curl"):
+        program("curl", "apt install curl")
         line = text.replace("curl -s", "curl --fail-with-body -s", 1)
         done = subprocess.run(["sh", "-c", line], capture_output=True, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, b""), done.stdout

@@ -18,13 +18,10 @@ import tritonclient.http
 
 from tests.contract.ensembles.ensemble_models import step, write_ensemble
 from tests.contract.python.python_models import write_model
+from tests.contract.servers.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
-
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otel is not installed")
-
-from tests.contract.servers.otlp_receiver import OtlpReceiver, ReceivedSpan
 
 IN = 'input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ] '
 ONE = IN + 'output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]'

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 
-import pytest
 from azure.core.exceptions import AzureError
 from azure.storage.blob import BlobServiceClient
 
 from tests.contract.repository.emulator_process import EmulatorProcess
 from tests.contract.servers.ports import HOST
+from tests.needed import program
 
 ACCOUNT = "testaccount"
 KEY = "dGVzdC1rZXk="
 
 
 def azurite_program() -> str:
-    """The path of the program. Without it the test is skipped, also in the CI, which may have no npm."""
-    return shutil.which("azurite-blob") or pytest.skip("Azurite is not installed: npm install --global azurite")
+    return program("azurite-blob", "npm install --global azurite")
 
 
 class Azurite(EmulatorProcess):

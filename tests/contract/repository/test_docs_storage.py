@@ -17,6 +17,7 @@ import requests
 from tests.contract.repository.azurite import azurite_program
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import kill_session, session_members, start_session
+from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
 
@@ -58,6 +59,7 @@ def is_ready(port: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", SCRIPTS)
 def test_commands_serve_the_models(storage: str, tmp_path: Path) -> None:
+    program("curl", "apt install curl")
     if storage == "as":
         azurite_program()
     http_port, metrics_port, emulator_port = free_ports(3)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import socket
 from collections.abc import Iterator
 
@@ -19,6 +18,7 @@ from tests.contract.lifecycle.changing_models import add_scaled
 from tests.contract.platforms.container import LIMIT_S
 from tests.contract.servers.ports import HOST
 from tests.contract.vertex.vertex_container import PREDICT, VertexContainer
+from tests.needed import program
 from tests.project import ROOT
 
 pytestmark = pytest.mark.slow
@@ -116,8 +116,7 @@ def documented(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.label)
 def test_example_answers_as_written(example: Example, documented: VertexContainer) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+    program("curl", "apt install curl")
     answer = run(example.at({"localhost:8080": f"{HOST}:{documented.port}"}))
     assert same(answer, example.answer), answer
 

@@ -21,11 +21,11 @@ import numpy as np
 import onnx
 import openvino
 import pytest
-import torch
 import xgboost
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.hub_folders import write_folder
+from tests.needed import package
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
@@ -72,7 +72,8 @@ def ir(folder: Path) -> Path:
     return folder / "net.xml"
 
 
-def module() -> torch.nn.Module:
+def module() -> Any:
+    torch = package("torch")
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
 
@@ -80,11 +81,12 @@ def module() -> torch.nn.Module:
 def script(folder: Path) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.jit.script(module()).save(str(folder / "net.pt"))
+        package("torch").jit.script(module()).save(str(folder / "net.pt"))
     return folder / "net.pt"
 
 
 def exported(folder: Path) -> Path:
+    torch = package("torch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows: Any = torch.export.Dim("rows", min=1, max=16)
@@ -254,7 +256,7 @@ def test_a_pickle_is_read_only_if_it_is_trusted(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("write", "message", "hint"),
     [
-        (lambda at: torch.save({}, at / "net.pth"), "net.pth was written by PyTorch's torch.save", "ONNX"),
+        (lambda at: package("torch").save({}, at / "net.pth"), "net.pth was written by PyTorch's torch.save", "ONNX"),
         (lambda at: (at / "net.onnx").write_text("version https://git-lfs"), "no known", "git lfs pull"),
         (lambda at: (at / "net.safetensors").write_bytes(b"\0"), "no known model", "it holds only weights"),
         (lambda at: (at / "net.xml").write_text('<net name="x">'), "OpenVINO's, without its weights", "put net.bin"),
@@ -276,6 +278,7 @@ def test_what_is_missing_is_said(
 
 @pytest.mark.slow
 def test_an_archive_of_torchserve_runs_its_own_handler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = package("torch")
     manifest = {"model": {"modelName": "sums", "handler": "handler.py", "serializedFile": "net.pt"}}
     handler = (
         "from ts.torch_handler.base_handler import BaseHandler\n\n\nclass Sums(BaseHandler):\n"

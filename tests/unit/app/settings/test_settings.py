@@ -274,7 +274,6 @@ def test_the_last_size_of_the_response_cache_counts() -> None:
 
 
 def redis(*texts: str, **environ: str) -> RedisOptions | None:
-    pytest.importorskip("redis")
     return settings(*(f"--cache-config=redis,{text}" for text in texts), **environ).redis_options
 
 
@@ -292,7 +291,6 @@ def test_redis_takes_its_settings_one_by_one_or_together_and_its_user_from_the_e
 
 
 def test_a_password_is_never_shown() -> None:
-    pytest.importorskip("redis")
     found = settings("--cache-config=redis,host=cache,port=1,password=secret1", **CREDENTIALS)
     shown = repr(found) + repr(found.describe()) + repr(found.redis_options)
     assert "secret" not in shown.replace("redis_password", "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import lightgbm
@@ -15,6 +14,7 @@ import pytest
 import xgboost
 from openvino import opset13
 
+from tests.needed import package
 from tests.unit.backend_serving import config_of
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 from trident.core.backends.model_files import origin_of, origins_in
@@ -81,10 +81,8 @@ def test_a_saved_model_is_of_tensorflow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
 def test_pytorch(tmp_path: Path) -> None:
-    import torch
-
+    torch = package("torch")
     path, linear, example = tmp_path / "model", torch.nn.Linear(3, 2), torch.ones(2, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -112,7 +110,7 @@ FILES = {
     "model.xml": config_of("", backend="openvino"),
     "model.txt": config_of(_TREES, backend="fil"),
     SAVED_MODEL: config_of('platform: "tensorflow_savedmodel"', backend="tensorflow"),
-    **({"model.pt": config_of("", backend="pytorch")} if find_spec("torch") else {}),
+    "model.pt": config_of("", backend="pytorch"),
     "model.pt2": config_of('platform: "torch_aoti"', backend="pytorch"),
 }
 # An empty SavedModel is a valid message, without tags.
@@ -121,6 +119,8 @@ CASES = [(name, kind) for name in FILES for kind in CONTENTS if (name, kind) != 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_pointers_and_empty_files_have_one_hint(name: str, kind: str, tmp_path: Path) -> None:
+    if name == "model.pt":
+        package("torch")
     content, hint = CONTENTS[kind]
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)

@@ -8,6 +8,8 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.unit.core.grpc.grpc_client import ClientStream, frame, on_hub, serve
@@ -191,7 +193,6 @@ def test_a_watcher_that_does_not_read_gets_only_the_latest_state() -> None:
 # --- server reflection, read with the messages of gRPC's own package and with protobuf's pool
 
 
-reflection_pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
 PATH = "/grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
 SERVICES = ["grpc.health.v1.Health", "inference.GRPCInferenceService"]
 
@@ -233,7 +234,6 @@ def test_a_client_learns_all_services_and_their_messages(version: str) -> None:
 
 
 def test_the_health_service_is_described_as_by_grpcs_package() -> None:
-    health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
     (response,) = reflected("v1", {"file_containing_symbol": "grpc.health.v1.HealthCheckResponse.ServingStatus"})
     (content,) = response.file_descriptor_response.file_descriptor_proto
     ours = FileDescriptorProto.FromString(content)

@@ -187,7 +187,6 @@ def test_events_of_an_unknown_trace_are_passed_over(traced: Traced) -> None:
 
 def spanning(levels: tuple[str, ...] = ("TIMESTAMPS",), rate: int = 0) -> Tracer:
     """A tracer in the mode opentelemetry, whose collector does not exist."""
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     export = ExportOptions(url="http://127.0.0.1:9/v1/traces", delay_ms=60_000)
     start = TraceSettings(levels=levels, rate=rate, count=0)
     return Tracer(TraceOptions(mode=TraceMode.OPENTELEMETRY, start=start, export=export))

@@ -11,16 +11,21 @@ import sys
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
+from tests import needed
 from tests.project import ROOT
 from tests.unit.backend_serving import config_of, tensor_text
 from trident.core.backends.pytorch.backend import check_package, tensors_of
 from trident.core.backends.stub_models.torch_places import named_leaves, places
 from trident.core.errors import ModelLoadFailed
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = needed.package("torch")
 
 # --- files
 

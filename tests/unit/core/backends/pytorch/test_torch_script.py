@@ -5,16 +5,15 @@ from __future__ import annotations
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
+from tests.needed import package
 from tests.unit.backend_serving import config_of, parameter, serving_version, spec_of, strings, tensor_text
 from trident.core.backends.backend import LoadContext
 from trident.core.backends.pytorch.backend import PyTorchBackend, check_controls
-from trident.core.backends.pytorch.script_model import is_poison
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import (
@@ -26,6 +25,11 @@ from trident.core.errors import (
     ServerError,
 )
 from trident.core.inference.tensors import BY_NAME
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = package("torch")
 
 # The arguments of `forward`, and its body.
 ADD_SUB = ("a, b", "return a + b, a - b")
@@ -307,7 +311,7 @@ def test_a_lost_gpu_is_one_that_fails_again(
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    assert is_poison(RuntimeError(said)) is is_lost
+    assert package("trident.core.backends.pytorch.script_model").is_poison(RuntimeError(said)) is is_lost
 
 
 def test_an_inspection_loads_the_module_and_compares_its_arguments(version: Path) -> None:

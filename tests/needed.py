@@ -1,0 +1,36 @@
+"""What some tests need and `make test` does not install: without it they are skipped.
+
+`.ci/run` installs it, and runs the skipped tests with ALL_INSTALLED=1, so that none is skipped unseen.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib import import_module
+from typing import Any, NoReturn
+
+import pytest
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip the test, or the module that is being imported; fail where all is installed."""
+    __tracebackhide__ = True
+    if os.environ.get("ALL_INSTALLED"):
+        pytest.fail(reason)
+    pytest.skip(reason, allow_module_level=True)
+
+
+def program(name: str, installation: str) -> str:
+    """The path of a program; `installation` is the command that installs it."""
+    __tracebackhide__ = True
+    return shutil.which(name) or missing(f"{name} is not installed: {installation}")
+
+
+def package(name: str) -> Any:
+    """A package of Python."""
+    __tracebackhide__ = True
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        missing(f"{name} is not installed: pip install {name}")
