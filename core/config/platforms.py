@@ -67,6 +67,18 @@ _TRIED = {row.backend for row in PLATFORMS if row.tries}
 _CPU_INSTANCES = {row.backend: row.cpu_instances for row in PLATFORMS}
 
 
+_ONNX_THREADS = ("intra_op_thread_count", "inter_op_thread_count")
+_THREADS = {
+    "fil": ("cpu_nthread",),
+    GENAI: _ONNX_THREADS[:1],
+    "onnxruntime": _ONNX_THREADS,
+    "openvino": ("INFERENCE_NUM_THREADS", "NUM_STREAMS"),
+    "pytorch": ("INTRA_OP_THREAD_COUNT", "INTER_OP_THREAD_COUNT"),
+    "tensorflow": ("TF_NUM_INTRA_THREADS", "TF_NUM_INTER_THREADS"),
+    TEXT: _ONNX_THREADS,
+}
+
+
 def is_ensemble(config: ModelConfig) -> bool:
     return bool(config.platform == ENSEMBLE)
 
@@ -86,6 +98,11 @@ def tries_batches(config: ModelConfig) -> bool:
 def default_cpu_instances(config: ModelConfig) -> int:
     """How many instances Triton makes on a CPU if an instance group gives no count."""
     return _CPU_INSTANCES.get(config.backend, 1)
+
+
+def thread_parameters(config: ModelConfig) -> tuple[str, ...]:
+    """The parameters that are numbers of threads. To a model in Python they mean what it likes."""
+    return _THREADS.get(config.backend, ())
 
 
 def fill_platform(config: ModelConfig, files: Collection[str]) -> None:

@@ -14,7 +14,13 @@ from math import prod
 
 from trident.core.config.autocomplete import GpuIds, instance_group_problems
 from trident.core.config.ensemble import ensemble_problems
-from trident.core.config.platforms import TENSORRT, pads_batches, platform_problems, tries_batches
+from trident.core.config.platforms import (
+    TENSORRT,
+    pads_batches,
+    platform_problems,
+    thread_parameters,
+    tries_batches,
+)
 from trident.core.config.problem import DECOUPLED, ModelSignature, Problem, TensorSignature, cache_problem, is_plain
 from trident.core.config.resolve import (
     BATCH_BUCKETS,
@@ -548,17 +554,6 @@ MOST_REQUESTS = 1_000_000
 MOST_THREADS = 1024
 """Of one session, or of one pool of it."""
 
-_ONNX_THREADS = ("intra_op_thread_count", "inter_op_thread_count")
-# The parameters that are numbers of threads. To a model in Python they mean what it likes.
-_THREAD_PARAMETERS: Mapping[str, Sequence[str]] = {
-    "fil": ("cpu_nthread",),
-    "genai": _ONNX_THREADS[:1],
-    "onnxruntime": _ONNX_THREADS,
-    "openvino": ("INFERENCE_NUM_THREADS", "NUM_STREAMS"),
-    "pytorch": ("INTRA_OP_THREAD_COUNT", "INTER_OP_THREAD_COUNT"),
-    "tensorflow": ("TF_NUM_INTRA_THREADS", "TF_NUM_INTER_THREADS"),
-    "text": _ONNX_THREADS,
-}
 _REFERENCE_BYTES = 8  # of a string
 
 
@@ -580,7 +575,7 @@ def count_problems(config: ModelConfig) -> Iterator[Problem]:
         _total("model_warmup[{}].batch_size", requests, MOST_REQUESTS, "requests"),
     ]
     amounts += [(path, size, MOST_BYTES, "bytes for one item") for path, size in sizes.items()]
-    for name in _THREAD_PARAMETERS.get(config.backend, ()):
+    for name in thread_parameters(config):
         with suppress(ValueError):  # which the backend refuses
             amounts.append((_path(name), int(parameter(config, name) or "0"), MOST_THREADS, "threads"))
     for path, amount, most, what in amounts:
