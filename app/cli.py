@@ -100,6 +100,10 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
         return _FAILED
     except ServerError as error:
         return _report(error.message, error.hint)
+    except PermissionError as error:
+        from trident.core.repository.repository import chmod_hint
+
+        return _report(f"{error.strerror}: {error.filename}", chmod_hint(error.filename))
 
 
 def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from trident.core.repository.cloud_sources import open_store
 from trident.core.repository.config import read_config
 from trident.core.repository.location import Location, Scheme
 from trident.core.repository.repository import ModelDirectory, model_names, no_models_hint, version_number
-from trident.core.repository.sources import SourceFile, SourceOpener, SourceOptions, can_be_model
+from trident.core.repository.sources import UNREADABLE, SourceFile, SourceOpener, SourceOptions, can_be_model
 from trident.core.repository.stores.object_store import (
     RegionOrigin,
     StorageAccess,
@@ -99,6 +100,7 @@ class RepositoryReading:
     """One repository. `models` are the files by model; `failure` and `hint` are of a repository that cannot be read.
 
     `ignored` are folders that the server leaves out. `asking_for_gpu` are models whose configuration asks for one.
+    `unreadable` are paths of files and folders below it that the server may not read.
     `backends` are the models by their backends, and `not_installed` why the framework of one cannot be used.
     `refused` is the number of models that `trident validate` refuses, None if it was not asked; with `must_load` a
     server exits if one of them fails to load.
@@ -110,6 +112,7 @@ class RepositoryReading:
     hint: str = ""
     ignored: Sequence[str] = ()
     asking_for_gpu: Sequence[str] = ()
+    unreadable: Sequence[str] = ()
     backends: Mapping[str, Sequence[str]] = field(default_factory=dict)
     not_installed: Mapping[str, NotInstalled] = field(default_factory=dict)
     refused: int | None = None
@@ -162,6 +165,12 @@ def read_repository(
         location=location,
         models=models,
         ignored=[] if is_single else sorted(named - set(models)),
+        unreadable=[
+            str(Path(name, file.path))
+            for name, files in models.items()
+            for file in files
+            if file.tag.startswith(UNREADABLE)
+        ],
         asking_for_gpu=_asking_for_gpu(Path(location.text), models, settings) if local else (),
         backends=check.backends if local else _backends_by_files(models),
         not_installed=check.not_installed,
@@ -210,9 +219,14 @@ def repository_lines(reading: RepositoryReading) -> list[Line]:
     if reading.ignored:
         text = f"{first_names(reading.ignored)}: a server leaves out folders of these names"
         lines.append(area.warning("ignored", text, "rename them if they are models"))
-    strangers = [name for name, files in reading.models.items() if not can_be_model(file.path for file in files)]
+    if reading.unreadable:
+        text = f"{first_names(reading.unreadable)}: not readable by user {os.geteuid()}"
+        level = Level.FAILED if reading.must_load else Level.WARNING
+        lines.append(area.line(level, "permissions", text, f"chmod -R a+rX {reading.location.text}"))
+    strangers = {name for name, files in reading.models.items() if not can_be_model(file.path for file in files)}
+    strangers -= {Path(each).parts[0] for each in reading.unreadable}
     if strangers:
-        text = f"{first_names(strangers)}: without a configuration or a version, so loading fails"
+        text = f"{first_names(sorted(strangers))}: without a configuration or a version, so loading fails"
         cure = "move them out of the repository: a server loads every folder in it"
         lines.append(area.warning("no models", text, cure))
     if others := _other_versions(reading.models):

@@ -147,28 +147,33 @@ def repositories_around() -> Iterator[Callable[[str], str]]:
 
 
 def is_served_directly(path: Path) -> bool:
-    """Whether `path` is a model, or looks like one, and not a repository. It reads names only."""
-    if path.is_file():
+    """Whether `path` is a model, or looks like one, and not a repository. It reads names only.
+
+    What cannot be read is left to the repository, which says why.
+    """
+    if os.path.isfile(path):
         return True
-    if not path.is_dir():
-        return False
-    entries = [each for each in path.iterdir() if not each.name.startswith(".")]
-    folders = [each for each in entries if each.is_dir()]
+    names = {name for name in _names_in(path) if not name.startswith(".")}
+    folders = [path / name for name in names if os.path.isdir(path / name)]
     if any(_is_model_folder(each) for each in folders if not each.name.isdecimal()):
         return False
-    names = {each.name for each in entries}
-    if names & _MARKS or names >= _HUB or any(each.suffix in _MARKED for each in entries if each.is_file()):
+    is_marked = any(Path(name).suffix in _MARKED and os.path.isfile(path / name) for name in names)
+    if names & _MARKS or names >= _HUB or is_marked:
         return True
-    return any(each.name.isdecimal() and any(each.iterdir()) for each in folders)
+    return any(each.name.isdecimal() and _names_in(each) for each in folders)
 
 
 def _is_model_folder(path: Path) -> bool:
-    names = {each.name for each in path.iterdir()}
-    return (
-        _CONFIG_FILE in names
-        or names >= _HUB
-        or any(each.name.isdecimal() and each.is_dir() for each in path.iterdir())
-    )
+    names = _names_in(path)
+    is_repository = any(name.isdecimal() and os.path.isdir(path / name) for name in names)
+    return _CONFIG_FILE in names or names >= _HUB or is_repository
+
+
+def _names_in(folder: Path) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
 
 
 def _made(word: str, made: ExitStack) -> str:

@@ -6,6 +6,7 @@ Source: docs/spec/framework-backends.md section 6.1, docs/spec/onnxruntime-backe
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping
@@ -17,13 +18,15 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from trident.core.config.problem import is_plain
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable
-from trident.core.repository.repository import missing_file_hint
+from trident.core.repository.repository import chmod_hint, missing_file_hint
 
 _LFS_POINTER = b"version https://git-lfs"
 
 
 def content_hint(path: Path) -> str | None:
-    """The cure for a file that is empty or a Git LFS pointer; None for any other, and for what is not a file."""
+    """The cure for a file that may not be read, is empty or a Git LFS pointer; None for any other, and for no file."""
+    if os.path.exists(path) and not os.access(path, os.R_OK, effective_ids=True):
+        return chmod_hint(path)
     start = start_of(path, len(_LFS_POINTER))
     if start == b"":
         return "the file is empty: copy it again"

@@ -82,6 +82,7 @@ from trident.core.repository.repository import (
     ContentDigest,
     ModelDirectory,
     available_versions,
+    chmod_hint,
     detection_files,
     layout_hint,
     read_labels,
@@ -188,7 +189,9 @@ class ModelLoader:
             available = tuple(available_versions(config, directory))
             return Prepared(located, config, available, "" if available else layout_hint(directory, config))
         except OSError as error:
-            raise RepositoryUnavailable(f"failed to read model '{name}': {error}", model=name) from error
+            hint = chmod_hint(fetched.directory.path) if isinstance(error, PermissionError) else None
+            reason = f"{error.strerror}: {error.filename}"
+            raise RepositoryUnavailable(f"failed to read model '{name}': {reason}", hint=hint, model=name) from error
         finally:
             fetched.release()
 

@@ -42,6 +42,7 @@ from trident.core.repository.repository import (
     CONFIG_FILE,
     ModelDirectory,
     available_versions,
+    chmod_hint,
     config_path,
     detection_files,
     layout_hint,
@@ -76,7 +77,8 @@ def read_config(directory: ModelDirectory, *, config_name: str = "", required: b
         content = _read(path)
     except OSError as error:
         message = f"failed to open text file for read {path}: {error.strerror}"
-        raise InvalidModelConfig([Problem(str(path), message)], model=directory.name) from error
+        hint = chmod_hint(path) if isinstance(error, PermissionError) else ""
+        raise InvalidModelConfig([Problem(str(path), message, hint)], model=directory.name) from error
     config = parse_model_config(decode_config(content, str(path)), str(path))
     if directory.is_renamed:
         config.name = directory.name
@@ -326,7 +328,7 @@ def check_model(
         valid = _check_versions(check, directory, backends, config_name, auto_complete, run_golden)
     except OSError as error:
         path = str(error.filename or directory.path)
-        hint = "the server's user must be able to read every file and enter every folder of a model"
+        hint = chmod_hint(directory.path) if isinstance(error, PermissionError) else ""
         problem = Problem(path, f"failed to read model '{directory.name}': {error.strerror}", hint)
         return ModelCheck(check.backend, [problem], check.warnings, check.unchecked)
     # A problem or warning that concerns several versions is listed once.

@@ -85,15 +85,22 @@ def model_names(path: Path) -> list[str]:
             "repository path is not a valid directory", hint=f"there is no directory {path}"
         ) from None
     except OSError as error:
-        raise RepositoryUnavailable(f"failed to read repository {path}: {error.strerror}") from error
+        hint = chmod_hint(path) if isinstance(error, PermissionError) else None
+        raise RepositoryUnavailable(f"failed to read repository {path}: {error.strerror}", hint=hint) from error
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """False also for a link to itself or to a forbidden place, so that it does not hide the other entries."""
+    """False also for a link to itself, so that it does not hide the other entries. True for a link to a forbidden
+    place: its load says why."""
     try:
         return entry.is_dir()
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
+
+
+def chmod_hint(path: Path | str) -> str:
+    """The cure for a file or folder that the system does not let this user read."""
+    return f"user {os.geteuid()} may not read it: chmod -R a+rX {path}"
 
 
 def config_path(directory: ModelDirectory, config_name: str = "") -> Path | None:
@@ -120,7 +127,7 @@ def detection_files(directory: ModelDirectory) -> frozenset[str]:
 
 def _hub_files(directory: ModelDirectory) -> frozenset[str]:
     """The names in a model's directory that is a folder of the Hub and has no versions; else none. Raises OSError."""
-    if not any((directory.path / name).is_file() for name in ("tokenizer.json", "genai_config.json")):
+    if not any(os.path.isfile(directory.path / name) for name in ("tokenizer.json", "genai_config.json")):
         return frozenset()
     folders = directory.folders()
     names = frozenset((*os.listdir(directory.path), *folders))
@@ -156,7 +163,9 @@ def _read(directory: ModelDirectory, output: str, file_name: str) -> tuple[str, 
         text = path.read_text("utf-8", errors="replace")
     except OSError as error:
         raise ModelLoadFailed(
-            f"failed to open text file for read {path}: {error.strerror}", model=directory.name
+            f"failed to open text file for read {path}: {error.strerror}",
+            hint=chmod_hint(path) if isinstance(error, PermissionError) else None,
+            model=directory.name,
         ) from error
     lines = text.split("\n")
     if lines[-1] == "":

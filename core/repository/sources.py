@@ -11,6 +11,7 @@ import logging
 import os
 import posixpath
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -127,6 +128,10 @@ class UsableNames:
         return sorted(listed - problems.keys() - passed_over)
 
 
+UNREADABLE = "unreadable:"
+"""The beginning of the tag of a local file or folder that this user may not read."""
+
+
 class LocalSource:
     """The Source of a folder. It follows symbolic links, because mounted volumes consist of them.
 
@@ -153,7 +158,11 @@ class LocalSource:
         if not model or model in (os.curdir, os.pardir) or os.sep in model or "\0" in model or not _is_utf8(model):
             return None
         root = os.path.join(self.path, model)
-        if not os.path.isdir(root):
+        try:
+            is_folder = stat.S_ISDIR(os.stat(root).st_mode)
+        except OSError as error:
+            is_folder = isinstance(error, PermissionError)
+        if not is_folder:
             if not self.path.is_dir():
                 raise RepositoryUnavailable(
                     "repository path is not a valid directory", hint=f"there is no directory {self.path}"
@@ -183,7 +192,7 @@ class LocalSource:
         except FileNotFoundError:  # removed after it was listed
             return
         except OSError as error:  # it concerns only this model: loading it reports the error
-            found.append(SourceFile(prefix, 0, f"unreadable: {error.strerror}"))
+            found.append(SourceFile(prefix, 0, f"{UNREADABLE} {error.strerror}"))
             return
         if not listed and prefix:
             found.append(SourceFile(prefix, 0, "folder"))
@@ -191,12 +200,16 @@ class LocalSource:
             try:
                 status = entry.stat()
                 is_folder = entry.is_dir()
-            except OSError:  # a dangling link, a loop of links, or removed after the folder was listed
+            except OSError as error:  # a dangling link, a loop of links, or removed after the folder was listed
+                if isinstance(error, PermissionError):  # the folder can be read, and not be entered
+                    found.append(SourceFile(f"{prefix}{entry.name}", 0, f"{UNREADABLE} {error.strerror}"))
                 continue
             if is_folder:
                 self._walk(entry.path, f"{prefix}{entry.name}/", found, seen if prefix else {*seen})
             else:
                 tag = f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
+                if not os.access(entry.path, os.R_OK, effective_ids=True):
+                    tag = f"{UNREADABLE} {tag}"
                 found.append(SourceFile(f"{prefix}{entry.name}", status.st_size, tag))
 
 

@@ -6,7 +6,6 @@ Source: docs/spec/onnxruntime-backend.md section 5.2.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,6 +46,7 @@ from trident.core.cuda import OLD_DRIVER_CURE, POISON, compute_capability, old_d
 from trident.core.errors import BackendFailed, ConfigInvalid, DeviceLost, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.inference.tensors import BY_ONNX_NAME, BYTES, Array
 from trident.core.observability.hardware import read_driver
+from trident.core.repository.repository import chmod_hint
 
 # "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the text"
 _MESSAGE = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)
@@ -120,7 +120,7 @@ def load_hint(text: str, path: Path, version: str) -> str | None:
     `version` is that of the installed ONNX Runtime.
     """
     if _FORBIDDEN.search(text):
-        return f"user {os.geteuid()}, as which the server runs, may not read the files: chmod -R a+rX {path.parent}"
+        return chmod_hint(path.parent)
     if _OLD_DRIVER in text:
         return OLD_DRIVER_CURE
     if match := _TOO_NEW_IR.search(text):
