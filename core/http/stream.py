@@ -266,7 +266,7 @@ class ModelStream:
         """Begin the request in a message; what is wrong with it becomes its answer. Text is valid UTF-8."""
         read_ns = monotonic_ns()
         front_end, environ = self._front_end, self._environ
-        environ.pop(REQUEST_ID_KEY, None)
+        request: InferenceRequest | None = None
         try:
             model, version = self._find()
             request, plan = self._decode(message, is_text, model.spec, version)
@@ -274,7 +274,8 @@ class ModelStream:
             asked = _Asked(self, request.id, len(message), read_ns)
             asked.spec, asked.plan, asked.is_streamed = model.spec, plan, model.spec.decoupled
         except Exception as error:  # the request boundary: whatever goes wrong with a request becomes its answer here
-            asked = _Asked(self, environ.get(REQUEST_ID_KEY) or _id_in(message, is_text), 0, read_ns)
+            # Not the id in `environ`, which is that of whatever the stream answered while this waited.
+            asked = _Asked(self, self._id_in(message, is_text) if request is None else request.id, 0, read_ns)
             self._enter(asked)
             asked.is_over = True
             self.answer(asked, error)
@@ -315,6 +316,18 @@ class ModelStream:
                 hint="the first 4 bytes are that length, little-endian; with the option binary=chunk there are none",
             )
         return decode_v2(front_end, environ, memoryview(message)[_LENGTH:], length, version, spec)
+
+    def _id_in(self, message: Buffer, is_text: bool) -> str:
+        """The id of a message that was refused, if its text has one."""
+        if (self._forms.text if is_text else self._forms.binary) or len(message) > MOST_UNSENT:
+            return ""
+        if not is_text:
+            message = memoryview(message)[_LENGTH : _LENGTH + int.from_bytes(message[:_LENGTH], "little")]
+        try:
+            found = orjson.loads(message)["id"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return ""
+        return found if isinstance(found, str) else ""
 
     # --- the sequence of requests that name none
 
@@ -502,17 +515,6 @@ def _new_id(sequence: SequenceSpec) -> int | str:
         return secrets.token_hex(16)
     bits = 63 if control is None else control.datatype.size * 8 - 1
     return secrets.randbelow(2**bits - 1) + 1
-
-
-def _id_in(message: Buffer, is_text: bool) -> str:
-    """The id of a message that was refused, if its text has one."""
-    if not is_text or len(message) > MOST_UNSENT:
-        return ""
-    try:
-        found = orjson.loads(message)["id"]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ""
-    return found if isinstance(found, str) else ""
 
 
 def _output_chunk(response: InferenceResponse) -> tuple[bytes, bool]:

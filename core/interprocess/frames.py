@@ -49,10 +49,8 @@ class BadFrame(ValueError):
 
 
 def frame(kind: int, number: int, content: Sequence[Buffer] = (), *, flags: int = 0, shared: int = 0) -> bytes:
-    """A whole frame, padded with blanks, which JSON parsers ignore. Raises ValueError for more than LARGEST bytes."""
+    """A whole frame, padded with blanks, which JSON parsers ignore."""
     size = sum(map(len, content))
-    if size > LARGEST:
-        raise ValueError(f"{size} bytes are more than a message between processes can have, {LARGEST}")
     blanks = _BLANKS[size & 15]
     return b"".join((HEADER.pack(size + len(blanks), kind, flags, shared, number), *content, blanks))
 

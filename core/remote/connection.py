@@ -177,7 +177,7 @@ class Connection:
             pending.on_take = self._acknowledge
         try:
             content = self._requests.write(request, number, partial(self._share, held), flags)
-        except (TypeError, ValueError) as error:  # a value that JSON cannot hold, or too many bytes
+        except TypeError as error:  # a value that JSON cannot hold
             raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
         pending.number = number
         pending.on_cancel = self._cancel

@@ -24,12 +24,12 @@ from websockets.uri import parse_uri
 from tests.unit.app.worker.socket_pairs import LIMIT_S, socket_pair
 from tests.unit.core.http.streaming_engine import StreamingEngine, end, failed, said
 from tests.unit.core.waiting.hub_thread import until
-from tests.unit.fake_engine import FakeEngine
+from tests.unit.fake_engine import FakeEngine, FakeModel
 from trident.app.worker.connection import CoarseClock, Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.config.spec import ModelSpec, SequenceSpec
-from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, SequenceNotFound, ServerError
+from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, ModelNotReady, SequenceNotFound, ServerError
 from trident.core.frontend.access import AuthTokens, Scope
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http import stream as model_stream
@@ -189,6 +189,31 @@ def test_an_error_is_an_answer_and_the_stream_goes_on(made: list[Stream], messag
     assert answer["parameters"] == {FINAL: True}
     stream.send(ask(1))
     assert stream.answer()["outputs"][0]["data"] == [1]
+
+
+def test_refusals_have_the_ids_of_their_requests_while_the_model_is_looked_up(made: list[Stream]) -> None:
+    """With front ends the engine is asked for a model that does not serve, and other answers leave meanwhile."""
+
+    class Unloaded(FakeEngine):
+        is_loaded = True
+
+        def model(self, name: str, version: int = -1) -> FakeModel:
+            if self.is_loaded:
+                return super().model(name, version)
+            gevent.sleep(0)
+            raise ModelNotReady(f"model '{name}' is still being loaded", model=name)
+
+    engine = Unloaded(echoed)
+    stream = opened(made, engine)
+    engine.is_loaded = False
+    text = ask(1, id="3").encode()
+    stream.protocol.send_text(ask(1, id="1").encode())
+    stream.protocol.send_text(ask(1, id="2").encode())
+    stream.protocol.send_binary(struct.pack("<I", len(text)) + text)
+    stream.protocol.send_text(ask(1).encode())
+    stream.flush()
+    assert [stream.answer()["id"] for _ in range(3)] == ["1", "2", "3"]
+    assert "id" not in stream.answer()
 
 
 def test_answers_of_a_decoupled_model_are_sent_as_they_come(made: list[Stream]) -> None:

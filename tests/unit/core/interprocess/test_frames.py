@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import socket
 import threading
 from collections.abc import Iterator
@@ -123,12 +122,3 @@ def test_frames_of_many_threads_all_arrive(ends: Ends) -> None:
     for thread in threads:
         thread.join(LIMIT_S)
     assert received == b"0123456789" * 800
-
-
-def test_more_bytes_than_a_frame_can_have_are_refused() -> None:
-    with (
-        mmap.mmap(-1, LARGEST + 16) as untouched,
-        memoryview(untouched) as content,
-        pytest.raises(ValueError, match=f"^{LARGEST + 16} bytes are more than"),
-    ):
-        frame(CALL, 1, [content])
