@@ -18,7 +18,6 @@ from greenlet import getcurrent
 
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.app.worker.tls import TlsSocket
-from trident.core.borders import guarded
 from trident.core.buffers import RequestBody
 from trident.core.inference.tensors import Buffer, drop_sent
 
@@ -368,7 +367,7 @@ class Connections:
         for connection in self.open:
             timeout = self._timeouts.get(connection.phase)
             if timeout is not None and now - connection.since > timeout:
-                guarded(connection.time_out, "a timeout of a connection")
+                connection.time_out()
             elif now - connection.moves_since > _SHARED_S:
                 connection.leave_shared()
         too_many = len(self.open) + others - self._crowded_from

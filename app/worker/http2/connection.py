@@ -466,7 +466,7 @@ class Http2Connections:
         `others` is the number of connections through the worker's other listeners.
         """
         for connection in list(self.open):
-            guarded(connection.tick, "a timeout of an HTTP/2 connection")
+            connection.tick()
         too_many = len(self.open) + others - self._room
         if too_many > 0:
             idle = sorted(

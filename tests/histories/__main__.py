@@ -1,0 +1,34 @@
+"""python -m tests.histories: ask a server of a shape, and check every answer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.histories.faults import FAULTS, SHAPES
+from tests.histories.kinds import BY_KIND
+from tests.histories.run import TRANSPORTS, Setting, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.histories", description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="one-process")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--answers", type=int, default=0, help="the number of answers, instead of the seconds")
+    parser.add_argument("--processes", type=int, default=2, help="processes of clients")
+    parser.add_argument("--clients", type=int, default=4, help="clients in each")
+    for name, all_of_them in (("kinds", BY_KIND), ("transports", TRANSPORTS), ("faults", FAULTS)):
+        text = f"separated by commas: {', '.join(all_of_them)}"
+        parser.add_argument(f"--{name}", type=lambda given: tuple(filter(None, given.split(","))), help=text)
+    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    setting = Setting(**given)
+    print(f"seed {setting.seed}, {setting.shape}", flush=True)
+    result = run(setting)
+    print(result)
+    return 1 if result.failure else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

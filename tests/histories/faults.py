@@ -1,0 +1,182 @@
+"""Faults and changes while clients ask: reloads, unloads, and the end of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from tests.contract.lifecycle.changing_models import control, state
+from tests.contract.python.python_models import stubs_of
+from tests.contract.servers.processes import engines_of, front_ends_of, stopped
+from tests.contract.servers.server import ServerProcess
+from tests.histories.board import SERVER, Board, Cause
+from tests.histories.kinds import BY_KIND, Kind
+from tests.waiting import until
+
+# Names of faults, and how often each is chosen.
+FAULTS = {"reload": 30, "unload": 4, "pause": 3, "stub": 3, "front end": 1, "engine": 1}
+SHAPES = {
+    "one-process": ("--http-workers=0",),
+    "front-ends": ("--http-workers=2",),
+    "engines": ("--http-workers=2", "--engines=2"),
+}
+
+
+class Faults(threading.Thread):
+    """Makes a fault, waits until the server is well again and some answers more have come, and so on.
+
+    `happened` are lines of the history: start, end, text. `failure` says what the server did not do.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        server: ServerProcess,
+        shape: str,
+        kinds: tuple[str, ...],
+        faults: tuple[str, ...],
+        seed: int,
+    ) -> None:
+        super().__init__(name="faults")
+        self.happened: list[tuple[float, float, str]] = []
+        self.counts: Counter[str] = Counter()
+        self.failure = ""
+        self.board = board
+        self._server = server
+        self._shape = shape
+        self._kinds = [BY_KIND[name] for name in kinds]
+        self._random = Random(seed)
+        self._faults = {name: FAULTS[name] for name in faults if name in FAULTS}
+        if shape == "one-process":
+            self._faults.pop("front end", None)
+
+    def run(self) -> None:
+        made: dict[str, Callable[[], str]] = {
+            "reload": self._reload,
+            "unload": self._unload,
+            "stub": self._kill_stub,
+            "front end": self._kill_front_end,
+            "engine": self._kill_engine,
+            "pause": self._pause,
+        }
+        name = ""
+        try:
+            while self._faults and self._go_on():
+                (name,) = self._random.choices(list(self._faults), list(self._faults.values()))
+                start = time.monotonic()
+                text = made[name]()
+                self.happened.append((start, time.monotonic(), f"{name} {text}"))
+                self.counts[name] += 1
+        except Exception as error:
+            self.failure = f"{name}: {type(error).__name__}: {error}"
+            self.board.phase[0] = 2
+
+    def _go_on(self) -> bool:
+        """Wait for some more answers. False at the end."""
+        before = sum(self.board.answers)
+        wanted = before + self._random.choice((20, 200, 1000))
+        limit = time.monotonic() + 5
+        while self.board.phase[0] == 0 and sum(self.board.answers) < wanted and time.monotonic() < limit:
+            time.sleep(0.01)
+        while self.board.phase[0] == 1:
+            time.sleep(0.01)
+        return not self.board.is_over
+
+    @contextlib.contextmanager
+    def _explaining(self, cause: Cause, scope: str) -> Iterator[None]:
+        self.board.begin(cause, scope)
+        yield
+        self.board.end(cause, scope)
+
+    # --- models
+
+    def _reload(self) -> str:
+        kind = self._random.choice([each for each in self._kinds if each.has_weight])
+        weight = self.board.raise_most(kind.name)
+        with self._explaining(Cause.RELOAD, kind.name):
+            kind.set_weight(self._server.repository, weight)
+            self._load(kind)
+        self.board.raise_least(kind.name)
+        return f"{kind.name} with {weight}"
+
+    def _load(self, kind: Kind) -> None:
+        answer = control(self._server, f"/v2/repository/models/{kind.name}/load")
+        assert answer == (200, ""), f"load of {kind.name}: {answer}"
+
+    def _unload(self) -> str:
+        kind = self._random.choice(self._kinds)
+        with self._explaining(Cause.UNLOAD, kind.name):
+            answer = control(self._server, f"/v2/repository/models/{kind.name}/unload")
+            assert answer == (200, ""), f"unload of {kind.name}: {answer}"
+            until(lambda: state(self._server, kind.name) == "UNAVAILABLE", f"{kind.name} is not unloaded")
+            self._load(kind)
+            for other in self._kinds:
+                if kind.name in other.depends:
+                    until(lambda name=other.name: self._is_ready(name), f"{other.name} is not ready again")
+        return kind.name
+
+    def _is_ready(self, model: str) -> bool:
+        return self._answers(f"/v2/models/{model}/ready")
+
+    def _answers(self, path: str) -> bool:
+        try:
+            return self._server.request("GET", path)[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    # --- processes
+
+    def _kill_stub(self) -> str:
+        stubs = stubs_of(self._server)
+        names = sorted(name for name in stubs if name.rsplit("_", 2)[0] in BY_KIND)
+        if not names:
+            return "of no model"
+        name = self._random.choice(names)
+        model = name.rsplit("_", 2)[0]
+        with self._explaining(Cause.DEATH, model):
+            self._kill(stubs[name])
+            until(lambda: stubs_of(self._server).get(name, stubs[name]) != stubs[name], f"{name} does not come back")
+            until(lambda: self._is_ready(model), f"{model} is not ready again")
+        return name
+
+    def _kill_front_end(self) -> str:
+        return self._kill_one(front_ends_of)
+
+    def _kill_engine(self) -> str:
+        return self._kill_one(engines_of)
+
+    def _kill_one(self, of: Callable[[Any], list[int]]) -> str:
+        processes = of(self._server)
+        process = self._random.choice(processes)
+        with self._explaining(Cause.DEATH, SERVER):
+            self._kill(process)
+            until(lambda: len(set(of(self._server)) - {process}) == len(processes), "no process instead of the killed")
+            until(self._is_well, lambda: f"not well again\n{self._server.log_text()[-3000:]}")
+        return f"{process}"
+
+    def _is_well(self) -> bool:
+        """Whether every process serves every model. Connections are spread over the front ends."""
+        if not all(self._answers("/v2/health/ready") for _ in range(20)):
+            return False
+        index = self._server.json("POST", "/v2/repository/index")
+        return all(entry.get("state") == "READY" for entry in index)
+
+    def _kill(self, process: int) -> None:
+        os.kill(process, signal.SIGKILL)
+        until(lambda: not os.path.exists(f"/proc/{process}"), f"{process} lives on")
+
+    def _pause(self) -> str:
+        """Stop a process for a while: answers come late, and no other way."""
+        workers = [*front_ends_of(self._server), *engines_of(self._server), *stubs_of(self._server).values()]
+        process = self._random.choice(workers)
+        with stopped([process]):
+            time.sleep(self._random.choice((0.01, 0.1, 0.5)))
+        return str(process)
