@@ -66,6 +66,8 @@ _RECEIVE_SIZE: Final = 16384
 _RECEIVE_MOST: Final = 1 << 20
 _MAX_DISCARDED: Final = 64 << 20
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+# For so long a client that has ended its sending side may have left, or wait for its answer, and is not asked.
+_HALF_CLOSED_S: Final = 2.0
 # Enough of a request for its line in the access log.
 _SHOWN: Final = 2048
 
@@ -73,7 +75,19 @@ _SHOWN: Final = 2048
 class Http1Connection(Connection):
     """Serves one socket until its end. Hub thread only; `client_gone` from the greenlet that serves the request."""
 
-    __slots__ = ("_began_ns", "_body", "_buffer", "_caller", "_received", "_received_ns", "_service", "_web_socket")
+    __slots__ = (
+        "_began_ns",
+        "_body",
+        "_buffer",
+        "_caller",
+        "_half_closed_since",
+        "_is_asked",
+        "_received",
+        "_received_ns",
+        "_response",
+        "_service",
+        "_web_socket",
+    )
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: Any, service: Http1Service) -> None:
         """`sock` is connected, and does not block."""
@@ -93,6 +107,11 @@ class Http1Connection(Connection):
         # The first byte of the current request, in nanoseconds of the monotonic clock; 0 unless it may be traced.
         self._received_ns = 0
         self._web_socket: WebSocket | None = None
+        # The response to the request that the application has. When the client was seen to have ended its sending side,
+        # in seconds of the coarse clock, and whether it was asked since then if it still reads.
+        self._response: Response | None = None
+        self._half_closed_since = NEVER
+        self._is_asked = False
 
     def serve(self) -> None:
         """Answer request after request. Returns when the connection is closed."""
@@ -251,7 +270,7 @@ class Http1Connection(Connection):
         environ[CALLER_KEY] = self._caller
         environ["wsgi.input"] = BytesIO(body) if type(body) is bytes else BodyInput(memoryview(body))
         del body  # see Response.run
-        response = Response(self, head, service.response_heads, self._clock)
+        response = self._response = Response(self, head, service.response_heads, self._clock)
         self.phase = APPLICATION
         if self._received_ns:
             environ[RECEIVED_KEY] = (self._received_ns, environ[ARRIVED_KEY])
@@ -269,11 +288,42 @@ class Http1Connection(Connection):
                 self._log_access(environ, response, aborted=True)
                 raise ClientGone("the response was interrupted") from None
             raise Refusal(500, "internal server error") from None
+        finally:
+            self._response = None
         if self._began_ns:
             self._log_access(environ, response)
         if response.began_ns:
             self._end_traces(environ, (response.began_ns, monotonic_ns()))
         return response.keep_alive and not service.connections.closing
+
+    def client_gone(self) -> bool:
+        """Whether the client reads no answer. One that has only ended its sending side, as HTTP/1.1 allows, does.
+
+        The socket tells the one from the other only when something was sent. So after a while `100 Continue` is, which
+        clients skip: a client that is not there any more resets the connection.
+        """
+        sock, response = self._sock, self._response
+        if isinstance(sock, TlsSocket) or response is None or response.is_http_1_0:
+            return super().client_gone()
+        try:
+            if sock.recv(1, socket.MSG_PEEK):
+                return False
+            now = self._clock.now
+            if self._half_closed_since == NEVER:
+                self._half_closed_since = now
+            elif self._is_asked or response.started:
+                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    self.hang_up()
+                    return True
+            elif now - self._half_closed_since >= _HALF_CLOSED_S:
+                self._is_asked = True
+                sock.send(_CONTINUE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.hang_up()
+            return True
+        return self.phase is Phase.ENDED
 
     def _end_traces(self, environ: dict[str, Any], sent: Span) -> None:
         if TRACES_KEY in environ:
@@ -578,11 +628,11 @@ class Response:
         "_head",
         "_headers",
         "_heads",
-        "_is_http_1_0",
         "_left",
         "_omits_body",
         "_transport",
         "began_ns",
+        "is_http_1_0",
         "keep_alive",
         "size",
         "started",
@@ -596,7 +646,7 @@ class Response:
         self._transport = transport
         self._heads = heads
         self._clock = clock
-        self._is_http_1_0 = not head.minor_version
+        self.is_http_1_0 = not head.minor_version
         self._omits_body = head.is_head_request
         self._chunked = False
         self._left: int | None = None  # bytes that are missing for the declared Content-Length
@@ -712,7 +762,7 @@ class Response:
         elif size is not None and not head.omits_body:
             framing = b"Content-Length: %d\r\n" % size if size or not self._omits_body else b""
         elif not self._omits_body:
-            self._chunked = not self._is_http_1_0
+            self._chunked = not self.is_http_1_0
             if self._chunked:
                 framing = b"Transfer-Encoding: chunked\r\n"
             else:
@@ -721,6 +771,6 @@ class Response:
             self.keep_alive = False
         if not self.keep_alive:
             framing += b"Connection: close\r\n"
-        elif self._is_http_1_0:
+        elif self.is_http_1_0:
             framing += b"Connection: keep-alive\r\n"
         return head.start + framing + self._clock.date_end

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
+import gevent.event
 import pytest
 from gunicorn.config import Config
 
@@ -16,7 +18,7 @@ from trident.app.worker.connection import CoarseClock, Connections, Phase
 from trident.app.worker.http1.connection import Http1Connection, Http1Service, Response, ResponseHead, ResponseHeads
 from trident.app.worker.http1.request import RequestHead
 from trident.app.worker.listening_sockets import ConnectionLimits
-from trident.core.http.reply import ARRIVED_KEY, BODY_KEY
+from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
 from trident.core.inference.tensors import Buffer
 from trident.core.observability.switches import SWITCHES
 
@@ -91,6 +93,58 @@ def test_the_application_learns_when_the_whole_request_had_arrived(
     begin_ns = time.monotonic_ns()
     served.ask(b"cd", b"POST /a abcd")
     assert begin_ns <= seen[0] <= time.monotonic_ns()
+
+
+class Waiting:
+    """An application that answers when the test says so, and its view of the client meanwhile."""
+
+    def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._served = served
+        self.may_answer = gevent.event.Event()
+        self.client_gone: Callable[[], bool] | None = None
+        monkeypatch.setattr(served.connection._service, "application", self.answer)
+
+    def answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        self.client_gone = environ[CLIENT_GONE_KEY]
+        self.may_answer.wait(LIMIT_S)
+        return echo(environ, start_response)
+
+    def look(self, after_s: float = 0) -> bool:
+        """Whether the client is gone, so long after the last look."""
+        until(lambda: self.client_gone is not None)
+        self._served.connections.clock.now += after_s
+        assert self.client_gone is not None
+        return self.client_gone()
+
+
+@pytest.fixture
+def waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    return Waiting(served, monkeypatch)
+
+
+@pytest.mark.parametrize("looks", [[0], [0, 1.9], [0, 2.1, 0.1, 100]])
+def test_a_client_that_has_only_ended_its_sending_side_gets_its_answer(
+    served: Served, waiting: Waiting, looks: list[float]
+) -> None:
+    served.client.sendall(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert not waiting.look()
+    served.client.shutdown(socket.SHUT_WR)
+    assert [waiting.look(after_s) for after_s in looks] == [False] * len(looks)
+    if len(looks) > 2:
+        assert received(served.client, 25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    waiting.may_answer.set()
+    served.expect(b"GET /a ")
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_client_that_has_left_is_noticed(served: Served, waiting: Waiting, version: bytes) -> None:
+    served.client.sendall(b"GET /a HTTP/%s\r\nHost: h\r\n\r\n" % version)
+    assert not waiting.look()
+    served.client.close()
+    assert waiting.look() is (version == b"1.0")
+    assert not waiting.look(2.1) or waiting.look()
+    until(waiting.look)
+    waiting.may_answer.set()
 
 
 def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
