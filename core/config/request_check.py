@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec
-from trident.core.errors import InvalidRequest
+from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
 from trident.core.inference.response import RegionInput
 from trident.core.inference.tensors import (
@@ -37,6 +37,7 @@ _BATCH_NOTE: Final = (
     "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
 _MAX_FORMS: Final = 256
+_LONGEST_ID: Final = 128
 
 # The number of items, and the batch key: a value that must be equal within a batch, or None without a condition.
 BatchForm = tuple[int, tuple[object, ...] | None]
@@ -74,10 +75,12 @@ class RequestValidator:
     def check(self, request: InferenceRequest) -> BatchForm:
         """Set the `array` of every input. Returns the number of items of the request and its batch key.
 
-        Raises InvalidRequest with Triton's text.
+        Raises InvalidRequest, and Unsupported for the id of a sequence, with Triton's text.
         """
         if request.outputs:
             self._check_outputs(request)
+        if request.correlation_id:
+            _check_correlation_id(request)
         inputs = request.inputs
         if type(inputs) is not PackedInputs:
             return self._check_inputs(request)
@@ -341,3 +344,12 @@ def _has_no_items(shapes: Iterable[Shape]) -> bool:
 
 def _quoted(names: Iterable[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
+
+
+def _check_correlation_id(request: InferenceRequest) -> None:
+    correlation_id = request.correlation_id
+    if isinstance(correlation_id, str):
+        if len(correlation_id.encode("utf-8", "surrogatepass")) > _LONGEST_ID:
+            raise Unsupported(f"string correlation ID cannot be longer than {_LONGEST_ID} characters")
+    elif not 0 <= correlation_id < 1 << 64:
+        raise InvalidRequest(f"{request.log_prefix}the correlation ID {correlation_id} is no unsigned 64-bit integer")

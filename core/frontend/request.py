@@ -156,7 +156,7 @@ def read_parameters(parameters: Any, request: InferenceRequest) -> bool:
         elif key == "timeout":
             request.timeout_us = unsigned(key, value)
         elif key == "sequence_id":
-            if type(value) is not str and not (type(value) is int and value >= 0):
+            if type(value) is not str and not (type(value) is int and 0 <= value < 1 << 64):
                 raise unable(key, NON_STRING)  # Triton tries a string last
             request.correlation_id = value
         elif key == "sequence_start":
@@ -201,8 +201,8 @@ def check_rank(rank: int) -> None:
 
 
 def unsigned(field: str, value: Any) -> int:
-    """`value` if it is a number from 0. Raises InvalidRequest."""
-    if type(value) is not int or value < 0:
+    """`value` if it is a number of 64 bits from 0. Raises InvalidRequest."""
+    if type(value) is not int or not 0 <= value < 1 << 64:
         raise unable(field, NON_UNSIGNED)
     return value
 

@@ -13,7 +13,7 @@ from tests.fuzzing import bounded
 from tests.unit.packed_tensors import TWO, packed_request
 from trident.core.config.request_check import BatchForm, RequestValidator
 from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
-from trident.core.errors import InvalidRequest
+from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from trident.core.inference.tensors import BY_NAME, bytes_array, layout_of, pack_bytes
 
@@ -300,3 +300,19 @@ def test_a_shape_tensor_has_no_batch_dimension_and_its_values_are_in_the_key() -
     assert checked.inputs[0].array.tolist() == [3, 4]
     text = refusal(model, shape(3, 4, 5), raw("VALUE", 5, 1))
     assert text.startswith(f"{ID}unexpected shape for input 'SHAPE' for model 'simple'. Expected [2], got [3].")
+
+
+@pytest.mark.parametrize("correlation_id", ["a" * 129, "ä" * 65, "\udce9" * 128])
+def test_long_correlation_ids_are_refused(correlation_id: str) -> None:
+    request = InferenceRequest("simple", [raw("INPUT0", 1, 16), raw("INPUT1", 1, 16)], correlation_id=correlation_id)
+    with pytest.raises(Unsupported, match=r"^string correlation ID cannot be longer than 128 characters$"):
+        RequestValidator(SIMPLE).check(request)
+
+
+@pytest.mark.parametrize("correlation_id", ["a" * 128, "ä" * 64, 2**64 - 1])
+def test_correlation_ids(correlation_id: int | str) -> None:
+    request = InferenceRequest("simple", [raw("INPUT0", 1, 16), raw("INPUT1", 1, 16)], correlation_id=correlation_id)
+    assert RequestValidator(SIMPLE).check(request)[0] == 1
+    request.correlation_id = 2**64
+    with pytest.raises(InvalidRequest, match="18446744073709551616 is no unsigned 64-bit integer"):
+        RequestValidator(SIMPLE).check(request)
