@@ -560,6 +560,20 @@ class StubChannel:
         """Something went wrong on a thread that cannot raise it."""
         self.on_lost(self._lose(error))
 
+    def read_rest(self) -> None:
+        """Read what a process that has ended sent last, unless another thread does."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            while True:
+                self._receive(socket.MSG_DONTWAIT)
+        except (OSError, StubGone):
+            pass  # that was all
+        except Exception as error:
+            self._lose(error)
+        finally:
+            self._reading.release()
+
     def lose(self, error: ServerError) -> None:
         """The stub is gone: answer all open requests with `error`, and free socket and memory."""
         self.lost = self.lost or StubGone("the stub process ended")

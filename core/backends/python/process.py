@@ -434,6 +434,10 @@ class ModelProcess:
                 _log.warning(
                     "model instance '%s' did not finalize within %g s and is killed", self._placement.name, within_s
                 )
+            # What Python starts to clean up after a process does so when that has ended.
+            until = time.monotonic() + _LAST_BREATH_S
+            while time.monotonic() < until and self._wait(0) and _has_members(self.id):
+                time.sleep(0.01)
         self.end()
 
     def end(
@@ -452,6 +456,7 @@ class ModelProcess:
                     f"; its last lines were: {lines}" if lines else ""
                 )
                 error = failure(self._how) if failure is not None else BackendFailed("the model is unloaded")
+                self._channel.read_rest()
                 self._channel.lose(error)
                 self._calls.close()
                 self._metrics.close()
@@ -471,6 +476,16 @@ class ModelProcess:
         self._readiness_socket.close()
         self._lifeline.close()
         return end_text(code) if has_ended else ""
+
+
+def _has_members(group: int) -> bool:
+    """Whether a process of that group still runs."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "XZ":
+                return True
+    return False
 
 
 # --- what a model asks of the server: responses of other models, model control, metrics, and log lines

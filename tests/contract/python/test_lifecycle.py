@@ -58,6 +58,36 @@ def execute(self, requests):
     return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", child)]) for _ in requests]
 """
 
+# What it leaves in its folder shows what ran at its end.
+ENDING = """
+def initialize(self, args):
+    import atexit, logging, logging.handlers
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import shared_memory
+    folder = pb_utils.get_model_dir()
+    atexit.register(lambda: open(os.path.join(folder, "ended"), "w").close())
+    atexit.register(pb_utils.Logger.log_info, "the last line")
+    file = logging.FileHandler(os.path.join(folder, "lines"))
+    logging.getLogger().addHandler(logging.handlers.MemoryHandler(1000, logging.CRITICAL, file))
+    logging.getLogger().warning("a line")
+    self.memory = shared_memory.SharedMemory(f"trident-test-{os.getpid()}", create=True, size=4096)
+    self.pool = ProcessPoolExecutor(1)
+    self.pool.submit(abs, 1).result()
+
+def execute(self, requests):
+    return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+ENDLESS = """
+def initialize(self, args):
+    import atexit
+    atexit.register(lambda: open(os.path.join(pb_utils.get_model_dir(), "ended"), "w").close())
+    threading.Thread(target=self.run, name="endless").start()
+
+def run(self):
+    while True:
+        time.sleep(1)
+"""
+
 
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -113,6 +143,23 @@ def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:
         assert answer.result()["outputs"][0]["data"] == list(range(7, 23))
     until(lambda: not stubs_of(server))
     until(lambda: 'holding_0_0:0] "finalized"' in server.log_text())
+
+
+def test_a_model_ends_as_a_program_of_python_does(server: ServerProcess) -> None:
+    before = set(os.listdir("/dev/shm"))
+    models = [write_model(server.repository, *each) for each in (("ending", ENDING), ("endless", ENDLESS))]
+    for model in models:
+        assert load(server, model.name)[0] == 200
+    (pid,) = [process for name, process in stubs_of(server).items() if name.startswith("ending")]
+    leave(server, "ending")
+    assert (models[0] / "1" / "ended").exists()
+    assert (models[0] / "1" / "lines").read_text() == "a line\n"
+    until(lambda: "the last line" in server.log_text(), server.log_text)
+    assert f"trident-test-{pid}" not in os.listdir("/dev/shm")
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if name.startswith("sem.")]
+    leave(server, "endless")
+    assert (models[1] / "1" / "ended").exists()
+    until(lambda: "these threads did not end: endless" in server.log_text(), server.log_text)
 
 
 def test_a_memory_limit_is_an_error_of_the_request(server: ServerProcess) -> None:

@@ -105,6 +105,13 @@ Told = tuple[int, int, bool]
 NOBODY = (0, 0, True)
 MEGABYTE = 1 << 20
 CLIENTS = 100
+# Drops its senders without the final flag, in a cycle that only the collector frees.
+CYCLIC = """
+def execute(self, requests):
+    for request in requests:
+        cycle = [request.get_response_sender()]
+        cycle.append(cycle)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +119,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("many")
     write_model(folder / "models", "talker", TALKER, CONFIG, max_batch_size=0)
     write_model(folder / "models", "orchestra", ORCHESTRA, SCORE_CONFIG, max_batch_size=0)
+    write_model(folder / "models", "cyclic", CYCLIC, CONFIG, max_batch_size=0)
     mapped = step("orchestra", {"WHO": "WHO", "SCORE": "SCORE"}, {"OUT": "OUT"})
     tensors = [("WHO", "TYPE_INT32", [1]), ("SCORE", "TYPE_INT32", [-1])]
     write_ensemble(folder / "models", "hall", tensors, [("OUT", "TYPE_INT32", [2])], [mapped], batch=0)
@@ -131,6 +139,12 @@ def events(response: requests.Response) -> Iterator[Any]:
     for line in response.iter_lines():
         if line:
             yield json.loads(line.removeprefix(b"data: "))
+
+
+def test_a_sender_that_only_the_collector_frees_ends_its_request(server: ServerProcess) -> None:
+    url = f"http://{server.address}/v2/models/cyclic/generate_stream"
+    (event,) = events(requests.post(url, json={"count": 1, "size": 1}, stream=True, timeout=LIMIT_S))
+    assert event["error"] == "the model dropped its response sender before the final response"
 
 
 def inputs(count: int, size: int = 1) -> list[Any]:

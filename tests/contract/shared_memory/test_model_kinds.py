@@ -5,20 +5,23 @@ Source: docs/spec/shared-memory.md section 6.
 
 from __future__ import annotations
 
+import os
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from tests.contract.ensembles.ensemble_models import step, write_ensemble
-from tests.contract.python.python_models import write_model
+from tests.contract.python.python_models import INT32_PAIR, write_model
 from tests.contract.sequences.sequence_models import CONTROLS, OLDEST, controls, echo, sequences
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.contract.shared_memory.client_regions import Memory, Speaker, memory, speaker
 from tests.unit.onnx_models import add_sub, write_version
+from tests.unit.shared_memory_object import path_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
@@ -41,6 +44,8 @@ input { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }
 output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] }
 """
 
+TOGETHER = "dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 200000 }"
+
 
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -50,6 +55,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_version(add_sub(), repository, "batched", "max_batch_size: 8 dynamic_batching { }")
     write_model(repository, "python")
     write_model(repository, "streamer", STREAMER, STREAMED)
+    write_model(repository, "together", more=INT32_PAIR + TOGETHER)
     write_version(echo("INT32", "UINT64"), repository, "numbers", sequences(OLDEST, controls("INT32", "UINT64")))
     tensors = [(name, "TYPE_INT32", [16]) for name in NAMES]
     outputs = [(name.replace("IN", "OUT"), "TYPE_INT32", [16]) for name in NAMES]
@@ -103,6 +109,28 @@ def test_requests_in_one_batch_have_their_own_places(server: ServerProcess, both
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(ask, range(32)))
     assert both.array(np.int32, [32, 16], 4096).tolist() == 32 * (FIRST + SECOND).tolist()
+
+
+def test_a_region_that_has_shrunk_fails_its_own_request(server: ServerProcess, both: Memory) -> None:
+    with memory(4096) as shrunk, speaker("http", server) as speaks:
+        speaks.client.register_system_shared_memory("shrunk", shrunk.key, 4096)
+        os.truncate(path_of(shrunk.key), 0)
+
+        def ask(region: str) -> str:
+            with speaker("grpc", server) as own:
+                inputs = [own.shared_input(name, [1, 16], "INT32", region, SIZE) for name in NAMES]
+                try:
+                    found = own.client.infer("together", inputs).as_numpy("OUTPUT0").tolist()
+                except InferenceServerException as error:
+                    return error.message() or ""
+                return "right" if found == (FIRST + FIRST).tolist() else f"{found}"
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(ask, ["both", "both", "shrunk", "both"] * 4))
+        speaks.client.unregister_system_shared_memory("shrunk")
+    wrong = [answer for answer in answers if answer != "right"]
+    assert len(wrong) == 4
+    assert all(f"of shared memory '{shrunk.key}' cannot be read" in answer for answer in wrong)
 
 
 def test_a_sequence(server: ServerProcess, both: Memory) -> None:

@@ -8,8 +8,10 @@ whoever lists processes.
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -18,6 +20,9 @@ import threading
 from collections import deque
 from typing import Any
 
+# Time for threads that still run after `finalize`.
+_LAST_SECONDS = 5.0
+_PAUSE_S = 1.0
 # Of Linux; the module fcntl has no name for it.
 _F_SETSIG = 10
 
@@ -37,10 +42,29 @@ def main() -> None:
         status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
         if not isinstance(error, SystemExit):
             sys.excepthook(type(error), error, error.__traceback__)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads that outlive `finalize` must not keep the process.
-    os._exit(status)
+    _watch_the_end(status)
+    sys.exit(status)
+
+
+def _watch_the_end(status: int) -> None:
+    """End the process soon, as any program of Python ends: but threads that never end must not keep it.
+
+    Python waits for threads first, and calls the functions of `atexit` then.
+    """
+    threads_ended = threading.Event()
+    atexit.register(threads_ended.set)  # the last one comes first
+
+    def watch() -> None:
+        if not threads_ended.wait(_LAST_SECONDS):
+            main, own = threading.main_thread(), threading.current_thread()
+            left = [each.name for each in threading.enumerate() if not each.daemon and each not in (main, own)]
+            print(f"these threads did not end: {', '.join(left)}", file=sys.stderr)
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _die_with_the_server(lifeline: int) -> None:
@@ -98,7 +122,11 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
         threading.Thread(target=_answer_readiness, args=(readiness, host), daemon=True).start()
         channel.send(STARTED, 0, b"{}")
         while True:
-            channel.wait(lambda: bool(batches))
+            pause_s = _PAUSE_S
+            while not channel.wait(lambda: bool(batches), pause_s if calls.has_open else None):
+                # A sender that the model has dropped may wait for the collector, which comes only when something runs.
+                gc.collect()
+                pause_s *= 2
             batch = batches.popleft()
             if batch is None:
                 host.finalize()

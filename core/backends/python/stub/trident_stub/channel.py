@@ -384,6 +384,11 @@ class ServerCalls:
 
     # --- requests and their responses
 
+    @property
+    def has_open(self) -> bool:
+        """Whether there are requests without their final response."""
+        return bool(self._open)
+
     def close(self, number: int) -> None:
         self._open.pop(number, None)
 

@@ -45,6 +45,12 @@ Responses = Sequence[Optional[InferenceResponse]]
 _LAST_SECONDS = 2.0
 
 
+_TOO_LATE = (
+    "the request was given back after `execute` had returned, when it is too late: a coroutine of a decoupled model "
+    "cannot set TRITONSERVER_REQUEST_RELEASE_RESCHEDULE"
+)
+
+
 class BrokenContract(Exception):
     """`execute` returned something invalid. The text is Triton's, and goes to the client as it is."""
 
@@ -118,8 +124,12 @@ class ModelHost:
                 raise BrokenContract(f"Python model {self._file} does not implement `execute` method.")
             # A copy: requests that the model removes from its list must still be answered.
             returned = self._execute(requests[:])
-            if returned.__class__ is not list:
-                returned = self._awaited(returned, requests)
+            if returned.__class__ is not list and isinstance(returned, Coroutine):
+                if self._decoupled:
+                    self._check(requests, None, responses)
+                    self._start(returned, requests)
+                    return responses
+                returned = self._loop.run(returned)
             self._check(requests, returned, responses)
         except BaseException as error:
             responses = self._failed(requests, error, responses)
@@ -158,14 +168,9 @@ class ModelHost:
                 self._log(exception_text(error))
         self._instance = self._execute = None
 
-    def _awaited(self, returned: Any, requests: list[InferenceRequest]) -> Any:
-        """The result of `execute`, or that of its coroutine: for a decoupled model None, at once."""
-        if not isinstance(returned, Coroutine):
-            return returned
-        if not self._decoupled:
-            return self._loop.run(returned)
-        self._loop.start(returned).add_done_callback(lambda future: self._end_in_background(future, requests))
-        return None
+    def _start(self, coroutine: Coroutine[Any, Any, Any], requests: list[InferenceRequest]) -> None:
+        """Run the coroutine of a decoupled model, whose requests are left open."""
+        self._loop.start(coroutine).add_done_callback(lambda future: self._end_in_background(future, requests))
 
     def _check(
         self, requests: list[InferenceRequest], returned: Any, responses: list[InferenceResponse | None]
@@ -180,10 +185,7 @@ class ModelHost:
             responses += [None] * len(requests)
             return
         if self._decoupled:
-            raise BrokenContract(
-                f"Python model '{self._instance_name}' is using the decoupled mode and the execute function must "
-                "return None."
-            )
+            raise self._decoupled_returned()
         if not isinstance(returned, list):
             raise BrokenContract(f"Expected a list in the execute return, found type '{type(returned)}'.")
         if len(returned) != len(requests):
@@ -203,6 +205,12 @@ class ModelHost:
             else:
                 _leave_open(request, "returned None in its list for this request")
             responses.append(response)
+
+    def _decoupled_returned(self) -> BrokenContract:
+        return BrokenContract(
+            f"Python model '{self._instance_name}' is using the decoupled mode and the execute function must return "
+            "None."
+        )
 
     def _failed(
         self, requests: list[InferenceRequest], error: BaseException, responses: Responses
@@ -227,7 +235,11 @@ class ModelHost:
     def _end_in_background(self, future: Future[Any], requests: list[InferenceRequest]) -> None:
         """Check the result of a coroutine of a decoupled model. On the thread of the event loop."""
         try:
-            self._check(requests, future.result(), [])
+            if future.result() is not None:
+                raise self._decoupled_returned()
+            for request in requests:
+                if request._release_flags == RELEASE_RESCHEDULE and _close(request) is not SenderState.CLOSED:
+                    current().send(request._number, InferenceResponse(error=TritonError(_TOO_LATE)), True)
         except BaseException as error:
             self._log(_reason(error))
             for request, failure in zip(requests, self._failed(requests, error, [])):
@@ -257,7 +269,7 @@ def _leave_open(request: InferenceRequest, how: str) -> None:
     `how` says what `execute` returned.
     """
     was_asked_for = request._sender is not None
-    sender = request.get_response_sender()  # which notices when it is dropped
+    sender = request._open_sender()
     if not was_asked_for:
         sender._unused = how
     if request._release_flags == RELEASE_RESCHEDULE and sender._close() is not SenderState.CLOSED:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from json import dumps
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
 from .model import Phase, TritonError, TritonModelException, running_model, text_of
@@ -126,8 +127,9 @@ class SenderState(Enum):
     CLOSED = "closed"
 
 
-# Shared by all senders: it is held for a few comparisons, and most requests have no sender.
-_lock = threading.Lock()
+# Shared by all senders: it is held for a few comparisons, and most requests have no sender. A signal handler may send
+# within a send.
+_lock = threading.RLock()
 
 
 class InferenceResponseSender:
@@ -183,10 +185,7 @@ class InferenceResponseSender:
     def __del__(self) -> None:
         if self._number >= 0 and self._state is not SenderState.CLOSED:
             # The garbage collector may run in the middle of anything, where this thread must not send.
-            with suppress(RuntimeError):
-                threading.Thread(
-                    target=_end_dropped, args=(self._number, self._state, self._unused), daemon=True
-                ).start()
+            _dropped.put((self._number, self._state, self._unused))
 
     def _advance(self, has_response: bool, final: bool) -> None:
         """Note that something is sent, or raise TritonModelException."""
@@ -204,18 +203,34 @@ CLOSED_SENDER = InferenceResponseSender(-2, (), SenderState.CLOSED)
 """The sender of every request that `execute` answered without one."""
 
 
-def _end_dropped(number: int, state: SenderState, unused: str) -> None:
-    response = None
-    if state is SenderState.OPEN:
-        text = "the model dropped its response sender before the final response"
-        if unused:
-            text = f"execute {unused}, and the model sent no response: "
-            if not running_model().decoupled:
-                text += "return a list with one InferenceResponse for each request, or "
-            text += "send it with request.get_response_sender() and the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL"
-        response = InferenceResponse(error=TritonError(text))
-    with suppress(RuntimeError):
-        current().send(number, response, True)
+# The senders that the model has dropped, and the thread that ends their requests.
+_dropped: SimpleQueue[tuple[int, SenderState, str]] = SimpleQueue()
+_ends_dropped: list[threading.Thread] = []
+
+
+def _watch_dropped() -> None:
+    """Start the thread. Raises RuntimeError if there can be none."""
+    with _lock:
+        if not _ends_dropped:
+            thread = threading.Thread(target=_end_dropped, name="trident dropped senders", daemon=True)
+            thread.start()
+            _ends_dropped.append(thread)
+
+
+def _end_dropped() -> None:
+    while True:
+        number, state, unused = _dropped.get()
+        response = None
+        if state is SenderState.OPEN:
+            text = "the model dropped its response sender before the final response"
+            if unused:
+                text = f"execute {unused}, and the model sent no response: "
+                if not running_model().decoupled:
+                    text += "return a list with one InferenceResponse for each request, or "
+                text += "send it with request.get_response_sender() and the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+            response = InferenceResponse(error=TritonError(text))
+        with suppress(Exception):  # there is no server any more
+            current().send(number, response, True)
 
 
 def _state_after(state: SenderState, has_response: bool, final: bool, decoupled: bool) -> SenderState:
@@ -324,7 +339,9 @@ class InferenceRequest:
         `timeout` is in µs. Raises TypeError for wrong types, TritonModelException for wrong parameters.
         """
         request_id = text_of(request_id, "InferenceRequest(): 'request_id'")
-        if not isinstance(correlation_id, (int, str)):
+        if isinstance(correlation_id, int):
+            correlation_id = _index("correlation_id", correlation_id)
+        elif not isinstance(correlation_id, str):
             correlation_id = text_of(correlation_id, "InferenceRequest(): 'correlation_id', if not an int,")
         model_name = text_of(model_name, "InferenceRequest(): 'model_name'")
         numbers = {"model_version": model_version, "flags": flags, "timeout": timeout}
@@ -418,8 +435,16 @@ class InferenceRequest:
 
     def get_response_sender(self) -> InferenceResponseSender:
         """The one sender of this request. The sender of a request that the model made sends nothing."""
+        sender = self._open_sender()
+        sender._unused = ""
+        return sender
+
+    def _open_sender(self) -> InferenceResponseSender:
+        """The sender, which ends the request when it is dropped."""
         sender = self._sender
         if sender is None:
+            if self._number != MADE_HERE:
+                _watch_dropped()
             sender = self._sender = InferenceResponseSender(self._number, self._requested)
         return sender
 
@@ -451,12 +476,25 @@ def _check(name: str, value: object, expected: type) -> None:
         raise TypeError(f"InferenceRequest(): '{name}' must be a {expected.__name__}, not {type(value).__name__}")
 
 
+# The integers from the first to the last one, as Triton's library has them.
+_RANGES = {
+    "correlation_id": (0, (1 << 64) - 1),
+    "model_version": (-(1 << 63), (1 << 63) - 1),
+    "flags": (0, (1 << 32) - 1),
+    "timeout": (0, (1 << 64) - 1),
+}
+
+
 def _index(name: str, value: SupportsIndex) -> int:
-    """An integer of Python or numpy as an int."""
+    """An integer of Python or numpy as an int. Raises TypeError, also for one that is out of range."""
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"InferenceRequest(): '{name}' must be an int, not {type(value).__name__}") from None
+    first, last = _RANGES[name]
+    if not first <= number <= last:
+        raise TypeError(f"InferenceRequest(): '{name}' must be an int from {first} to {last}, not {number}")
+    return number
 
 
 def _checked_inputs(inputs: Sequence[Tensor] | None, request_id: str, model_name: str) -> list[Tensor]:

@@ -153,8 +153,9 @@ def _write(message: str | bytes, level: LogLevel) -> None:
     message = text_of(message, "Logger: the message")
     if not isinstance(level, LogLevel):
         raise TypeError("Logger: the level must be one of Logger.INFO, WARNING, ERROR and VERBOSE")
-    # This function, the method, and who called it.
-    caller = sys._getframe(2)
+    # Who called the method. A function of `atexit`, for one, is called by nothing that has a frame.
+    method = sys._getframe(1)
+    caller = method.f_back or method
     current().log(level.value, message, os.path.basename(caller.f_code.co_filename), caller.f_lineno)
 
 

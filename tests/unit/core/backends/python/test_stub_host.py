@@ -15,6 +15,7 @@ from trident_stub.inference import InferenceRequest, InferenceResponse
 from trident_stub.model import ModelConfig, ModelFailed, TritonError
 
 from tests.unit.core.backends.python.conftest import MakeHost, MemoryServer
+from tests.waiting import until
 
 DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 PREFIX = "Failed to process the request(s) for model 'model_0_0', message: "
@@ -139,6 +140,70 @@ def test_a_decoupled_coroutine_that_fails(begin: MakeHost, memory_server: Memory
     assert (number, final) == (0, True)
     assert error_of(response)[0].startswith(PREFIX)
     assert memory_server.lines[0][:2] == (2, error_of(response)[0].removeprefix(PREFIX))
+
+
+def test_a_coroutine_cannot_give_back_a_request(begin: MakeHost, memory_server: MemoryServer) -> None:
+    lines = [
+        "requests[0].get_response_sender().send(answers[0], 1)",
+        "requests[1].get_response_sender().send(answers[1])",
+    ]
+    lines += [f"requests[{index}].set_release_flags(2)" for index in range(3)]
+    host = begin(model("\n".join(lines), "async def"), **DECOUPLED)
+    requests = batch(4)
+    assert list(host.execute(requests)) == [None] * 4
+    assert not any(map(host.is_rescheduled, requests))
+    del requests
+    until(lambda: sum(final for _, _, final in memory_server.sent) == 4)
+    ends = {number: response for number, response, final in memory_server.sent if final}
+    assert ends[0] is not None
+    assert not ends[0].has_error()
+    for number in (1, 2):
+        assert error_of(ends[number])[0].startswith("the request was given back after `execute` had returned")
+    assert error_of(ends[3])[0].startswith("execute returned None, and the model sent no response")
+
+
+def test_a_request_can_be_given_back_before_a_coroutine_begins(begin: MakeHost, memory_server: MemoryServer) -> None:
+    source = """
+        class TritonPythonModel:
+            def execute(self, requests):
+                requests[0].set_release_flags(2)
+                return self.go(requests[1])
+            async def go(self, request):
+                request.get_response_sender().send(flags=1)
+    """
+    host = begin(source, **DECOUPLED)
+    requests = batch(2)
+    assert list(host.execute(requests)) == [None] * 2
+    assert [host.is_rescheduled(request) for request in requests] == [True, False]
+    until(lambda: memory_server.sent)
+    assert [number for number, _, _ in memory_server.sent] == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "execute"),
+    [
+        ("async def", "await asyncio.sleep(0)\nfor request in requests: request.get_response_sender()"),
+        (
+            "async def",
+            "await asyncio.sleep(0)\nfor request in requests: request.get_response_sender().send(answers[0])",
+        ),
+        ("def", "for request in requests: request.get_response_sender()"),
+        ("def", "threading.Thread(target=lambda: [request.get_response_sender() for request in requests]).start()"),
+        (
+            "def",
+            "def ask(sender):\n    yield sender\nfor request in requests: next(ask(request.get_response_sender()))",
+        ),
+    ],
+)
+def test_a_decoupled_model_that_forgets_the_final_flag(
+    begin: MakeHost, memory_server: MemoryServer, kind: str, execute: str
+) -> None:
+    host = begin(model(execute, kind), **DECOUPLED)
+    host.execute(batch(2))
+    until(lambda: sum(final for _, _, final in memory_server.sent) == 2)
+    for _, response, final in memory_server.sent:
+        if final:
+            assert error_of(response)[0] == "the model dropped its response sender before the final response"
 
 
 def test_coroutines_end_with_the_model(begin: MakeHost, memory_server: MemoryServer) -> None:
