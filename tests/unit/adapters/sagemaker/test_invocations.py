@@ -25,6 +25,7 @@ from trident.core.errors import (
     AlreadyLoaded,
     BackendFailed,
     ConfigInvalid,
+    ErrorCode,
     InvalidRequest,
     OutOfMemory,
     QueueFull,
@@ -229,7 +230,15 @@ def test_a_malformed_binary_type_is_refused(content_type: str) -> None:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(OutOfMemory("full"), 507), (AlreadyLoaded("there"), 409), (QueueFull("busy"), 503), (BackendFailed("boom"), 500)],
+    [
+        (OutOfMemory("full"), 507),
+        (AlreadyLoaded("there"), 409),
+        (QueueFull("busy"), 503),
+        (BackendFailed("boom"), 500),
+        # a model may give its error any code, which does not make it the platform's
+        (BackendFailed("mine", code=ErrorCode.ALREADY_EXISTS), 400),
+        (BackendFailed("mine", code=ErrorCode.UNAVAILABLE), 503),
+    ],
 )
 def test_errors_of_the_engine_have_their_statuses(error: ServerError, status: int) -> None:
     bench = Bench()
