@@ -127,14 +127,14 @@ class Message(NamedTuple):
 
 
 class _Sequence:
-    """A sequence of requests that name none. `has_begun`: its first request was accepted. `last` is its last request,
-    with its model."""
+    """A sequence of requests that name none. `first` is its first request, with its model; `has_begun`: that was
+    accepted."""
 
-    __slots__ = ("has_begun", "id", "last")
+    __slots__ = ("first", "has_begun", "id")
 
     def __init__(self, id: int | str, model: ServedModel, first: InferenceRequest) -> None:
         self.id = id
-        self.last = model, first
+        self.first = model, first
         self.has_begun = False
 
 
@@ -353,7 +353,6 @@ class ModelStream:
             sequence = self._latest = _Sequence(_new_id(model.spec.sequence), model, request)
             request.sequence_start = True
         request.correlation_id = sequence.id
-        sequence.last = model, request
         self._sequence = None if ends else sequence
         if not (begins and ends):
             asked.joined = _Joined(sequence, begins, ends)
@@ -382,8 +381,8 @@ class ModelStream:
     def _leave_slot(self, sequence: _Sequence) -> None:
         """End a sequence without its END. A request that is cancelled before it runs does that; otherwise the sequence
         would have its slot until it was idle for long enough."""
-        model, last = sequence.last
-        request = last.with_inputs(last.inputs, model_version=last.model_version, id="")
+        model, first = sequence.first  # a later one may be what was refused
+        request = first.with_inputs(first.inputs, model_version=first.model_version, id="")
         request.sequence_start, request.sequence_end = False, True
         self._bridge.submit(model, request, _ignore).cancel()
 

@@ -78,21 +78,23 @@ def value(*numbers: float, end: bool = False) -> str:
 
 
 def test_a_refused_message_neither_begins_nor_ends_the_sequence(server: ServerProcess) -> None:
-    address = f"ws://{server.address}/v2/models/one_slot/stream"
-    sent = [
-        *(value(1, 2), "[", value(4), value(1, 2), value(6)),
-        *(value(1, 2, end=True), value(2, end=True)),  # the one slot is free for the next sequence
-        *(value(1, 2, end=True), value(8), value(0, end=True)),
+    """The model has one slot, and a sequence may be idle for a minute."""
+    together: list[tuple[list[str], list[float | None]]] = [
+        ([value(1, 2), "[", value(4), value(1, 2), value(6)], [None, None, 4, None, 5]),
+        ([value(1, 2, end=True)], [None]),
+        ([value(2, end=True)], [4]),
+        # the client did not wait for what became of the last message
+        ([value(5), value(1, 2, end=True), value(8)], [5, None, 8]),
+        ([value(1, 2)], [None]),
     ]
-    with connect(address) as stream:
-        for message in sent:
-            stream.send(message)
-        answers = [json.loads(stream.recv(LIMIT_S / 2)) for _ in sent]
-    found = [answer["outputs"][0]["data"][0] if "outputs" in answer else None for answer in answers]
-    assert found == [None, None, 4, None, 5, None, 4, None, 8, 4]
-    with connect(address) as stream:  # and again
-        stream.send(value(3))
-        assert json.loads(stream.recv(LIMIT_S / 2))["outputs"][0]["data"] == [3]
+    for _ in range(2):
+        with connect(f"ws://{server.address}/v2/models/one_slot/stream") as stream:
+            for messages, expected in together:
+                for message in messages:
+                    stream.send(message)
+                answers = [json.loads(stream.recv(LIMIT_S / 2)) for _ in messages]
+                found = [answer["outputs"][0]["data"][0] if "outputs" in answer else None for answer in answers]
+                assert found == expected
 
 
 def test_the_voice_detector_hears_what_begins_and_ends(
