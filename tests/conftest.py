@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.flaky import FLAKY
 from tests.project import ROOT
 from tests.threads import forget_server_threads, server_threads
 from tests.waiting import until
@@ -60,6 +61,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
             item.session._setupstate.teardown_exact(module.parent)
     finally:
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.partition("[")[0] in FLAKY:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

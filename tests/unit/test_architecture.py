@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.size import PRODUCT, import_cycles, imported, module_of, python_files
+from tests.flaky import FLAKY
 from tests.project import ROOT
 
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
@@ -223,6 +224,13 @@ def breaches(path: str, source: str) -> list[str]:
         if not within(path, places):
             found += [f"{path}:{line}: names {word}" for line in lines_that_name(source, word)]
     return found
+
+
+def test_at_most_three_tests_are_run_again() -> None:
+    assert len(FLAKY) <= 3
+    for name in FLAKY:
+        file, _, test = name.partition("::")
+        assert f"\ndef {test}(" in (ROOT / file).read_text()
 
 
 def test_imports_go_one_way() -> None:

@@ -75,14 +75,14 @@ def test_a_cancelled_stream_cancels_each_of_its_requests(client: Any, server: Se
     before = counted(server, "nv_inference_request_failure", reason="CANCELED")
     responses = Responses()
     client.start_stream(responses.put)
-    for _ in range(30):
+    for _ in range(100):
         client.async_stream_infer("waiting", waiting_inputs(SOME))
     until(lambda: counted(server, "nv_inference_pending_request_count") >= 25, server.log_text)
     client.stop_stream(cancel_requests=True)
     until(lambda: counted(server, "nv_inference_pending_request_count") == 0)
     cancelled = counted(server, "nv_inference_request_failure", reason="CANCELED") - before
     # Each runs for a second, and some may have run before the cancellation.
-    assert 15 <= cancelled <= 30
+    assert 15 <= cancelled <= 100
     assert_simple(client.infer("simple", simple_inputs()))
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import CONFIG as BASIC
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, FakeBackend, living, write
+from trident.app.process.environment import keep_freed_memory
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import OutOfMemory
@@ -199,6 +200,9 @@ class Arena:
     """A device with the memory of this process."""
 
     def __init__(self) -> None:
+        # As in the server's processes. Otherwise glibc takes large blocks from its heap once the process has freed such
+        # a block, and does not return all of them.
+        keep_freed_memory()
         self.total = 64 * GIB
         self.ledger = MemoryLedger(self._read, {"cpu": ""}, trim=trim_heap)
 

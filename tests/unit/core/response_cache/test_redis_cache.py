@@ -137,7 +137,7 @@ def test_a_halted_redis_delays_nothing_past_the_budget_and_is_left_out(
 ) -> None:
     with (
         caplog.at_level(logging.INFO, "trident.cache"),
-        cache_at(redis, lookup_timeout=30, connect_timeout=200) as cache,
+        cache_at(redis, lookup_timeout=30, socket_timeout=60_000) as cache,
     ):
         key = key_of(cache, "halted")
         with redis.halted():

@@ -1,0 +1,12 @@
+"""The tests that are run once more when they fail, at most three, and for each what it measures that is not its own.
+
+A test is mended rather than added: one that fails now and then hides a fault that does so.
+"""
+
+from __future__ import annotations
+
+FLAKY = {
+    "tests/unit/core/lifecycle/test_memory.py::test_a_load_gets_the_memory_of_idle_models_or_is_refused": (
+        "The resident memory of the process is compared before and after; glibc decides what of it is returned."
+    ),
+}
