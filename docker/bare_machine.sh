@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Starts this commit with `make serve` on a Debian that has git, make and python3-venv and nothing else, and sends the
-# README's first request: `make bare-check`.
+# Starts this commit with `make serve` on a Debian that has git, make and python3-venv and nothing else, sends the README's
+# first request, and runs every command: `make bare-check`. With `test` after the release, `make test` follows, in some
+# ten minutes.
 #
-#     docker/bare_machine.sh [bookworm|trixie|sid]
+#     docker/bare_machine.sh [bookworm|trixie|sid] [test]
 #     PORT=18000 docker/bare_machine.sh
 #
 # Needs root, and `apt-get install debootstrap curl git`. The new machine is a folder, removed at the end, with this machine's
@@ -68,7 +69,14 @@ answer=$(bash -euc "${request//localhost:8000/localhost:$port}")
 printf '%s\n' "$request" "$answer"
 [[ $answer == *:6:six* ]] || { echo "that is not the README's answer" >&2; exit 1; }
 
+echo "== the commands"
+"${inside[@]}" .ci/commands "$port"
+
 kill -TERM -- "-$server"
 wait "$server" || true # the status of make is that of the signal
 server=
+if [ "${2-}" = test ]; then
+  echo "== make test"
+  "${inside[@]}" make test
+fi
 echo "bare-check: passed on $release"
