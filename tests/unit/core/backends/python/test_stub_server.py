@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,30 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 from trident_stub import server as metrics
-from trident_stub.channel import Channel, SenderCredit
+from trident_stub.channel import Channel, SenderCredit, ServerCalls, ServerGone
 from trident_stub.model import TritonModelException
 from trident_stub.server import Logger, Metric, MetricFamily, MetricKind
-from trident_stub.wire import FIRST_CREDIT, FIRST_CREDIT_BYTES, LOG, WAITS
+from trident_stub.wire import (
+    ANSWER,
+    CANCEL,
+    CREDIT,
+    EXECUTE,
+    FIRST_CREDIT,
+    FIRST_CREDIT_BYTES,
+    LOG,
+    RELEASE,
+    REPLY,
+    RESULT,
+    TO_SERVER,
+    WAITS,
+    Records,
+    SentLayouts,
+    count_frame,
+)
 
 from tests.project import ROOT
 from tests.unit.core.backends.python.conftest import MemoryServer
+from trident.core.interprocess.frames import HEADER, FrameReader, frame
 from trident.core.interprocess.shared_memory import SharedMemory
 
 
@@ -110,6 +128,99 @@ def test_what_is_sent_together_arrives_at_the_end() -> None:
     ours.close()
     theirs.close()
     memory.close()
+
+
+class Ends:
+    """The channel of a stub, and the server's end of it."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.memory = SharedMemory.create(1 << 16)
+        self.channel = Channel(theirs, os.dup(self.memory.descriptor))
+        self.batches: list[tuple[int, list[Any]]] = []
+        self.calls = ServerCalls(self.channel, lambda number, requests: self.batches.append((number, requests)))
+        self.channel.listen(self.calls.on_frame)
+        self._numbers = SentLayouts()
+
+    def batch(self, number: int, *records: int, width: int = 4) -> bytes:
+        """A batch of requests with these numbers."""
+        made = Records(self._numbers, self.memory)
+        for each in records:
+            key = ((("A", "FP32", (1, width)),), ())
+            made.add(each, self._numbers.find(key) or self._numbers.add(key, *key), [bytes(16)])
+        content = made.frame(EXECUTE, number)
+        self._numbers.sent()
+        return content
+
+    def close(self) -> None:
+        self.socket.close()
+        self.channel._sock.close()
+        self.memory.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def test_batches_arrive_in_order(ends: Ends) -> None:
+    ends.socket.sendall(ends.batch(1, 1, 2) + frame(CANCEL, 2) + ends.batch(3, 3))
+    ends.channel.wait(lambda: len(ends.batches) == 2)
+    assert [(number, [each._number for each in requests]) for number, requests in ends.batches] == [
+        (1, [1, 2]),
+        (3, [3]),
+    ]
+    assert (ends.calls.is_cancelled(1), ends.calls.is_cancelled(2)) == (False, True)
+
+
+WRONG: dict[str, Callable[[Ends], bytes]] = {
+    "a batch whose number is not that of its first request": lambda ends: ends.batch(7, 8),
+    "requests that do not follow each other": lambda ends: ends.batch(7, 7, 9),
+    "a batch again": lambda ends: ends.batch(1, 1),
+    "no requests": lambda ends: ends.batch(7),
+    "inputs of another size": lambda ends: ends.batch(7, 7, width=5),
+    "the cancellation of an unknown request": lambda ends: frame(CANCEL, 7),
+    "credit for an unknown request": lambda ends: count_frame(CREDIT, 7, 1),
+    "more credit than responses": lambda ends: count_frame(CREDIT, 1, 300),
+    "credit without a count": lambda ends: frame(CREDIT, 1),
+    "an answer to no call": lambda ends: frame(ANSWER, 1, (b"[]",)),
+    "a reply to no request": lambda ends: frame(REPLY, 1, (bytes(16), bytes(32))),
+    "a frame of the other direction": lambda ends: frame(RESULT, 1),
+    "tensors in shared memory that are not there": lambda ends: frame(RELEASE, 1, ((1 << 30).to_bytes(8, "little"),)),
+    "a frame that another protocol would have": lambda ends: HEADER.pack(0, CANCEL, 0, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_frame_ends_the_connection(ends: Ends, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ends.socket.sendall(ends.batch(1, 1) + WRONG[name](ends) + ends.batch(20, 20))
+    with pytest.raises(ServerGone):
+        ends.channel.wait(lambda: len(ends.batches) == 3)
+    assert len(ends.batches) <= 1
+    assert "the connection to the server failed: " in capsys.readouterr().err
+    with pytest.raises(ServerGone):
+        ends.calls.log(0, "a line", "model.py", 1)
+    assert ends.socket.recv(100) == b""
+
+
+def test_what_is_sent_within_a_send_goes_after_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler, or the end of an object, may log while its thread sends."""
+    sendall = ends.channel._sock.sendall
+
+    class Interrupted:
+        def sendall(self, content: bytes) -> None:
+            sendall(content[:20])
+            if content[16:19] == b"[1]":
+                ends.channel.send(LOG, 0, b"[2]")
+            sendall(content[20:])
+
+    monkeypatch.setattr(ends.channel, "_sock", Interrupted())
+    ends.channel.send(LOG, 0, b"[1]")
+    monkeypatch.undo()
+    frames = FrameReader(TO_SERVER, "the stub").feed(ends.socket.recv(1000))
+    assert [bytes(content).rstrip() for *_, content in frames] == [b"[1]", b"[2]"]
 
 
 def test_a_sender_waits_after_so_many_responses_or_bytes() -> None:
