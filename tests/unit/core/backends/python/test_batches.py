@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.project import pure_python_only
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from trident.core.backends.python.batches import Outcome, OutcomeReader, OutputCheck, RequestWriter
 from trident.core.backends.python.stub.trident_stub.wire import (
@@ -389,6 +390,7 @@ class Unreadable(InputTensor):
         raise InvalidRequest("the region has shrunk")
 
 
+@pure_python_only
 def test_a_request_that_cannot_be_read_fails_alone() -> None:
     memory, large = Memory(), np.arange(LARGE, dtype=np.float32).reshape(1, -1)
     whole = InputTensor("A", "FP32", large.shape, large)
