@@ -145,10 +145,13 @@ class PendingRequest:
     def fail(self, error: Exception, origin: Origin = Origin.REFUSED) -> None:
         """Answer the request with an error that arose outside of its execution, of any class. Any thread.
 
-        The part that raised may have passed the request on before, so whatever is answered after this is dropped.
+        The part that raised may have answered the request before, or passed it on: whatever is answered after this is
+        dropped.
         """
-        self.refuse(expected(error, f"a request for model '{self.request.model_name}'"), origin)
-        self.on_response = _drop
+        failure = expected(error, f"a request for model '{self.request.model_name}'")
+        if not self.is_answered:
+            self.refuse(failure, origin)
+            self.on_response = _drop
 
     def origin_of(self, error: ServerError) -> Origin:
         """That of an error with which its execution ended: a model may end one because it was cancelled."""

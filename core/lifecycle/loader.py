@@ -614,7 +614,7 @@ class ComposedModel:
         self.versions = tuple(versions)
         held: list[ModelVersion] = []
         try:
-            for version in set(versions):
+            for version in dict.fromkeys(versions):
                 version.hold()
                 held.append(version)
         except ModelNotReady:
@@ -650,7 +650,7 @@ class ComposedModel:
 
     def close(self) -> None:
         """Let the versions go."""
-        _release(set(self.versions))
+        _release(dict.fromkeys(self.versions))
 
 
 def compose_model(version: ModelVersion, find_steps: FindSteps) -> ComposedModel:

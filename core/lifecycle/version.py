@@ -359,9 +359,9 @@ class ModelVersion:
             self._pass_on(pending, error.with_traceback(None))
         except QueueFull as error:
             self.statistics.record_refusal(pending, FailureReason.REJECTED, error.message)
-            pending.refuse(error)
+            pending.refuse(error.with_traceback(None))
         except ServerError as error:
-            pending.refuse(error)
+            pending.refuse(error.with_traceback(None))
         except Exception as error:
             pending.fail(error)
             self.statistics.record_refusal(pending, FailureReason.OTHER, UNEXPECTED)

@@ -442,6 +442,7 @@ class EnsembleRequest:
         for part in self._running.copy():
             part.cancel(pending.cancelled or CancelCause.CLIENT)
         self._give_up(self._scheduler.withdraw(self))
+        self.proceed()  # flushes, if that was the last of it
 
     def _give_up(self, flows: Sequence[Flow]) -> None:
         """Note that a step of each of `flows` was ready and will not run."""
@@ -671,6 +672,7 @@ class DecoupledRequest(EnsembleRequest):
             if not (was_over or self._unfinished):
                 self._conclude()
         self._send()
+        self.proceed()
         for part in finished:
             part.take()
 

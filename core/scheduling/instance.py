@@ -259,9 +259,9 @@ class ModelInstance:
         try:
             execution, claimed, again = self._run_open(opened, start_ns, open_requests)
         except Exception as error:
-            for request in opened:
-                if not request.is_closed and request.claim():
-                    request.answer(self._failed(request.pending, error))
+            # All are closed first: with the frames of the error their senders end.
+            for request in [each for each in opened if not each.is_closed and each.claim()]:
+                request.answer(self._failed(request.pending, error))
             return
         successful = [request.pending for request, outcome in claimed if not isinstance(outcome, Exception)]
         self._count(execution, successful, reason)
@@ -354,7 +354,8 @@ class ModelInstance:
         else:
             _log.error("model '%s', instance '%s' failed", self._spec.name, self.name, exc_info=exc)
             error = BackendFailed(str(exc) or type(exc).__name__, model=self._spec.name)
-            error.__cause__ = exc
+            # Without the traceback, which the log has: it refers to frames, and so to tensors and senders.
+            error.__cause__ = exc.with_traceback(None)
         origin = pending.origin_of(error)
         self._statistics.record_failure(pending, reason_of(origin), self._clock(), error.message)
         return InferenceResponse.failed(pending.request, error, origin)

@@ -183,11 +183,10 @@ class CachingScheduler:
                     flight = None
         if found is not None:
             self._answer(pending, found, start_ns)
-            if pending.flush is not None:
-                if pending.defer is None:
-                    pending.flush()
-                else:
-                    pending.defer(pending.flush)
+            if pending.defer is None or pending.flush is None:
+                flush_callers((pending,))
+            else:
+                pending.defer(pending.flush)
             return
         if self._cache.answers_later and flight is not None and self._look_up(flight, pending):
             return
@@ -234,7 +233,7 @@ class CachingScheduler:
             flight.lookup_ns = self._clock() - flight.start_ns
             self._statistics.record_cache_miss(flight.lookup_ns)
             self._missed[pending] = flight
-            self._resubmit(pending)
+            self._submit_again(pending)
             if self._missed.pop(pending, None) is not None:  # another version took it
                 self._resubmit_all(self._land(flight))
             return
@@ -266,8 +265,7 @@ class CachingScheduler:
         finally:
             with self._lock:
                 self._waiting -= 1
-        pending.defer = None  # it belongs to the thread that submitted
-        self._resubmit(pending)
+        self._submit_again(pending)
         self._keys.pop(pending, None)  # another version took it
 
     # --- flights
@@ -373,8 +371,14 @@ class CachingScheduler:
 
     def _resubmit_all(self, followers: list[PendingRequest]) -> None:
         for pending in followers:
-            pending.defer = None
-            self._resubmit(pending)
+            self._submit_again(pending)
+
+    def _submit_again(self, pending: PendingRequest) -> None:
+        """Submit a request on another thread than its caller's, which flushes for nothing that is answered there."""
+        pending.defer = None  # it belongs to the caller's thread
+        self._resubmit(pending)
+        if pending.is_answered:
+            flush_callers((pending,))
 
     # --- the end
 
