@@ -58,6 +58,7 @@ def changes() -> Iterator[Change]:
     yield model_statistics, "time", threads.TIME
     # A schedule has few requests: so many short executions in a row are enough for the submitting thread to execute.
     yield instance, "_IN_A_ROW", 2
+    yield response_cache, "LARGE", 12
 
 
 @contextmanager

@@ -65,7 +65,7 @@ FAULTS = (
         "scheduling.dynamic_batcher:DynamicBatcher._note_left",
         "if self._pool.holder is not None:",
         "if False:",
-        5000,
+        3000,
     ),
     Fault(
         "a sender that the model dropped ends nothing",
@@ -73,7 +73,76 @@ FAULTS = (
         "self._dropped.put(self._request)",
         "pass",
     ),
+    Fault(
+        "a part that raises in `submit` ends the submitting thread",
+        "lifecycle.version:ModelVersion.submit",
+        "except Exception as error:",
+        "except LookupError as error:",
+    ),
+    Fault(
+        "a model that answers CANCELLED ends its sequence",
+        "scheduling.sequence_batcher:SequenceScheduler.answered",
+        "response.origin is Origin.CANCELLED",
+        "response.error.code.name == 'CANCELLED'",
+    ),
+    Fault(
+        "the responses of a decoupled step pass one another",
+        "scheduling.ensemble:EnsembleScheduler.__init__",
+        "self.preserves_order = preserves_order",
+        "self.preserves_order = False",
+        3000,
+    ),
+    Fault(
+        "what the cache submits again is not flushed",
+        "scheduling.response_cache:CachingScheduler._submit_again",
+        "if pending.is_answered:",
+        "if False:",
+        3000,
+    ),
+    Fault(
+        "a request that is cancelled while its steps wait is not flushed",
+        "scheduling.ensemble:EnsembleRequest._cancel",
+        "self.proceed()",
+        "pass",
+        20_000,
+    ),
     # Others.
+    Fault(
+        "an execution of the rate limiter holds nothing",
+        "scheduling.rate_limiter:ResourceGroup.free",
+        "if claim.state is HELD:",
+        "if False:",
+    ),
+    Fault(
+        "the turn of a claim does not wake its instance",
+        "scheduling.rate_limiter:Claim.move",
+        "if was_waiting:",
+        "if False:",
+    ),
+    Fault(
+        "answers of the cache outlive their version",
+        "scheduling.response_cache:CachingScheduler.submit",
+        "request_key(self._scope, pending.request)",
+        "request_key(b'', pending.request)",
+    ),
+    Fault(
+        "requests that wait for the same answer are forgotten",
+        "scheduling.response_cache:CachingScheduler._land",
+        "followers = list(flight.followers)",
+        "followers = list(flight.followers)[1:]",
+    ),
+    Fault(
+        "a step of an ensemble counts as one request however many it has",
+        "scheduling.ensemble:InFlightLimit.enter",
+        "self._free[index] -= 1",
+        "pass",
+    ),
+    Fault(
+        "a version that is replaced refuses what it has",
+        "lifecycle.version:ModelVersion._end_requests",
+        "while not scheduler.drain(limit_s):",
+        "while False:",
+    ),
     Fault(
         "the rest of the queue wakes nobody",
         "scheduling.instance:InstancePool.take",
@@ -85,7 +154,7 @@ FAULTS = (
         "scheduling.queue:RequestQueue.is_last",
         "for level in reversed(self._levels):",
         "return True\n    for level in reversed(self._levels):",
-        7000,
+        20_000,
     ),
     Fault(
         "levels in the order in which they were first used",
@@ -110,20 +179,21 @@ FAULTS = (
         "scheduling.open_requests:ResponseOrder._go_on",
         "self._delivering = True",
         "pass",
+        3000,
     ),
     Fault(
         "the delay begins with the youngest request",
         "scheduling.batch_forming:form_batch",
         "oldest_ns = min(",
         "oldest_ns = max(",
-        500,
+        3000,
     ),
     Fault(
         "a timeout is only noticed when a batch is formed",
         "scheduling.dynamic_batcher:DynamicBatcher._expire",
         "if not self._queue.delay_until:",
         "if False:",
-        500,
+        10_000,
     ),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

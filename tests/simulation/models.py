@@ -1,7 +1,7 @@
 """Requests with a tag from which the right answer follows, and the stub models that give it.
 
-An answer to the row x of a request is `10 * x + revision`, where the revision is that of the loaded version. The answer
-of a sequence is its state: `31 * state + tag`, from 0 at its START.
+Answer `number` to the row x of a request is `10 * x + revision + number * 10**6`, where the revision is that of the
+loaded version. The answer of a sequence is its state: `31 * state + tag`, from 0 at its START.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from tests.simulation.threads import MS, Event, SimulatedThread, World
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.placement import NO_LIMIT, DeviceKind, InstanceLimit, Placement
+from trident.core.config.request_check import BatchForm
 from trident.core.config.spec import (
     BatchingSpec,
     FlagControl,
@@ -33,6 +34,7 @@ from trident.core.inference.tensors import BY_NAME, Array
 
 INT64, INT32 = BY_NAME["INT64"], BY_NAME["INT32"]
 STATE_SIZE = 1 << 40
+NUMBERED = 10**6
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class Behaviour:
     `end`: how its last response comes. `wait_ns` is the time between two responses.
     """
 
-    fault: str = ""  # "own": an error of this request; "batch": its batch raises
+    fault: str = ""  # "own": an error of this request; "batch": its batch raises; "submit": its check raises
     count: int = 1
     end: str = "with the last"  # "empty", "dropped", "error", "cancelled", "late"
     wait_ns: int = 0
@@ -64,6 +66,8 @@ class Asked:
     level: int = 1
     expires_ns: int = 0  # 0 for never
     delays: bool = False  # when it expires, instead of being rejected
+    content: int = 0  # from which its inputs are made; requests of the same content have the same answer
+    parts: list[tuple[InferenceRequest, Asked]] = field(default_factory=list)  # of an ensemble: those of its steps
     pending: PendingRequest | None = None
     begun_ns: int = 0
     revision: int = 0  # the one that served then
@@ -88,7 +92,7 @@ class Asked:
         return self.answers[-1].error if self.answers else None
 
     def inputs(self) -> list[InputTensor]:
-        array = (np.arange(self.rows * self.width, dtype=np.int64) + self.tag * 100).reshape(self.rows, self.width)
+        array = (np.arange(self.rows * self.width, dtype=np.int64) + self.content * 100).reshape(self.rows, self.width)
         return [InputTensor("x", "INT64", array.shape, array)]
 
     def __str__(self) -> str:
@@ -106,13 +110,6 @@ class Sequenced:
     active_ns: int = 0
 
 
-def tag_of(request: InferenceRequest) -> int:
-    for tensor in request.inputs:
-        if tensor.name == "x":
-            return int(tensor.array.flat[0]) // 100
-    raise AssertionError("a request without x")
-
-
 def output(array: Array, name: str = "y") -> OutputTensor:
     return OutputTensor(name, "INT64", array.shape, array)
 
@@ -124,6 +121,7 @@ class Instance:
 
     def __init__(self, served: Served, number: int, limit: InstanceLimit = NO_LIMIT) -> None:
         self.placement = Placement(f"{served.spec.name}_0_{number}", DeviceKind.CPU, limit=limit)
+        self.need = sum(need.count for need in limit.needs)
         self.served = served
         self.world = served.world
         self.answers_later = served.answers_later
@@ -140,12 +138,15 @@ class Instance:
         senders: Sequence[ResponseSender] = (),
     ) -> Execution:
         world, served = self.world, self.served
-        tags = [tag_of(request) for request in requests]
-        batch = self.batch = [served.asked[tag] for tag in tags if tag]  # without the null requests of slots
+        found = [served.asked_for(request) for request in requests]
+        batch = self.batch = [asked for asked in found if asked is not None]
         world.note("execute", self.placement.name, *batch)
         self._check(batch, batch_sizes)
         self.is_executing = True
         world.executing += 1
+        world.held += self.need
+        if self.need and world.held > served.limit:
+            world.problem("more of a resource than there is", f"{world.held} instead of {served.limit}")
         for asked in batch:
             asked.executing, asked.batch = True, batch
             asked.executions += 1
@@ -164,11 +165,12 @@ class Instance:
                 raise RuntimeError(f"failed {faulty[0]}")
             outcomes: list[Outputs | Exception | DeferredOutcome] = []
             given = iter(senders) if senders else iter([None] * len(requests))
-            for tag, request, sender in zip(tags, requests, given, strict=True):
-                outcomes.append(self._outcome(served.asked[tag], request, sender) if tag else [])
+            for asked, request, sender in zip(found, requests, given, strict=True):
+                outcomes.append([] if asked is None else self._outcome(asked, request, sender))
         finally:
             self.is_executing = False
             world.executing -= 1
+            world.held -= self.need
             self.batch = []
             for asked in batch:
                 asked.executing, asked.ended_ns = False, world.now_ns
@@ -200,12 +202,10 @@ class Instance:
         self, asked: Asked, request: InferenceRequest, sender: ResponseSender | None
     ) -> Outputs | Exception | DeferredOutcome:
         does = asked.does
-        if does.fault == "own":
+        if does.fault == "own" or (does.end == "cancelled" and sender is None):
             if asked.is_start and asked.sequence is not None:
                 self._states[asked.sequence.id] = 0
-            return InvalidRequest(f"failed {asked}")
-        if does.end == "cancelled" and sender is None:
-            return RequestCancelled(f"failed {asked}")
+            return (InvalidRequest if does.fault else RequestCancelled)(f"failed {asked}")
         outputs = self._outputs(asked, request)
         if sender is None:
             return outputs
@@ -258,12 +258,26 @@ def _send(held: list[ResponseSender], asked: Asked, outputs: Any, world: World) 
             kind = RequestCancelled if does.end == "cancelled" else InvalidRequest
             sender.send(None, final=True, error=kind(f"failed {asked}"))
         elif not (is_last and does.end == "dropped"):
-            numbered = [*outputs, output(np.array([[number]], np.int64), "number")]
+            numbered = [output(each.array + number * NUMBERED) for each in outputs]
             sender.send(numbered, final=is_last and does.end in ("with the last", "late"))
     if does.end == "empty":
         sender.send(None, final=True)
     elif does.end == "late":
         sender.send(outputs)
+    del sender  # an error of a later step may still refer to this frame
+
+
+class Raising:
+    """The validator of a version, which raises for some requests what it must not raise."""
+
+    def __init__(self, served: Served, validator: Any) -> None:
+        self._served, self._validator = served, validator
+
+    def check(self, request: InferenceRequest) -> BatchForm:
+        asked = self._served.asked_for(request)
+        if asked is not None and asked.does.fault == "submit":
+            raise ZeroDivisionError(f"the check of {asked} fails")
+        return self._validator.check(request)
 
 
 class Model:
@@ -287,7 +301,7 @@ class Model:
 
 
 class Served:
-    """A model that is loaded, loaded again and unloaded: its spec, and what its instances need to know.
+    """A model that is loaded, loaded again and unloaded: its spec, and what its instances need to know of it.
 
     `durations_ns` are those of executions, of which each draws one.
     """
@@ -297,6 +311,7 @@ class Served:
         self.spec = spec
         self.asked = asked
         self.durations_ns = durations_ns
+        self.limit = 0  # of the resource that its executions hold
         self.revision = self.serving = 0
         self.absent_until_ns = 0  # when it was loaded last while no version of it served
         self.was_changed = False  # by the operator: its queues and sequences may have ended, or are several
@@ -307,6 +322,30 @@ class Served:
     @property
     def is_iterative(self) -> bool:
         return self.spec.sequence is not None and self.spec.sequence.is_iterative
+
+    def asked_for(self, request: InferenceRequest) -> Asked | None:
+        """What a request belongs to; None for a null request, which fills a slot."""
+        if not request.id:
+            return None
+        asked = self.asked[int(request.id)]
+        if asked.model == self.spec.name:
+            return asked
+        for other, part in asked.parts:
+            if other is request:
+                return part
+        part = Asked(asked.tag, self.spec.name, asked.client, asked.rows, asked.width, self.drawn_behaviour())
+        asked.parts.append((request, part))
+        return part
+
+    def drawn_behaviour(self) -> Behaviour:
+        random = self.world.random
+        fault = drawn(random, *[""] * 12, "own", "batch", "submit")
+        if not self.answers_later:
+            return Behaviour(fault, end=drawn(random, *["with the last"] * 9, "cancelled"))
+        if self.is_iterative:
+            return Behaviour(fault, drawn(random, 1, 2, 3))
+        end = drawn(random, *["with the last", "empty"] * 2, "dropped", "error", "cancelled", "late")
+        return Behaviour(fault, drawn(random, 1, 1, 2, 4), end, milliseconds(random, 0, 0, 1))
 
     def duration_ns(self) -> int:
         return self.world.random.choice(self.durations_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from tests.simulation.models import (
+    NUMBERED,
     STATE_SIZE,
     Asked,
     Behaviour,
     Instance,
     Model,
+    Raising,
     Sequenced,
     Served,
     drawn,
@@ -23,6 +26,8 @@ from tests.simulation.models import (
     spec_of,
 )
 from tests.simulation.threads import MS, Event, SimulatedThread, Stuck, World, now_ns, present
+from trident.core.config.ensemble import EnsembleStep
+from trident.core.config.placement import NO_LIMIT, InstanceLimit, ResourceNeed
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import (
     BackendFailed,
@@ -33,16 +38,47 @@ from trident.core.errors import (
     RequestCancelled,
     ServerError,
     ServerStopping,
+    UnexpectedError,
 )
 from trident.core.inference.pending_request import Deferred, LoneRequest, PendingRequest, StreamedRequest
 from trident.core.inference.request import Caller, InferenceRequest
 from trident.core.inference.response import InferenceResponse
+from trident.core.lifecycle.loader import ComposedModel
 from trident.core.lifecycle.version import ModelVersion
-from trident.core.options import WindowLimits
+from trident.core.options import ResourceLimit, WindowLimits
+from trident.core.response_cache.response_cache import LocalCache
 from trident.core.scheduling.dynamic_batcher import LOOK_EVERY_NS
+from trident.core.scheduling.ensemble import EnsembleScheduler
+from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
+from trident.core.scheduling.response_cache import CachingScheduler
 from trident.core.scheduling.scheduler import make_scheduler
 
 ZERO = {"state": np.zeros(1, np.int64)}
+
+
+_FETCHED: Any = SimpleNamespace(release=lambda: None)
+
+
+class InFlight:
+    """The model of an ensemble's step, of which no more than `limit` requests may be in flight."""
+
+    def __init__(self, world: World, version: ModelVersion, limit: int) -> None:
+        self._world, self._version, self._limit = world, version, limit
+        self.spec = version.spec
+        self._count = 0
+
+    def submit(self, pending: PendingRequest) -> None:
+        self._count += 1
+        if 0 < self._limit < self._count:
+            self._world.problem("too many requests of a step", f"{self._count} instead of {self._limit}")
+        on_response = pending.on_response
+
+        def respond(response: InferenceResponse) -> None:
+            self._count -= response.final
+            on_response(response)
+
+        pending.on_response = respond
+        self._version.submit(pending)
 
 
 class Client:
@@ -107,6 +143,9 @@ class Schedule:
         self.current: dict[str, ModelVersion] = {}
         self.schedulers: list[Any] = []
         self.clients: list[Client] = []
+        self.limiter: RateLimiter | None = None
+        self.cache = LocalCache(1 << 16)
+        self._behaviours: dict[tuple[str, int], Behaviour] = {}
         self.is_ending = False
         self._begun: list[Asked] = []
 
@@ -130,10 +169,18 @@ class Schedule:
 
     def _main(self) -> None:
         random = self.random
-        for number in range(drawn(random, 1, 1, 2)):
-            served = Served(self.world, self._drawn_spec(f"m{number}"), self.asked, self._durations())
+        shape = drawn(random, "plain", "plain", "cached", "limited", "ensemble")
+        options: tuple[ResourceLimit, ...] = ()
+        if shape == "limited":
+            options = drawn(random, (), (ResourceLimit("r", 2),), (ResourceLimit("r", 3),))
+            self.limiter = RateLimiter(options)
+        for number in range(2 if shape == "ensemble" else drawn(random, 1, 1, 2)):
+            served = Served(self.world, self._drawn_spec(f"m{number}", shape), self.asked, self._durations())
+            served.limit = options[0].count if options else 2
             self.served[served.spec.name] = served
             self._load(served, drawn(random, 1, 1, 2, 3))
+        if shape == "ensemble":
+            self._compose()
         for number in range(drawn(random, 1, 2, 3)):
             client = Client(self, number)
             self.clients.append(client)
@@ -148,7 +195,7 @@ class Schedule:
             for client in self.clients:
                 client.wait_for(client.asked)
         self.is_ending = True
-        for served in self.served.values():
+        for served in reversed(self.served.values()):
             version = self.current.get(served.spec.name)
             if version is not None:
                 self._unload(served, version)
@@ -156,14 +203,20 @@ class Schedule:
     def _durations(self) -> tuple[int, ...]:
         return drawn(self.random, (0,), (0, MS), (MS, 2 * MS, 5 * MS), (10 * MS,))
 
-    def _drawn_spec(self, name: str) -> Any:
+    def _drawn_spec(self, name: str, shape: str) -> Any:
         random = self.random
         kind = drawn(
             random, "single", "batched", "batched", "priorities", "priorities", "oldest", "direct", "iterative"
         )
         size = drawn(random, 1, 2, 4, 8)
+        cached = shape == "cached" and kind in ("single", "batched", "priorities")
+        is_decoupled = not cached and random.random() < 0.3
+        if shape == "ensemble":
+            kind = drawn(random, "single", "batched")
+            size = 8
+            is_decoupled = name == "m0" and random.random() < 0.6
         if kind == "single":
-            return spec_of(name, size, None, None, decoupled=random.random() < 0.4)
+            return spec_of(name, size, None, None, decoupled=is_decoupled, response_cache=cached)
         preferred = tuple({drawn(random, 1, 2, size), size} & set(range(1, size + 1))) if random.random() < 0.6 else ()
         delay_ns = milliseconds(random, 0, 1, 3, 10)
         if kind in ("batched", "priorities"):
@@ -176,7 +229,7 @@ class Schedule:
                 default_policy=self._drawn_policy(),
                 level_policies={1: self._drawn_policy()} if kind == "priorities" and random.random() < 0.5 else {},
             )
-            return spec_of(name, size, batching, None, decoupled=random.random() < 0.2)
+            return spec_of(name, size, batching, None, decoupled=is_decoupled, response_cache=cached)
         sequence = sequence_spec(
             has_state=random.random() < 0.5,
             is_direct=kind == "direct",
@@ -209,38 +262,81 @@ class Schedule:
         served.revision = revision = served.revision + 1
         made = Served(world, spec, self.asked, served.durations_ns)
         made.revision = revision
-        made.instances = [Instance(made, number) for number in range(count)]
+        made.limit = served.limit
+        made.instances = [Instance(made, number, self._drawn_limit()) for number in range(count)]
         version = ModelVersion(spec.name, 1, "drawn", self.find)
         version.configure(None, spec)  # type: ignore[arg-type]
+        version._validator = Raising(made, version._validator)  # type: ignore[assignment]
+        if self.limiter is not None:
+            version.claims = InstanceClaims(self.limiter)
+            for instance in made.instances:
+                version.claims.enter(instance, spec.name)
         scheduler = make_scheduler(
             spec,
             made.instances,
             version.statistics,
             initial_states=ZERO,
             window=WindowLimits(drawn(self.random, 1, 2, 64)),
+            claims=version.claims,
             clock=now_ns,
         )
+        if spec.response_cache:
+            scope = self.cache.open_scope(spec.name, 1, lambda: None)
+            scheduler = CachingScheduler(
+                scheduler, self.cache, scope, spec, version.statistics, version.submit, clock=now_ns
+            )
         self.schedulers.append(scheduler)
-        version.serve(Model(), made.instances, scheduler, SimpleNamespace(release=lambda: None))  # type: ignore[arg-type]
+        version.serve(Model(), made.instances, scheduler, _FETCHED)
         served.instances = made.instances
         world.note("loaded", spec.name, revision)
         served.absent_until_ns = world.now_ns if spec.name not in self.current else served.absent_until_ns
         self.current[spec.name], served.serving = version, revision
         return version
 
+    def _drawn_limit(self) -> InstanceLimit:
+        if self.limiter is None:
+            return NO_LIMIT
+        random = self.random
+        need = ResourceNeed("r", drawn(random, 1, 1, 2), is_global=True)
+        return InstanceLimit((need,), drawn(random, 1, 1, 2))
+
+    def _compose(self) -> None:
+        """Load the ensemble `e`, whose steps are m0 and m1."""
+        world, random = self.world, self.random
+        steps = (
+            EnsembleStep(model="m0", version=-1, inputs=(("x", "x"),), outputs=(("y", "between"),)),
+            EnsembleStep(model="m1", version=-1, inputs=(("x", "between"),), outputs=(("y", "y"),)),
+        )
+        is_decoupled = self.served["m0"].spec.decoupled
+        spec = replace(spec_of("e", 8, None, None, decoupled=is_decoupled), platform="ensemble")
+        served = self.served["e"] = Served(world, spec, self.asked, (0,))
+        version = ModelVersion("e", 1, "drawn", self.find)
+        version.configure(None, spec)  # type: ignore[arg-type]
+        model = ComposedModel([self.current["m0"], self.current["m1"]])
+        version.steps = model.versions
+        limit = drawn(random, 0, 1, 2)
+        models = [InFlight(world, each, limit) for each in model.versions]
+        scheduler = EnsembleScheduler(spec, steps, models, version.statistics, max_in_flight=limit, clock=now_ns)
+        self.schedulers.append(scheduler)
+        version.serve(model, [], scheduler, _FETCHED)
+        self.current["e"], served.was_changed = version, True  # its requests are in no queue
+
     def _unload(self, served: Served, version: ModelVersion) -> None:
         name = served.spec.name
         if self.current.get(name) is version:
             del self.current[name]
         self.world.note("unload", name)
+        self._retire(version)
+
+    def _retire(self, version: ModelVersion) -> None:
+        """Unload a version on a thread of its own: steps of an ensemble wait until that is unloaded."""
         version.begin_unload("drawn")
-        version.finish_unload()
-        self.world.note("unloaded", name)
+        SimulatedThread(target=version.finish_unload, name=f"unload-{version.name}").start()
 
     def _operator(self) -> None:
         world, random = self.world, self.random
         world.sleep(milliseconds(random, 0, 1, 2, 5))
-        served = drawn(random, *self.served.values())
+        served = drawn(random, *[each for name, each in self.served.items() if name != "e"])
         version = self.current[served.spec.name]
         action = drawn(random, "reload", "reload", "add", "remove", "forget", "unload")
         world.note(action, served.spec.name)
@@ -249,8 +345,7 @@ class Schedule:
         self._break_sequences(served)
         if action == "reload":
             self._load(served, drawn(random, 1, 2))
-            version.begin_unload("drawn")
-            version.finish_unload()
+            self._retire(version)
         elif action == "unload":
             self._unload(served, version)
             if random.random() < 0.5:
@@ -260,7 +355,8 @@ class Schedule:
             scheduler.forget(served.instances[0])
         else:
             if action == "add" or len(served.instances) == 1:
-                added = Instance(served, 7)
+                added = Instance(served, 7, self._drawn_limit())
+                version.claims.enter(added, served.spec.name)
                 added.served = served.instances[0].served
                 scheduler.add(added)
                 served.instances = [*served.instances, added]
@@ -270,6 +366,7 @@ class Schedule:
                 scheduler.remove(leaving)
                 version._instances.remove(leaving)
                 served.instances = served.instances[1:]
+                version.claims.leave(leaving)
                 leaving.close()
 
     def _break_sequences(self, served: Served) -> None:
@@ -322,7 +419,12 @@ class Schedule:
         tag = 1 + len(self.asked)
         rows = 1 if sequence is not None else 1 + int(random.random() * max(1, spec.max_batch_size))
         width = 1 if random.random() < 0.8 or sequence is not None else 2
-        asked = Asked(tag, spec.name, client, rows, width, self._drawn_behaviour(served), sequence)
+        asked = Asked(tag, spec.name, client, rows, width, served.drawn_behaviour(), sequence)
+        asked.content = tag
+        if spec.response_cache:
+            asked.content = asked.width = drawn(random, 1, 2)
+            asked.rows = rows = 1
+            asked.does = self._behaviours.setdefault((spec.name, asked.content), asked.does)
         self.asked[tag] = asked
         request = InferenceRequest(spec.name, asked.inputs(), id=str(tag))
         request.caller = client.caller
@@ -366,16 +468,6 @@ class Schedule:
             sequence.active_ns = world.now_ns
         return asked
 
-    def _drawn_behaviour(self, served: Served) -> Behaviour:
-        random = self.random
-        fault = drawn(random, *[""] * 8, "own", "batch")
-        if not served.answers_later:
-            return Behaviour(fault)
-        if served.is_iterative:
-            return Behaviour(fault, drawn(random, 1, 2, 3))
-        end = drawn(random, "with the last", "with the last", "empty", "empty", "dropped", "error", "late")
-        return Behaviour(fault, drawn(random, 1, 1, 2, 4), end, milliseconds(random, 0, 0, 1))
-
     def _note_policy(self, asked: Asked, request: InferenceRequest, batching: BatchingSpec) -> None:
         level = request.priority if 1 <= request.priority <= batching.priority_levels else 0
         asked.level = level or batching.default_priority_level
@@ -418,7 +510,8 @@ class Schedule:
     def _check_order(self, asked: Asked) -> None:
         """The model may have to answer what it executes in the order in which it came."""
         served = self.served[asked.model]
-        if served.spec.batching is None or not served.spec.preserves_ordering or served.was_changed:
+        spec = served.spec
+        if spec.batching is None or spec.response_cache or not spec.preserves_ordering or served.was_changed:
             return
         if asked.executions:
             for other in asked.client.asked[: asked.client.asked.index(asked)]:
@@ -429,13 +522,12 @@ class Schedule:
         problem, does, sequence = self.world.problem, asked.does, asked.sequence
         outputs = {tensor.name: tensor.array for tensor in response.outputs}
         if not outputs:
-            if not (response.final and does.end == "empty") and not (asked.cancelled_ns and response.final):
+            is_right = does.end == "empty" or asked.model == "e" or asked.cancelled_ns
+            if not (response.final and is_right):
                 problem("an empty answer", str(asked))
             return
-        if does.fault or (response.final and does.end == "dropped"):
+        if does.fault and asked.model != "e":
             problem("success of a request that fails", str(asked))
-        if "number" in outputs and int(outputs["number"].flat[0]) != len(asked.answers) and not asked.cancelled_ns:
-            problem("responses out of order", f"{asked} got {outputs['number']} after {len(asked.answers)}")
         y = outputs["y"]
         if sequence is not None:
             sequence.state = (31 * sequence.state + asked.tag) % STATE_SIZE
@@ -443,31 +535,38 @@ class Schedule:
                 problem("wrong state", f"{asked} got {int(y.flat[0])} instead of {sequence.state}")
             return
         x = asked.inputs()[0].array
-        revision = int(y.flat[0] - x.flat[0] * 10)
-        if y.shape != x.shape or not (y == x * 10 + revision).all():
+        factor = 100 if asked.model == "e" else 10
+        number, revision = divmod(int(y.flat[0] - x.flat[0] * factor), NUMBERED * factor // 10)
+        if y.shape != x.shape or len(np.unique(y - x * factor)) > 1:
             problem("another request's outputs", f"{asked} got {y.tolist()}")
+        if number != len(asked.answers) and not asked.cancelled_ns:
+            problem("responses out of order", f"{asked} got {number} after {len(asked.answers)}")
+        if asked.model == "e":
+            revision -= 11  # both steps run on the versions with which it was loaded
         if not asked.revision <= revision <= self.served[asked.model].revision:
             problem("the answer of no version", f"{asked} got revision {revision}")
 
     def _check_error(self, asked: Asked, error: ServerError) -> None:
-        world, does, sequence = self.world, asked.does, asked.sequence
+        world, sequence = self.world, asked.sequence
+        executed = [asked, *[part for _, part in asked.parts]]
         text = error.message
         if "failed #" in text:
-            blamed = self.asked[int(text.partition("#")[2])]
-            is_right = bool(blamed.does.fault) or blamed.does.end in ("error", "cancelled")
-            if blamed is not asked:  # what was answered through senders is not executed again
-                is_right = (
-                    blamed in asked.batch and blamed.does.fault == "batch" and self.served[asked.model].answers_later
-                )
+            tag = int(text.partition("#")[2])
+            is_right = any(_may_blame(each, tag, self.served[each.model]) for each in executed)
         elif isinstance(error, BackendFailed):
-            is_right = (does.end == "dropped" and "dropped" in text) or "between two iterations" in text
+            was_dropped = any(each.does.end == "dropped" for each in executed)
+            is_right = (was_dropped and "dropped" in text) or "between two iterations" in text
         elif isinstance(error, RequestCancelled):
             is_right = bool(asked.cancelled_ns) or (sequence is not None and _any_cancelled(sequence))
         elif isinstance(error, DeadlineExceeded):
             expires_ns = [asked.expires_ns] if sequence is None else [each.expires_ns for each in sequence.asked]
-            is_right = any(0 < each <= world.now_ns for each in expires_ns)
+            is_right = any(0 < each <= world.now_ns for each in expires_ns) or asked.model == "e"
         elif isinstance(error, QueueFull):
             is_right = True
+        elif isinstance(error, UnexpectedError):
+            is_right = any(each.does.fault == "submit" for each in executed)
+            if sequence is not None:
+                sequence.is_broken = True  # its START may be missing
         elif isinstance(error, ServerStopping | ModelNotReady):
             served = self.served[asked.model]
             is_right = asked.model not in self.current or served.absent_until_ns >= asked.begun_ns
@@ -497,7 +596,8 @@ class Schedule:
         if not self.world.executing:
             self._check_flushed()  # while a batch is executed again in parts, what its first parts gave waits
         for served in self.served.values():
-            if served.spec.sequence is None and not served.was_changed:
+            spec = served.spec
+            if spec.sequence is None and not spec.response_cache and not served.was_changed:
                 self._look_at_queue(served)
 
     def _check_flushed(self) -> None:
@@ -515,7 +615,8 @@ class Schedule:
         queue = [each for each in queue if not each.cancelled_ns and (each.delays or not 0 < each.expires_ns <= now_ns)]
         if not queue:
             return
-        begun = [asked for instance in served.instances for asked in instance.batch if asked.executed_ns == now_ns]
+        executed = [asked for instance in served.instances for asked in instance.batch if asked.begun_ns]
+        begun = [asked for asked in executed if asked.executed_ns == now_ns]
         for asked in begun:
             for other in queue:
                 if other.queued_ns < now_ns and other.level < asked.level:
@@ -523,7 +624,9 @@ class Schedule:
                 is_older = other.queued_ns < asked.begun_ns and other.level == asked.level
                 if is_older and not (other.delays and 0 < other.expires_ns <= now_ns):
                     world.problem("overtaken", f"{asked} runs before {other}")
-        if all(instance.is_executing for instance in served.instances):
+        # An instance may wait for resources, and its thread may execute the next step of an ensemble.
+        others_count = self.limiter is not None or "e" in self.served
+        if all(instance.is_executing for instance in served.instances) or (others_count and world.executing):
             return
         delay_ns = batching.max_queue_delay_ns if batching is not None else 0
         for asked in queue:
@@ -554,6 +657,15 @@ class Schedule:
         for scheduler in self.schedulers:
             if scheduler.queued or scheduler.in_flight:
                 problem("left open", f"{scheduler.queued} queued, {scheduler.in_flight} in flight")
+
+
+def _may_blame(asked: Asked, tag: int, served: Served) -> bool:
+    """Whether `asked` may fail because of the request `tag`: it is that one, or was answered with it, or like it."""
+    if served.spec.response_cache and tag != asked.tag:
+        return bool(asked.does.fault) or asked.does.end == "cancelled"
+    if tag != asked.tag:  # what is answered through senders is not executed again in parts
+        return served.answers_later and any(each.tag == tag and each.does.fault == "batch" for each in asked.batch)
+    return bool(asked.does.fault) or asked.does.end in ("error", "cancelled")
 
 
 def _any_cancelled(sequence: Sequenced) -> bool:

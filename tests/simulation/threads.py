@@ -80,7 +80,8 @@ class World:
         self.trace: list[tuple[object, ...]] = []
         self.problems: list[tuple[str, str, BaseException | None]] = []
         self.is_over = False
-        self.executing = 0  # instances
+        self.executing = 0  # instances, and how many copies of a resource they hold
+        self.held = 0
         self.before_advance: Callable[[int], None] = lambda until_ns: None
         self._runnable: list[SimulatedThread] = []
         # When it goes on, a number that orders equal times, the thread, and the number of its wait.
