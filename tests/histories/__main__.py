@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--answers", type=int, default=0, help="the number of answers, instead of the seconds")
     parser.add_argument("--processes", type=int, default=2, help="processes of clients")
     parser.add_argument("--clients", type=int, default=4, help="clients in each")
+    parser.add_argument("--rush", action="store_true", help="one client of each process asks for all that it gets")
     for name, all_of_them in (("kinds", BY_KIND), ("transports", TRANSPORTS), ("faults", FAULTS)):
         text = f"separated by commas: {', '.join(all_of_them)}"
         parser.add_argument(f"--{name}", type=lambda given: tuple(filter(None, given.split(","))), help=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from tests.histories.board import Board, Failed, Judge, Outcome, write_history
 from tests.histories.grpc_client import GrpcAsker, StreamAsker, can_say
 from tests.histories.http_client import LIMIT_S, EventsAsker, HttpAsker, MemoryAsker
 from tests.histories.kinds import BY_KIND, Answer, Kind, Question
+from tests.histories.many import Rush
 from tests.histories.web_socket import SocketAsker
 
 
@@ -28,6 +30,8 @@ class Plan:
     grpc: int
     kinds: tuple[str, ...]
     transports: tuple[str, ...]
+    # The last client of each process asks for as many answers as it gets.
+    rush: bool
 
 
 def asker_of(transport: str, plan: Plan, board: Board, client: int) -> Any:
@@ -78,8 +82,9 @@ class Client(threading.Thread):
             failure = Failed("client", traceback.format_exc())
         if failure is not None:
             self.board.phase[0] = 2
+        with contextlib.suppress(Failed):
+            self._close()
         write_history(self.board, self.judge, failure, more)
-        self._close()
 
     def _pause(self) -> None:
         """Give everything back, and wait."""
@@ -147,9 +152,35 @@ def _is_usual(question: Question) -> bool:
     return not question.is_doubtful
 
 
+class RushClient(Client):
+    """Asks for as many answers as it gets."""
+
+    _rush: Rush | None = None
+
+    def _step(self, tag: int, random: Random, more: dict[str, Any]) -> int:
+        if self._rush is None:
+            self._rush = Rush(self.plan.http, self.judge, self.plan.kinds)
+        more |= {"tag": tag, "transport": "rush", "start": time.monotonic()}
+        used = self._rush.ask(tag)
+        more["start"] = None
+        return used
+
+    def _close(self) -> None:
+        if self._rush is not None:
+            self._rush.finish()
+        self._rush = None
+
+
 def run_clients(plan: Plan, board: Board, numbers: Sequence[int]) -> None:
-    """The whole of a process. A client that gets no answer for LIMIT_S ends it."""
+    """The whole of a process."""
     clients = [Client(plan, board, number) for number in numbers]
+    if plan.rush:
+        clients[-1] = RushClient(plan, board, numbers[-1])
+    watch(clients, board)
+
+
+def watch(clients: Sequence[Client], board: Board) -> None:
+    """Run them. One that gets no answer for LIMIT_S and a bit ends the process."""
     for client in clients:
         client.start()
     while any(client.is_alive() for client in clients):

@@ -14,19 +14,23 @@ from random import Random
 from typing import Any
 
 from tests.contract.lifecycle.changing_models import control, state
-from tests.contract.python.python_models import stubs_of
+from tests.contract.python.python_models import children_of
 from tests.contract.servers.processes import engines_of, front_ends_of, stopped
 from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.session import session_members
 from tests.histories.board import SERVER, Board, Cause
 from tests.histories.kinds import BY_KIND, Kind
 from tests.waiting import until
 
 # Names of faults, and how often each is chosen.
 FAULTS = {"reload": 30, "unload": 4, "pause": 3, "stub": 3, "front end": 1, "engine": 1}
+LIBRARY_SHAPE = "library"
 SHAPES = {
     "one-process": ("--http-workers=0",),
     "front-ends": ("--http-workers=2",),
     "engines": ("--http-workers=2", "--engines=2"),
+    # Its engine is the process of the caller.
+    LIBRARY_SHAPE: (),
 }
 
 
@@ -49,14 +53,17 @@ class Faults(threading.Thread):
         self.happened: list[tuple[float, float, str]] = []
         self.counts: Counter[str] = Counter()
         self.failure = ""
+        self.is_ending = False
         self.board = board
         self._server = server
         self._shape = shape
         self._kinds = [BY_KIND[name] for name in kinds]
         self._random = Random(seed)
         self._faults = {name: FAULTS[name] for name in faults if name in FAULTS}
-        if shape == "one-process":
+        if shape in ("one-process", LIBRARY_SHAPE):
             self._faults.pop("front end", None)
+        if shape == LIBRARY_SHAPE:
+            self._faults.pop("engine", None)
 
     def run(self) -> None:
         made: dict[str, Callable[[], str]] = {
@@ -84,11 +91,16 @@ class Faults(threading.Thread):
         before = sum(self.board.answers)
         wanted = before + self._random.choice((20, 200, 1000))
         limit = time.monotonic() + 5
-        while self.board.phase[0] == 0 and sum(self.board.answers) < wanted and time.monotonic() < limit:
+        while (
+            self.board.phase[0] == 0
+            and not self.is_ending
+            and sum(self.board.answers) < wanted
+            and time.monotonic() < limit
+        ):
             time.sleep(0.01)
         while self.board.phase[0] == 1:
             time.sleep(0.01)
-        return not self.board.is_over
+        return not (self.board.is_over or self.is_ending)
 
     @contextlib.contextmanager
     def _explaining(self, cause: Cause, scope: str) -> Iterator[None]:
@@ -112,7 +124,7 @@ class Faults(threading.Thread):
         assert answer == (200, ""), f"load of {kind.name}: {answer}"
 
     def _unload(self) -> str:
-        kind = self._random.choice(self._kinds)
+        kind = self._random.choice([each for each in self._kinds if not each.is_function])
         with self._explaining(Cause.UNLOAD, kind.name):
             answer = control(self._server, f"/v2/repository/models/{kind.name}/unload")
             assert answer == (200, ""), f"unload of {kind.name}: {answer}"
@@ -134,17 +146,25 @@ class Faults(threading.Thread):
 
     # --- processes
 
+    def _stubs(self) -> dict[str, int]:
+        """The processes of Python models by the names of the instances."""
+        found = children_of(*session_members(self._server.process.pid))
+        return {name: process for process, name in found.items() if name.rsplit("_", 2)[0] in BY_KIND}
+
     def _kill_stub(self) -> str:
-        stubs = stubs_of(self._server)
-        names = sorted(name for name in stubs if name.rsplit("_", 2)[0] in BY_KIND)
+        stubs = self._stubs()
+        names = sorted(stubs)
         if not names:
             return "of no model"
         name = self._random.choice(names)
         model = name.rsplit("_", 2)[0]
         with self._explaining(Cause.DEATH, model):
             self._kill(stubs[name])
-            until(lambda: stubs_of(self._server).get(name, stubs[name]) != stubs[name], f"{name} does not come back")
-            until(lambda: self._is_ready(model), f"{model} is not ready again")
+            until(lambda: self._stubs().get(name, stubs[name]) != stubs[name], f"{name} does not come back")
+            until(
+                lambda: self._is_ready(model),
+                lambda: f"{model} is not ready again\n{self._server.log_text()[-6000:]}",
+            )
         return name
 
     def _kill_front_end(self) -> str:
@@ -175,7 +195,7 @@ class Faults(threading.Thread):
 
     def _pause(self) -> str:
         """Stop a process for a while: answers come late, and no other way."""
-        workers = [*front_ends_of(self._server), *engines_of(self._server), *stubs_of(self._server).values()]
+        workers = [*session_members(self._server.process.pid), *self._stubs().values()]
         process = self._random.choice(workers)
         with stopped([process]):
             time.sleep(self._random.choice((0.01, 0.1, 0.5)))

@@ -8,7 +8,7 @@ does not serve is seen, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+import trident
 from tests.contract.ensembles.ensemble_models import step, write_ensemble
 from tests.contract.python.python_models import write_model
 from tests.hub_folders import WORDS, mean_of, write_folder
@@ -131,6 +132,7 @@ class Kind:
     is_slow_to_load = False
     has_process = False
     is_sequence = False
+    is_function = False
     responses = "one"
 
     def __init__(self, name: str, depends: Sequence[str] = ()) -> None:
@@ -878,6 +880,54 @@ class Text(Fixed):
         write_folder(repository / self.name)
 
 
+# --- functions, in the shape of the library
+
+
+@trident.model(name="doubled", inputs={"IN": ("INT32", [WIDTH])}, outputs={"OUT": ("INT32", [WIDTH])}, max_batch_size=8)
+def doubled(IN: Array) -> Array:
+    return np.asarray(2 * IN)
+
+
+@trident.model(name="counted", inputs={"IN": ("INT32", [1])}, outputs={"OUT": ("INT32", [1])})
+def counted(IN: Array) -> Iterator[Array]:
+    for number in range(abs(int(IN[0])) % 64):
+        yield IN + np.int32(number)
+
+
+FUNCTIONS = (doubled, counted)
+
+
+class Function(Kind):
+    """It has no files."""
+
+    is_function = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.models = ()
+
+    def write(self, repository: Path) -> None:
+        """The process that has the library has the function."""
+
+    def weights(self, question: Question, answers: Sequence[Answer]) -> Weights:
+        compare(answers[0]["OUT"], 2 * question.inputs["IN"][1])
+        return ()
+
+
+class Generator(Function):
+    transports = MANY_ANSWERS
+    responses = "many"
+
+    def shape(self, random: Random) -> tuple[int, ...]:
+        return (1,)
+
+    def weights(self, question: Question, answers: Sequence[Answer]) -> Weights:
+        given = question.inputs["IN"][1]
+        wanted = [given + np.int32(number) for number in range(abs(int(given[0])) % 64)]
+        compare(np.array([answer["OUT"] for answer in answers]), np.array(wanted))
+        return ()
+
+
 KINDS: tuple[Kind, ...] = (
     Plain("plain"),
     Cached("cached"),
@@ -904,6 +954,8 @@ KINDS: tuple[Kind, ...] = (
     Relay("relay"),
     Trees("trees"),
     Text("text"),
+    Function("doubled"),
+    Generator("counted"),
 )
 BY_KIND = {kind.name: kind for kind in KINDS}
 

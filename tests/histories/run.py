@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import os
 import tempfile
 import time
 from collections import Counter
@@ -15,24 +16,26 @@ from typing import Any
 
 import numpy as np
 
-from tests.contract.servers.processes import Held
+from tests.contract.servers.processes import Held, proportional_kb
 from tests.contract.servers.server import ServerProcess, environment_without
+from tests.contract.servers.session import session_members
 from tests.histories.board import Board, Event
 from tests.histories.clients import Plan, run_clients
-from tests.histories.faults import FAULTS, SHAPES, Faults
+from tests.histories.faults import FAULTS, LIBRARY_SHAPE, SHAPES, Faults
 from tests.histories.kinds import BY_KIND, KINDS, WrongAnswer, write_all
+from tests.histories.library import LibraryProcess
 from tests.waiting import until
 
 TRANSPORTS = tuple(dict.fromkeys(each for kind in KINDS for each in kind.transports if each != "library"))
-OPTIONS = (
-    "--model-control-mode=explicit",
-    "--load-model=*",
-    "--strict-readiness=false",
-    "--shutdown-grace-secs=0",
-    "--rate-limit=execution_count",
-    "--cache-config=local,size=1048576",
-    "--allow-client-shm=true",
-)
+OPTIONS = {
+    "model-control-mode": "explicit",
+    "load-model": "*",
+    "strict-readiness": "false",
+    "shutdown-grace-secs": "0",
+    "rate-limit": "execution_count",
+    "cache-config": "local,size=1048576",
+    "allow-client-shm": "true",
+}
 # At the end, more than there was after the first answers: what processes and models open when they are first asked.
 GROWTH_MB = 150
 MORE_FILES = MORE_THREADS = 16
@@ -52,6 +55,7 @@ class Setting:
     faults: tuple[str, ...] = tuple(FAULTS)
     processes: int = 2
     clients: int = 4
+    rush: bool = False
 
 
 @dataclass
@@ -90,6 +94,14 @@ def run(setting: Setting) -> Result:
         return _Run(setting, Path(folder)).run()
 
 
+def held_by(server: ServerProcess) -> Held:
+    """Memory, threads and open files of all processes of the server."""
+    members = session_members(server.process.pid)
+    memory = sum(proportional_kb(member) for member in members) >> 10
+    threads = sum(len(os.listdir(f"/proc/{member}/task")) for member in members)
+    return Held(memory, threads, sum(len(os.listdir(f"/proc/{member}/fd")) for member in members))
+
+
 def _is_within(held: Held, before: Held) -> bool:
     return (
         held.memory <= before.memory + GROWTH_MB
@@ -106,18 +118,20 @@ class _Run:
 
     def run(self) -> Result:
         setting = self.setting
-        needed = {name for each in setting.kinds for name in BY_KIND[each].depends}
+        is_library = setting.shape == LIBRARY_SHAPE
+        asked = tuple(name for name in setting.kinds if is_library or not BY_KIND[name].is_function)
+        needed = {name for each in asked for name in BY_KIND[each].depends}
         self.kinds = tuple(name for name in BY_KIND if name in needed)
         write_all(self.folder / "models", [BY_KIND[name] for name in self.kinds])
-        options = (*OPTIONS, *SHAPES[setting.shape])
-        environment = environment_without("TRIDENT_")
         context = multiprocessing.get_context("spawn")
-        self.board = Board(context, setting.processes * setting.clients, self.folder)
+        count = setting.processes * setting.clients
+        self.board = Board(context, count + setting.clients * is_library, self.folder)
         with contextlib.ExitStack() as stack:
-            server = ServerProcess(self.folder / "models", self.folder / "log", *options, environment=environment)
+            self.server = server = self._library(context) if is_library else self._process()
+            plan = Plan(setting.seed, server.http_port, server.grpc_port, asked, setting.transports, setting.rush)
+            if isinstance(server, LibraryProcess):
+                server.prepare(plan, self.board, range(count, count + setting.clients))
             stack.enter_context(server)
-            self.server = server
-            plan = Plan(setting.seed, server.http_port, server.grpc_port, setting.kinds, setting.transports)
             processes = []
             for number in range(setting.processes):
                 numbers = range(number * setting.clients, (number + 1) * setting.clients)
@@ -129,11 +143,19 @@ class _Run:
             self._watch()
             for process in processes:
                 process.join(120)
-            self.faults.join(120)
             self._gather()
             if self.result.failure:
                 server.was_killed = True
         return self.result
+
+    def _process(self) -> ServerProcess:
+        options = (*(f"--{name}={value}" for name, value in OPTIONS.items()), *SHAPES[self.setting.shape])
+        environment = environment_without("TRIDENT_")
+        return ServerProcess(self.folder / "models", self.folder / "log", *options, environment=environment)
+
+    def _library(self, context: Any) -> LibraryProcess:
+        options = {name.replace("-", "_"): value for name, value in OPTIONS.items() if name != "shutdown-grace-secs"}
+        return LibraryProcess(context, self.folder / "models", self.folder / "log", options)
 
     # --- the course
 
@@ -149,6 +171,8 @@ class _Run:
             )
         )
         self.result.seconds = time.monotonic() - start
+        self.faults.is_ending = True
+        self.faults.join()
         if not board.is_over:
             self._check_held(before)
         board.phase[0] = 2
@@ -163,7 +187,7 @@ class _Run:
             return Held(0, 0, 0)
         self.board.phase[0] = 1
         until(lambda: self.board.is_over or all(self.board.paused), "the clients do not pause", limit_s=120)
-        found = Held.by(self.server)
+        found = held_by(self.server)
         if not self.board.is_over:
             self.board.phase[0] = 0
         return found
@@ -172,10 +196,10 @@ class _Run:
         self.board.phase[0] = 1
         until(lambda: self.board.is_over or all(self.board.paused), "the clients do not pause", limit_s=120)
         try:
-            until(lambda: _is_within(Held.by(self.server), before), limit_s=20)
+            until(lambda: _is_within(held_by(self.server), before), limit_s=20)
         except AssertionError:
             self.result.verdict = "left"
-            self.result.failure = f"{Held.by(self.server)}, and before the run {before}"
+            self.result.failure = f"{held_by(self.server)}, and before the run {before}"
 
     # --- the end
 

@@ -142,9 +142,9 @@ class Held:
 def resident_mb(server: Started) -> int:
     """The memory of all its processes. Shared pages count once, and pages of files not at all: how much of them counts
     depends on what other programs run."""
-    return sum(_proportional_kb(worker) for worker in workers_of(server)) >> 10
+    return sum(proportional_kb(worker) for worker in workers_of(server)) >> 10
 
 
-def _proportional_kb(worker: int) -> int:
+def proportional_kb(worker: int) -> int:
     lines = Path(f"/proc/{worker}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
