@@ -6,9 +6,9 @@ import argparse
 import sys
 import time
 
-from tests.histories.faults import FAULTS, SHAPES
+from tests.histories.faults import SHAPES
 from tests.histories.kinds import BY_KIND
-from tests.histories.run import TRANSPORTS, Setting, run
+from tests.histories.run import HARM, TRANSPORTS, Setting, run
 
 
 def main() -> int:
@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2, help="processes of clients")
     parser.add_argument("--clients", type=int, default=4, help="clients in each")
     parser.add_argument("--rush", action="store_true", help="one client of each process asks for all that it gets")
-    for name, all_of_them in (("kinds", BY_KIND), ("transports", TRANSPORTS), ("faults", FAULTS)):
+    for name, all_of_them in (("kinds", BY_KIND), ("transports", TRANSPORTS), ("faults", HARM)):
         text = f"separated by commas: {', '.join(all_of_them)}"
         parser.add_argument(f"--{name}", type=lambda given: tuple(filter(None, given.split(","))), help=text)
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}

@@ -167,7 +167,10 @@ class Judge:
             self.note(span, transport, question.tag, str(failure))
             raise
         self.note(span, transport, question.tag, "" if is_answered else f"{outcome.status} {outcome.error}")
-        self.count(span.kind.name, transport, max(1, len(outcome.answers)))
+        if is_answered:
+            self.count(span.kind.name, transport, max(1, len(outcome.answers)))
+        elif not outcome.status:
+            time.sleep(0.02)  # or clients would take the processor that the server needs to come back
         return is_answered
 
     def _judge(self, span: Span, question: Question, outcome: Outcome) -> bool:
@@ -206,7 +209,8 @@ class Judge:
             return
         causes = self.causes(span)
         for cause in causes:
-            if outcome.status in _EXPLAINED.get(cause, ()):
+            is_of_other = cause is Cause.UNLOAD and span.kind.asks_others and outcome.status == 500
+            if outcome.status in _EXPLAINED.get(cause, ()) or is_of_other:
                 self.explained[cause.name.lower()] += 1
                 return
         if _NO_START in outcome.error and causes:

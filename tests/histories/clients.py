@@ -18,6 +18,8 @@ from tests.histories.grpc_client import GrpcAsker, StreamAsker, can_say
 from tests.histories.http_client import LIMIT_S, EventsAsker, HttpAsker, MemoryAsker
 from tests.histories.kinds import BY_KIND, Answer, Kind, Question
 from tests.histories.many import Rush
+from tests.histories.platforms import PlatformAsker
+from tests.histories.trouble import Trouble
 from tests.histories.web_socket import SocketAsker
 
 
@@ -32,6 +34,9 @@ class Plan:
     transports: tuple[str, ...]
     # The last client of each process asks for as many answers as it gets.
     rush: bool
+    trouble: bool
+    sagemaker: int
+    vertex: int
 
 
 def asker_of(transport: str, plan: Plan, board: Board, client: int) -> Any:
@@ -42,6 +47,10 @@ def asker_of(transport: str, plan: Plan, board: Board, client: int) -> Any:
             return StreamAsker(plan.grpc)
         case "WebSocket":
             return SocketAsker(plan.http)
+        case "SageMaker":
+            return PlatformAsker(plan.sagemaker, transport)
+        case "Vertex":
+            return PlatformAsker(plan.vertex, transport)
         case "events":
             return EventsAsker(plan.http)
         case "shared memory":
@@ -63,6 +72,7 @@ class Client(threading.Thread):
         self.current: dict[str, Any] = {}
         self._askers: dict[str, Any] = {}
         kinds = [BY_KIND[name] for name in plan.kinds]
+        self._all = kinds
         self._pairs = {kind: [each for each in kind.transports if each in plan.transports] for kind in kinds}
         self._kinds = [kind for kind in kinds if self._pairs[kind]]
 
@@ -102,6 +112,13 @@ class Client(threading.Thread):
 
     def _step(self, tag: int, random: Random, more: dict[str, Any]) -> int:
         """Ask once. Returns the number of tags that this took."""
+        if self.plan.trouble and random.random() < 0.1:
+            more |= {"tag": tag, "transport": "trouble", "start": time.monotonic()}
+            if "trouble" not in self._askers:
+                self._askers["trouble"] = Trouble(self.plan.http, self.plan.grpc, self.judge, self._all)
+            self._askers["trouble"].make(tag, random)
+            more["start"] = None
+            return 1
         kind = random.choice(self._kinds)
         transport = random.choice(self._pairs[kind])
         questions = self._questions(kind, tag, random, transport)

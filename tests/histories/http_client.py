@@ -54,19 +54,24 @@ class Connection:
 
     def read(self, size: int) -> bytes:
         while len(self._unread) < size:
-            self._receive()
+            self.receive()
         found = bytes(self._unread[:size])
         del self._unread[:size]
         return found
 
     def read_to(self, end: bytes) -> bytes:
         while (at := self._unread.find(end)) < 0:
-            self._receive()
+            self.receive()
         return self.read(at + len(end))
 
-    def _receive(self) -> None:
+    def end_sending(self) -> None:
         assert self._socket is not None
-        if not (some := self._socket.recv(1 << 18)):
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def receive(self, size: int = 1 << 18) -> None:
+        """Wait for some bytes. Raises Lost at the end of the connection."""
+        assert self._socket is not None
+        if not (some := self._socket.recv(size)):
             raise Lost("the connection was closed")
         self._unread += some
 

@@ -133,6 +133,8 @@ class Kind:
     has_process = False
     is_sequence = False
     is_function = False
+    # It fails if a model that it asks is away.
+    asks_others = False
     responses = "one"
 
     def __init__(self, name: str, depends: Sequence[str] = ()) -> None:
@@ -196,6 +198,12 @@ class Plain(Kind):
             [tensor("OUT", self.datatype, ["batch", WIDTH])],
             [constant("WEIGHT", [weight], self.datatype)],
         )
+
+
+class Default(Plain):
+    """The model that the ports of the platforms ask."""
+
+    transports = (*ONE_ANSWER, *PLATFORMS)
 
 
 class Cached(Plain):
@@ -641,6 +649,7 @@ class Asking(Script):
     """Asks `plain` and `python`, which add their weights, and adds its own: BLS."""
 
     transports = (*HTTP, *GRPC, *LIBRARY)
+    asks_others = True
     code = """
 async def execute(self, requests):
     import asyncio
@@ -929,7 +938,7 @@ class Generator(Function):
 
 
 KINDS: tuple[Kind, ...] = (
-    Plain("plain"),
+    Default("plain"),
     Cached("cached"),
     Limited("limited"),
     Prioritized("prioritized"),

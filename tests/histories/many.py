@@ -30,21 +30,21 @@ class Rush:
 
     def __init__(self, port: int, judge: Judge, kinds: Sequence[str]) -> None:
         self._judge = judge
-        self._pipes = [_Pipe(port) for _ in range(CONNECTIONS)] if "plain" in kinds else []
-        self._streams = [_EventStream(port) for _ in range(CONNECTIONS)] if "words" in kinds else []
+        made = [one for one in (_Pipe, _EventStream) if one.kind.name in kinds]
+        self._all: list[_Pipe | _EventStream] = [one(port) for one in made for _ in range(CONNECTIONS)]
 
     def ask(self, tag: int) -> int:
         """Once on each connection. Returns the number of tags used. Raises Failed."""
-        for pipe in (*self._pipes, *self._streams):
+        for pipe in self._all:
             self._read(pipe)
             pipe.sent = self._judge.begin(pipe.kind), tag
             pipe.send(tag)
             tag += DEPTH
-        return DEPTH * (len(self._pipes) + len(self._streams))
+        return DEPTH * len(self._all)
 
     def finish(self) -> None:
         """Read what is in flight, and close the connections."""
-        for pipe in (*self._pipes, *self._streams):
+        for pipe in self._all:
             self._read(pipe)
             pipe.close()
 

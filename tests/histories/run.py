@@ -16,16 +16,19 @@ from typing import Any
 
 import numpy as np
 
+from tests.contract.servers.ports import free_ports
 from tests.contract.servers.processes import Held, proportional_kb
 from tests.contract.servers.server import ServerProcess, environment_without
 from tests.contract.servers.session import session_members
 from tests.histories.board import Board, Event
 from tests.histories.clients import Plan, run_clients
 from tests.histories.faults import FAULTS, LIBRARY_SHAPE, SHAPES, Faults
-from tests.histories.kinds import BY_KIND, KINDS, WrongAnswer, write_all
+from tests.histories.kinds import BY_KIND, KINDS, PLATFORMS, WrongAnswer, write_all
 from tests.histories.library import LibraryProcess
 from tests.waiting import until
 
+# Beside those of the class Faults: clients that do harm.
+HARM = (*FAULTS, "trouble")
 TRANSPORTS = tuple(dict.fromkeys(each for kind in KINDS for each in kind.transports if each != "library"))
 OPTIONS = {
     "model-control-mode": "explicit",
@@ -52,7 +55,7 @@ class Setting:
     answers: int = 0
     kinds: tuple[str, ...] = tuple(BY_KIND)
     transports: tuple[str, ...] = TRANSPORTS
-    faults: tuple[str, ...] = tuple(FAULTS)
+    faults: tuple[str, ...] = HARM
     processes: int = 2
     clients: int = 4
     rush: bool = False
@@ -119,16 +122,32 @@ class _Run:
     def run(self) -> Result:
         setting = self.setting
         is_library = setting.shape == LIBRARY_SHAPE
+        transports = tuple(
+            name
+            for name in setting.transports
+            if not (is_library and name in PLATFORMS)  # it opens no such ports
+        )
         asked = tuple(name for name in setting.kinds if is_library or not BY_KIND[name].is_function)
         needed = {name for each in asked for name in BY_KIND[each].depends}
         self.kinds = tuple(name for name in BY_KIND if name in needed)
         write_all(self.folder / "models", [BY_KIND[name] for name in self.kinds])
+        self.sagemaker, self.vertex = free_ports(2)
         context = multiprocessing.get_context("spawn")
         count = setting.processes * setting.clients
         self.board = Board(context, count + setting.clients * is_library, self.folder)
         with contextlib.ExitStack() as stack:
             self.server = server = self._library(context) if is_library else self._process()
-            plan = Plan(setting.seed, server.http_port, server.grpc_port, asked, setting.transports, setting.rush)
+            plan = Plan(
+                setting.seed,
+                server.http_port,
+                server.grpc_port,
+                asked,
+                transports,
+                setting.rush,
+                "trouble" in setting.faults,
+                self.sagemaker,
+                self.vertex,
+            )
             if isinstance(server, LibraryProcess):
                 server.prepare(plan, self.board, range(count, count + setting.clients))
             stack.enter_context(server)
@@ -149,8 +168,21 @@ class _Run:
         return self.result
 
     def _process(self) -> ServerProcess:
-        options = (*(f"--{name}={value}" for name, value in OPTIONS.items()), *SHAPES[self.setting.shape])
-        environment = environment_without("TRIDENT_")
+        platforms = {
+            "platform": "plain",
+            "allow-sagemaker": "true",
+            "sagemaker-port": self.sagemaker,
+            "allow-vertex-ai": "true",
+            "vertex-ai-port": self.vertex,
+            "vertex-ai-default-model": "plain",
+        }
+        named = {**OPTIONS, **(platforms if "plain" in self.kinds else {})}
+        options = (*(f"--{name}={value}" for name, value in named.items()), *SHAPES[self.setting.shape])
+        environment = {
+            **environment_without("TRIDENT_", "AIP_", "SAGEMAKER_"),
+            "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "plain",
+            "AIP_PREDICT_ROUTE": "/predict",
+        }
         return ServerProcess(self.folder / "models", self.folder / "log", *options, environment=environment)
 
     def _library(self, context: Any) -> LibraryProcess:
