@@ -169,8 +169,8 @@ class Judge:
         self.note(span, transport, question.tag, "" if is_answered else f"{outcome.status} {outcome.error}")
         if is_answered:
             self.count(span.kind.name, transport, max(1, len(outcome.answers)))
-        elif not outcome.status:
-            time.sleep(0.02)  # or clients would take the processor that the server needs to come back
+        elif not question.is_doubtful:
+            time.sleep(0.01)  # or clients would take the processor that the server needs to come back
         return is_answered
 
     def _judge(self, span: Span, question: Question, outcome: Outcome) -> bool:
