@@ -63,9 +63,9 @@ from trident.core.http.reply import (
     Reply,
 )
 from trident.core.http.v2_json import NotStrict, json_values
-from trident.core.http.v2_request import ResponsePlan, ResponseText, decode_request
+from trident.core.http.v2_request import ResponsePlan, decode_request, response_texts
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
-from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
+from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import BYTES, Array, Buffer
 from trident.core.observability.switches import SWITCHES
 
@@ -389,19 +389,9 @@ Encoded = tuple[list[Buffer], int | None]
 
 def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
     """The body of the response. Raises InvalidRequest for an output that cannot have the form asked for."""
-    packed = response.outputs
-    texts = plan.texts
-    parameters = response.parameters
-    if texts is not None and type(packed) is PackedOutputs and (not parameters or parameters is NO_SEQUENCE):
-        key = (response.model_version, packed.layout, parameters is NO_SEQUENCE)
-        try:
-            text = texts[key]
-        except KeyError:
-            text = texts[key] = ResponseText.of(response, packed.layout, plan)
-        if text is not None:
-            parts = text.write(response.id, packed.content)
-            if parts is not None:
-                return parts, len(parts[0]) if len(parts) > 1 else None
+    parts = response_texts.parts(response, plan)
+    if parts is not None:
+        return parts, len(parts[0]) if len(parts) > 1 else None
     return _encode(response, plan, spec)
 
 

@@ -43,7 +43,7 @@ _EXPECTED = {
     "f": "attempt to access JSON non-number as double",
     "O": "attempt to access JSON non-string as string",
 }
-_ELEMENT_TYPES: dict[str, frozenset[type]] = {
+ELEMENT_TYPES: dict[str, frozenset[type]] = {
     "b": frozenset({bool}),
     "i": frozenset({int}),
     "u": frozenset({int}),
@@ -83,7 +83,7 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, 
         content = _flatten(content, datatype.name)
         types = set(map(type, content))
     kind = datatype.kind
-    if not types <= _ELEMENT_TYPES[kind]:
+    if not types <= ELEMENT_TYPES[kind]:
         raise InvalidRequest((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
     if kind == "O":
         return bytes_array([e.encode("utf-8", "surrogateescape") for e in content], (len(content),))
