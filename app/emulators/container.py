@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -16,7 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
+
+import orjson
 
 from trident.core.observability.log import escaped, print_line
 
@@ -344,3 +347,19 @@ class BreachReport:
 
 class Interrupted(Exception):
     """The emulator was told to stop before the model's files were in place."""
+
+
+# --- JSON of records and answers, whose integers may have more than 64 bits
+
+
+def read_json(text: bytes) -> Any:
+    """The value of `text`, in which integers of any size stay integers. Raises ValueError."""
+    orjson.loads(text)  # refuses what JSON does not have: NaN, a number beyond a double, half of a surrogate pair
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def write_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

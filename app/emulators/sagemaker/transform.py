@@ -20,7 +20,7 @@ import orjson
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trident.adapters.sagemaker.platform import BATCH, BATCH_STRATEGY, MAX_CONCURRENT_TRANSFORMS, MAX_PAYLOAD
-from trident.app.emulators.container import BreachReport, ContainerClient, ContainerFault, size
+from trident.app.emulators.container import BreachReport, ContainerClient, ContainerFault, read_json, size, write_json
 from trident.core.errors import ConfigInvalid
 
 _MB = 1 << 20
@@ -145,7 +145,8 @@ class TransformJob:
             except (OSError, EOFError) as error:
                 raise TransformFailed(f"it is not compressed with gzip: {error}") from None
         records = split(content, self._options.split_type)
-        answers = pool.map(self._answer, self._bodies(records))
+        parts = records if self._is_single else split(content, self._options.split_type, framed=True)
+        answers = pool.map(self._answer, self._bodies(parts))
         end = b"\n" if self._options.target.get("AssembleWith") == "Line" else b""
         if not self._processing.is_used:
             return b"".join(answer if answer.endswith(end) else answer + end for answer in answers)
@@ -156,7 +157,7 @@ class TransformJob:
         return b"".join(self._processing.kept(record, answer) + end for record, answer in pairs)
 
     def _bodies(self, records: list[bytes]) -> Iterator[bytes]:
-        """The bodies of requests: a record each, or as many as fit."""
+        """The bodies of requests: a record each, or as many as fit, which keep their frames."""
         end = b"\n" if self._options.split_type == "Line" and not self._is_single else b""
         body = b""
         for record in records:
@@ -271,42 +272,50 @@ OUTPUT, INPUT = "SageMakerOutput", "SageMakerInput"
 _CSV, _JSON, _LINES = "text/csv", "application/json", "application/jsonlines"
 
 
-def split(content: bytes, split_type: str) -> list[bytes]:
-    """The records of an object, without their frames and line breaks. Raises ConfigInvalid for broken frames."""
+def split(content: bytes, split_type: str, *, framed: bool = False) -> list[bytes]:
+    """The records of an object, without their line breaks, and without their frames unless `framed`.
+
+    Raises ConfigInvalid for broken frames.
+    """
     if split_type == "Line":
         return [line for line in (each.rstrip(b"\r") for each in content.split(b"\n")) if line]
     if split_type in _FRAMES:
         try:
-            return _FRAMES[split_type](content)
+            places = list(_FRAMES[split_type](content))
         except struct.error:
             raise ConfigInvalid(f"the object is not in the format {split_type}") from None
+        return [content[frame if framed else record] for frame, record in places]
     return [content]
 
 
-def _recordio(content: bytes) -> list[bytes]:
-    found, at = [], 0
+# Where a frame and the record in it are.
+_Place = tuple[slice, slice]
+
+
+def _recordio(content: bytes) -> Iterator[_Place]:
+    at = 0
     while at < len(content):
         magic, length = struct.unpack_from("<II", content, at)
         length &= (1 << 29) - 1
         if magic != 0xCED7230A or at + 8 + length > len(content):
             raise struct.error
-        found.append(content[at + 8 : at + 8 + length])
-        at += 8 + length + -length % 4
-    return found
+        end = at + 8 + length + -length % 4
+        yield slice(at, end), slice(at + 8, at + 8 + length)
+        at = end
 
 
-def _tfrecord(content: bytes) -> list[bytes]:
-    found, at = [], 0
+def _tfrecord(content: bytes) -> Iterator[_Place]:
+    at = 0
     while at < len(content):
         (length,) = struct.unpack_from("<Q", content, at)
-        if at + 16 + length > len(content):
+        end = at + 16 + length
+        if end > len(content):
             raise struct.error
-        found.append(content[at + 12 : at + 12 + length])
-        at += 16 + length
-    return found
+        yield slice(at, end), slice(at + 12, at + 12 + length)
+        at = end
 
 
-_FRAMES: dict[str, Callable[[bytes], list[bytes]]] = {"RecordIO": _recordio, "TFRecord": _tfrecord}
+_FRAMES: dict[str, Callable[[bytes], Iterator[_Place]]] = {"RecordIO": _recordio, "TFRecord": _tfrecord}
 
 _STEP = re.compile(r"""\.(?P<name>[A-Za-z_]\w*)|\[(?P<inside>'[^']*'(?:\s*,\s*'[^']*')*|[-0-9:,\s]+)\]""")
 
@@ -408,13 +417,13 @@ class Processing:
         try:
             if self._type == _CSV:
                 return next(csv.reader([text.decode()]), [])
-            return orjson.loads(text)
+            return read_json(text)
         except (ValueError, csv.Error) as error:
             raise ConfigInvalid(f"a record is not {self._type}: {error}") from None
 
     def _written(self, value: Any) -> bytes:
         if self._type != _CSV:
-            return orjson.dumps(value)
+            return write_json(value)
         row = io.StringIO()
         csv.writer(row, lineterminator="").writerow(value if isinstance(value, list) else [value])
         return row.getvalue().encode()

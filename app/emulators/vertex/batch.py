@@ -21,9 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import orjson
-
-from trident.app.emulators.container import size
+from trident.app.emulators.container import read_json, size, write_json
 from trident.app.emulators.vertex.container import STORAGE_SCHEME, RunningContainer
 from trident.app.emulators.vertex.endpoint import (
     PROJECT_NUMBER,
@@ -90,8 +88,8 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 def _document(line: bytes) -> InputRecord:
     try:
-        return InputRecord(orjson.loads(line))
-    except orjson.JSONDecodeError as error:
+        return InputRecord(read_json(line))
+    except ValueError as error:
         return InputRecord(line.decode(errors="replace"), f"the line is not JSON: {error}")
 
 
@@ -130,7 +128,7 @@ def _file(folder: Path, line: bytes) -> InputRecord:
     """The content of the file that the line names, relative to the folder of the list."""
     name = line.decode(errors="surrogateescape")
     if name.startswith(STORAGE_SCHEME):
-        return InputRecord(name, f"{name} is not on this machine; the emulator reads files")
+        return InputRecord(_shown(name), f"{_shown(name)} is not on this machine; the emulator reads files")
     path = folder / name
     try:
         if not path.is_file():
@@ -259,7 +257,7 @@ class BatchOutput:
     def _add(self, name: str, line: dict[str, Any]) -> None:
         if name not in self._files:
             self._files[name] = (self._folder / name).open("xb")
-        self._files[name].write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self._files[name].write(write_json(line) + b"\n")
 
 
 # On the platform several replicas share the input. The emulator has one replica and sends one request at a time.

@@ -25,7 +25,9 @@ from trident.app.emulators.container import (
     ContainerClient,
     ContainerFault,
     ContainerStream,
+    read_json,
     seconds,
+    write_json,
 )
 
 _MB = 1_000_000
@@ -565,14 +567,14 @@ def predict_request(instances: list[Any], parameters: Any = None) -> PredictRequ
     document = {_INSTANCES: instances}
     if parameters is not None:
         document[_PARAMETERS] = parameters
-    return PredictRequest(len(instances), orjson.dumps(document))
+    return PredictRequest(len(instances), write_json(document))
 
 
 def read_predictions(body: bytes) -> Predictions:
     """The predictions in the container's answer with status 200. Raises PredictionFault."""
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        document = read_json(body)
+    except ValueError as error:
         raise PredictionFault(f"answered 200 with a body that is not JSON: {error}") from None
     if type(document) is not dict or type(document.get("predictions")) is not list:
         raise PredictionFault("answered 200 without a list of 'predictions'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,6 +35,12 @@ def test_object_is_split_into_records_without_their_frames(
     content: bytes, split_type: str, records: list[bytes]
 ) -> None:
     assert split(content, split_type) == records
+
+
+@pytest.mark.parametrize(("frames", "split_type"), [(recordio, "RecordIO"), (tfrecord, "TFRecord")])
+def test_records_of_one_request_keep_their_frames(frames: Callable[..., bytes], split_type: str) -> None:
+    whole = [frames(each) for each in (b"abcde", b"", b"x" * 8)]
+    assert split(b"".join(whole), split_type, framed=True) == whole
 
 
 @pytest.mark.parametrize(
@@ -82,6 +89,14 @@ def test_place_that_a_record_does_not_have_is_refused(path: str, value: Any) -> 
         ({"JoinSource": "Input"}, CSV, b'"a,b",1', b'"a,b",1', b"9", b'"a,b",1,9'),
         ({"JoinSource": "Input", "OutputFilter": "$[0,-1]"}, CSV, b"id,1", b"id,1", b"9", b"id,9"),
         ({"JoinSource": "Input"}, LINES, b'{"x":1}', b'{"x":1}', b"[2]", b'{"x":1,"SageMakerOutput":[2]}'),
+        (
+            {"JoinSource": "Input"},
+            LINES,
+            b'{"id":18446744073709551616,"x":-9223372036854775809}',
+            b'{"id":18446744073709551616,"x":-9223372036854775809}',
+            b"123456789012345678901234567890",
+            b'{"id":18446744073709551616,"x":-9223372036854775809,"SageMakerOutput":123456789012345678901234567890}',
+        ),
         ({"JoinSource": "Input"}, JSON, b"[1]", b"[1]", b"2", b'{"SageMakerInput":[1],"SageMakerOutput":2}'),
         (
             {"InputFilter": "$.x", "JoinSource": "Input", "OutputFilter": "$['id','SageMakerOutput']"},
@@ -100,6 +115,12 @@ def test_record_is_filtered_joined_and_filtered_again(
     processing = Processing(given, content_type, content_type)
     assert processing.sent(record) == sent
     assert processing.kept(record, answer) == kept
+
+
+@pytest.mark.parametrize("record", [b"NaN", b"1e400", b'"\\ud800"', b"\xff", b"[" * 5000 + b"]" * 5000, b"1" * 5000])
+def test_record_that_is_no_json_is_refused(record: bytes) -> None:
+    with pytest.raises(ConfigInvalid, match="a record is not application/json"):
+        Processing({"JoinSource": "Input"}, JSON, JSON).kept(record, b"1")
 
 
 @pytest.mark.parametrize(
