@@ -25,7 +25,7 @@ from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, Ser
 from trident.core.frontend.bridge import Bridge, ClientGone
 from trident.core.frontend.request import LATEST, DefaultModel, version_number
 from trident.core.http.application import V2Application
-from trident.core.http.body import SLICE, Slicing, choose, outline_of
+from trident.core.http.body import SLICE, Slicing, choose, outline_of, parse_json
 from trident.core.http.completions import invocation
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.generate import answer_events, answer_object, stream_events
@@ -46,7 +46,7 @@ from trident.core.http.payloads.inference import (
     result_of,
     starts_as_v2,
 )
-from trident.core.http.payloads.payload import DecodedPayload, DocumentForm, document_form, parse_json
+from trident.core.http.payloads.payload import DecodedPayload, DocumentForm, document_form
 from trident.core.http.reply import BODY_KEY, CLIENT_GONE_KEY, Environ, Reply, body_size
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse

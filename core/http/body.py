@@ -142,11 +142,7 @@ def read_object(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> dict[
     content = read_body(environ, limit, cure)
     if not content:
         return {}
-    try:
-        document = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        reason = error.msg.partition(":")[0]
-        raise InvalidRequest(f"failed to parse the request JSON buffer: {reason} at {error.pos}") from error
+    document = parse_json(content)
     if not isinstance(document, dict):
         raise InvalidRequest("attempt to access JSON non-object as object")
     return document
@@ -222,6 +218,64 @@ def parse(text: Buffer, read: Callable[[Any], T]) -> T:
     if len(text) <= _LARGEST_KEPT:
         _local.parser = parser
     return result
+
+
+MAX_DEPTH: Final = 100
+NESTED_TOO_DEEP: Final = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
+_PREFIX: Final = "failed to parse the request JSON buffer: "
+_LONGEST_INTEGER: Final = 20
+# A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
+_WORD: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|NaN|Inf(?:inity)?', re.DOTALL)
+
+
+def parse_json(text: Buffer, location: str = "", pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value of `text`, as orjson reads it. As in Triton, the words NaN, Inf and Infinity are numbers, too.
+
+    A number beyond a double, bytes that are not UTF-8, and half of a surrogate pair are refused. `pairs` makes the
+    value of an object from its members, with those that are given twice. Raises InvalidRequest with the reason and the
+    offset; its text begins with `location` if that is given.
+    """
+    prefix = f"{location}: " if location else ""
+    try:
+        try:
+            document = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            raw = bytes(text)
+            if b"NaN" not in raw and b"Inf" not in raw:
+                raise
+            # orjson judges all but the words, so that none of them changes how the rest is read.
+            orjson.loads(_WORD.sub(_as_number, raw))
+            return json.loads(_WORD.sub(_spelled_out, raw), parse_int=_integer, object_pairs_hook=pairs)
+        return document if pairs is None else json.loads(bytes(text), parse_int=_integer, object_pairs_hook=pairs)
+    except RecursionError:
+        raise InvalidRequest(prefix + NESTED_TOO_DEEP) from None
+    except json.JSONDecodeError as error:  # orjson's is one, too
+        reason, offset = error.msg.partition(":")[0], error.pos
+    # orjson allocates enough for any valid document of that length; only unclosed brackets need more.
+    if "depth limit" in reason or "allocate memory" in reason:
+        raise InvalidRequest(prefix + NESTED_TOO_DEEP)
+    if "UTF-8" in reason:
+        try:
+            bytes(text).decode()
+        except UnicodeDecodeError as error:
+            reason, offset = "The text is not UTF-8", error.start
+    raise InvalidRequest(f"{prefix}{_PREFIX}{reason} at {offset}")
+
+
+def _as_number(found: re.Match[bytes]) -> bytes:
+    """A number as long as the word."""
+    return found[0] if found[0][:1] == b'"' else b"0".ljust(len(found[0]))
+
+
+def _spelled_out(found: re.Match[bytes]) -> bytes:
+    """`Inf` as `json` spells it."""
+    return b"Infinity" if found[0] == b"Inf" else found[0]
+
+
+def _integer(digits: str) -> int | float:
+    """An integer as orjson reads it: a double beyond 64 bits."""
+    number = int(digits) if len(digits) <= _LONGEST_INTEGER else 2**64
+    return number if -(2**63) <= number < 2**64 else float(digits)
 
 
 # The names that simdjson has for the three wide number types, by numpy's kind, and the numpy type of its buffers.

@@ -6,7 +6,6 @@ Source: docs/spec/http.md section 9.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from math import prod
@@ -22,7 +21,16 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, ServerError
 from trident.core.frontend.bridge import ResponseStream
 from trident.core.frontend.request import set_custom_parameter, string
-from trident.core.http.body import IDENTITY, SlicedArray, Slicing, joined_array, outline_of, too_large, write_lenient
+from trident.core.http.body import (
+    IDENTITY,
+    SlicedArray,
+    Slicing,
+    joined_array,
+    outline_of,
+    parse_json,
+    too_large,
+    write_lenient,
+)
 from trident.core.http.dataplane import (
     CONTENT_ENCODING,
     add_load,
@@ -45,9 +53,8 @@ from trident.core.http.front_end import (
     note_inference,
     note_traces,
 )
-from trident.core.http.payloads.payload import parse_json
 from trident.core.http.reply import JSON, Environ, Headers, Reply, text_reply
-from trident.core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_datatype, json_values, read_slice
+from trident.core.http.v2_json import array_from_json, json_datatype, json_values, read_slice
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, Origin, OutputTensor, ReceivedOutput
 from trident.core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Datatype, Shape
@@ -281,8 +288,6 @@ def is_empty(response: InferenceResponse) -> bool:
 _PARAMETERS = "parameters"
 _NON_OBJECT = "attempt to access JSON non-object as object"
 _LENGTH_SIZE = 4
-_LONGEST_INTEGER = 20
-_BEYOND = 2**64
 
 
 class _Members(list[tuple[str, Any]]):
@@ -456,17 +461,11 @@ def _sliced(content: SlicedArray, datatype: Datatype, name: str, max_size: int) 
     for text in content.texts():
         if sum([part.nbytes for part in parts]) > max_size:
             raise ValueError("the list is too long")
-        values = read_slice(text, datatype.name, parse_json)
+        values = read_slice(text, datatype.name)
         if text.count(b"[") > 1 and (datatype is not BYTES or list in map(type, values)):
             raise ValueError("a list in the list")
         parts.append(array_from_json(values, datatype, None, name))
     return joined_array(parts)
-
-
-def _integer(digits: str) -> int | float:
-    """A number as the other parser reads it: a double beyond 64 bits."""
-    number = int(digits) if len(digits) <= _LONGEST_INTEGER else _BEYOND
-    return number if -(2**63) <= number < 2**64 else float(digits)
 
 
 def _wire_size(array: Array) -> int:
@@ -485,10 +484,7 @@ def _parse(body: Buffer, spec: ModelSpec) -> Members:
     text = bytes(body)
     if _may_repeat(text, spec):
         # Only the second look tells a key from a string. A dict would keep the last value of a key.
-        try:
-            pairs: Members = json.loads(text, object_pairs_hook=_Members, parse_int=_integer)
-        except RecursionError:
-            raise InvalidRequest(NESTED_TOO_DEEP) from None
+        pairs: Members = parse_json(text, pairs=_Members)
         return pairs
     return document
 

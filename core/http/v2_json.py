@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ import orjson
 
 from trident.core.errors import InvalidRequest
 from trident.core.http.body import (
+    MAX_DEPTH,
+    NESTED_TOO_DEEP,
     WIDE,
     Outline,
     SlicedArray,
@@ -24,14 +25,12 @@ from trident.core.http.body import (
     joined_array,
     outline_of,
     parse,
+    parse_json,
     plain_value,
     simdjson,
     unique_keys,
 )
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, bytes_array
-
-MAX_DEPTH = 100
-NESTED_TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
 
 _IN_JSON = {name: row for name, row in BY_NAME.items() if name not in ("FP16", "BF16")}
 _PARSE = "Unable to parse 'data': "
@@ -86,7 +85,7 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, 
     if not types <= ELEMENT_TYPES[kind]:
         raise InvalidRequest((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
     if kind == "O":
-        return bytes_array([e.encode("utf-8", "surrogateescape") for e in content], (len(content),))
+        return bytes_array([e.encode() for e in content], (len(content),))
     check_count(len(content), count)
     if kind == "f":
         return _narrowed(np.array(content, np.float64), datatype)
@@ -185,10 +184,7 @@ def json_values(array: Array, datatype: str) -> Array | list[Any]:
 
 def array_from_slices(content: SlicedArray, datatype: Datatype, count: int, input_name: str) -> Array:
     """As `array_from_json`. The InvalidRequest or ValueError that it raises need not be that of the whole array."""
-    parts = [
-        array_from_json(read_slice(text, datatype.name, _parse_lenient), datatype, None, input_name)
-        for text in content.texts()
-    ]
+    parts = [array_from_json(read_slice(text, datatype.name), datatype, None, input_name) for text in content.texts()]
     array = joined_array(parts)
     if datatype is not BYTES:
         check_count(array.size, count)
@@ -198,9 +194,6 @@ def array_from_slices(content: SlicedArray, datatype: Datatype, count: int, inpu
 # From this size on simdjson and its buffers are faster (256 floats, 5 KB: 12 µs, orjson 31 µs).
 _LARGE = 1024
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
-_PREFIX = "failed to parse the request JSON buffer: "
-# A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
-_INFINITY = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|Inf(?:inity)?', re.DOTALL)
 _BINARY_SIZE = b'"binary_data_size"'
 BINARY_WITHOUT_HEADER = (
     "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
@@ -226,7 +219,9 @@ def parse_document(text: Buffer, *, binary_follows: bool, is_strict: bool = Fals
     except (ValueError, RuntimeError):
         if is_strict:
             raise NotStrict from None
-        document = _parse_lenient(text, binary_follows)
+        if not binary_follows and _has_binary_size(bytes(text)):
+            raise InvalidRequest(BINARY_WITHOUT_HEADER) from None
+        document = parse_json(text)
     return document if type(document) is dict else {}
 
 
@@ -246,15 +241,12 @@ def outline_document(text: memoryview, slicing: Slicing) -> Outline | None:
     return outline if outline.is_taken() else None
 
 
-def read_slice(text: bytes, datatype: str, parse_other: Callable[[bytes], Any]) -> Any:
-    """The content of one slice of an array, as `parse_document` gives that of a whole one. Raises InvalidRequest.
-
-    `parse_other` is the parser of whole texts for what the fast one refuses.
-    """
+def read_slice(text: bytes, datatype: str) -> Any:
+    """The content of one slice of an array, as `parse_document` gives that of a whole one. Raises InvalidRequest."""
     try:
         return parse(text, lambda content: _numbers(content, datatype))
     except (ValueError, RuntimeError):
-        return parse_other(text)
+        return parse_json(text)
 
 
 def _plain_document(document: Any) -> Any:
@@ -303,36 +295,6 @@ def _check_depth(content: Any, datatype: Any) -> None:
             raise nested_too_deep(datatype)
         content = content[0]
         depth += 1
-
-
-def _parse_lenient(text: Buffer, binary_follows: bool = True) -> Any:
-    """Parse what the fast parsers refuse and Triton accepts.
-
-    This is NaN, Inf and Infinity, strings that are not UTF-8, and integers beyond 64 bits, which simdjson lacks.
-    """
-    raw = bytes(text)
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        reason, offset = error.msg.partition(":")[0], error.pos
-    if "depth limit" in reason:
-        raise InvalidRequest(NESTED_TOO_DEEP)
-    if not binary_follows and _has_binary_size(raw):
-        raise InvalidRequest(BINARY_WITHOUT_HEADER)
-    if b"NaN" in raw or b"Inf" in raw or "UTF-8" in reason:
-        try:
-            return json.loads(_INFINITY.sub(_spell_out, raw).decode("utf-8", "surrogateescape"))
-        except RecursionError:
-            raise InvalidRequest(NESTED_TOO_DEEP) from None
-        except ValueError as error:
-            if isinstance(error, json.JSONDecodeError):
-                reason, offset = error.msg, error.pos
-    raise InvalidRequest(f"{_PREFIX}{reason} at {offset}")
-
-
-def _spell_out(found: re.Match[bytes]) -> bytes:
-    """`Inf` outside strings, as `json` spells it."""
-    return b"Infinity" if found[0] == b"Inf" else found[0]
 
 
 def _has_binary_size(raw: bytes) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
+from trident.core.http.body import parse_json
 from trident.core.http.payloads.json import decode_json, raw_row
 from trident.core.http.payloads.payload import (
     DecodedPayload,
@@ -31,7 +32,6 @@ from trident.core.http.payloads.payload import (
     document_form,
     instance_signature,
     mismatch,
-    parse_json,
     single_input,
 )
 from trident.core.inference.tensors import BYTES, MAX_ELEMENTS, Array, Buffer, bytes_array, element_count, shape_text
@@ -47,6 +47,9 @@ _SHAPE = re.compile(rb"""['"]shape['"]\s*:\s*\(([\d,\sL]*)\)""")
 # The sizes of booleans and numbers by kind; fixed-width bytes and text may have any size.
 _SIZES = {"b": {1}, "i": {1, 2, 4, 8}, "u": {1, 2, 4, 8}, "f": {2, 4, 8}}
 _NUMPY = "one array of booleans, numbers or fixed-width strings"
+_LARGEST_CODE = 0x10FFFF
+# 0xD800 to 0xDFFF.
+_SURROGATES = 0xD800 >> 11
 # Every fixed-width string takes the space of the longest one.
 _MOST_STRING_BYTES = 256 << 20
 
@@ -94,7 +97,12 @@ def read_npy(content: Buffer, location: str) -> Array:
         )
     array: Array = np.frombuffer(elements, dtype, count) if count else np.zeros(0, dtype)
     array = array.reshape(shape, order="F" if order[1] == b"True" else "C")
-    return np.ascontiguousarray(array, dtype.newbyteorder("=")).reshape(shape)
+    array = np.ascontiguousarray(array, dtype.newbyteorder("=")).reshape(shape)
+    if dtype.kind == "U":
+        codes = array.reshape(-1).view(np.uint32)
+        if ((codes > _LARGEST_CODE) | (codes >> 11 == _SURROGATES)).any():
+            raise InvalidRequest(f"{location}: a text has a code that is no Unicode character")
+    return array
 
 
 def write_npy(array: Array) -> bytes:

@@ -100,7 +100,11 @@ def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array]
     found = (
         parse_number_array(b"[[" + text.replace(b"\n", b"],[") + b"]]", None, kind or "f") if b"a" not in text else None
     )
-    matrix = found[0] if found else _loaded(text) if kinds == {"f"} else None
+    matrix = found[0] if found else None
+    if matrix is not None and kind == "f" and not matrix.all() and text.count(b"-0") > text.count(b"-0."):
+        matrix = None  # -0, perhaps, which is the integer 0 for the parser
+    if matrix is None and kinds == {"f"}:
+        matrix = _loaded(text)
     if matrix is None:
         return None
     if kind == "f" and kinds != {"f"} and not np.abs(matrix).max() < _EXACT:
@@ -183,16 +187,11 @@ class _Fields:
     def _wide(self) -> Array:
         if wide_kind(self._datatype) == "f":
             return self._doubles()
-        try:
-            wide = wide_integers(self._each(_integer if self._grouped else int))
-        except InvalidRequest:
-            doubles = self._doubles()
-            if not np.abs(doubles).max() < _EXACT:
-                raise
-            return doubles
+        integers = self._each(_integer)
+        wide = wide_integers(integers)
         if wide is None:
             limits = np.iinfo(self._datatype.dtype)
-            raise self._wrong(next(i for i, f in enumerate(self._fields) if not limits.min <= int(f) <= limits.max))
+            raise self._wrong(next(i for i, n in enumerate(integers) if not limits.min <= n <= limits.max))
         return wide
 
     def _doubles(self) -> Array:
@@ -227,9 +226,16 @@ def _double(field: str) -> float:
 
 
 def _integer(field: str) -> int:
-    if "_" in field:
+    """A number with a fraction or an exponent may be whole; from 2^53 on a double has perhaps rounded it."""
+    try:
+        if "_" not in field:
+            return int(field)
+    except ValueError:
+        pass
+    value = _double(field)
+    if not value.is_integer() or abs(value) >= _EXACT:
         raise ValueError(field)
-    return int(field)
+    return int(value)
 
 
 def _bool(field: str) -> bool:

@@ -16,7 +16,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest
 from trident.core.frontend.request import LATEST, classified, read_parameters
-from trident.core.http.body import choose
+from trident.core.http.body import choose, parse_json
 from trident.core.http.dataplane import (
     complete,
     decode_v2,
@@ -43,7 +43,6 @@ from trident.core.http.payloads.payload import (
     line_name,
     most_rows,
     output_columns,
-    parse_json,
     split_instances,
 )
 from trident.core.http.reply import Environ, Reply
@@ -448,9 +447,12 @@ def result_of(responses: list[InferenceResponse], payload: DecodedPayload) -> Pa
 # All lines are submitted to the engine together, so that they form batches.
 
 
-_ENDS = (b"}", b"]")
-_BEGINS = (b"{", b"[")
+_LAST = b"}]"
 _MEMBERS = ("instances", "inputs")
+_BLANKS = re.compile(rb"\s*")
+_NEXT = re.compile(rb"\s*[{\[]")
+# Blanks behind a document that are looked through.
+_LONGEST_BLANK = 64
 # Bytes that are copied at a time to search a large body for a line break.
 _CHUNK = 1 << 16
 
@@ -461,7 +463,7 @@ def may_be_request_lines(content_type: str, body: Buffer) -> bool:
     if known is JSONLINES:
         return _OBJECT.match(body) is not None
     # Within one document no line that ends with a closing bracket precedes one that begins with an opening bracket.
-    return known in (None, JSON) and _is_between(body, _end_of_line(body))
+    return known in (None, JSON) and _is_between(body, _first_line(body)[1])
 
 
 def request_lines(content_type: str, body: Buffer, spec: ModelSpec) -> list[bytes] | None:
@@ -471,29 +473,31 @@ def request_lines(content_type: str, body: Buffer, spec: ModelSpec) -> list[byte
     single v2 request gives None, because it is read as one under all types. Raises InvalidRequest.
     """
     known = known_format(content_type)
-    end = _end_of_line(body)
-    first = bytes(body[:end]) if end >= 0 else bytes(body)
+    start, end = _first_line(body)
+    first = bytes(body[start:end]) if end >= 0 else bytes(body[start:])
     if not _is_document(first, spec.inputs if known is JSONLINES else (), bare=known is JSON):
         return None
     lines = _lines(body)
     return None if len(lines) == 1 and starts_as_v2(first) else lines
 
 
-def _end_of_line(body: Buffer) -> int:
-    """The position of the first line break, -1 if there is none."""
+def _first_line(body: Buffer) -> tuple[int, int]:
+    """Where the first line that is not blank begins, and its line break is, -1 if it has none."""
+    blanks = _BLANKS.match(body)
+    begin = blanks.end() if blanks else 0
     view = memoryview(body)
-    for start in range(0, len(view), _CHUNK):
+    for start in range(begin, len(view), _CHUNK):
         found = bytes(view[start : start + _CHUNK]).find(b"\n")
         if found >= 0:
-            return start + found
-    return -1
+            return begin, start + found
+    return begin, -1
 
 
 def _is_between(body: Buffer, end: int) -> bool:
     if end < 0:
         return False
-    before = bytes(body[max(0, end - 2) : end]).rstrip(b"\r")
-    return before.endswith(_ENDS) and bytes(body[end + 1 : end + 2]) in _BEGINS
+    before = bytes(body[max(0, end - _LONGEST_BLANK) : end]).rstrip()
+    return before[-1:] in _LAST and len(before) > 0 and _NEXT.match(body, end) is not None
 
 
 def _is_document(line: bytes, taken: Container[str], *, bare: bool) -> bool:

@@ -31,6 +31,7 @@ from trident.core.http.body import (
     line_slices,
     outline_of,
     parse,
+    parse_json,
     plain_value,
     simdjson,
     slice_array,
@@ -58,7 +59,6 @@ from trident.core.http.payloads.payload import (
     instance_signature,
     line_name,
     mismatch,
-    parse_json,
     row_slices,
     single_input,
     unravelled,
@@ -110,7 +110,7 @@ def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> Decode
 def _decode_values(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload:
     document = parse_json(body)
     if form is DocumentForm.BARE:
-        instances = [document] if is_one_instance(rank_of(document), spec) else document
+        instances = [document] if _is_instance(document, spec) else document
         return decode_instances(instances, spec, rules, instance_name)
     if form is DocumentForm.V2 or _MEMBERS[form][0] not in document:
         raise InvalidRequest("expected a JSON object with 'instances', or an array of instances")
@@ -223,7 +223,7 @@ def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules, *, is_bare: 
         if payload is not None:
             return None if is_bare and is_one_instance(rank, spec) else (payload, LISTS if rank > 1 else VALUES)
     instances = parse_json(text)
-    if is_bare and is_one_instance(rank_of(instances), spec):
+    if is_bare and _is_instance(instances, spec):
         return None
     return decode_instances(instances, spec, rules, instance_name), form_of_instance(instances[0])
 
@@ -268,6 +268,11 @@ def is_one_instance(rank: int, spec: ModelSpec) -> bool:
     (row,) = instance_signature(spec, None).inputs.values()
     dims = row.dims
     return rank == len(dims) and not all(dim == 1 for dim in dims)
+
+
+def _is_instance(values: list[Any], spec: ModelSpec) -> bool:
+    """Whether a bare array is one instance; objects with a value by input name are instances themselves."""
+    return is_one_instance(rank_of(values), spec) and not (values and _is_named(values[0], spec))
 
 
 _OPENING = ord("[")
@@ -459,7 +464,6 @@ _B64 = frozenset({"b64"})
 # From this number on a double cannot represent every integer.
 _EXACT = 2.0**53
 _LARGEST = int(np.finfo(np.float64).max)
-_LOWEST = -(2.0**63)
 
 
 def rank_of(value: Any) -> int:
@@ -561,17 +565,19 @@ def _doubles(flat: list[Any], shape: Shape, datatype: Datatype, location: ErrorL
 
 
 def _integers(flat: list[Any], shape: Shape, datatype: Datatype, location: ErrorLocation) -> Array:
-    """The numbers as int64 or uint64, or as doubles if some are written as such and all have exact integer values."""
+    """The numbers as int64 or uint64, or as doubles if some are written as such and all are exact.
+
+    From 2^53 on the parser has perhaps rounded a number with a fraction or an exponent, and one beyond 64 bits.
+    """
     types = _check_types(flat, {int, float}, shape, datatype, location)
     if float in types:
         numbers = np.array(flat, np.float64)
         if np.abs(numbers).max() < _EXACT:
             return numbers
-        # orjson parses integers beyond 64 bits as doubles; those just below the lowest int64 become exactly that.
-        flat = [
-            int(value) if type(value) is float and value.is_integer() and value > _LOWEST else value for value in flat
-        ]
-        _check_types(flat, {int}, shape, datatype, location)
+        for index, value in enumerate(flat):
+            if type(value) is float and not (value.is_integer() and abs(value) < _EXACT):
+                raise _wrong(flat, index, shape, datatype, location)
+        flat = list(map(int, flat))
     wide = wide_integers(flat)
     if wide is None:
         limits = np.iinfo(datatype.dtype)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import orjson
 
 from trident.core.config.golden import as_numbers, is_floating, narrowed, nearest, shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest
-from trident.core.http.body import ELEMENTS, Slicing, joined_array
-from trident.core.http.v2_json import NESTED_TOO_DEEP
+from trident.core.http.body import ELEMENTS, Slicing, joined_array, parse_json
 from trident.core.inference.request import InputTensor
 from trident.core.inference.response import Outputs
 from trident.core.inference.tensors import (
@@ -293,34 +290,6 @@ def _check_rows(name: str, arrays: list[Array], count: int) -> None:
     rows = sum(len(array) if array.ndim else 0 for array in arrays)
     if rows != count:
         raise BackendFailed(f"output '{name}' has {rows} rows for {count} instances")
-
-
-_PREFIX: Final = "failed to parse the request JSON buffer: "
-
-
-def parse_json(text: Buffer, location: str = "") -> Any:
-    """Parse `text`. The bare words NaN and Infinity are numbers.
-
-    Raises InvalidRequest with the reason and the offset; the text begins with `location` if that is given.
-    """
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        reason, offset = error.msg.partition(":")[0], error.pos
-    prefix = f"{location}: " if location else ""
-    # orjson allocates enough for any valid document of that length; only unclosed brackets need more.
-    if "depth limit" in reason or "allocate memory" in reason:
-        raise InvalidRequest(prefix + NESTED_TOO_DEEP)
-    raw = bytes(text)
-    if b"NaN" in raw or b"Infinity" in raw:
-        try:
-            return json.loads(raw)
-        except RecursionError:
-            raise InvalidRequest(prefix + NESTED_TOO_DEEP) from None
-        except ValueError as error:
-            if isinstance(error, json.JSONDecodeError):
-                reason, offset = error.msg, error.pos
-    raise InvalidRequest(f"{prefix}{_PREFIX}{reason} at {offset}")
 
 
 # Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md section C "Auto-wrapping".

@@ -37,6 +37,7 @@ GOOD = good_body()
 LIMIT = 4096
 INCREASE = "Use --http-max-input-size to increase the limit."
 SYNTAX = "failed to parse the request JSON buffer: "
+NOT_UTF_8 = SYNTAX + "The text is not UTF-8 at "
 TOO_DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
 # The size of a document decides which of two parsers reads it. Both must give the same answer.
 PADDINGS = pytest.mark.parametrize("padding", [b"", b" " * 2000], ids=["small", "large"])
@@ -71,13 +72,16 @@ def nested(depth: int, inner: str = "1") -> str:
         (b'{"id":"a\\ud800",' + GOOD[1:], SYNTAX),
         (b"[]", "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
         (b"{}", "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"),
-        (GOOD.replace(b"INPUT0", b"INP\xffUT0"), "unexpected inference input 'INP?UT0' for model 'simple'"),
+        (GOOD.replace(b"INPUT0", b"INP\xffUT0"), NOT_UTF_8),
+        (b'{"id":"caf\xe9",' + GOOD[1:], NOT_UTF_8),
+        (b'{"parameters":{"a":"\xff","b":NaN},' + GOOD[1:], NOT_UTF_8),
+        (b'{"parameters":{"a":1e400,"b":NaN},' + GOOD[1:], SYNTAX + "number is infinity"),
         (GOOD.replace(b"INPUT0", b"INP\\u0000UT0"), "unexpected inference input 'INP\x00UT0' for model 'simple'"),
         (b"[" * 10_000, TOO_DEEP),
         (b'{"a":' * 10_000, TOO_DEEP),
         (b'{"x":' + nested(10_000).encode() + b"," + GOOD[1:], TOO_DEEP),
     ],
-    ids=range(14),
+    ids=range(17),
 )
 def test_malformed_document_is_refused(server: ServerProcess, padding: bytes, body: bytes, text: str) -> None:
     assert_refused(server, text, padding + body)

@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from trident.core.errors import InvalidRequest
+from trident.core.http.body import parse_json
 from trident.core.http.v2_json import array_from_json, parse_document
 from trident.core.inference.tensors import BY_NAME
 
@@ -55,6 +56,48 @@ def test_an_array_outlives_the_next_document_of_the_same_parser() -> None:
     (second,) = parse_document(text(2.5), binary_follows=False)["inputs"]
     assert set(first["data"].tolist()) == {1.5}
     assert set(second["data"].tolist()) == {2.5}
+
+
+WORDS = [b"NaN", b"Inf", b"Infinity", b"-Infinity", b"-Inf"]
+REFUSED = [
+    b"1e400", b"-1e400", b"9" * 400, b"1" * 5000, b"01", b"1.", b"+1", b".5", b"-NaN", b"NaNN", b"1Inf", b"1e5Inf",
+    b'"\\ud800"', b'"\\ude00\\ud83d"', b'"caf\xe9"', b'"\xed\xa0\x80"', b'"a\nb"', b'"\\x"', b"[1,]", b"{1:2}", b"nan",
+]  # fmt: skip
+VALUES = [b"18446744073709551616", b"-9223372036854775809", b"18446744073709551615", b"-0", b"-0.0", b"1E5", b"1e-400",
+    b'"NaN"', b'"\\"Inf"', b'"\\\\"', b'"\\ud83d\\ude00"', b'"\xc3\xa9"', b"null"]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_does_not_change_how_the_rest_is_read(word: bytes) -> None:
+    for text in VALUES:
+        (number, value), name = parse_json(b"[[%b,%b],%b]" % (word, text, b'"NaN"'))
+        assert (repr(value), name) == (repr(orjson.loads(text)), "NaN")
+        assert repr(number) == repr(float(word))
+    for text in REFUSED:
+        for around in (
+            b"%b",
+            b"[%b," + word + b"]",
+            b"[" + word + b",%b]",
+            b'["' + word + b'",%b]',
+            b'{"a":%b,"NaN":1}',
+        ):
+            with pytest.raises(InvalidRequest, match=r"^failed to parse the request JSON buffer: "):
+                parse_json(around % text)
+
+
+def test_bytes_that_are_no_utf_8_are_refused_with_their_place() -> None:
+    for text in (b'{"id":"caf\xe9"}', b'{"id":"caf\xe9","x":NaN}', b'{"id":"caf\xe9"}' + PADDING):
+        with pytest.raises(InvalidRequest, match=r"JSON buffer: The text is not UTF-8 at 10$"):
+            parse_document(text, binary_follows=False)
+
+
+def test_members_that_are_given_twice_are_seen_by_who_asks_for_pairs() -> None:
+    for text in (b'{"a":1,"a":%b}', b'{"a":1,"a":%b,"b":NaN}'):
+        pairs = parse_json(text % b"18446744073709551616", pairs=list)
+        assert pairs[:2] == [("a", 1), ("a", 2.0**64)]
+        assert isinstance(pairs[1][1], float)
+    with pytest.raises(InvalidRequest, match="here: failed to parse"):
+        parse_json(b"[1e400]", "here", pairs=list)
 
 
 # --- json tensors

@@ -15,6 +15,7 @@ from tests.unit.core.http.payloads.payload_models import RULES, column, model, o
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.payloads.arrays import (
+    decode_npy,
     decode_npz,
     decode_octets,
     decode_raw,
@@ -131,6 +132,19 @@ def test_outputs_that_the_format_cannot_hold_are_refused() -> None:
         b"".join(encode_npy([column("A", "BYTES", [b"a" * (1 << 20)] + [b""] * 300)]))
     with pytest.raises(InvalidRequest, match="holds one array, the model has the outputs 'A', 'B'"):
         b"".join(encode_npy([column("A", "FP32", [1]), column("B", "FP32", [1])]))
+
+
+@pytest.mark.parametrize("code", [0xD800, 0xDFFF, 0x110000, 0xFFFFFFFF])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_texts_with_codes_of_no_character_are_refused(code: int, order: str) -> None:
+    texts = np.array(["ab", "cd"], f"{order}U2").reshape(2, 1)
+    wrong = texts.copy()
+    wrong.view(f"{order}u4")[1, 1] = code
+    assert decode_npy(write_npy(texts), one("BYTES", 1), RULES).arrays["IN"].tolist() == [[b"ab"], [b"cd"]]
+    with pytest.raises(InvalidRequest, match="the body: a text has a code that is no Unicode character"):
+        decode_npy(write_npy(wrong), one("BYTES", 1), RULES)
+    with pytest.raises(InvalidRequest, match="array 'A': a text has a code that is no Unicode character"):
+        decode_npz(saved_npz(A=wrong), model({"A": ("BYTES", (1,))}), RULES)
 
 
 # --- npz

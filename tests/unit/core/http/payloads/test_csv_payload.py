@@ -47,6 +47,12 @@ def test_infinities_are_words_and_not_numbers() -> None:
         decode("1e999,1", one("FP64", 2))
 
 
+@pytest.mark.parametrize("other", ["1", "NaN", ".5", '"1"', "0", "-1e-05"])
+def test_zeros_keep_their_sign_whatever_is_beside_them(other: str) -> None:
+    (row,) = decode_csv(f"-0,0,-0.0,{other}\n".encode(), one("FP32", 4), RULES).arrays["IN"]
+    assert np.signbit(row[:3]).tolist() == [True, False, True]
+
+
 def test_integers_are_exact() -> None:
     large = 2**63 - 1
     assert decode(f"{large}\n-{large}", one("INT64", 1)) == {"IN": [[large], [-large]]}

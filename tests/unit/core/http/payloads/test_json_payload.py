@@ -65,6 +65,9 @@ def decode(document: Any, spec: Any) -> DecodedPayload:
         ([[1, 2], [3, 4]], (-1,), [[1, 2], [3, 4]]),
         ([[1, 2], [3, 4]], (2, 2), [[[1, 2], [3, 4]]]),
         ([1, 2], (), [1, 2]),
+        ([{"IN": [1, 2, 3]}, {"IN": [4, 5, 6]}], (3,), [[1, 2, 3], [4, 5, 6]]),
+        ([{"IN": [1, 2]}], (-1,), [[1, 2]]),
+        ([{"IN": [[1], [2]]}], (2, 1), [[[1], [2]]]),
     ],
 )
 def test_a_bare_array_is_instances_or_one_instance(document: Any, dims: tuple[int, ...], expected: Any) -> None:
@@ -445,6 +448,16 @@ def test_which_documents_are_request_lines() -> None:
         assert documents(JSON, document + b"\n") is None
     assert documents(LINES, V2 + b"\n") is None
     assert documents(LINES, INSTANCES + b"\n") == [INSTANCES]
+    for each in (JSON, ""):
+        for body in (
+            b"\n\n%b\n%b",
+            b" \r\n%b\r\n%b\r\n",
+            b"%b\n\n%b\n\n",
+            b"%b \n \n\t%b",
+            b"\n%b\n" + b"\n" * 100 + b"%b",
+        ):
+            found = documents(each, body % (INSTANCES, COLUMNS))
+            assert [line.strip() for line in found or ()] == [INSTANCES, COLUMNS]
 
 
 @pytest.mark.parametrize(
