@@ -250,7 +250,7 @@ def log(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     model, text = asked.get("model", ""), asked.get("text", "").lower()
     events = []
     for line in lines:
-        event = orjson.loads(line)
+        event = log_event(line)
         if _SEVERITIES.get(event["level"], 0) < least:
             continue
         if model and event.get("model") != model and f"'{model}'" not in event["message"]:
@@ -258,6 +258,17 @@ def log(front_end: HttpFrontEnd, environ: Environ) -> Reply:
         if text in event["message"].lower():
             events.append(event)
     return _data(environ, {"end": end, "events": events[-_MOST_LINES:], "settings": shown_settings()})
+
+
+def log_event(line: bytes) -> dict[str, Any]:
+    """The event of a line, whose text is the message if it is none."""
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        event = None
+    if isinstance(event, dict) and isinstance(event.get("level"), str) and isinstance(event.get("message"), str):
+        return event
+    return {"level": "INFO", "message": line.decode("utf-8", "replace")}
 
 
 def traces(front_end: HttpFrontEnd, environ: Environ) -> Reply:

@@ -122,7 +122,12 @@ class JsonFormatter(logging.Formatter):
                 event.setdefault(name, _plain(value))
         if trace := _traceback(self, record):
             event["traceback"] = trace
-        return json.dumps(event)
+        return json.dumps({name: _sound(value) if isinstance(value, str) else value for name, value in event.items()})
+
+
+def _sound(text: str) -> str:
+    """The text with its lone surrogates as escapes, which few readers of JSON take for characters."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _letter(level: int) -> str:

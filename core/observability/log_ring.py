@@ -16,7 +16,8 @@ import threading
 from trident.core.observability.log import JsonFormatter, LineWriter
 
 _SIZE = 1 << 20
-_HEADER = 8
+# Two positions: where the last whole line ends, and where the lines end that are perhaps being written.
+_HEADER = 16
 _LONGEST = 1 << 14
 
 
@@ -34,35 +35,36 @@ class LogRing:
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
             end = self._end()
-            self._map[:_HEADER] = (end + len(lines)).to_bytes(_HEADER, "little")
+            after = (end + len(lines)).to_bytes(8, "little")
+            self._map[8:_HEADER] = after
             at = end % _SIZE
             first = lines[: _SIZE - at]
             self._map[_HEADER + at : _HEADER + at + len(first)] = first
             self._map[_HEADER : _HEADER + len(lines) - len(first)] = lines[len(first) :]
+            self._map[:8] = after
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
     def read(self, after: int) -> tuple[int, list[bytes]]:
-        """The lines behind the position `after`, of those that are still there, and the position behind them.
+        """The whole lines behind the position `after`, of those that are still there, and the position behind them.
 
-        A position is one that this returned, or 0. Any thread.
+        Any thread.
         """
         end = self._end()
-        start = after if 0 <= after <= end else 0
-        start = max(start, end - _SIZE)
+        # From the byte before `after`: behind the end of a line, a line begins.
+        start = max(after - 1 if 0 < after <= end else 0, end - _SIZE)
         at = start % _SIZE
         ring = self._map[_HEADER:]
         content = (ring[at:] + ring[:at])[: end - start]
-        lost = self._end() - _SIZE - start
+        lost = int.from_bytes(self._map[8:_HEADER], "little") - _SIZE - start
         if lost > 0:
             content = content[lost:]
             start += lost
         lines = content.split(b"\n")
-        # The start is in the middle of a line unless a reader or the beginning was there.
-        return end, [line for line in lines[0 if start in (0, after) else 1 :] if line]
+        return end, [line for line in lines[1 if start else 0 :] if line]
 
     def _end(self) -> int:
-        return int.from_bytes(self._map[:_HEADER], "little")
+        return int.from_bytes(self._map[:8], "little")
 
 
 class _RingHandler(logging.Handler):
@@ -72,7 +74,12 @@ class _RingHandler(logging.Handler):
         self._writer = LineWriter(ring.write, _ignore, _ignore)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._writer.put(self.format(record).encode() + b"\n")
+        try:
+            line = self.format(record).encode()
+        except Exception:
+            self.handleError(record)
+        else:
+            self._writer.put(line + b"\n")
 
     def flush(self) -> None:
         self._writer.flush()

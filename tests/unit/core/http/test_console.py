@@ -14,7 +14,7 @@ from tests.unit.fake_engine import FakeEngine
 from trident.core.frontend.access import AuthTokens, Scope
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.application import V2Application
-from trident.core.http.console import _FILES, CONSOLE_ROUTES
+from trident.core.http.console import _FILES, CONSOLE_ROUTES, log_event
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.routes import ROUTES
 from trident.core.lifecycle.state import IndexEntry, ModelState, VersionOverview
@@ -47,6 +47,24 @@ def test_the_server_sorts_searches_and_pages_the_models() -> None:
     assert (page["matching"], len(page["rows"]), page["rows"][0]["name"]) == (10, 7, "m09993")
     assert asked("/console/api/models?sort=reasons", engine).status_code == 400
     assert asked("/console/api/models?limit=-1", engine).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"level":"ERROR","message":"\\ud800"}',
+        b'{"level":"ERROR","message":"caf\xe9"}',
+        b'{"level":"ERROR","message":NaN}',
+        b'{"level":"ERROR","message":1}',
+        b'{"level":["INFO"],"message":"x"}',
+        b'{"message":"x"}',
+        b"[1]",
+        b"ends in the mid",
+    ],
+)
+def test_any_line_of_the_log_is_an_event(line: bytes) -> None:
+    assert log_event(line) == {"level": "INFO", "message": line.decode("utf-8", "replace")}
+    assert log_event(b'{"level":"ERROR","message":"x","n":1}') == {"level": "ERROR", "message": "x", "n": 1}
 
 
 def test_files_are_open_and_nothing_else_is_served() -> None:

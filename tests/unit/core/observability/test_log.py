@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from trident.core.errors import ConfigInvalid
@@ -231,10 +232,11 @@ def test_a_json_event_has_its_fields_and_those_of_the_caller() -> None:
 def test_fields_of_a_caller_may_have_any_type_and_replace_none() -> None:
     event = json.loads(JsonFormatter().format(record("true", level=logging.ERROR, time="never", line=0)))
     assert (event["time"], event["line"]) == ("2025-01-01T12:00:00.123456Z", 88)
-    event = json.loads(
-        JsonFormatter().format(record("x", bad=float("nan"), ratio=0.5, path=os.PathLike, text="\udc80"))
+    event = orjson.loads(
+        JsonFormatter().format(record("\ud800", bad=float("nan"), ratio=0.5, path=os.PathLike, text="\udc80"))
     )
     assert (event["bad"], event["ratio"]) == ("nan", 0.5)
+    assert (event["message"], event["text"]) == ("\\ud800", "\\udc80")
     assert event["path"] == str(os.PathLike)
     text = TextFormatter().format(record("here", stack_info="Stack (most recent call last):\n  File x"))
     assert text.split("\n")[1:] == ["    Stack (most recent call last):", "      File x"]
@@ -350,6 +352,19 @@ def test_the_oldest_lines_make_room_and_none_is_torn() -> None:
     assert len(lines) > 900
     assert {len(each.partition(b" ")[2]) for each in lines} == {999}
     assert int(lines[-1].split()[0]) - int(lines[0].split()[0]) == len(lines) - 1
+
+
+def test_a_position_within_a_line_begins_with_the_next_one() -> None:
+    ring = LogRing()
+    ring.write(b"first\nsecond\n")
+    assert [ring.read(after)[1] for after in (0, 2, 6, 7, 13, 99)] == [
+        [b"first", b"second"],
+        [b"second"],
+        [b"second"],
+        [],
+        [],
+        [b"first", b"second"],
+    ]
 
 
 def test_a_child_writes_into_the_same_ring() -> None:
