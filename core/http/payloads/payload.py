@@ -56,9 +56,10 @@ def as_datatype(wide: Array, datatype: Datatype, location: ErrorLocation) -> Arr
         return _as_floating(wide, datatype, location)
     limits = np.iinfo(datatype.dtype)
     if kind == "f":
-        wide = wide.astype(np.float64, copy=False)
-        # The upper limit plus one is a power of two, which a double holds exactly; the limit itself may not be.
-        fits = (np.trunc(wide) == wide) & (wide >= float(limits.min)) & (wide < float(limits.max + 1))
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            wide = wide.astype(np.float64, copy=False)
+            # The upper limit plus one is a power of two, which a double holds exactly; the limit itself may not be.
+            fits = (np.trunc(wide) == wide) & (wide >= float(limits.min)) & (wide < float(limits.max + 1))
     elif not wide.size or (int(wide.min()) >= limits.min and int(wide.max()) <= limits.max):
         return wide.astype(datatype.dtype, copy=False)
     else:

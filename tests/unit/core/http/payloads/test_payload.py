@@ -288,3 +288,11 @@ def test_a_right_body_is_read_in_small_steps(row: str, monkeypatch: pytest.Monke
             parsed = sizes_parsed(patched)
             assert outcome(decode, body, "numbers", Slicing(size=100)) == expected
         assert max(parsed, default=0) < 300
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_signalling_nans_are_refused_for_integers_without_a_warning(dtype: type[np.floating[Any]]) -> None:
+    bits = {2: 0x7D01, 4: 0x7FA00001, 8: 0x7FF4000000000001}[np.dtype(dtype).itemsize]
+    array = np.array([bits], f"u{np.dtype(dtype).itemsize}").view(dtype)
+    with pytest.raises(InvalidRequest, match="got NaN"):
+        as_datatype(array, BY_NAME["INT32"], ErrorLocation(None, "A"))
