@@ -463,7 +463,13 @@ class ModelStream:
         )
         parts, json_length = encode_v2(self._front_end, response, asked.plan, spec)
         if json_length is None:
-            return b"".join(parts), True
+            content = b"".join(parts)
+            if not _is_utf_8(content):
+                raise InvalidRequest(
+                    f"an answer of '{answer.model_name}' has strings that are not UTF-8, so it is no text message",
+                    hint="ask for the outputs as binary_data",
+                )
+            return content, True
         return b"".join([json_length.to_bytes(_LENGTH, "little"), *parts]), False
 
     def _error_text(self, asked: _Asked, error: Exception, is_last: bool) -> bytes:
@@ -529,4 +535,14 @@ def _output_chunk(response: InferenceResponse) -> tuple[bytes, bool]:
     output = outputs[0]
     if output.datatype != BYTES.name:
         return bytes(output.content()), False
-    return b"".join(bytes(element) for element in output.array.reshape(-1)), True
+    content = b"".join(bytes(element) for element in output.array.reshape(-1))
+    return content, _is_utf_8(content)
+
+
+def _is_utf_8(content: bytes) -> bool:
+    """Whether the content may be a text message: a client that gets another one closes the stream."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -216,6 +216,25 @@ def test_refusals_have_the_ids_of_their_requests_while_the_model_is_looked_up(ma
     assert "id" not in stream.answer()
 
 
+def test_strings_that_are_not_utf_8_are_no_text_message(made: list[Stream]) -> None:
+    def of_bytes(request: InferenceRequest) -> InferenceResponse:
+        output = OutputTensor("OUT", "BYTES", (1,), np.array([bytes(request.inputs[0].data)], object))
+        return InferenceResponse("simple", 3, [output], id=request.id)
+
+    stream = opened(made, FakeEngine(of_bytes))
+    stream.send(ask(-1, id="a"))
+    stream.send(ask(0x20202041, id="b"))
+    refused, answer = stream.answer(), stream.answer()
+    assert "strings that are not UTF-8" in refused["error"]
+    assert refused["id"] == "a"
+    assert answer["outputs"][0]["data"] == ["A   "]
+    chunks = opened(made, FakeEngine(of_bytes), "?binary=chunk&answers=chunk")
+    for number, opcode in ((-1, Opcode.BINARY), (0x20202041, Opcode.TEXT)):
+        chunks.send(struct.pack("<i", number))
+        frame = chunks.receive()
+        assert (frame.opcode, frame.data) == (opcode, struct.pack("<i", number))
+
+
 def test_answers_of_a_decoupled_model_are_sent_as_they_come(made: list[Stream]) -> None:
     script = [said("one"), failed(BackendFailed("too loud")), said("two"), end()]
     stream = opened(made, StreamingEngine(lambda request: script))

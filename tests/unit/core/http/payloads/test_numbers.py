@@ -106,6 +106,7 @@ def outcome(format: str, texts: list[str], datatype: str, around: str = "", slic
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_a_number_is_exact_or_refused(format: str, datatype: str) -> None:
