@@ -9,6 +9,7 @@ import logging
 import math
 import socket
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from enum import Enum
 from typing import Any, Final
@@ -18,6 +19,7 @@ from greenlet import getcurrent
 
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.app.worker.tls import TlsSocket
+from trident.core.borders import guarded
 from trident.core.buffers import RequestBody
 from trident.core.inference.tensors import Buffer, drop_sent
 
@@ -62,16 +64,43 @@ _MAX_JOINED: Final = 16384
 _IOV_MAX: Final = 1024
 
 
+class ReadOrder:
+    """Reads sockets in the order in which they became readable. Hub thread only.
+
+    The loop calls the watchers of one iteration in the reverse order: after a pause of the process, the client that had
+    waited longest would be served last.
+    """
+
+    __slots__ = ("_due", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = gevent.get_hub().loop
+        self._due: list[Callable[[], None]] = []
+
+    def add(self, read: Callable[[], None]) -> None:
+        """Call `read` after this iteration. For the callback of a watcher."""
+        if not self._due:
+            self._loop.run_callback(self._read_all)
+        self._due.append(read)
+
+    def _read_all(self) -> None:
+        due, self._due = self._due, []
+        due.reverse()
+        for read in due:
+            guarded(read, "reading from a connection")
+
+
 class ReadWatch:
     """The hub's watcher of one socket. It stays active between waits, which saves starting and stopping it per request.
 
     Hub thread only; one greenlet waits at a time.
     """
 
-    __slots__ = ("_greenlet", "_hub", "_is_on", "_watcher")
+    __slots__ = ("_greenlet", "_hub", "_is_on", "_order", "_watcher")
 
-    def __init__(self, hub: Any, descriptor: int) -> None:
+    def __init__(self, hub: Any, descriptor: int, order: ReadOrder) -> None:
         self._hub = hub
+        self._order = order
         self._watcher = hub.loop.io(descriptor, _READ)
         self._greenlet: Any = None
         self._is_on = False
@@ -86,14 +115,17 @@ class ReadWatch:
             self._hub.switch()
 
     def _on_readable(self) -> None:
-        greenlet = self._greenlet
-        if greenlet is None:
+        if self._greenlet is None:
             # Bytes arrived while the last request is still being answered. They wait, and the loop must not spin.
             self._is_on = False
             self._watcher.stop()
-            return
-        self._greenlet = None
-        greenlet.switch()
+        else:
+            self._order.add(self._go_on)
+
+    def _go_on(self) -> None:
+        greenlet, self._greenlet = self._greenlet, None
+        if greenlet is not None:
+            greenlet.switch()
 
     def close(self) -> None:
         self._watcher.stop()
@@ -105,8 +137,8 @@ class TlsReadWatch(ReadWatch):
 
     __slots__ = ("_tls",)
 
-    def __init__(self, hub: Any, sock: TlsSocket) -> None:
-        super().__init__(hub, sock.fileno())
+    def __init__(self, hub: Any, sock: TlsSocket, order: ReadOrder) -> None:
+        super().__init__(hub, sock.fileno(), order)
         self._tls = sock
 
     def wait(self) -> None:
@@ -145,6 +177,7 @@ class Connection:
         sock: socket.socket | TlsSocket,
         peer: Any,
         clock: CoarseClock,
+        order: ReadOrder,
         *,
         shares_memory: bool,
     ) -> None:
@@ -158,10 +191,10 @@ class Connection:
         self._loop = self._hub.loop
         if isinstance(sock, TlsSocket):
             self.phase = Phase.HANDSHAKE
-            self._readable: ReadWatch = TlsReadWatch(self._hub, sock)
+            self._readable: ReadWatch = TlsReadWatch(self._hub, sock, order)
         else:
             self.phase = Phase.NEW
-            self._readable = ReadWatch(self._hub, sock.fileno())
+            self._readable = ReadWatch(self._hub, sock.fileno(), order)
         self._writable: Any = None
         self._unsent: list[Buffer] | None = None
         self.since = clock.now
@@ -340,6 +373,7 @@ class Connections:
 
     def __init__(self, clock: CoarseClock, limits: ConnectionLimits, max_connections: int) -> None:
         self.clock = clock
+        self.order = ReadOrder()
         self.limits = limits
         self.closing = False
         self.ending = False

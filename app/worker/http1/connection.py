@@ -95,6 +95,7 @@ class Http1Connection(Connection):
             sock,
             peer,
             service.clock,
+            service.connections.order,
             shares_memory=service.allocate is not None,
         )
         self._service = service

@@ -16,7 +16,7 @@ from typing import Any, Final
 import gevent
 
 from trident.app.sites.site import Http2Port
-from trident.app.worker.connection import CoarseClock, Phase
+from trident.app.worker.connection import CoarseClock, Phase, ReadOrder
 from trident.app.worker.http2.frames import ErrorCode, ProtocolError
 from trident.app.worker.http2.protocol import Http2Protocol
 from trident.app.worker.http2.streams import Outbox, UnsentTotal, copy_of
@@ -93,7 +93,7 @@ class Http2Connection:
         self._writable: Any = None
         self._readable: Any = loop.io(sock.fileno() if self._tls is None else self._tls.fileno(), _READ)
         self._reads = True
-        self._readable.start(self._on_readable)
+        self._readable.start(service.connections.order.add, self._on_readable)
         service.connections.open.add(self)
         if service.connections.closing:
             self.drain()
@@ -101,6 +101,8 @@ class Http2Connection:
     # What the hub calls
 
     def _on_readable(self) -> None:
+        if self.phase is Phase.ENDED:  # since the socket became readable
+            return
         try:
             if self.phase is _LINGER:
                 self._discard()
@@ -273,7 +275,7 @@ class Http2Connection:
         protocol.pump()
         if not self._reads:
             self._reads = True
-            self._readable.start(self._on_readable)
+            self._readable.start(self._service.connections.order.add, self._on_readable)
         if protocol.out_size:
             self._flush_soon()  # also for what came while the socket was full, of which the protocol has told already
         elif protocol.is_finished:
@@ -364,7 +366,7 @@ class Http2Connection:
         self.phase = Phase.LINGER
         self._since = self._service.clock.now
         self._sock.shutdown(socket.SHUT_WR)
-        self._readable.start(self._on_readable)
+        self._readable.start(self._service.connections.order.add, self._on_readable)
 
     def _cancel_all(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
         """Cancel the calls of the streams that are left, with a GOAWAY unless one has said why."""
@@ -453,6 +455,7 @@ class Http2Connections:
     def __init__(self, clock: CoarseClock, room: int) -> None:
         """`room`: while the worker has more connections than this, idle ones make room for new ones."""
         self.clock = clock
+        self.order = ReadOrder()
         self.closing = False
         self.open: set[Http2Connection] = set()
         self.last_end = 0.0

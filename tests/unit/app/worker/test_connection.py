@@ -10,7 +10,8 @@ import pytest
 from gunicorn.config import Config
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
-from trident.app.worker.connection import NEVER, ClientGone, CoarseClock, Connection, Connections, Phase
+from tests.unit.core.waiting.hub_thread import until
+from trident.app.worker.connection import NEVER, ClientGone, CoarseClock, Connection, Connections, Phase, ReadOrder
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.buffers import RequestBody
@@ -26,11 +27,12 @@ BODY = 70_000
 class Pair:
     """A connection and its client."""
 
-    def __init__(self, shares_memory: bool = True) -> None:
+    def __init__(self, shares_memory: bool = True, order: ReadOrder | None = None) -> None:
         ours, self.client = socket_pair()
         self.clock = CoarseClock()
         self.clock.now = 5.0
-        self.connection = Connection(ours, ("1.2.3.4", 5), self.clock, shares_memory=shares_memory)
+        order = order or ReadOrder()
+        self.connection = Connection(ours, ("1.2.3.4", 5), self.clock, order, shares_memory=shares_memory)
 
     def close(self) -> None:
         self.connection.close()
@@ -100,6 +102,31 @@ def test_a_connection_that_times_out_wakes_its_greenlet(pair: Pair) -> None:
     pair.connection.time_out()
     assert waiting.get(timeout=LIMIT_S) == b""
     assert pair.connection.phase is Phase.ENDED
+
+
+def test_connections_are_read_in_the_order_in_which_their_bytes_came() -> None:
+    """Also if all of them came while the process did something else."""
+    order = ReadOrder()
+    pairs = [Pair(order=order) for _ in range(8)]
+    read: list[int] = []
+
+    def serve(number: int) -> None:
+        while pairs[number].connection.receive(1):
+            read.append(number)
+
+    serving = [gevent.spawn(serve, number) for number in range(8)]
+    for numbers in ([0, 1, 2, 3, 4, 5, 6, 7], [5, 2, 7, 0, 1, 6, 3, 4]):
+        gevent.sleep(0.01)
+        for number in numbers:
+            pairs[number].client.send(b"x")
+        until(lambda: len(read) == 8)
+        assert read == numbers
+        read.clear()
+    for each in pairs:
+        each.client.close()
+    gevent.joinall(serving, LIMIT_S)
+    for each in pairs:
+        each.close()
 
 
 class Crowd:
