@@ -259,6 +259,9 @@ class RepositorySettings:
         "Models that are loaded at the same time; at least 1.")
     model_load_retry_count: int = option(0, at_least(0),
         "Further attempts after a failed load.")
+    model_load_timeout_secs: float = option(0.0, number(0),
+        "Seconds that a step of a load may take: completing a configuration, loading weights, starting an "
+        "instance, an execution of a warmup sample, a golden request. Then the load fails. 0: no limit.", own=True)
     model_unload_timeout_secs: float = option(300.0, number(0),
         "Seconds for requests in flight when a model is unloaded or replaced. Then waiting requests "
         "are refused and busy Python processes ended. 0: no limit.", own=True)

@@ -61,6 +61,7 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         credential_path=settings.cloud_credential_path,
         load_threads=settings.model_load_thread_count,
         load_retries=settings.model_load_retry_count,
+        load_timeout_s=settings.model_load_timeout_secs,
         unload_timeout_s=settings.model_unload_timeout_secs,
         backend_settings=_backend_settings(settings),
         cpu_instead_of_gpu=settings.gpu_missing == "cpu",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from trident.core.config.autocomplete import Watch, unwatched
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
@@ -106,12 +107,13 @@ class BackendInstance(Protocol):
 
 @runtime_checkable
 class EndableInstance(BackendInstance, Protocol):
-    """An instance whose execution can be ended, because it runs in a process of its own."""
+    """An instance whose execution can be ended, because it runs in a process of its own or the framework can."""
 
     def abort(self, reason: str, *, for_good: bool) -> None:
         """Fail what it executes, and what it has not answered, with `reason`. Any thread.
 
-        `for_good`: it is closed with that; otherwise it executes again as soon as it can.
+        `for_good`: it executes nothing again; otherwise it executes again as soon as it can. An instance that can end
+        its execution only for good does nothing without that.
         """
         ...
 
@@ -170,6 +172,15 @@ class BackendModel(Protocol):
 
     def close(self) -> None:
         """Free everything. Called after every instance is closed."""
+        ...
+
+
+@runtime_checkable
+class StartingModel(BackendModel, Protocol):
+    """A version whose instances take as long to start as the model's own code does."""
+
+    def end_starts(self, reason: str) -> None:
+        """End the instances that are being started, and start no others, because of `reason`. Any thread."""
         ...
 
 
@@ -249,8 +260,11 @@ class TryingBackend(Backend, Protocol):
 class CompletingBackend(Backend, Protocol):
     """A framework whose models complete their configurations themselves, complete ones too."""
 
-    def complete(self, path: Path, config: ModelConfig) -> None:
-        """Complete `config` in place as the model in the version directory `path` wants. Raises a ServerError."""
+    def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
+        """Complete `config` in place as the model in the version directory `path` wants. Raises a ServerError.
+
+        Code of the model's may run for ever: `watch` is given what ends it.
+        """
         ...
 
 

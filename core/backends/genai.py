@@ -20,7 +20,7 @@ from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.model_files import at_least_one, parameters_of
 from trident.core.backends.python.backend import PythonBackend, names_python
 from trident.core.backends.registry import check_installed
-from trident.core.config.autocomplete import auto_complete
+from trident.core.config.autocomplete import Watch, auto_complete, unwatched
 from trident.core.config.problem import ModelSignature, TensorSignature, is_plain
 from trident.core.config.schema import ModelConfig, copy_of
 from trident.core.errors import ModelLoadFailed, OutOfMemory
@@ -61,7 +61,7 @@ class GenaiBackend:
         read_generation_folder(path, config.name)
         return replace(_SIGNATURE, inputs=_INPUTS[:1], optional_inputs=_INPUTS[1:])
 
-    def complete(self, path: Path, config: ModelConfig) -> None:
+    def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
         """Fill in the tensors, the template for chats, and that a request has many responses."""
         folder = read_generation_folder(path, config.name)
         auto_complete(config, _SIGNATURE, 0)

@@ -36,7 +36,7 @@ from trident.core.backends.tensors import (
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
-from trident.core.errors import ServerError
+from trident.core.errors import BackendFailed, ServerError
 from trident.core.inference.pending_request import ResponseSender
 from trident.core.inference.request import InferenceRequest, OutputMemory
 from trident.core.inference.response import DevicePlace, OutputTensor, PlacedOutput, RegionInput, RegionRequest
@@ -94,7 +94,8 @@ class Runner:
 
     `run_placed` and `run_bound` are for a request that runs alone, of a model that `may_bind`. `scalars` are the inputs
     without dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`). `padding` is for what pads by
-    itself, and `steady` for a session that has to keep its batch size.
+    itself, and `steady` for a session that has to keep its batch size. `end` has a run that is in progress, and each
+    later one, fail; None if the framework cannot.
     """
 
     run: Run
@@ -107,6 +108,7 @@ class Runner:
     close: Callable[[], None] | None = None
     padding: Pads | None = None
     steady: SteadySizes | None = None
+    end: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +295,10 @@ def may_bind(spec: ModelSpec, config: ModelConfig) -> bool:
 
 
 class InProcessInstance:
-    """Implements BackendInstance. `binds`: the runner may use the memory of a request that runs alone."""
+    """Implements EndableInstance, as far as its framework can end a run.
+
+    `binds`: the runner may use the memory of a request that runs alone.
+    """
 
     def __init__(
         self,
@@ -321,6 +326,8 @@ class InProcessInstance:
         self._failures = failures
         self._exceptions = failures.exceptions
         self._on_close = runner.close
+        self._end = runner.end
+        self._ended_because = ""
         self._names = list(spec.outputs)
 
     def execute(
@@ -397,7 +404,16 @@ class InProcessInstance:
         array = self._splitter.checked(output, result, total)
         return OutputTensor(name, output.datatype.name, array.shape, array)
 
+    def abort(self, reason: str, *, for_good: bool) -> None:
+        """See EndableInstance."""
+        if for_good and self._end is not None:
+            self._ended_because = reason
+            self._end()
+
     def _failure(self, exc: Exception) -> ServerError:
+        if self._ended_because:
+            text = f"the execution on model instance '{self.placement.name}' was ended, because {self._ended_because}"
+            return BackendFailed(text, model=self._spec.name)
         if self.placement.kind is DeviceKind.GPU and self._failures.is_poison(exc):
             self.poisoned = True
         error = self._failures.error_of(exc, self._spec.name)

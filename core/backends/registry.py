@@ -20,7 +20,7 @@ from typing import Any
 
 from trident.core.backends.backend import Backend, CompletingBackend
 from trident.core.backends.model_files import integer
-from trident.core.config.autocomplete import CpuInstead, GpuIds
+from trident.core.config.autocomplete import CpuInstead, GpuIds, Watch, unwatched
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, NotInstalled
@@ -161,11 +161,11 @@ class BackendRegistry:
         """Whether the models of the backend of `config` complete their configurations themselves."""
         return isinstance(self.find(config), CompletingBackend)
 
-    def complete(self, path: Path, config: ModelConfig) -> None:
+    def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
         """Have the model in the version directory `path` complete `config` in place. Raises a ServerError."""
         backend = self.find(config)
         if isinstance(backend, CompletingBackend):
-            backend.complete(path, config)
+            backend.complete(path, config, watch)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
         """The signature of the model in the version directory `path`, if it has one. Raises a ServerError."""

@@ -6,7 +6,7 @@ Source: docs/spec/model-config.md section 2.4; docs/spec/onnxruntime-backend.md 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -116,6 +116,14 @@ def _gpu_problems(group: ModelInstanceGroup, path: str, prefix: str, gpu_ids: Gp
     ]
 
 
+# Is given what ends a process that may run for ever, to be called with the reason.
+Watch = Callable[[Callable[[str], object]], None]
+
+
+def unwatched(end: Callable[[str], object]) -> None:
+    """A Watch that waits as long as it takes."""
+
+
 class BackendFacts(Protocol):
     """Answers for the backend of a configuration. Loader threads, several at once. Each method raises a ServerError."""
 
@@ -131,7 +139,7 @@ class BackendFacts(Protocol):
         """Whether the model completes its configuration itself, and wants to do so with a complete one, too."""
         ...
 
-    def complete(self, path: Path, config: ModelConfig) -> None:
+    def complete(self, path: Path, config: ModelConfig, watch: Watch) -> None:
         """Have the model in the version directory `path` complete `config` in place. Only called if it `completes`."""
         ...
 

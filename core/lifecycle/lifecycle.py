@@ -29,6 +29,7 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
+from trident.core.lifecycle.attempt import LONG_S
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger
 from trident.core.lifecycle.model import Model, Retirement, index_entry, log_in_flight, poll_failure
@@ -97,7 +98,10 @@ class Lifecycle:
         self._threads = LoadThreads(options.load_threads)
         self._progress = StartProgress()
         self._loads = Loads(self.models, loader, self._locate)
-        self._long_executions = LongExecutions(lambda: {*self.models.versions(), *self._retirement.leaving})
+        self._long_executions = LongExecutions(
+            lambda: {*self.models.versions(), *self._retirement.leaving},
+            lambda: [version for model in self.models.all() for version in model.attempts],
+        )
         self._idle_memory = IdleMemory(self._serving, loader.memory, options.gpu_memory_idle_s)
         self._poller: Poller | None = None
         self._has_repositories = False
@@ -197,6 +201,8 @@ class Lifecycle:
         self._progress.exit()
         self._exiting.set()
         self._threads.close()
+        for model in self.models.all():
+            model.stop_loading("the server is stopping")
 
     def log_in_flight(self, seconds_left: float) -> None:
         """Log which versions have requests in flight."""
@@ -272,20 +278,23 @@ class Lifecycle:
             self._fail_start(f"Internal: {error}")
             return
         self._has_repositories = True
-        self._poller = Poller(
+        self._poller = poller = Poller(
             self._repositories,
             self.models,
             self._threads,
             partial(self._load, cause=LoadCause.POLL),
             self._loads.unload,
         )
-        self._load_all(located)
+        self._load_all(located, poller)
         if self._options.control_mode == "poll" and self._options.poll_secs > 0:
             while not self._exiting.wait(self._until_poll_s()):
-                try:
-                    self.poll()
-                except Exception:  # the models continue to serve, and the next poll may succeed
-                    _log.exception("failed to poll the model repositories")
+                self._look(self.poll)
+
+    def _look(self, poll: Callable[[], None]) -> None:
+        try:
+            poll()
+        except Exception:  # the models continue to serve, and the next poll may succeed
+            _log.exception("failed to poll the model repositories")
 
     def _fail_start(self, reason: str) -> None:
         self._progress.fail("model repository", reason)
@@ -325,7 +334,7 @@ class Lifecycle:
                 self._progress.fail(name, error.hint or error.reason)
         return located
 
-    def _load_all(self, located: Sequence[Located]) -> None:
+    def _load_all(self, located: Sequence[Located], poller: Poller) -> None:
         self._loader.plan_threads(len(located))
         for one in located:
             model = self.models.add(one.key)
@@ -334,7 +343,10 @@ class Lifecycle:
         self._progress.begin(len(located))
         for one in located:
             self._threads.submit(partial(self._load_at_start, one))
-        self._threads.wait_idle()
+        polls = self._options.control_mode == "poll" and self._options.poll_secs > 0
+        while not self._threads.wait_idle(self._until_poll_s() if polls else None):
+            if not self._exiting.is_set():
+                self._look(poller.poll_loads)  # one may wait for a corrected file for ever
         self._progress.end()
 
     def _load_at_start(self, located: Located) -> None:
@@ -392,7 +404,10 @@ class Poller:
         self._polls = 0
 
     def poll(self) -> None:
-        """Look at all repositories and begin the loads and unloads. A model that is being loaded is left alone."""
+        """Look at all repositories and begin the loads and unloads.
+
+        A load in progress goes on with files that are newer than its own, and ends if the model is gone.
+        """
         self._polls += 1
         scan = self._repositories.scan()
         for location, error in scan.failures.items():
@@ -407,7 +422,28 @@ class Poller:
             changed = model.has_failed or not model.is_made_of(located.files)
             if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
                 self._queue(model, located)
+        self._change_loads(scan)
         self._unload_missing(scan)
+
+    def poll_loads(self) -> None:
+        """Look at all repositories once, while the start still loads models: for those that serve, and for loads."""
+        scan = self._repositories.scan()
+        for located in scan.models.values():
+            model = self._models.add(located.key)
+            if model.serving and not model.is_busy and not model.is_made_of(located.files):
+                self._queue(model, located)
+        self._change_loads(scan)
+
+    def _change_loads(self, scan: Scan) -> None:
+        """Let loads in progress begin anew with newer files, and end those of models that are gone."""
+        for model in self._models.all():
+            if not model.attempts or model.location in scan.failures:
+                continue
+            located = scan.models.get(model.key)
+            if located is not None:
+                model.load_newer(located)
+            elif model.key.name not in scan.duplicates:
+                model.end_load("it is no longer in its repository")
 
     def _refuse_duplicate(self, model: Model) -> None:
         """Unload a model that several repositories have: nobody can say which of them is meant."""
@@ -629,16 +665,22 @@ class IdleMemory:
 # A model in an endless loop is READY, and nothing else would say so. Source: docs/spec/statistics-and-metrics.md.
 
 
-FIRST_S = 10.0
 _SHOWN_IDS = 8
 
 
 class LongExecutions:
-    """Looks on a thread of its own, from `start` to `stop`. `versions` are those that serve or leave, at any moment."""
+    """Looks on a thread of its own, from `start` to `stop`.
 
-    def __init__(self, versions: Callable[[], Iterable[ModelVersion]]) -> None:
+    `versions` are those that serve or leave, at any moment, and `loading` those that are being loaded or get other
+    instances.
+    """
+
+    def __init__(
+        self, versions: Callable[[], Iterable[ModelVersion]], loading: Callable[[], Iterable[ModelVersion]]
+    ) -> None:
         self._versions = versions
-        # By version, instance and begin: after how many seconds the execution is logged next.
+        self._loading = loading
+        # By version, instance or step, and begin: after how many seconds it is logged next.
         self._next: dict[tuple[int, str, int], float] = {}
         self._stopping = threading.Event()
 
@@ -653,18 +695,38 @@ class LongExecutions:
             self.look(time.monotonic_ns())
 
     def look(self, now_ns: int) -> None:
-        """Log the executions that have run for 10 s, or twice as long as when they were logged before."""
+        """Log the executions and steps of loads that have run for 10 s, or twice as long as when they were logged."""
         running: dict[tuple[int, str, int], float] = {}
+
+        def note(version: ModelVersion, what: str, begin_ns: int, say: Callable[[float], None]) -> None:
+            key = id(version), what, begin_ns
+            due_s, age_s = self._next.get(key, LONG_S), (now_ns - begin_ns) / 1e9
+            if age_s >= due_s:
+                say(age_s)
+                while due_s <= age_s:
+                    due_s *= 2
+            running[key] = due_s
+
         for version in self._versions():
             for execution in version.statistics.executions():
-                key = id(version), execution.instance, execution.begin_ns
-                due_s, age_s = self._next.get(key, FIRST_S), (now_ns - execution.begin_ns) / 1e9
-                if age_s >= due_s:
-                    _log_execution(version, execution, age_s)
-                    while due_s <= age_s:
-                        due_s *= 2
-                running[key] = due_s
+                note(version, execution.instance, execution.begin_ns, partial(_log_execution, version, execution))
+        for version in self._loading():
+            step, since_ns = version.attempt.step, version.attempt.since_ns
+            if step:
+                note(version, step, since_ns, partial(_log_step, version, step))
         self._next = running
+
+
+def _log_step(version: ModelVersion, step: str, age_s: float) -> None:
+    _log.warning(
+        "model '%s' version %d%s is still being loaded: %s has taken %d s",
+        version.name,
+        version.version,
+        version.origin,
+        step,
+        age_s,
+        extra={"model": version.name},
+    )
 
 
 def _log_execution(version: ModelVersion, execution: RunningExecution, age_s: float) -> None:

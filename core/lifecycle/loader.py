@@ -23,9 +23,11 @@ from trident.core.backends.backend import (
     BackendInstance,
     BackendModel,
     BlsClient,
+    EndableInstance,
     Execution,
     LoadContext,
     OnChange,
+    StartingModel,
     TriedModel,
     WeighingBackend,
 )
@@ -71,6 +73,7 @@ from trident.core.inference.pending_request import PendingRequest, ResponseSende
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
 from trident.core.inference.tensors import Array, Datatype, shape_text
+from trident.core.lifecycle.attempt import LoadAttempt
 from trident.core.lifecycle.memory import MemoryLedger, Need
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.version import FindSteps, ModelVersion, answer_identity
@@ -213,30 +216,28 @@ class ModelLoader:
             fetched.release()
 
     def load(self, prepared: Prepared, version: ModelVersion, find_steps: FindSteps) -> None:
-        """LOADING -> READY, or UNAVAILABLE with the reason after as many retries as the options allow.
+        """LOADING -> READY, or UNAVAILABLE with the reason after as many retries as the options allow, or when its
+        attempt is ended.
 
         `find_steps` finds the versions that the steps of an ensemble run on. Waits for its turn: the options limit how
         many versions load at the same time.
         """
         with self.slots.taken(version.name):
-            for attempt in range(self._options.load_retries + 1):
+            for number in range(self._options.load_retries + 1):
                 _log.info("loading: %s:%d%s", version.name, version.version, version.origin)
-                # No variable keeps the error: with its traceback it would be a cycle around the session, which would
-                # hold weights and threads until the garbage collector runs.
-                try:
-                    self._load_once(prepared, version, find_steps)
-                except ServerError as error:
-                    self._note_failure(version, attempt, error)
-                    if isinstance(error, DeviceLost):
-                        self._on_device_lost(error.device)
-                except Exception as exc:  # a bug of a backend is a failure of this version and must not end the server
-                    _log.exception("loading '%s'%s failed", version.name, version.origin)
-                    self._note_failure(version, attempt, BackendFailed(str(exc) or type(exc).__name__))
-                else:
+                work = partial(self._load_once, prepared, version, find_steps)
+                failure = version.attempt.run(work, self._options.load_timeout_s)
+                if failure is None:
+                    return
+                self._note_failure(version, number, failure)
+                if isinstance(failure, DeviceLost):
+                    self._on_device_lost(failure.device)
+                if number == self._options.load_retries or version.attempt.is_ended:
+                    version.fail(failure)
                     return
 
     def _note_failure(self, version: ModelVersion, attempt: int, failure: ServerError) -> None:
-        """LOADING -> UNAVAILABLE after the last attempt. `attempt` counts from 0."""
+        """`attempt` counts from 0."""
         _log.error(
             "failed to load '%s' version %d%s: %s%s",
             version.name,
@@ -246,8 +247,6 @@ class ModelLoader:
             f" ({failure.hint})" if failure.hint else "",
             extra={"model": version.name, "attempt": attempt + 1},
         )
-        if attempt == self._options.load_retries:
-            version.fail(failure)
 
     def change_instances(self, prepared: Prepared, version: ModelVersion) -> None:
         """Give a serving version the instances that the configuration asks for now; its weights stay.
@@ -263,6 +262,15 @@ class ModelLoader:
         problems = instance_group_problems(config, version.name, gpu_ids)
         if problems:
             raise InvalidModelConfig(problems, model=version.name)
+        # Another one: that of the load has succeeded.
+        version.attempt = LoadAttempt(version.name)
+        failure = version.attempt.run(partial(self._change_instances, version, config), self._options.load_timeout_s)
+        if failure is not None:
+            if isinstance(failure, DeviceLost):
+                self._on_device_lost(failure.device)
+            raise failure
+
+    def _change_instances(self, version: ModelVersion, config: ModelConfig) -> None:
         removed, wanted = placement_changes(version.placements, placements(config))
         added: list[BackendInstance] = []
         samples = _with_buckets(warmup_samples(config, version.directory.path), version.spec)
@@ -275,13 +283,14 @@ class ModelLoader:
             with self._taking(version, need):
                 for placement in wanted:
                     added.append(version.make_instance(placement))
+                    version.attempt.watch(partial(_end, added[-1]))
                     version.claims.enter(added[-1], version.name)
                     self._warm_up(version, added[-1], samples, states)
+            version.attempt.settle()
         except BaseException as exc:
             version.discard(added)
-            lost = exc.device if isinstance(exc, DeviceLost) else _lost_device(added)
-            if lost:
-                self._on_device_lost(lost)
+            if lost := _lost_device(added):
+                raise DeviceLost(str(exc), device=lost, model=version.name) from exc
             raise
         version.change_instances(added, removed, config)
 
@@ -296,13 +305,18 @@ class ModelLoader:
             loaded: _Loaded | None = None
             need = self._need_of(fetched.directory, prepared.config, version.version) if self.memory.devices else {}
             with self._taking(version, need):
+                version.attempt.begin("the completion of its configuration")
                 signature = self._configure(fetched.directory, prepared.config, version)
                 if not is_ensemble(version.config):
                     loaded = self._load_instances(fetched.directory, version, signature)
             if loaded is None:
                 self._serve_ensemble(fetched, version, find_steps)
             else:
-                self._serve(fetched, version, loaded)
+                try:
+                    self._serve(fetched, version, loaded)
+                except BaseException:
+                    _close_loaded(loaded, version)
+                    raise
         except BaseException:
             fetched.release()
             if version.memory is not None:
@@ -316,7 +330,10 @@ class ModelLoader:
         try:
             golden = golden_requests(fetched.directory.path, version.spec, version.version)
             if golden:
-                check_golden(EnsembleProbe(version.name, scheduler), version.spec, version.check, golden)
+                probe = EnsembleProbe(version.name, scheduler)
+                version.attempt.watch(partial(_end, probe))
+                self._check_golden(version, probe, golden)
+            version.attempt.settle()
         except BaseException:
             model.close()
             raise
@@ -336,12 +353,15 @@ class ModelLoader:
             claims=version.claims,
         )
         version.gpu_uuid = self._gpu_uuid([instance.placement for instance in instances])
+        version.attempt.settle()
         version.serve(model, instances, self._with_cache(scheduler, version), fetched)
 
     def _load_instances(
         self, directory: ModelDirectory, version: ModelVersion, signature: ModelSignature | None
     ) -> _Loaded:
         """The loaded model with its instances, warmed up and checked."""
+        attempt = version.attempt
+        attempt.begin("the load of its weights")
         backend = self._backends.find(version.config)
         context = LoadContext(
             path=version_path(directory, version.version),
@@ -369,18 +389,20 @@ class ModelLoader:
         version.configure(version.config, spec)
         samples = _with_buckets(samples, version.spec)
         instances: list[BackendInstance] = []
+        if isinstance(model, StartingModel):
+            attempt.watch(model.end_starts)
         try:
             for placement in context.placements:
+                attempt.begin(f"the start of instance '{placement.name}'")
                 instances.append(model.instance(placement))
+                attempt.watch(partial(_end, instances[-1]))
                 version.claims.enter(instances[-1], version.name)
                 self._warm_up(version, instances[-1], samples, states)
             for instance in _one_per_device(instances):
                 with version.claims.turn(instance):
-                    check_golden(_probe(version, instance, states), version.spec, version.check, golden)
+                    self._check_golden(version, _probe(version, instance, states), golden)
         except BaseException as exc:
-            for instance in instances:
-                version.claims.leave(instance)
-            _close_loaded(model, instances)
+            _close_loaded(_Loaded(model, instances, states), version)
             if lost := _lost_device(instances):
                 raise DeviceLost(str(exc), device=lost, model=version.name) from exc
             raise
@@ -472,6 +494,7 @@ class ModelLoader:
             self._backends,
             auto_complete=self._options.auto_complete,
             version=version.version,
+            watch=version.attempt.watch,
         )
         version.configure(config, resolve_model_spec(config, version.version, read_labels(directory, config)))
         if self._tracer is not None:
@@ -485,6 +508,7 @@ class ModelLoader:
         probe = _probe(version, instance, states)
         for sample in samples:
             for iteration in range(sample.count):
+                version.attempt.begin(f"warmup sample '{sample.name}' on instance '{instance.placement.name}'")
                 _log.debug(
                     "model '%s' instance %s is running warmup sample '%s' for iteration %d",
                     version.name,
@@ -499,6 +523,11 @@ class ModelLoader:
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
                     raise kind(sample.failure(error.message), hint=error.hint) from error
+
+    def _check_golden(self, version: ModelVersion, probe: BackendInstance, golden: Sequence[GoldenRequest]) -> None:
+        for request in golden:
+            version.attempt.begin(f"golden request '{request.name}' on instance '{probe.placement.name}'")
+            check_golden(probe, version.spec, version.check, [request])
 
 
 class LoadSlots:
@@ -594,10 +623,16 @@ def _lost_device(instances: Sequence[BackendInstance]) -> str:
     return next((instance.placement.device for instance in instances if instance.poisoned), "")
 
 
-def _close_loaded(model: BackendModel, instances: Sequence[BackendInstance]) -> None:
-    for instance in instances:
+def _close_loaded(loaded: _Loaded, version: ModelVersion) -> None:
+    for instance in loaded.instances:
+        version.claims.leave(instance)
         instance.close()
-    model.close()
+    loaded.model.close()
+
+
+def _end(instance: BackendInstance, reason: str) -> None:
+    if isinstance(instance, EndableInstance):
+        instance.abort(reason, for_good=True)
 
 
 # --- what an ensemble's version owns: not weights, but a hold on each version that its steps run on
@@ -818,6 +853,9 @@ class EnsembleProbe:
     def __init__(self, name: str, scheduler: Scheduler) -> None:
         self.placement = Placement(name, DeviceKind.CPU)
         self._scheduler = scheduler
+        # The request in flight, and its responses.
+        self._pending: PendingRequest | None = None
+        self._responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
 
     def execute(
         self,
@@ -827,8 +865,8 @@ class EnsembleProbe:
     ) -> Execution:
         outcomes: list[Outputs | Exception] = []
         for request, size in zip(requests, batch_sizes, strict=True):
-            responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-            pending = PendingRequest(request, responses.put)
+            responses = self._responses = queue.SimpleQueue()
+            pending = self._pending = PendingRequest(request, responses.put)
             pending.batch_size = size
             pending.submit_to(self._scheduler)
             first = last = responses.get()
@@ -837,6 +875,13 @@ class EnsembleProbe:
             error = first.error or last.error
             outcomes.append(error if error is not None else first.outputs)
         return Execution(outcomes, 0, 0)
+
+    def abort(self, reason: str, *, for_good: bool) -> None:
+        """Answer the request in flight; what the steps execute for it goes on. See EndableInstance."""
+        pending, responses = self._pending, self._responses
+        if pending is not None:
+            pending.cancel()
+            responses.put(InferenceResponse.failed(pending.request, BackendFailed(reason)))
 
     def close(self) -> None:
         """It holds nothing."""

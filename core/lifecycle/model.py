@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trident.core.config.schema import ModelConfig, core_config
@@ -178,6 +179,17 @@ def _join(threads: Iterable[threading.Thread], until: float) -> None:
         thread.join(max(0.0, until - time.monotonic()))
 
 
+_LOOK_EVERY_S = 0.1
+
+
+class LoadReplaced(Exception):
+    """A load failed, and `located` are newer files of the model, which came meanwhile."""
+
+    def __init__(self, located: Located) -> None:
+        super().__init__(located.key.name)
+        self.located = located
+
+
 # An exponent of two: at least every 64th poll, a quarter of an hour at the default 15 seconds.
 _SELDOM = 6
 
@@ -224,11 +236,46 @@ class Model:
         # Held only while `serving` changes: the exit of the server must not wait for a load.
         self._changing = threading.Lock()
         self._has_left = False
+        # The versions that a load in progress changes, and the files for which it was ended.
+        self._attempted: Sequence[ModelVersion] = ()
+        self._newer: Located | None = None
+        # Why no load succeeds any more; "" if one may.
+        self._stopped_because = ""
 
     @property
     def is_busy(self) -> bool:
         """Whether it is being loaded or unloaded."""
         return self._operation.locked()
+
+    @property
+    def attempts(self) -> Sequence[ModelVersion]:
+        """The versions that are being loaded, or get other instances."""
+        return self._attempted
+
+    def end_load(self, because: str) -> bool:
+        """Let a load in progress fail now. Returns whether there was one. Any thread."""
+        ended = [version.attempt.end(because) for version in self._attempted]
+        return any(ended)
+
+    def stop_loading(self, because: str) -> None:
+        """Let each load fail, those that come later, too. Any thread."""
+        self._stopped_because = because
+        self.end_load(because)
+
+    def load_newer(self, located: Located) -> None:
+        """Let a load in progress begin anew with newer files, unless it still fetches its own. Any thread."""
+        if self._failed_files != located.files and any(version.attempt.step for version in self._attempted):
+            self._begin_anew(located, "its files have changed")
+
+    def load_anew(self, because: str) -> None:
+        """Let a load in progress begin anew. Any thread."""
+        if self._attempted and self._loaded is not None:
+            self._begin_anew(self._loaded[0], because)
+
+    def _begin_anew(self, located: Located, because: str) -> None:
+        self._newer = located
+        if self.end_load(f"{because} while it was being loaded"):
+            _log.warning("beginning the load of '%s' anew: %s", self.key.name, because)
 
     @property
     def is_ready(self) -> bool:
@@ -287,11 +334,19 @@ class Model:
         """Load what the repository has now; does nothing if nothing has changed.
 
         `override`, JSON, replaces the configuration file until the files change. Without `again` files that have failed
-        fail with the same reason. Raises ModelLoadFailed, InvalidRequest or OutOfMemory with Triton's text; then the
-        versions that served continue to serve.
+        fail with the same reason. A load of other files, or with another override, is ended if it takes long.
+
+        Raises ModelLoadFailed, InvalidRequest or OutOfMemory with Triton's text; then the versions that served continue
+        to serve. Raises LoadReplaced if newer files came while it failed.
         """
-        with self._operation:
+
+        def end_other() -> None:
+            if self._loaded != (located, override) and any(version.attempt.is_long for version in self._attempted):
+                self.end_load("another load of it was requested")
+
+        with self._operating(end_other):
             self.is_awaited = True
+            self._newer = None
             try:
                 if override is None and self.is_made_of(located.files):
                     self._forget_failure()
@@ -305,12 +360,24 @@ class Model:
                 self._loaded = located, override
                 try:
                     self._load(located, cause, override)
-                except ServerError:
+                except ServerError as error:
+                    if self._newer is not None:
+                        raise LoadReplaced(self._newer) from error
                     self._say_what_serves()
                     raise
                 self._failed_files = None
             finally:
                 self.is_awaited = False
+
+    @contextmanager
+    def _operating(self, meanwhile: Callable[[], object]) -> Iterator[None]:
+        """An operation. `meanwhile` is called every now and then until the one before it has ended."""
+        while not self._operation.acquire(timeout=_LOOK_EVERY_S):
+            meanwhile()
+        try:
+            yield
+        finally:
+            self._operation.release()
 
     def _say_what_serves(self) -> None:
         if self.serving:
@@ -343,9 +410,13 @@ class Model:
     def unload(self, cause: str, problem: str = "") -> None:
         """Begin to unload every version; requests in flight are still answered.
 
-        With a `problem` the model failed: it is what the server should serve and cannot.
+        With a `problem` the model failed: it is what the server should serve and cannot. A load in progress fails.
         """
-        with self._operation:
+        ended: list[bool] = []
+        because = problem or "the model was unloaded while it was being loaded"
+        with self._operating(lambda: ended.append(self.end_load(because))):
+            if any(ended):
+                self._forget_failure()
             self._content = None
             self.problem, self._problem_hint = problem, ""
             if not problem:
@@ -408,7 +479,13 @@ class Model:
         # A new version without an old one is in the index while it loads.
         self.versions = {**self.versions, **{n: v for n, v in fresh.items() if n not in self.serving}}
         self.problem = ""
-        self._load_versions(prepared, list(fresh.values()))
+        self._attempted = list(fresh.values())
+        if self._stopped_because:
+            self.end_load(self._stopped_because)
+        try:
+            self._load_versions(prepared, self._attempted)
+        finally:
+            self._attempted = ()
         failed = [version for version in fresh.values() if not version.is_ready]
         if failed:
             self._keep_what_serves(fresh, failed)
@@ -422,12 +499,15 @@ class Model:
                 model=self.key.name,
             )
         if plan.reconfigure:
+            self._attempted = [v for n, v in self.serving.items() if n in plan.keep]
             try:
-                for version in [v for n, v in self.serving.items() if n in plan.keep]:
+                for version in self._attempted:
                     self._loader.change_instances(prepared, version)
             except ServerError as error:
                 self._keep_what_serves(fresh, [])
                 raise self._not_polled(error) from error
+            finally:
+                self._attempted = ()
         self._swap(fresh, plan, cause)
 
     def _load_versions(self, prepared: Prepared, versions: Sequence[ModelVersion]) -> None:

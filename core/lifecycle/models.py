@@ -18,7 +18,7 @@ from typing import Final
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from trident.core.lifecycle.loader import ModelLoader
-from trident.core.lifecycle.model import Model
+from trident.core.lifecycle.model import LoadReplaced, Model
 from trident.core.lifecycle.options import EnginePlace
 from trident.core.lifecycle.state import LoadCause, LoadCounts, ModelState, Phase, ServingPhase
 from trident.core.lifecycle.version import ModelVersion
@@ -482,18 +482,37 @@ class Loads:
     ) -> None:
         """`above` are the ensembles that wait for the model. Without `again` files that have failed fail at once."""
         model = self._models.add(located.key)
-        with self.counts.counting(cause):
-            steps = self._loader.steps(located, override)
-            self._models.note_steps(model.key, steps, home or model.key.namespace)
-            if steps:
-                # Until it serves, a step that is replaced leaves it to this load to notice.
-                model.is_awaited = True
-                for step in steps:
-                    self._load_step(step, cause, (*above, model.key))
-            model.load(located, cause.value, override, again=again)
+        newer: Located | None = located
+        while newer is not None:
+            newer = self._load_once(model, newer, cause, override if newer is located else None, again, above, home)
         if self._is_stale(model) and model.serving:
             self._reload(model, cause)
         self._reload_dependents(model, cause, above)
+
+    def _load_once(
+        self,
+        model: Model,
+        located: Located,
+        cause: LoadCause,
+        override: str | None,
+        again: bool,
+        above: tuple[ModelKey, ...],
+        home: str,
+    ) -> Located | None:
+        """Returns newer files if they came while the load failed; they are to be loaded instead."""
+        try:
+            with self.counts.counting(cause):
+                steps = self._loader.steps(located, override)
+                self._models.note_steps(model.key, steps, home or model.key.namespace)
+                if steps:
+                    # Until it serves, a step that is replaced leaves it to this load to notice.
+                    model.is_awaited = True
+                    for step in steps:
+                        self._load_step(step, cause, (*above, model.key))
+                model.load(located, cause.value, override, again=again)
+        except LoadReplaced as replaced:
+            return replaced.located
+        return None
 
     def _load_step(self, step: EnsembleStep, cause: LoadCause, above: tuple[ModelKey, ...]) -> None:
         """Load the model of a step, if it does not serve what its repository has. Its failure fails the ensemble."""
@@ -528,6 +547,8 @@ class Loads:
         for ensemble in self._models.dependents(model.key):
             # One that is being loaded for the first time takes up the versions itself; one that serves must not wait.
             is_left_to_its_load = ensemble.is_awaited and not ensemble.serving
+            if is_left_to_its_load and self._is_outdated(ensemble):
+                ensemble.load_anew("a model of its steps has changed")
             if ensemble.key not in above and not is_left_to_its_load and self._is_stale(ensemble):
                 self._reload(ensemble, cause)
                 self._reload_dependents(ensemble, cause, (*above, model.key))
@@ -552,6 +573,15 @@ class Loads:
             return any(version.steps != wanted for version in ensemble.serving.values())
         return bool(ensemble.versions) and all(version.steps != wanted for version in ensemble.versions.values())
 
+    def _is_outdated(self, ensemble: Model) -> bool:
+        """Whether a load of an ensemble runs on versions that its steps do not mean any more."""
+        try:
+            steps = self._models.steps_of(ensemble.key)
+            wanted = tuple(find_steps(self._models, ensemble.key.namespace, ensemble.key.name, steps))
+        except ServerError:
+            return False
+        return any(version.steps and version.steps != wanted for version in ensemble.attempts)
+
     def unload(self, model: Model, cause: str, *, unload_dependents: bool = False) -> list[ModelVersion]:
         """Begin to unload a model, and every ensemble that has it as a step.
 
@@ -575,12 +605,12 @@ class Loads:
 
     def _suspend_dependents(self, model: Model, cause: str) -> None:
         for ensemble in self._ensembles_on(model, set()):
+            name = model.key.name
+            text = f"Invalid argument: ensemble '{ensemble.key.name}' depends on '{name}' which has no loaded version."
             if ensemble.serving:
-                name = model.key.name
-                text = (
-                    f"Invalid argument: ensemble '{ensemble.key.name}' depends on '{name}' which has no loaded version."
-                )
                 ensemble.unload(cause, problem=text)
+            else:
+                ensemble.end_load(text)
 
     def _ensembles_on(self, model: Model, seen: set[ModelKey]) -> Iterator[Model]:
         """The ensembles that need `model`, those that need the most others first."""

@@ -61,8 +61,9 @@ class EngineOptions:
     None without it. Tensors of at least `shm_map_from` bytes in the shared memory of clients are mapped, 0 for none.
     `gpu_memory_per_model` is what a model may take on a GPU (`MemoryLedger`), and after `gpu_memory_idle_s` seconds
     without requests, unless that is 0, it gives back what only its executions needed.
-    `unload_timeout_s` is how long a version that leaves waits for its requests before it ends its processes, 0 for
-    ever. `console`: a history is kept for it. `place` is that of the engine among those of the server.
+    `load_timeout_s` is how long a step of a load may take, 0 for ever. `unload_timeout_s` is how long a version that
+    leaves waits for its requests before it ends its processes, 0 for ever. `console`: a history is kept for it.
+    `place` is that of the engine among those of the server.
     """
 
     repositories: tuple[str, ...]
@@ -82,6 +83,7 @@ class EngineOptions:
     credential_path: str = ""
     load_threads: int = 4
     load_retries: int = 0
+    load_timeout_s: float = 0.0
     unload_timeout_s: float = 300.0
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     min_compute_capability: float = 6.0

@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Final
 
-from trident.core.backends.backend import BackendInstance, BackendModel, EndableInstance, ShrinkableModel
+from trident.core.backends.backend import BackendInstance, BackendModel, EndableInstance, ShrinkableModel, StartingModel
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.placement import Placement
 from trident.core.config.request_check import BatchForm, RequestValidator
@@ -23,6 +23,7 @@ from trident.core.errors import UNEXPECTED, ModelNotReady, OutOfMemory, QueueFul
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import CachedAnswer, InferenceResponse, RegionRequest
+from trident.core.lifecycle.attempt import LoadAttempt
 from trident.core.lifecycle.memory import Holding
 from trident.core.lifecycle.state import UNLOADED, ModelState, VersionState
 from trident.core.observability.latencies import LatencyMeters
@@ -115,6 +116,7 @@ class ModelVersion:
     is the cure of its failed load, if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a
     model whose name is only a hash, otherwise empty. `steps` are the versions that the steps of an ensemble run on, or
     with which it failed. `content` are the files that it was loaded from, if a response cache wants to know them.
+    `attempt` is its load, or the latest change of its instances.
     `claims` are those of its instances on the resources that executions hold. `memory` is what it holds on the devices
     of which the server keeps a ledger; None if it runs on none of them.
     `unloaded_because` is the reason that the index shows at the end. `regions` are those in which tensors of its
@@ -143,6 +145,7 @@ class ModelVersion:
         self.steps: tuple[ModelVersion, ...] = ()
         self.content: ContentDigest | None = None
         self.claims = InstanceClaims()
+        self.attempt = LoadAttempt(name)
         self.memory: Holding | None = None
         # Unlimited: an instance that is woken for a part of the requests takes the interpreter from the front end,
         # which then reads the others later (at 64 connections an eighth fewer requests/s).
@@ -274,16 +277,20 @@ class ModelVersion:
 
     def make_instance(self, placement: Placement) -> BackendInstance:
         """Another instance on the weights of this version. `change_instances` lets it serve."""
-        assert self._model is not None
-        return self._model.instance(placement)
+        model = self._model
+        assert model is not None
+        self.attempt.begin(f"the start of instance '{placement.name}'")
+        if isinstance(model, StartingModel):
+            self.attempt.watch(model.end_starts)
+        return model.instance(placement)
 
     def discard(self, instances: Sequence[BackendInstance]) -> None:
         """Close instances that do not serve, and what only they needed."""
-        assert self._model is not None
         for instance in instances:
             self.claims.leave(instance)
             instance.close()
-        self._model.retain({placement.device for placement in self.placements})
+        if self._model is not None:  # it may have been unloaded meanwhile
+            self._model.retain({placement.device for placement in self.placements})
 
     def shrink(self) -> None:
         """Return the memory that only its past executions needed, if its framework can and an instance rests.

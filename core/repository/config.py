@@ -16,10 +16,12 @@ from pathlib import Path
 
 from trident.core.config.autocomplete import (
     BackendFacts,
+    Watch,
     fill_identity,
     groups_on_cpu_instead,
     needs_signature,
     normalize,
+    unwatched,
 )
 from trident.core.config.autocomplete import auto_complete as complete_config
 from trident.core.config.golden import GoldenRequest, golden_requests
@@ -176,14 +178,16 @@ def load_config(
     *,
     auto_complete: bool = True,
     version: int | None = None,
+    watch: Watch = unwatched,
 ) -> tuple[ModelConfig, ModelSignature | None]:
     """The complete, normalised and validated configuration of the model in `directory`; `written` stays unchanged.
 
     Beside it the signature of the graph from which it was completed; None if nothing was missing.
     A graph is inspected only if auto-complete needs it: that of `version`, or without it of the highest version that
-    the version policy selects. Raises InvalidModelConfig with every problem, and what `backends` raise.
+    the version policy selects. `watch` is given what ends code of the model's. Raises InvalidModelConfig with every
+    problem, and what `backends` raise.
     """
-    done = complete(directory, written, backends, auto_complete=auto_complete, version=version)
+    done = complete(directory, written, backends, auto_complete=auto_complete, version=version, watch=watch)
     if done.problems:
         raise InvalidModelConfig(done.problems, model=directory.name)
     for group in groups_on_cpu_instead(written, done.config):
@@ -235,6 +239,7 @@ def complete(
     *,
     auto_complete: bool,
     version: int | None = None,
+    watch: Watch = unwatched,
 ) -> Completion:
     """Complete a copy of `written` as far as possible; arguments as in `load_config`."""
     config = copy_of(written)
@@ -269,7 +274,7 @@ def complete(
         done.path = version_path(directory, done.versions[-1] if version is None else version)
         try:
             if done.is_by_model:
-                backends.complete(done.path, config)
+                backends.complete(done.path, config, watch)
             else:
                 done.signature = backends.inspect(done.path, config)
             if done.signature is not None:

@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from trident.core.backends.in_process import BoundTensor, Run, Runner, RunPlaced
 from trident.core.backends.onnxruntime.providers import CPU
-from trident.core.backends.onnxruntime.session import FAILURES
+from trident.core.backends.onnxruntime.session import FAILURES, ender
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.cuda import CudaDriver, PinnedMemory
@@ -58,6 +58,7 @@ def make_runner(
                 scalars=scalars,
                 on_buffer=on_buffer,
                 close=close,
+                end=ender(run_options),
             )
     else:
         on_buffer = None
@@ -79,6 +80,7 @@ def make_runner(
         on_buffer=on_buffer,
         may_run_inline=may_run_inline,
         close=close,
+        end=ender(run_options),
     )
 
 

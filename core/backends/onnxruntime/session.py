@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -423,6 +423,11 @@ def made_up(argument: Any, shape: Sequence[int] | None = None, number: int = 0) 
     if datatype is not None and datatype.name == "BF16":
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, datatype.onnx_number)
     return array
+
+
+def ender(options: Any) -> Callable[[], None]:
+    """What has the runs with `options` fail from now on, also one that is in progress, after its present operator."""
+    return partial(setattr, options, "terminate", True)
 
 
 def run_options(settings: SessionSettings) -> Any:

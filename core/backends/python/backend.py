@@ -27,6 +27,7 @@ from trident.core.backends.python.channel import FileWatcher, StubFaulty, StubGo
 from trident.core.backends.python.environment import PATH_PARAMETER, EnvironmentSettings, prepare
 from trident.core.backends.python.process import EXECUTION_LIMIT, MEMORY_SIZE, LaunchPlan, ModelLimits, ModelProcess
 from trident.core.backends.tensors import batch_total
+from trident.core.config.autocomplete import Watch, unwatched
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig, config_json, parse_config_override
 from trident.core.config.spec import ModelSpec
@@ -119,7 +120,7 @@ class PythonBackend:
     def inspect(self, path: Path, config: ModelConfig) -> None:
         """A model takes what its configuration says."""
 
-    def complete(self, path: Path, config: ModelConfig) -> None:
+    def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
         """Have the model complete `config`, if it has the method for it. Raises a ServerError."""
         file = self._file or _model_file(path, config)
         if may_complete(file):
@@ -140,11 +141,12 @@ class PythonBackend:
                 reason = f"{error.message} ({error.hint})"
                 _log.warning("model '%s' was not asked to complete its configuration: %s", config.name, reason)
                 return
-            self._complete(config, plan)
+            self._complete(config, plan, watch)
 
-    def _complete(self, config: ModelConfig, plan: LaunchPlan) -> None:
+    def _complete(self, config: ModelConfig, plan: LaunchPlan, watch: Watch) -> None:
         """Have the model complete `config`, in place, in a process of its own."""
         process = ModelProcess(plan, Placement(config.name, DeviceKind.CPU), self._watcher, _ignore)
+        watch(lambda reason: process.end(reason=reason))
         try:
             completed = parse_config_override(process.complete()["config"])
         except StubGone as gone:
@@ -297,11 +299,23 @@ class PythonModel:
     def instance(self, placement: Placement) -> BackendInstance:
         """The instance, waited for until its model is initialized. Raises a ServerError."""
         with self._lock:
-            start = self._starts.pop(placement, None)
-        instance = (start or self._start(placement)).wait()
+            start = self._starts.get(placement) or self._start(placement)
+            self._starts[placement] = start
+        try:
+            instance = start.wait()
+        finally:
+            with self._lock:
+                self._starts.pop(placement, None)
         with self._lock:
             self._instances = [*self._instances, instance]
         return instance
+
+    def end_starts(self, reason: str) -> None:
+        """See StartingModel."""
+        with self._lock:
+            starts = list(self._starts.values())
+        for start in starts:
+            start.instance.abort(reason, for_good=True)
 
     def watch(self, on_change: OnChange) -> None:
         """On the thread that starts the process of an instance again."""
@@ -521,11 +535,13 @@ class PythonInstance:
         """Kill the process; what it executes, and what it has open, fails with `reason`. See EndableInstance."""
         with self._changed:
             process = self._process
-            if process is None or self._state is CLOSED:
+            if self._state is CLOSED or (process is None and not for_good):
                 return
             self._aborted_because = reason
             if for_good:
                 self._move(CLOSED)
+        if process is None:
+            return  # `begin` sees that it is closed
         if for_good:
             self._failure(process, StubGone(reason))
             self._process = None

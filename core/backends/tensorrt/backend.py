@@ -37,6 +37,7 @@ from trident.core.backends.tensorrt.engine import (
     profile_indices,
 )
 from trident.core.backends.tensors import StagingBuffer
+from trident.core.config.autocomplete import Watch, unwatched
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
@@ -93,7 +94,7 @@ class TensorRtBackend:
         """None: `complete` does it all, because the profiles are needed as well."""
         return None
 
-    def complete(self, path: Path, config: ModelConfig) -> None:
+    def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
         """Fill `config` from the plan in the version directory `path`."""
         device_id = _first_gpu(config)
         plan = self._plan(path, config, device_id)

@@ -38,7 +38,7 @@ from trident.core.backends.text.tasks import (
     TextModel,
     is_entailment,
 )
-from trident.core.config.autocomplete import auto_complete, is_complete
+from trident.core.config.autocomplete import Watch, auto_complete, is_complete, unwatched
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig, copy_of
@@ -49,7 +49,14 @@ from trident.core.observability.statistics import BucketUse
 with importing("onnxruntime"):  # the extra `text` brings the tokenizers alone
     from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
     from trident.core.backends.onnxruntime.backend import device_support as device_support
-    from trident.core.backends.onnxruntime.session import FAILURES, failure_of, is_poison, run_options, settings_on
+    from trident.core.backends.onnxruntime.session import (
+        FAILURES,
+        ender,
+        failure_of,
+        is_poison,
+        run_options,
+        settings_on,
+    )
 
 _log = logging.getLogger("trident.backends")
 
@@ -81,7 +88,7 @@ class TextBackend:
         task = _make_task(model, _read_tokenizer(model, config.name), session)
         return ModelSignature(inputs=task.inputs, outputs=task.outputs, can_batch=True)
 
-    def complete(self, path: Path, config: ModelConfig) -> None:
+    def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
         """Fill in the file, the tensors of the task, and batches."""
         signature = self.inspect(path, config)
         model = read_text_model(path, config)
@@ -117,9 +124,8 @@ class TextBackend:
 
         def runner(session: Any, placement: Placement) -> Runner:
             run = TextRun(session, model, tokenizer, _make_task(model, tokenizer, session))
-            return Runner(
-                run=run, run_options=run_options(settings_on(plan, placement, context.placements)), padding=run
-            )
+            options = run_options(settings_on(plan, placement, context.placements))
+            return Runner(run=run, run_options=options, padding=run, end=ender(options))
 
         return InProcessModel(
             context,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.lifecycle.changing_models import load, unload
-from tests.contract.python.python_models import INT32_PAIR, assert_adds, is_alive, pair, stubs_of, write_model
+from tests.contract.python.python_models import ADD_SUB, INT32_PAIR, assert_adds, is_alive, pair, stubs_of, write_model
 from tests.contract.servers.processes import engine_of, open_files
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
@@ -129,6 +129,29 @@ def test_characters_of_a_shell_in_a_name_are_refused(server: ServerProcess) -> N
     for name, parameters in (("of$(shell)", {}), ("over;ride", override)):
         assert load(server, name, **parameters) == (400, f"load failed for model '{name}': {reason}")
     assert stubs_of(server) == {}
+
+
+ENDLESS = {
+    "initialize": ADD_SUB + "def initialize(self, args):\n    time.sleep(1e6)\n",
+    "complete": ADD_SUB + "@staticmethod\ndef auto_complete_config(config):\n    time.sleep(1e6)\n",
+    "golden": "def execute(self, requests):\n    time.sleep(1e6)\n",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_unload_ends_a_load_that_does_not_end(server: ServerProcess, name: str) -> None:
+    model = write_model(server.repository, name, ENDLESS[name])
+    output = {"name": "OUTPUT0", "datatype": "INT32", "shape": [1, 16], "data": [0] * 16}
+    golden = {"request": {"inputs": pair()["inputs"]}, "response": {"outputs": [output]}}
+    (model / "golden").mkdir()
+    (model / "golden" / "g.json").write_text(json.dumps(golden))
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(load, server, name)
+        until(lambda: stubs_of(server))
+        assert unload(server, name) == (200, "")
+        status, text = answer.result()
+        assert (status, "the model was unloaded while it was being loaded" in text) == (400, True)
+    until(lambda: not stubs_of(server))
 
 
 def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:

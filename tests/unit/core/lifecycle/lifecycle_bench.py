@@ -131,8 +131,9 @@ class FakeBackend:
         content = (context.path / "model.fake").read_text()
         name = context.spec.name
         self.loads.append(f"{name}:{context.spec.version}={content}")
-        if name in self._gates:
-            assert self._gates[name].wait(LIMIT_S)
+        for held in (name, f"{name}={content}"):
+            if held in self._gates:
+                assert self._gates[held].wait(LIMIT_S)
         if content == BROKEN:
             raise BackendFailed("the weights are broken")
         self.models.append(FakeModel(int(content)))
@@ -140,7 +141,7 @@ class FakeBackend:
 
     @contextmanager
     def holding(self, name: str) -> Iterator[None]:
-        """Loads of model `name` begin but do not end."""
+        """Loads of model `name`, or of one content as `name=content`, begin but do not end."""
         gate = self._gates[name] = threading.Event()
         try:
             yield

@@ -36,6 +36,7 @@ from trident.core.errors import (
     ServerError,
     ServerStopping,
 )
+from trident.core.lifecycle.attempt import LoadAttempt
 from trident.core.lifecycle.lifecycle import LongExecutions, seconds_until_poll
 from trident.core.lifecycle.options import EnginePlace, Readiness
 from trident.core.lifecycle.state import Phase, ServingPhase
@@ -293,7 +294,7 @@ def test_an_execution_is_logged_after_ten_seconds_and_whenever_that_has_doubled(
     version = ModelVersion("m", 1, "a test", no_other)
     batch = [pending_request(f"r{number}") for number in range(10)]
     version.statistics.begin_execution("m_0", batch, 5 * SECOND)
-    executions = LongExecutions(lambda: [version])
+    executions = LongExecutions(lambda: [version], lambda: [])
     logged = []
     for now_s in range(5, 100):
         executions.look(now_s * SECOND)
@@ -311,6 +312,76 @@ def test_an_execution_is_logged_after_ten_seconds_and_whenever_that_has_doubled(
     executions.look(105 * SECOND)
     executions.look(110 * SECOND)
     assert len(caplog.messages) == 1
+
+
+def test_a_step_of_a_load_is_logged_as_an_execution_is(caplog: pytest.LogCaptureFixture) -> None:
+    version = ModelVersion("m", 1, "a test", no_other)
+    version.attempt = LoadAttempt("m", clock=lambda: 5 * SECOND)
+    loads = LongExecutions(lambda: [], lambda: [version])
+    loads.look(100 * SECOND)
+    version.attempt.begin("golden request 'g' on instance 'm_0'")
+    for now_s in range(5, 30):
+        loads.look(now_s * SECOND)
+    assert caplog.messages == [
+        f"model 'm' version 1 is still being loaded: golden request 'g' on instance 'm_0' has taken {seconds} s"
+        for seconds in (10, 20)
+    ]
+
+
+# --- loads that do not end
+
+
+def test_a_load_that_takes_longer_than_the_limit_fails(tmp_path: Path) -> None:
+    write(tmp_path, "held", 1)
+    write(tmp_path, "m", 2)
+    with unstarted(tmp_path, load_timeout_s=0.05) as bench, bench.backend.holding("held"):
+        bench.engine.start()
+        assert bench.engine.wait_loaded(LIMIT_S)
+        reason = "Internal: the load of its weights took longer than --model-load-timeout-secs allows (0.05 s)"
+        assert bench.index() == [f"held 1 UNAVAILABLE {reason}", "m 1 READY"]
+
+
+def test_newer_files_take_the_place_of_a_load_that_does_not_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write(tmp_path, "m", 1)
+    with unstarted(tmp_path, control_mode="poll", poll_secs=0.01) as bench, bench.backend.holding("m=1"):
+        bench.engine.start()
+        until(lambda: bench.backend.loads == ["m:1=1"])
+        put(folder / "1" / "model.fake", "2")
+        assert bench.engine.wait_loaded(LIMIT_S)
+        assert bench.engine.phase().name == Phase.READY
+        assert bench.ask("m") == 2
+        assert "beginning the load of 'm' anew: its files have changed" in caplog.text
+        with bench.backend.holding("m=3"):
+            put(folder / "1" / "model.fake", "3")
+            until(lambda: bench.backend.loads[-1] == "m:1=3")
+            assert bench.ask("m") == 2
+            put(folder / "1" / "model.fake", "4")
+            until(lambda: bench.ask("m") == 4)
+        with bench.backend.holding("m=5"):
+            put(folder / "1" / "model.fake", "5")
+            until(lambda: bench.backend.loads[-1] == "m:1=5")
+            shutil.rmtree(folder)
+            bench.until_index("m 1 UNAVAILABLE unloaded")
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_an_unload_ends_the_load_of_its_model(tmp_path: Path, serves: bool) -> None:
+    folder = write(tmp_path, "m", 1)
+    with explicit(tmp_path) as bench, bench.backend.holding("m=2"), ThreadPoolExecutor(1) as clients:
+        if serves:
+            bench.load("m")
+        put(folder / "1" / "model.fake", "2")
+        load = clients.submit(bench.load, "m")
+        until(lambda: bench.backend.loads[-1:] == ["m:1=2"])
+        bench.engine.unload_model("m", False)
+        with pytest.raises(InvalidRequest, match="Internal: the model was unloaded while it was being loaded"):
+            load.result(LIMIT_S)
+        until(lambda: bench.index() == (["m 1 UNAVAILABLE unloaded"] if serves else ["m"]))
+        put(folder / "1" / "model.fake", "3")
+        bench.load("m")
+        assert bench.ask("m") == 3
 
 
 polling = partial(living, control_mode="poll")
@@ -404,7 +475,7 @@ def test_the_exit_does_not_wait_for_a_load(tmp_path: Path, mode: str) -> None:
         bench.engine.begin_exit()
         assert bench.engine.finish(LIMIT_S)
         assert bench.engine.phase().name == Phase.EXITING
-        assert {"trident-lifecycle", "trident-load"} <= set(server_threads())
+        assert {"trident-load-held", "trident-load-held too"} <= set(server_threads())
     # The held loads have ended and left nothing behind; a load that waited for a thread has not begun.
     assert len(bench.backend.loads) == 2
 

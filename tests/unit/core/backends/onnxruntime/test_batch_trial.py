@@ -18,6 +18,7 @@ from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, parameter, tensor_text
 from tests.unit.onnx_models import Dims
 from tests.unit.onnx_serving import running_engine, serving
+from trident.core.backends.backend import EndableInstance
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
 from trident.core.backends.onnxruntime.graph import signature_of
@@ -25,6 +26,7 @@ from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
+from trident.core.errors import BackendFailed
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
@@ -262,6 +264,19 @@ def test_long_trials_are_stopped(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert tried_signature(session, signature, "model", seconds=0.1) is signature
     assert "model 'model' could not be tried in batches, because it took too long" in caplog.text
+
+
+def test_an_endless_execution_is_ended(tmp_path: Path) -> None:
+    text = tensor_text("input", "X", "FP32", [-1, 3]) + tensor_text("output", "Y", "FP32", [-1, 3])
+    with serving(endless(), text, tmp_path) as served:
+        assert isinstance(served.instance, EndableInstance)
+        end = threading.Timer(0.05, served.instance.abort, ("the server is stopping",), {"for_good": True})
+        end.start()
+        with pytest.raises(
+            BackendFailed, match="on model instance 'model_0' was ended, because the server is stopping"
+        ):
+            served.infer({"X": np.zeros((1, 3), np.float32)})
+        end.join()
 
 
 @pytest.mark.parametrize(

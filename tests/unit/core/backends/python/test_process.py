@@ -296,6 +296,31 @@ def test_a_closed_instance_is_not_started_again(bench: Bench) -> None:
     assert len(bench.processes) == 1
 
 
+@pytest.mark.parametrize("has_process", [True, False])
+def test_an_instance_that_is_being_started_can_be_ended(has_process: bool) -> None:
+    bench = Bench()
+    bench.prepare = lambda process: process.may_start.clear()
+    if not has_process:
+        bench.instance.abort("newer files", for_good=True)
+    failures: list[str] = []
+
+    def begin() -> None:
+        with pytest.raises(BackendFailed) as caught:
+            bench.instance.begin()
+        failures.append(caught.value.message)
+
+    start = threading.Thread(target=begin)
+    start.start()
+    if has_process:
+        until(lambda: bench.processes)
+        bench.instance.abort("newer files", for_good=True)
+        bench.processes[0].may_start.set()
+    start.join(60)
+    assert failures == ["the model is unloaded"]
+    assert bench.processes[0].has_ended
+    assert bench.instance.is_closed
+
+
 def test_an_unload_during_a_restart_ends_the_new_process(bench: Bench) -> None:
     bench.prepare = lambda process: process.may_start.clear()
     bench.processes[0].die()

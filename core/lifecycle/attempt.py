@@ -1,0 +1,143 @@
+"""The attempt to load a version: what it does now, and its end before it is done.
+
+What a load runs (a model's initialization, its warmup, its golden requests) may never end. So it runs on a thread of
+its own, and whoever waits for it can be released: by a limit, an unload, newer files, or the exit of the server. What
+runs in a process is killed then, and ONNX Runtime stops; anything else goes on behind, and is freed when it returns.
+Source: docs/spec/repository.md section 1.6.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from trident.core.borders import guarded
+from trident.core.errors import BackendFailed, ModelLoadFailed, ServerError
+from trident.core.scheduling.queue import Clock
+
+_log = logging.getLogger("trident.lifecycle")
+
+LIMIT = "--model-load-timeout-secs"
+LONG_S = 10.0
+"""A step that takes longer is logged."""
+
+
+class LoadAttempt:
+    """Any thread, except for `begin`, `settle`, which the thread of `run` calls, and `run`.
+
+    `step` is what it does now, such as "golden request 'one.json'", and `since_ns` when that began. It is empty while
+    nothing runs that may never end: while files are downloaded, and before and afterwards.
+    """
+
+    def __init__(self, model: str, clock: Clock = time.monotonic_ns) -> None:
+        self._model = model
+        self._clock = clock
+        self._changed = threading.Condition()
+        # --- guarded by the condition
+        self.step = ""
+        self.since_ns = 0
+        self._because = ""
+        self._is_settled = False
+        self._is_done = False
+        self._enders: list[Callable[[str], object]] = []
+
+    def run(self, work: Callable[[], None], limit_s: float = 0) -> ServerError | None:
+        """Do `work` on another thread, and wait for it, or for the end. Returns why it failed.
+
+        A step that takes `limit_s` seconds ends it, 0 for no limit.
+        """
+        failures: list[ServerError] = []
+
+        def attempt() -> None:
+            try:
+                work()
+            except ServerError as error:
+                # With its traceback it would be a cycle around the session, which would hold weights and threads until
+                # the garbage collector runs.
+                failures.append(error.with_traceback(None))
+            except Exception as error:  # a bug of a backend is a failure of the version and must not end the server
+                if not self._because:
+                    _log.exception("loading '%s' failed", self._model)
+                failures.append(BackendFailed(str(error) or type(error).__name__))
+            with self._changed:
+                self._is_done = True
+                self._enders.clear()
+                self._changed.notify_all()
+
+        with self._changed:
+            if self._because:
+                return self._error()
+            self._is_settled = self._is_done = False
+        threading.Thread(target=attempt, name=f"trident-load-{self._model}", daemon=True).start()
+        while not self._wait(limit_s):
+            self.end(f"{self.step} took longer than {LIMIT} allows ({limit_s:g} s)")
+        with self._changed:
+            self.step = ""
+            if self._because and not self._is_settled:
+                return self._error()
+        return failures[0] if failures else None
+
+    def _wait(self, limit_s: float) -> bool:
+        """Block until it is done or ended. False if its step takes too long."""
+        with self._changed:
+            while not (self._is_done or (self._because and not self._is_settled)):
+                left_s = None
+                if limit_s and self.step and not self._is_settled:
+                    left_s = limit_s - (self._clock() - self.since_ns) / 1e9
+                    if left_s <= 0:
+                        return False
+                self._changed.wait(left_s)
+            return True
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether `end` has let it fail."""
+        return bool(self._because)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its step has taken long."""
+        return bool(self.step) and self._clock() - self.since_ns >= LONG_S * 1e9
+
+    def begin(self, step: str) -> None:
+        """Note what it does from now on. Raises the error with which it was ended."""
+        with self._changed:
+            if self._because:
+                raise self._error()
+            self.step, self.since_ns = step, self._clock()
+            self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Note that it succeeds: nothing ends it any more. Raises the error with which it was ended."""
+        with self._changed:
+            if self._because:
+                raise self._error()
+            self._is_settled = True
+            self.step = ""
+
+    def watch(self, end: Callable[[str], object]) -> None:
+        """Have `end` called with the reason if it is ended; now, if it was. It ends what the attempt waits for."""
+        with self._changed:
+            because = self._because
+            if not because:
+                self._enders.append(end)
+        if because:
+            end(because)
+
+    def end(self, because: str) -> bool:
+        """Let it fail now, or when it begins. Returns whether it does: it may have succeeded, or been ended before."""
+        with self._changed:
+            if self._because or self._is_settled:
+                return False
+            self._because = because
+            enders, self._enders = self._enders, []
+            self._changed.notify_all()
+        for each in enders:
+            guarded(partial(each, because), f"the end of a load of model '{self._model}'")
+        return True
+
+    def _error(self) -> ServerError:
+        return ModelLoadFailed(self._because, model=self._model)

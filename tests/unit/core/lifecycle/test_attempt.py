@@ -1,0 +1,74 @@
+"""The attempt to load a version, and its end before it is done."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from trident.core.errors import ConfigInvalid, ModelLoadFailed
+from trident.core.lifecycle.attempt import LoadAttempt
+
+
+def test_what_the_work_raises_is_the_failure(caplog: pytest.LogCaptureFixture) -> None:
+    attempt = LoadAttempt("m")
+
+    def refuse() -> None:
+        raise ConfigInvalid("no")
+
+    assert attempt.run(attempt.settle) is None
+    assert str(attempt.run(refuse)) == "no"
+    assert not caplog.messages
+    failure = attempt.run(lambda: print(1 / 0))
+    assert (type(failure).__name__, str(failure)) == ("BackendFailed", "division by zero")
+    assert caplog.messages == ["loading 'm' failed"]
+    assert caplog.records[0].exc_info
+
+
+def test_an_ended_attempt_fails_at_once_and_its_work_at_its_next_step() -> None:
+    attempt, go_on, outcomes = LoadAttempt("m"), threading.Event(), []
+    reasons: list[str] = []
+
+    def work() -> None:
+        attempt.begin("a step")
+        attempt.watch(reasons.append)
+        outcomes.append(attempt.end("newer files"))
+        assert go_on.wait(60)
+        for late in (attempt.settle, lambda: attempt.begin("another")):
+            with pytest.raises(ModelLoadFailed, match="newer files"):
+                late()
+        attempt.watch(reasons.append)
+        outcomes.append(attempt.end("again"))
+        done.release()
+
+    done = threading.Semaphore(0)
+    assert str(attempt.run(work)) == "newer files"
+    go_on.set()
+    assert done.acquire(timeout=60)
+    assert reasons == ["newer files"] * 2
+    assert outcomes == [True, False]
+    assert str(attempt.run(work)) == "newer files", "nothing begins any more"
+
+
+def test_nothing_ends_an_attempt_that_succeeded() -> None:
+    attempt = LoadAttempt("m")
+
+    def work() -> None:
+        attempt.settle()
+        assert not attempt.end("too late")
+
+    assert attempt.run(work) is None
+
+
+def test_a_step_has_a_limit_and_what_is_none_has_not() -> None:
+    attempt, go_on = LoadAttempt("m"), threading.Event()
+
+    def work() -> None:
+        attempt.begin("golden request 'g'")
+        assert go_on.wait(60)
+
+    failure = attempt.run(work, limit_s=0.01)
+    assert str(failure) == "golden request 'g' took longer than --model-load-timeout-secs allows (0.01 s)"
+    go_on.set()
+    fetching = LoadAttempt("m", clock=lambda: 1 << 60)
+    assert fetching.run(lambda: None, limit_s=1e-9) is None
