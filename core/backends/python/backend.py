@@ -639,7 +639,7 @@ class PythonInstance:
                 self._process = None
             try:
                 self.begin()
-            except (ServerError, OSError) as error:  # OSError: no memory or no descriptor for a process
+            except Exception as error:  # such as no memory, no descriptor or no thread for a process
                 with self._changed:
                     if self._state is CLOSED:
                         return
@@ -661,6 +661,6 @@ class PythonInstance:
                 return
 
 
-def _reason_of(error: ServerError | OSError) -> str:
+def _reason_of(error: Exception) -> str:
     hint = error.hint if isinstance(error, ServerError) else None
     return str(error) if hint is None else f"{error} ({hint})"

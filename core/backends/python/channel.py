@@ -83,13 +83,18 @@ class FileWatcher:
         """
         with self._lock:
             if self._epoll is None:
-                self._epoll = select.epoll()
-                self._wake = os.eventfd(0, os.EFD_CLOEXEC)
-                self._epoll.register(self._wake, select.EPOLLIN)
+                epoll, wake = select.epoll(), os.eventfd(0, os.EFD_CLOEXEC)
+                epoll.register(wake, select.EPOLLIN)
                 thread = threading.Thread(
-                    target=self._run, args=(self._epoll, self._wake), name="trident-python-models", daemon=True
+                    target=self._run, args=(epoll, wake), name="trident-python-models", daemon=True
                 )
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # there are too many
+                    epoll.close()
+                    os.close(wake)
+                    raise
+                self._epoll, self._wake = epoll, wake
             file = WatchedFile(self, self._epoll, descriptor, on_readable, on_error, on_writable)
             for each in file.descriptors:
                 self._files[each] = file

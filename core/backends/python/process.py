@@ -330,6 +330,29 @@ class ModelProcess:
             for each in given:
                 each.close()
         self.id = self._process.pid
+        self._pidfd = -1
+        self._outputs: list[_Output] = []
+        try:
+            self._connect(sock, memory, readiness, watcher, on_gone)
+        except BaseException:
+            # Its sockets are closed with the last reference to them.
+            os.killpg(self.id, signal.SIGKILL)
+            self._process.wait()
+            for output in self._outputs:
+                output.close()
+            if self._pidfd >= 0:
+                os.close(self._pidfd)
+            raise
+
+    def _connect(
+        self,
+        sock: socket.socket,
+        memory: SharedMemory,
+        readiness: socket.socket,
+        watcher: FileWatcher,
+        on_gone: Callable[[StubGone], None],
+    ) -> None:
+        plan, placement = self._plan, self._placement
         self._pidfd = os.pidfd_open(self.id)
 
         def failed(error: Exception) -> None:
@@ -337,7 +360,7 @@ class ModelProcess:
             on_gone(StubFaulty(f"it could not be watched: {error}"))
 
         pipes = ((self._process.stdout, logging.INFO), (self._process.stderr, logging.WARNING))
-        self._outputs = [
+        self._outputs += [
             _Output(pipe, level, self._printed, watcher, failed) for pipe, level in pipes if pipe is not None
         ]
         self._watched = watcher.watch(self._pidfd, lambda: on_gone(StubGone("the stub process ended")), failed)

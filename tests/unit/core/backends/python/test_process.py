@@ -273,8 +273,9 @@ def test_executions_wait_for_a_process_that_is_being_started(bench: Bench) -> No
 
 
 @pytest.mark.slow
-def test_a_process_that_the_system_refuses_is_tried_again(bench: Bench) -> None:
-    refusals = [OSError(12, "Cannot allocate memory")] * 3  # after the third there is a pause
+@pytest.mark.parametrize("refusal", [OSError(12, "Cannot allocate memory"), RuntimeError("Cannot allocate memory")])
+def test_a_process_that_the_system_refuses_is_tried_again(bench: Bench, refusal: Exception) -> None:
+    refusals = [refusal] * 3  # after the third there is a pause
 
     def prepare(process: FakeProcess) -> None:
         if refusals:
