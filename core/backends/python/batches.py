@@ -267,7 +267,7 @@ class OutcomeReader:
                 found.append(self.outcome(record, batch_size))
             else:
                 raise BadFrame(f"an outcome of request {number} that is not final")
-        check_end(content, at)
+        check_end(content, at, first)
         return found
 
     def response(self, number: int, content: memoryview) -> Outcome:

@@ -378,7 +378,7 @@ class ServerCalls:
             layout = layouts.find(record.layout)
             self._open[due] = None
             requests.append(arrived(due, self.tensors(layout, record), layout.requested, record.fields))
-        check_end(content, at)
+        check_end(content, at, number)
         self._last_request = number + count - 1
         self._on_batch(number, requests)
 

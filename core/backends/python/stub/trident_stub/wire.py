@@ -39,6 +39,11 @@ Tensors travel in records. A frame of records begins with a head, and with the l
     places           for each tensor its offset and its size, u64 each
     text, padding, content, padding
 
+and ends with its number and a mark, which are elsewhere if bytes of the frame were lost, or others are in it:
+
+    number    u64    of the frame
+    mark      u64
+
 Layouts have the numbers 0, 1, 2, ... in the order in which they are introduced, in each direction. A number means the
 same layout for the life of the connection.
 
@@ -82,6 +87,8 @@ RECORD = struct.Struct("<QQIIIHH")
 PLACE = struct.Struct("<QQ")
 _HEAD = struct.Struct("<IIQ")
 _COUNT = struct.Struct("<Q")
+_END = struct.Struct("<QQ")
+_MARK = int.from_bytes(b"the end\n", "little")
 # The number of a question whether the model is ready.
 QUESTION = struct.Struct("<Q")
 # Layouts that stay known from one frame to the next.
@@ -357,7 +364,7 @@ class Records:
 
     def frame(self, kind: int, number: int) -> bytes:
         """The frame. `numbers.sent` must follow once it is on its way."""
-        return frame(kind, number, [self.numbers.head(self.count), *self.parts])
+        return frame(kind, number, [self.numbers.head(self.count), *self.parts, _END.pack(number, _MARK)])
 
     def _take(self, size: int) -> None:
         if size > self.room:
@@ -413,16 +420,16 @@ def read_record(content: memoryview, at: int) -> tuple[Record, int]:
 def read_only_record(content: memoryview, at: int, number: int, count: int) -> Record:
     """The record at `at`, the only one of a frame with that number, which says that it has `count`. Raises BadFrame."""
     record, end = read_record(content, at)
+    check_end(content, end, number)
     if count != 1 or record.number != number:
         raise BadFrame(f"{count} records, the first one of {record.number}, in a frame of {number}")
-    check_end(content, end)
     return record
 
 
-def check_end(content: memoryview, at: int) -> None:
-    """Raise BadFrame unless the records of a frame end at its end."""
-    if at != len(content):
-        raise BadFrame(f"records of {at} bytes in a frame of {len(content)}")
+def check_end(content: memoryview, at: int, number: int) -> None:
+    """Raise BadFrame unless the records of the frame `number` end at its end."""
+    if at + _END.size != len(content) or _END.unpack_from(content, at) != (number, _MARK):
+        raise BadFrame(f"records of {at} bytes in a frame of {len(content)}, which does not end as it should")
 
 
 def tensors_of(record: Record, sizes: Sequence[int], view_of: ViewOf) -> list[memoryview]:

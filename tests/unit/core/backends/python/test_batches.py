@@ -326,15 +326,23 @@ def test_an_outcome_of_another_request_ends_the_connection() -> None:
     with pytest.raises(BadFrame, match="an outcome of request 0 where that of 7 follows"):
         Answers().reader.result(7, content, [1, 1])
     answers.add(("X", np.ones((1, 2), np.float32)))
-    with pytest.raises(BadFrame, match="in a frame of 5"):
+    with pytest.raises(BadFrame, match="does not end as it should"):
         answers.reader.response(5, answers.content)
 
 
-def test_bytes_after_the_last_record_end_the_connection() -> None:
+@pytest.mark.parametrize("at", [0, 16, 32])
+def test_bytes_that_are_lost_or_too_many_end_the_connection(at: int) -> None:
+    """As if a thread of the model had written to the socket."""
     answers = Answers()
     answers.add(("X", np.ones((1, 2), np.float32)))
-    with pytest.raises(BadFrame, match="records of"):
-        answers.reader.result(0, memoryview(bytes(answers.content) + bytes(16)), [1])
+    whole = bytes(answers.content)
+    for changed in (
+        whole[: -at or None] + bytes(16) + whole[len(whole) - at :],
+        whole[: -at - 16] + whole[-at or None :],
+    ):
+        for length in (len(changed), len(whole)):
+            with pytest.raises(BadFrame):
+                answers.reader.result(0, memoryview(changed.ljust(length, b"\0")[:length]), [1])
 
 
 # --- layouts, whose numbers mean one thing
