@@ -207,6 +207,9 @@ class Judge:
         if question.is_doubtful and outcome.status == 400:
             self.explained["unusual id or parameter"] += 1
             return
+        if span.kind.may_find_no_memory and outcome.status == 503 and "memory" in outcome.error:
+            self.explained["full memory"] += 1
+            return
         causes = self.causes(span)
         for cause in causes:
             is_of_other = cause is Cause.UNLOAD and span.kind.asks_others and outcome.status == 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import signal
 import threading
@@ -19,11 +20,11 @@ from tests.contract.servers.processes import engines_of, front_ends_of, stopped
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.histories.board import SERVER, Board, Cause
-from tests.histories.kinds import BY_KIND, Kind
+from tests.histories.kinds import BY_KIND, WIDTH, Hanging, Kind
 from tests.waiting import until
 
 # Names of faults, and how often each is chosen.
-FAULTS = {"reload": 30, "unload": 4, "pause": 3, "stub": 3, "front end": 1, "engine": 1}
+FAULTS = {"reload": 30, "unload": 4, "pause": 3, "stub": 3, "hang": 1, "front end": 1, "engine": 1}
 LIBRARY_SHAPE = "library"
 SHAPES = {
     "one-process": ("--http-workers=0",),
@@ -60,6 +61,8 @@ class Faults(threading.Thread):
         self._kinds = [BY_KIND[name] for name in kinds]
         self._random = Random(seed)
         self._faults = {name: FAULTS[name] for name in faults if name in FAULTS}
+        if "hanging" not in kinds:
+            self._faults.pop("hang", None)
         if shape in ("one-process", LIBRARY_SHAPE):
             self._faults.pop("front end", None)
         if shape == LIBRARY_SHAPE:
@@ -73,6 +76,7 @@ class Faults(threading.Thread):
             "front end": self._kill_front_end,
             "engine": self._kill_engine,
             "pause": self._pause,
+            "hang": self._hang,
         }
         name = ""
         try:
@@ -120,8 +124,11 @@ class Faults(threading.Thread):
         return f"{kind.name} with {weight}"
 
     def _load(self, kind: Kind) -> None:
-        answer = control(self._server, f"/v2/repository/models/{kind.name}/load")
+        answer = self._try_load(kind)
         assert answer == (200, ""), f"load of {kind.name}: {answer}"
+
+    def _try_load(self, kind: Kind) -> tuple[int, str]:
+        return control(self._server, f"/v2/repository/models/{kind.name}/load")
 
     def _unload(self) -> str:
         kind = self._random.choice([each for each in self._kinds if not each.is_function])
@@ -180,6 +187,8 @@ class Faults(threading.Thread):
             self._kill(process)
             until(lambda: len(set(of(self._server)) - {process}) == len(processes), "no process instead of the killed")
             until(self._is_well, lambda: f"not well again\n{self._server.log_text()[-3000:]}")
+            # Of several engines one may still be starting. Until it has, no model can be loaded.
+            until(lambda: self._try_load(self._kinds[0])[0] == 200, "no model can be loaded")
         return f"{process}"
 
     def _is_well(self) -> bool:
@@ -192,6 +201,16 @@ class Faults(threading.Thread):
     def _kill(self, process: int) -> None:
         os.kill(process, signal.SIGKILL)
         until(lambda: not os.path.exists(f"/proc/{process}"), f"{process} lives on")
+
+    def _hang(self) -> str:
+        """A request that never ends is ended by the model's limit, and the model serves again."""
+        item = {"name": "IN", "datatype": "INT32", "shape": [1, WIDTH], "data": [Hanging.HANGS] * WIDTH}
+        with self._explaining(Cause.DEATH, "hanging"):
+            body = json.dumps({"inputs": [item]}).encode()
+            status, _, answer = self._server.request("POST", "/v2/models/hanging/infer", body)
+            assert status in (500, 503), f"a request that hangs was answered with {status} {answer!r}"
+            until(lambda: self._is_ready("hanging"), "the model that hung is not ready again")
+        return "for its limit"
 
     def _pause(self) -> str:
         """Stop a process for a while: answers come late, and no other way."""

@@ -70,8 +70,7 @@ class Connection:
 
     def receive(self, size: int = 1 << 18) -> None:
         """Wait for some bytes. Raises Lost at the end of the connection."""
-        assert self._socket is not None
-        if not (some := self._socket.recv(size)):
+        if self._socket is None or not (some := self._socket.recv(size)):
             raise Lost("the connection was closed")
         self._unread += some
 

@@ -135,6 +135,7 @@ class Kind:
     is_function = False
     # It fails if a model that it asks is away.
     asks_others = False
+    may_find_no_memory = False
     responses = "one"
 
     def __init__(self, name: str, depends: Sequence[str] = ()) -> None:
@@ -255,6 +256,17 @@ class Lengths(Plain):
 
     def shape(self, random: Random) -> tuple[int, ...]:
         return random.choice((1, 1, 2)), random.randrange(*random.choice(self.lengths))
+
+
+class Large(Lengths):
+    """Tensors that travel in the memory which processes share, and may find it full."""
+
+    transports = ("HTTP binary", *GRPC, *MEMORY)
+    lengths = ((10_000, 200_000),)
+    may_find_no_memory = True
+
+    def shape(self, random: Random) -> tuple[int, ...]:
+        return 1, random.randrange(*self.lengths[0])
 
 
 class Buckets(Lengths):
@@ -576,6 +588,19 @@ def execute(self, requests):
         if "MORE" in question.inputs:
             wanted = wanted + question.inputs["MORE"][1]
         return (difference(answer["OUT"], wanted),)
+
+
+class Hanging(Script):
+    """A request whose first number is HANGS never ends. Its limit does."""
+
+    HANGS = -(2**31)
+    code = """
+def execute(self, requests):
+    if any(self.given(request).flat[0] == -(2 ** 31) for request in requests):
+        time.sleep(3600)
+    return [self.answer(self.given(request) + self.weight) for request in requests]
+"""
+    config = Script.config + 'parameters { key: "EXECUTION_LIMIT_SECONDS" value { string_value: "1" } }'
 
 
 class Later(Script):
@@ -944,6 +969,7 @@ KINDS: tuple[Kind, ...] = (
     Prioritized("prioritized"),
     Reshaped("reshaped"),
     Lengths("lengths"),
+    Large("large"),
     Buckets("buckets"),
     Ragged("ragged"),
     Types("types"),
@@ -953,6 +979,7 @@ KINDS: tuple[Kind, ...] = (
     AnyBytes("bytes"),
     Grown("grown"),
     Optional("optional", ("limited",)),
+    Hanging("hanging"),
     Later("later"),
     Words("words"),
     Tokens("tokens"),

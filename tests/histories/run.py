@@ -6,6 +6,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -20,15 +21,15 @@ from tests.contract.servers.ports import free_ports
 from tests.contract.servers.processes import Held, proportional_kb
 from tests.contract.servers.server import ServerProcess, environment_without
 from tests.contract.servers.session import session_members
-from tests.histories.board import Board, Event
+from tests.histories.board import SERVER, Board, Cause, Event
 from tests.histories.clients import Plan, run_clients
 from tests.histories.faults import FAULTS, LIBRARY_SHAPE, SHAPES, Faults
 from tests.histories.kinds import BY_KIND, KINDS, PLATFORMS, WrongAnswer, write_all
 from tests.histories.library import LibraryProcess
 from tests.waiting import until
 
-# Beside those of the class Faults: clients that do harm.
-HARM = (*FAULTS, "trouble")
+# Beside those of the class Faults: clients that do harm, a full disk, and the end of the server while clients ask.
+HARM = (*FAULTS, "trouble", "disk", "stop")
 TRANSPORTS = tuple(dict.fromkeys(each for kind in KINDS for each in kind.transports if each != "library"))
 OPTIONS = {
     "model-control-mode": "explicit",
@@ -69,6 +70,9 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter)
     explained: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    stop_seconds: float = 0.0
+    kind: str = ""
+    transport: str = ""
     verdict: str = ""
     failure: str = ""
 
@@ -85,7 +89,7 @@ class Result:
             f"by kind: {dict(by_kind.most_common())}",
             f"by transport: {dict(by_transport.most_common())}",
             f"errors that faults explain: {dict(self.explained.most_common())}",
-            f"faults: {dict(self.faults.most_common())}",
+            f"faults: {dict(self.faults.most_common())}; stopped in {self.stop_seconds:.1f} s",
             f"{self.verdict}: {self.failure}" if self.failure else "0 wrong, 0 lost, 0 twice",
         ]
         return "\n".join(lines)
@@ -122,6 +126,7 @@ class _Run:
     def run(self) -> Result:
         setting = self.setting
         is_library = setting.shape == LIBRARY_SHAPE
+        self.is_server = not is_library
         transports = tuple(
             name
             for name in setting.transports
@@ -136,7 +141,7 @@ class _Run:
         count = setting.processes * setting.clients
         self.board = Board(context, count + setting.clients * is_library, self.folder)
         with contextlib.ExitStack() as stack:
-            self.server = server = self._library(context) if is_library else self._process()
+            self.server = server = self._library(context) if is_library else self._process(stack)
             plan = Plan(
                 setting.seed,
                 server.http_port,
@@ -167,7 +172,7 @@ class _Run:
                 server.was_killed = True
         return self.result
 
-    def _process(self) -> ServerProcess:
+    def _process(self, stack: contextlib.ExitStack) -> ServerProcess:
         platforms = {
             "platform": "plain",
             "allow-sagemaker": "true",
@@ -177,13 +182,29 @@ class _Run:
             "vertex-ai-default-model": "plain",
         }
         named = {**OPTIONS, **(platforms if "plain" in self.kinds else {})}
-        options = (*(f"--{name}={value}" for name, value in named.items()), *SHAPES[self.setting.shape])
+        options = [*(f"--{name}={value}" for name, value in named.items()), *SHAPES[self.setting.shape]]
+        if self.setting.shape != "one-process":
+            options.append(f"--http-worker-memory-bytes={8 << 20}")
+        if "disk" in self.setting.faults and (disk := self._small_disk(stack)) is not None:
+            settings = (f"triton,file={disk}/trace", "level=TIMESTAMPS", "rate=20")
+            options += [f"--trace-config={each}" for each in settings]
         environment = {
             **environment_without("TRIDENT_", "AIP_", "SAGEMAKER_"),
             "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "plain",
             "AIP_PREDICT_ROUTE": "/predict",
         }
         return ServerProcess(self.folder / "models", self.folder / "log", *options, environment=environment)
+
+    def _small_disk(self, stack: contextlib.ExitStack) -> Path | None:
+        """A folder that is soon full, where this user may mount one."""
+        folder = self.folder / "disk"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+        if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+            return None
+        stack.callback(subprocess.run, ["umount", str(folder)], check=True)
+        self.result.faults["full disk"] += 1
+        return folder
 
     def _library(self, context: Any) -> LibraryProcess:
         options = {name.replace("-", "_"): value for name, value in OPTIONS.items() if name != "shutdown-grace-secs"}
@@ -207,6 +228,8 @@ class _Run:
         self.faults.join()
         if not board.is_over:
             self._check_held(before)
+        if not board.is_over and not self.result.failure and "stop" in setting.faults and self.is_server:
+            self._stop()
         board.phase[0] = 2
 
     def _wait(self, is_enough: Any) -> None:
@@ -233,6 +256,17 @@ class _Run:
             self.result.verdict = "left"
             self.result.failure = f"{held_by(self.server)}, and before the run {before}"
 
+    def _stop(self) -> None:
+        """End the server while clients ask."""
+        self.board.begin(Cause.DEATH, SERVER)
+        self.board.phase[0] = 0
+        asked = sum(self.board.answers)
+        self._wait(lambda: sum(self.board.answers) > asked + 500)
+        start = time.monotonic()
+        self.server.stop()
+        self.result.stop_seconds = time.monotonic() - start
+        self.result.faults["stop"] += 1
+
     # --- the end
 
     def _gather(self) -> None:
@@ -246,10 +280,11 @@ class _Run:
             self.events += [Event(**event) for event in document["recent"]]
             if document["failure"]:
                 failures.append({**document["failure"], "client": document["client"]})
-        result.faults = self.faults.counts
+        result.faults.update(self.faults.counts)
         if failures:
             first = min(failures, key=lambda each: each.get("end", 0.0))
             result.verdict = first["verdict"]
+            result.kind, result.transport = first.get("model", ""), first.get("transport", "")
             result.failure = self._history(first)
         elif self.faults.failure:
             result.verdict, result.failure = "fault", self.faults.failure
