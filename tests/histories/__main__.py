@@ -9,6 +9,7 @@ import time
 from tests.histories.faults import SHAPES
 from tests.histories.kinds import BY_KIND
 from tests.histories.run import HARM, TRANSPORTS, Setting, run
+from tests.histories.shrinking import command_of, shrink
 
 
 def main() -> int:
@@ -23,11 +24,16 @@ def main() -> int:
     for name, all_of_them in (("kinds", BY_KIND), ("transports", TRANSPORTS), ("faults", HARM)):
         text = f"separated by commas: {', '.join(all_of_them)}"
         parser.add_argument(f"--{name}", type=lambda given: tuple(filter(None, given.split(","))), help=text)
+    parser.add_argument("--shrink", action="store_true", help="after a failure look for a smaller run that fails")
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    is_shrunk = given.pop("shrink")
     setting = Setting(**given)
     print(f"seed {setting.seed}, {setting.shape}", flush=True)
     result = run(setting)
-    print(result)
+    print(result, flush=True)
+    if result.failure and is_shrunk:
+        setting, result = shrink(setting, result)
+        print(f"the smallest: {command_of(setting)}\n{result}")
     return 1 if result.failure else 0
 
 

@@ -483,8 +483,11 @@ IDS: Sequence[Callable[[int], tuple[str | bytes, bool]]] = (
     lambda tag: (f'é😀\x01"\\{tag}', False),
     lambda tag: (str(tag) * 200, False),
     lambda tag: (b"caf\xe9", True),
+    lambda tag: (b"\\ud800", True),
 )
 PARAMETERS: Sequence[Callable[[int], tuple[dict[str, Any], bool]]] = (
+    lambda tag: ({"id": ""}, False),
+    lambda tag: ({"id": str(tag)}, False),
     lambda tag: ({"tag": tag}, False),
     lambda tag: ({"x": f"é{tag}"}, False),
     lambda tag: ({"flag": tag % 2 == 0, "": "no name"}, False),

@@ -174,14 +174,13 @@ class _Run:
 
     def _process(self, stack: contextlib.ExitStack) -> ServerProcess:
         platforms = {
-            "platform": "plain",
             "allow-sagemaker": "true",
             "sagemaker-port": self.sagemaker,
             "allow-vertex-ai": "true",
             "vertex-ai-port": self.vertex,
             "vertex-ai-default-model": "plain",
         }
-        named = {**OPTIONS, **(platforms if "plain" in self.kinds else {})}
+        named = {"platform": "plain", **OPTIONS, **(platforms if "plain" in self.kinds else {})}
         options = [*(f"--{name}={value}" for name, value in named.items()), *SHAPES[self.setting.shape]]
         if self.setting.shape != "one-process":
             options.append(f"--http-worker-memory-bytes={8 << 20}")
@@ -202,7 +201,7 @@ class _Run:
         command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
         if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
             return None
-        stack.callback(subprocess.run, ["umount", str(folder)], check=True)
+        stack.callback(subprocess.run, ["umount", "-l", str(folder)], check=True)
         self.result.faults["full disk"] += 1
         return folder
 
