@@ -149,7 +149,9 @@ def _decode(
         listed = _read_outputs(outputs, request, regions)
         request.outputs = tuple(listed)
         plan = ResponsePlan(False, listed, frozenset(regions))
-    if regions or any(type(tensor) is RegionInput for tensor in request.inputs):
+    # To look at packed inputs one by one would cut them out.
+    inputs = request.inputs
+    if regions or (type(inputs) is not PackedInputs and any(type(tensor) is RegionInput for tensor in inputs)):
         request = RegionRequest.of(request, regions)
     return request, plan
 
@@ -203,8 +205,9 @@ def _read_inputs(document: dict[str, Any], tail: memoryview | None, spec: ModelS
 
 def _packed(inputs: list[InputTensor]) -> PackedInputs:
     """Small arrays as one run of bytes, which costs less on the rest of the way than an array for each of them."""
-    layout = layout_of([(tensor.name, tensor.datatype, tensor.shape, tensor.nbytes) for tensor in inputs])
-    return PackedInputs(layout, memoryview(b"".join([tensor.data.tobytes() for tensor in inputs])))
+    contents = [tensor.data.tobytes() for tensor in inputs]
+    described = [(each.name, each.datatype, each.shape, len(own)) for each, own in zip(inputs, contents, strict=True)]
+    return PackedInputs(layout_of(described), memoryview(b"".join(contents)))
 
 
 def _data_source(item: Any) -> int | RegionReference | None:
