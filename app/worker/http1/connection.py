@@ -67,7 +67,7 @@ _RECEIVE_MOST: Final = 1 << 20
 _MAX_DISCARDED: Final = 64 << 20
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # For so long a client that has ended its sending side may have left, or wait for its answer, and is not asked.
-_HALF_CLOSED_S: Final = 2.0
+_HALF_CLOSED_S: Final = 0.5
 # Enough of a request for its line in the access log.
 _SHOWN: Final = 2048
 
