@@ -19,7 +19,7 @@ COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py \
   inference interprocess/test_frames.py interprocess/test_shared_memory.py \
   observability/test_statistics.py \
   $(addprefix remote/test_,engine_client.py engine_server.py wire.py) \
-  test_buffers.py test_memo.py waiting) \
+  test_buffers.py test_fresh_answers.py test_memo.py waiting) \
   $(wildcard tests/unit/core/scheduling/test_*.py) \
   tests/contract/http/test_golden.py tests/contract/grpc/test_golden.py
 GUARD_ARGS ?=
