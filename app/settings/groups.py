@@ -264,7 +264,7 @@ class RepositorySettings:
         "instance, an execution of a warmup sample, a golden request. Then the load fails. 0: no limit.", own=True)
     model_unload_timeout_secs: float = option(300.0, number(0),
         "Seconds for requests in flight when a model is unloaded or replaced. Then waiting requests "
-        "are refused and busy Python processes ended. 0: no limit.", own=True)
+        "are refused, busy Python processes and executions of ONNX Runtime ended. 0: no limit.", own=True)
 
 
 @group("Platform")
