@@ -32,9 +32,10 @@ from typing import Protocol
 
 import numpy as np
 
+from trident.core.borders import expected
 from trident.core.buffers import BufferPool
 from trident.core.cuda import CudaDriver, CudaError
-from trident.core.errors import InvalidRequest, OutOfMemory, RegionExists, RegionFailed, RegionNotFound, ServerError
+from trident.core.errors import InvalidRequest, OutOfMemory, RegionExists, RegionFailed, RegionNotFound
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.response import (
     DevicePlace,
@@ -578,9 +579,10 @@ class Attachment:
         if self._places and response.error is None and response.outputs:
             try:
                 response = self._placed(response)
-            except ServerError as error:
+            except Exception as error:
                 is_final = response.final
-                response = InferenceResponse.failed(response, error)
+                failure = expected(error, f"writing an output of model '{response.model_name}' into shared memory")
+                response = InferenceResponse.failed(response, failure)
                 response.final = is_final
         if response.final:
             # Before the caller knows: then it may look at the regions, or register them anew.

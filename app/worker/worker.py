@@ -37,6 +37,7 @@ from trident.app.worker.connection import CROWDED, CoarseClock, Connections
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.listening_sockets import StopTimes, drop_handshakes, notice_dead_clients
 from trident.app.worker.tls import TlsSocket
+from trident.core.borders import guarded
 from trident.core.buffers import release_buffers
 from trident.core.frontend.gevent_bridge import GreenletMailbox, Inbox
 from trident.core.observability.log import reopen_log_if_asked
@@ -469,17 +470,17 @@ class GeventLink:
     def _flush(self) -> None:
         self._is_flush_due = False
         if self._handler is not None:
-            self._handler.flush()
+            guarded(self._handler.flush, "sending to the engine")
             self._watch()
 
     def _read(self) -> None:
         if self._handler is not None:
-            self._handler.read()
+            guarded(self._handler.read, "reading from the engine")
             self._watch()
 
     def _look(self) -> None:
         if self._handler is not None:
-            self._handler.look()
+            guarded(self._handler.look, "looking for the engine")
             self._watch()
 
     def _watch(self) -> None:

@@ -29,7 +29,7 @@ from trident.core.engine.protocol import (
     model_metadata,
 )
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
-from trident.core.inference.pending_request import Defer, PendingRequest, StreamedRequest
+from trident.core.inference.pending_request import Defer, PendingRequest, StreamedRequest, deliver
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
 from trident.core.lifecycle.lifecycle import Lifecycle, overview
@@ -539,7 +539,7 @@ class _ModelCall(PendingRequest):
     is_nested = True
 
     def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
-        self.on_response(_refused(self.request, error, origin))
+        deliver(self, _refused(self.request, error, origin))
 
 
 class _StreamedCall(StreamedRequest):
@@ -549,7 +549,7 @@ class _StreamedCall(StreamedRequest):
     is_nested = True
 
     def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
-        self.on_response(_refused(self.request, error, origin))
+        deliver(self, _refused(self.request, error, origin))
 
 
 def _refused(request: InferenceRequest, error: ServerError, origin: Origin) -> InferenceResponse:

@@ -445,7 +445,8 @@ class _FanOut:
             index, response = self._answers.get(timeout=None if self._client_gone is None else LOOK_SECONDS)
         except Empty:
             return
-        del self._in_flight[index]
+        if self._in_flight.pop(index, None) is None:
+            return  # answered before
         self._responses[index] = response
         if response.error is not None:
             self._fail(response.error)

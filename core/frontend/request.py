@@ -10,10 +10,12 @@ docs/spec/vertex.md section B2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from trident.core.borders import guarded
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoading, ModelNotReady, ServerError
@@ -303,8 +305,12 @@ def client_trace(traceparent: str | None, tracestate: str | None) -> RequestTrac
 
 
 def end_trace(engine: Engine, number: int, names: EventNames, received: Span, sent: Span = NOT_NOTED) -> None:
-    """Report that the request of trace `number` was answered. `sent` is NOT_NOTED if its client has gone."""
-    engine.trace_answered(number, _events(names.received, received), _events(names.sent, sent))
+    """Report that the request of trace `number` was answered. `sent` is NOT_NOTED if its client has gone.
+
+    Returns normally: the answer does not depend on it.
+    """
+    events = _events(names.received, received), _events(names.sent, sent)
+    guarded(partial(engine.trace_answered, number, *events), "telling the engine of an answer")
 
 
 def _events(names: tuple[str, str], times: Span) -> list[tuple[str, int]]:

@@ -100,7 +100,8 @@ class InferCall(UnaryCall):
                 self._answer(response, decoded)
         except Exception as error:
             self.fail(error)
-        self.free()
+        finally:
+            self.free()
 
     def _note_trace(self, number: int) -> None:
         self._trace = number

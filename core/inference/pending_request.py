@@ -139,8 +139,10 @@ class PendingRequest:
             self.fail(error)
 
     def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
-        """Answer the request with an error instead of running it."""
+        """Answer the request with an error instead of running it, and flush. Any thread."""
         deliver(self, InferenceResponse.failed(self.request, error, origin))
+        if self.flush is not None:
+            flush((self.flush,))
 
     def fail(self, error: Exception, origin: Origin = Origin.REFUSED) -> None:
         """Answer the request with an error that arose outside of its execution, of any class. Any thread.
@@ -322,7 +324,10 @@ class ResponseWindow:
 
     def put(self, response: InferenceResponse) -> None:
         """Note that `response` was sent."""
-        size = _size(response)
+        try:
+            size = _size(response)
+        except TypeError:  # its strings are something else: whoever encodes them says so
+            size = 0
         self._sizes.append(size)
         self._nbytes += size
 

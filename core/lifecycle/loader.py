@@ -474,7 +474,7 @@ class ModelLoader:
             return scheduler
         cache = self._response_cache
         scope = cache.open_scope(version.name, version.version, partial(answer_identity, version))
-        return CachingScheduler(scheduler, cache, scope, version.spec, version.statistics, version.submit)
+        return CachingScheduler(scheduler, cache, scope, version.spec, version.statistics, version)
 
     def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
         """The GPU of a version that runs on exactly one device, for the label of its metrics."""

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Final
 
 from trident.core.backends.backend import BackendInstance, BackendModel, EndableInstance, ShrinkableModel, StartingModel
+from trident.core.borders import guarded
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.placement import Placement
 from trident.core.config.request_check import BatchForm, RequestValidator
@@ -34,6 +35,7 @@ from trident.core.observability.tracing.tracer import Tracer
 from trident.core.options import LatencyOptions
 from trident.core.repository.repository import ContentDigest, ModelDirectory
 from trident.core.repository.sources import Fetched
+from trident.core.scheduling.queue import COUNTING
 from trident.core.scheduling.rate_limiter import InstanceClaims
 from trident.core.scheduling.response_cache import CachingScheduler
 from trident.core.scheduling.scheduler import Scheduler
@@ -365,13 +367,16 @@ class ModelVersion:
         except (ServerStopping, ModelNotReady) as error:
             self._pass_on(pending, error.with_traceback(None))
         except QueueFull as error:
-            self.statistics.record_refusal(pending, FailureReason.REJECTED, error.message)
-            pending.refuse(error.with_traceback(None))
+            self._record_refusal(pending, FailureReason.REJECTED, error.message)
+            pending.fail(error)
         except ServerError as error:
-            pending.refuse(error.with_traceback(None))
+            pending.fail(error)
         except Exception as error:
             pending.fail(error)
-            self.statistics.record_refusal(pending, FailureReason.OTHER, UNEXPECTED)
+            self._record_refusal(pending, FailureReason.OTHER, UNEXPECTED)
+
+    def _record_refusal(self, pending: PendingRequest, reason: FailureReason, text: str) -> None:
+        guarded(partial(self.statistics.record_refusal, pending, reason, text), COUNTING)
 
     def _attach(self, pending: PendingRequest) -> None:
         request = pending.request
@@ -392,7 +397,7 @@ class ModelVersion:
         except ServerError as error:
             refusal = error.with_traceback(None)
         if successor is self:
-            self.statistics.record_refusal(pending, FailureReason.OTHER, refusal.message)
+            self._record_refusal(pending, FailureReason.OTHER, refusal.message)
             pending.refuse(refusal)
         else:
             pending.submit_to(successor)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from trident.core.borders import guarded
@@ -216,7 +217,7 @@ class RemoteEngine:
             self._models = {}
         self._state = state
         if state.log is not None and state.log != log_levels():
-            change_log(state.log)
+            guarded(partial(change_log, state.log), "changing the settings of the log")
         self.trace_gate.is_open = state.is_tracing
         self.trace_gate.reads_context = state.reads_trace_context
         if state.phase.name not in _STILL_LOADING:

@@ -124,7 +124,7 @@ class EngineServer:
         self._slow.shutdown(wait=False, cancel_futures=True)
         for front_end in list(self._front_ends.values()):
             front_end.flush()
-            self._end(front_end)
+            guarded(partial(self._end, front_end), "ending a front end's connection")
         self._poll.close()
 
     def push_state(self) -> None:
@@ -167,7 +167,7 @@ class EngineServer:
                 if descriptor == listener:
                     guarded(self._accept, "accepting a front end")
                 elif front_end is not None:
-                    self._serve_front_end(front_end, events)
+                    guarded(partial(self._serve_front_end, front_end, events), "serving a front end")
             now = time.monotonic()
             if ready:
                 self.last_work = now
@@ -216,7 +216,7 @@ class EngineServer:
                 if self._pushed is not None:
                     front_end.send(_state_frame(self._pushed))
             self._missing -= 1
-            self.push_state()
+            guarded(self.push_state, "telling the front ends of the engine's state")
 
     @property
     def is_gathering(self) -> bool:
@@ -303,7 +303,7 @@ class FrontEnd:
         # own: where one was sent and released, the next one may begin before the engine has forgotten the first.
         self._unsent: dict[int, object] = {}
         self._requests = RequestReader(self._view_of)
-        self._responses = ResponseWriter(self._share)
+        self._responses = ResponseWriter(self._share, self._unshare)
         self._pending: dict[int, PendingRequest] = {}
         self._flush = self.flush  # one object for all requests: a batch calls it once
         self._deferred = Deferred()
@@ -369,7 +369,7 @@ class FrontEnd:
             model = self._engine.model(request.model_name, request.model_version)
         except Exception as error:
             refusal = expected(error, f"finding the model '{request.model_name}'")
-            self._respond(number, InferenceResponse.failed(request, refusal, Origin.REFUSED))
+            self._collect(number, InferenceResponse.failed(request, refusal, Origin.REFUSED))
             return
         make = StreamedRequest if flags & STREAMED else PendingRequest
         if shared:
@@ -392,7 +392,7 @@ class FrontEnd:
 
     def _end_trace(self, number: int, content: memoryview) -> None:
         ahead, behind = from_plain(read_plain(content), _TRACED)
-        self._engine.trace_answered(number, ahead, behind)
+        guarded(partial(self._engine.trace_answered, number, ahead, behind), "noting an answer in a trace")
 
     def _view_of(self, offset: int, size: int) -> memoryview:
         assert self._memory is not None
@@ -401,8 +401,11 @@ class FrontEnd:
     # --- to the front end
 
     def _respond(self, number: int, response: InferenceResponse) -> None:
-        if response.final:
-            self._pending.pop(number, None)
+        """Collect a response, unless the final one was collected before: the front end knows the number no more."""
+        if (self._pending.pop(number, None) if response.final else self._pending.get(number)) is not None:
+            self._collect(number, response)
+
+    def _collect(self, number: int, response: InferenceResponse) -> None:
         if self.is_closed:
             return
         try:
@@ -410,7 +413,9 @@ class FrontEnd:
         except Exception as error:  # a bug of the engine must reach the caller and not end the instance thread
             if self.is_closed:
                 return  # the memory was closed meanwhile
-            content = failed_response(response, error, number)
+            failure = expected(error, f"sending a response of model '{response.model_name}' to a front end")
+            named = InferenceResponse(response.model_name, response.model_version, [], final=response.final)
+            content = failed_response(named, failure, number)
         self.queue.append(content)
 
     def _share(self, content: Buffer) -> int | None:
@@ -423,6 +428,10 @@ class FrontEnd:
             if written is not None and self._unsent.pop(written, None) is not None:
                 return written
         return self._memory.share(content)
+
+    def _unshare(self, offset: int) -> None:
+        if self._memory is not None:
+            self._memory.unshare(offset)
 
     def _output_memory(self, size: int) -> Array | None:
         """Shared memory for an output. It is free again when nothing refers to it and it was not sent. Any thread."""
@@ -470,7 +479,7 @@ class FrontEnd:
             pending.cancel()
         self._pending.clear()
         for name, number in self.holds:
-            self._engine.release_version(name, number)
+            guarded(partial(self._engine.release_version, name, number), "releasing a model version")
         self.holds.clear()
         if self._memory is not None:
             self._memory.close()

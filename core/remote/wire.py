@@ -367,13 +367,15 @@ _TRACED = (1, 7)
 class ResponseWriter:
     """Makes frames of responses. Any thread."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: Share, unshare: Callable[[int], None]) -> None:
+        """`unshare` frees what `share` has put into shared memory for a frame that could not be made."""
         self._share = share
+        self._unshare = unshare
         # The meta document that the responses of a batch share, and the head of the block for those without times.
         self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
 
     def write(self, response: InferenceResponse, number: int) -> bytes:
-        """The frame. Raises TypeError for a value that JSON cannot hold."""
+        """The frame. Raises what the outputs raise, and TypeError for a value that JSON cannot hold."""
         if response.error is not None:
             return failed_response(response, response.error, number, response.origin)
         flags = FINAL if response.final else 0
@@ -383,11 +385,16 @@ class ResponseWriter:
         tensors: list[Buffer] = []
         offsets: list[int] = []
         outputs: list[_Entry] = []
-        for output in response.outputs:
-            content = output.content()
-            is_shared = _put(content, self._share, tensors, offsets)
-            outputs.append((output.name, output.datatype, output.shape, len(content), is_shared))
-        head = block_head(_response_meta(response, outputs), _notes(response), offsets)
+        try:
+            for output in response.outputs:
+                content = output.content()
+                is_shared = _put(content, self._share, tensors, offsets)
+                outputs.append((output.name, output.datatype, output.shape, len(content), is_shared))
+            head = block_head(_response_meta(response, outputs), _notes(response), offsets)
+        except Exception:
+            for offset in offsets:
+                self._unshare(offset)
+            raise
         return frame(RESPONSE, number, (head, *tensors), flags=flags, shared=len(offsets))
 
     def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:

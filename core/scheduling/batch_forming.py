@@ -117,13 +117,18 @@ def take_work(
     # Where requests go ahead of others, one more than a batch can have shows which were overtaken.
     limit = limits.max_batch_size if queue.is_in_order else limits.max_batch_size + 1
     candidates, rejections = queue.candidates(limit, now_ns)
-    decision = form_batch(candidates, limits, now_ns)
-    if callers is not None and isinstance(decision, Wait) and callers.all_wait(candidates, now_ns):
-        decision = Run(len(candidates), CALLERS)
-    if isinstance(decision, Run) and (is_short is None or is_short(candidates[: decision.requests])):
-        if may_run is None or may_run():
-            return Work(queue.take(decision.requests), rejections, decision.reason)
-        return Work([], rejections) if rejections else decision
+    try:
+        decision = form_batch(candidates, limits, now_ns)
+        if callers is not None and isinstance(decision, Wait) and callers.all_wait(candidates, now_ns):
+            decision = Run(len(candidates), CALLERS)
+        if isinstance(decision, Run) and (is_short is None or is_short(candidates[: decision.requests])):
+            if may_run is None or may_run():
+                return Work(queue.take(decision.requests), rejections, decision.reason)
+            return Work([], rejections) if rejections else decision
+    except Exception:
+        if not rejections:
+            raise
+        # These have left the queue. The next call meets the exception again.
     if rejections:
         return Work([], rejections)
     return decision if isinstance(decision, Wait) else None

@@ -14,6 +14,7 @@ Source: docs/spec/schedulers.md sections 3.1 to 3.3; docs/spec/repository.md sec
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -51,6 +52,7 @@ from trident.core.scheduling.instance import (
 )
 from trident.core.scheduling.open_requests import Again, DroppedSenders, OpenRequests, ResponseOrder, refuse_again
 from trident.core.scheduling.queue import (
+    AFTER_FAILURE_S,
     Clock,
     Rejection,
     RequestQueue,
@@ -60,6 +62,8 @@ from trident.core.scheduling.queue import (
     stopping,
 )
 from trident.core.scheduling.rate_limiter import InstanceClaims
+
+_log = logging.getLogger("trident.scheduling")
 
 TURN_NS: Final = 4_000_000
 """The time after which the submitting thread leaves the rest of the queue to the instance's own thread."""
@@ -236,9 +240,12 @@ class DynamicBatcher:
             or not (queue.is_in_order or queue.is_last(pending))
         ):
             if pending.defer is not None and self._may_borrow():
-                pending.defer(self._execute_here)
-            else:
-                self._pool.wake(queue.items)
+                try:
+                    pending.defer(self._execute_here)
+                    return
+                except Exception:  # the caller's
+                    _log.exception("deferring an execution of model '%s' failed unexpectedly", self._spec.name)
+            self._pool.wake(queue.items)
 
     def run_at_rest(self, device: str, errand: Callable[[], None]) -> bool:
         """Call `errand` on the thread of an instance on `device` that rests, and wait for it. False if none rests.
@@ -281,6 +288,8 @@ class DynamicBatcher:
         with self._lock:
             queued = self._take_all()
         self._end_queued(queued, lambda pending: failure)
+        if not queued:
+            time.sleep(AFTER_FAILURE_S)
 
     def _take_all(self) -> list[PendingRequest]:
         """Empty the queue; its requests count as in flight until `_end_queued`. Under the lock."""
@@ -398,8 +407,8 @@ class DynamicBatcher:
             if instance is None or not self._may_borrow():
                 pool.wake(self._queue.items)
                 return
-            pool.lend(instance)
             until_ns = self._clock() + TURN_NS
+            pool.lend(instance)
             work = self._next_short_work(instance, until_ns)
         if work is not None:
             self._execute_on(instance, work, until_ns)
@@ -414,18 +423,23 @@ class DynamicBatcher:
                 following = self._next_short_work(instance, until_ns)
 
     def _next_short_work(self, instance: ModelInstance, until_ns: int) -> Work | None:
-        """Take work for the lent `instance`, or give it back and return None. Under the lock."""
-        pool, claim, now_ns = self._pool, instance.claim, self._clock()
-        if now_ns <= until_ns and not instance.retired and not pool.closed:
-            may_run = None if claim is None else claim.try_take
-            is_short = self._short.expected
-            work = take_work(self._queue, self._limits, now_ns, self._callers, is_short=is_short, may_run=may_run)
-            if isinstance(work, Work):
-                pool.take(instance, work, self._queue)
-                return work
-        if claim is not None:
-            claim.withdraw()  # it may have asked for another turn when its last execution ended
-        pool.take_back(instance, self._queue.items)
+        """Take work for the lent `instance`; or give it back, and return None or raise. Under the lock."""
+        pool, claim = self._pool, instance.claim
+        work: Work | Wait | Run | None = None
+        try:
+            now_ns = self._clock()
+            if now_ns <= until_ns and not instance.retired and not pool.closed:
+                may_run = None if claim is None else claim.try_take
+                is_short = self._short.expected
+                work = take_work(self._queue, self._limits, now_ns, self._callers, is_short=is_short, may_run=may_run)
+                if isinstance(work, Work):
+                    pool.take(instance, work, self._queue)
+                    return work
+        finally:
+            if not isinstance(work, Work):
+                if claim is not None:
+                    claim.withdraw()  # it may have asked for another turn when its last execution ended
+                pool.take_back(instance, self._queue.items)
         return None
 
     # --- timeouts and cancellations
@@ -480,7 +494,7 @@ class DynamicBatcher:
         if not rejections:
             return
         for rejection in rejections:
-            reject(rejection, self._statistics, respond or self._refuse, self._clock())
+            reject(rejection, self._statistics, respond or self._refuse, self._clock)
         with self._lock:
             self._pool.count_off(len(rejections))
 

@@ -53,7 +53,7 @@ from trident.core.memo import Memo
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.queue import Clock, stopping
+from trident.core.scheduling.queue import COUNTING, Clock, stopping
 
 _log = logging.getLogger("trident.scheduling")
 
@@ -155,7 +155,11 @@ class EnsembleScheduler:
             if self._stopped and not (self._accepts_nested and pending.is_nested):
                 raise stopping(pending, self._spec.name)
             self._requests.add(request)
-        request.begin()
+        try:
+            request.begin()
+        except Exception:
+            self.end(request)
+            raise
         if self._ready or self._flushes:  # a step was answered while it was submitted
             self.proceed()
 
@@ -269,7 +273,10 @@ class EnsembleScheduler:
             input_ns += gather
             infer_ns += infer
             output_ns += split
-        self._statistics.record_composed(pending, first_ns, self.clock(), input_ns, infer_ns, output_ns)
+        guarded(
+            lambda: self._statistics.record_composed(pending, first_ns, self.clock(), input_ns, infer_ns, output_ns),
+            COUNTING,
+        )
         if SWITCHES.times or pending.wants_times:
             response.times = InferenceTimes(queue_ns, input_ns, infer_ns, output_ns, pending.batch_size or 1)
             if SWITCHES.timing and asks_for_times(pending.request):
@@ -280,12 +287,16 @@ class EnsembleScheduler:
         pending = request.pending
         origin = pending.origin_of(error)
         reason = FailureReason.CANCELED if origin is Origin.CANCELLED else FailureReason.OTHER
-        self._statistics.record_failure(pending, reason, self.clock(), error.message)
+        guarded(lambda: self._statistics.record_failure(pending, reason, self.clock(), error.message), COUNTING)
         if origin is not Origin.CANCELLED and request.failed_step is not None:
-            self._statistics.record_step_failure()
+            guarded(self._statistics.record_step_failure, COUNTING)
             if request.failed_step is not Origin.FAILED:
                 origin = Origin.REJECTED
-        named = type(error)(f"in ensemble '{self._spec.name}', {error.message}", hint=error.hint, model=error.model)
+        message = f"in ensemble '{self._spec.name}', {error.message}"
+        try:
+            named = type(error)(message, hint=error.hint, model=error.model)
+        except TypeError:  # a class with other arguments
+            named = ServerError(message, hint=error.hint, model=error.model)
         named.code = error.code
         return InferenceResponse.failed(pending.request, named, origin)
 

@@ -25,7 +25,7 @@ from trident.core.inference.request import (
     IDLE as NO_WAIT,
 )
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, Parameter, asks_for_times
-from trident.core.inference.response import InferenceResponse, Origin, Outputs, OutputTensor
+from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
 from trident.core.inference.tensors import BYTES
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.switches import SWITCHES
@@ -163,49 +163,55 @@ class ModelInstance:
         """Answer the rejected requests, then execute the batch. `inline`: not on the instance's own thread.
 
         The caller holds the claim, if there is one, which ends with the execution: requests that are answered later
-        hold nothing.
+        hold nothing. Returns normally, and has answered each request or, if it is answered later, opened it.
         """
+        for rejection in work.rejections:
+            reject(rejection, self._statistics, self._respond_unexecuted, self._clock)
+        batch = work.batch
+        if not batch:
+            return
+        begin_ns = end_ns = 0
         try:
-            for rejection in work.rejections:
-                reject(rejection, self._statistics, self._respond_unexecuted, self._clock())
-            if work.batch:
-                self._perform_batch(work, inline)
-        except Exception as error:
-            # A fault between the executions, which the thread survives. Requests that the model gave back are queued.
-            for pending in (*work.batch, *(rejection.pending for rejection in work.rejections)):
-                if not pending.is_answered:
-                    pending.fail(error, Origin.FAILED)
-
-    def _perform_batch(self, work: Work, inline: bool) -> None:
-        begin_ns = self._clock()
-        self._statistics.begin_execution(self.name, work.batch, begin_ns)
+            begin_ns = self._clock()
+            self._statistics.begin_execution(self.name, batch, begin_ns)
+        except Exception:
+            _log.exception("noting an execution of model '%s' failed unexpectedly", self._spec.name)
+        self.execute(batch, work.reason)
+        if self.claim is not None:
+            self.claim.end()
         try:
-            self.execute(work.batch, work.reason)
-        finally:
             self._statistics.end_execution(self.name)
             end_ns = self._clock()
-            if self.claim is not None:
-                self.claim.end()
-        self._short.note(work.batch, end_ns - begin_ns, inline)
+            self._short.note(batch, end_ns - begin_ns, inline)
+        except Exception:
+            _log.exception("noting an execution of model '%s' failed unexpectedly", self._spec.name)
         # Not part of the execution: the next steps of an ensemble may be executed meanwhile.
-        flush_callers(work.batch)
+        flush_callers(batch)
         if self._tuner is not None:
-            guarded(partial(self._tuner.note, work.batch, begin_ns, end_ns), "tuning the batcher")
+            guarded(partial(self._tuner.note, batch, begin_ns, end_ns), "tuning the batcher")
 
     def execute(self, requests: Sequence[PendingRequest], reason: CloseReason = NO_WAIT) -> None:
         """Execute a batch, which was closed for `reason`, and answer each request that is not answered later.
 
-        Raises nothing. A batch that fails as a whole is executed again in halves, down to the requests that fail alone.
-        If the backend instance is poisoned afterwards, so that it can execute nothing again, `on_poisoned` is called,
-        once.
+        Returns normally. A batch that fails as a whole is executed again in halves, down to the requests that fail
+        alone. If the backend instance is poisoned afterwards, so that it can execute nothing again, `on_poisoned` is
+        called, once.
         """
         if self.open_requests is None:
             self._execute(requests, reason)
         else:
             self._execute_open(requests, reason, self.open_requests)
-        if self._on_poisoned is not None and self.executing.poisoned:
+        if self._on_poisoned is not None and self._is_poisoned:
             on_poisoned, self._on_poisoned = self._on_poisoned, None
             guarded(partial(on_poisoned, self.executing), "ending a poisoned instance")
+
+    @property
+    def _is_poisoned(self) -> bool:
+        try:
+            return self.executing.poisoned
+        except Exception:
+            _log.exception("asking whether instance '%s' is poisoned failed unexpectedly", self.name)
+            return False
 
     def _execute(self, requests: Sequence[PendingRequest], reason: CloseReason) -> None:
         """Each request gets its one response."""
@@ -254,13 +260,15 @@ class ModelInstance:
 
         Such a batch is never executed again split: a part of it may have been answered.
         """
-        start_ns = self._clock()
-        opened = open_requests.open(requests, start_ns)
+        opened: list[OpenRequest] = []
         try:
+            start_ns = self._clock()
+            opened = open_requests.open(requests, start_ns)
             execution, claimed, again = self._run_open(opened, start_ns, open_requests)
         except Exception as error:
             # All are closed first: with the frames of the error their senders end.
-            for request in [each for each in opened if not each.is_closed and each.claim()]:
+            unanswered = opened or open_requests.open(requests, 0)
+            for request in [each for each in unanswered if not each.is_closed and each.claim()]:
                 request.answer(self._failed(request.pending, error))
             return
         successful = [request.pending for request, outcome in claimed if not isinstance(outcome, Exception)]
@@ -300,30 +308,34 @@ class ModelInstance:
         execution.items = execution.items or sum(batch_sizes)
 
     def _count(self, execution: Execution, successful: Sequence[PendingRequest], reason: CloseReason) -> None:
-        """Count an execution, its batch and its successful requests."""
-        self._statistics.record_batch(
-            successful,
-            execution.items,
-            execution.start_ns,
-            execution.input_end_ns,
-            execution.output_start_ns,
-            execution.end_ns,
-            reason,
-        )
-        if execution.bucket is not None:
-            self._statistics.record_bucket(execution.bucket)
+        """Count an execution, its batch and its successful requests. Returns normally."""
+        try:
+            self._statistics.record_batch(
+                successful,
+                execution.items,
+                execution.start_ns,
+                execution.input_end_ns,
+                execution.output_start_ns,
+                execution.end_ns,
+                reason,
+            )
+            if execution.bucket is not None:
+                self._statistics.record_bucket(execution.bucket)
+        except Exception:
+            _log.exception("counting an execution of model '%s' failed unexpectedly", self._spec.name)
 
     def _split(self, requests: Sequence[PendingRequest], exc: Exception) -> list[Sequence[PendingRequest]]:
         """The halves of a batch that failed, the second one first; fails a single request.
 
         On a poisoned instance every request fails.
         """
-        if len(requests) == 1 or self.executing.poisoned:
+        if len(requests) == 1 or self._is_poisoned:
             for pending in requests:
                 self._respond(pending, self._failed(pending, exc))
             return []
         count, model = len(requests), self._spec.name
-        _log.warning("a batch of %d requests for model '%s' failed, running it again split: %s", count, model, exc)
+        reason = _text(exc)
+        _log.warning("a batch of %d requests for model '%s' failed, running it again split: %s", count, model, reason)
         middle = count // 2
         return [requests[middle:], requests[:middle]]
 
@@ -353,12 +365,21 @@ class ModelInstance:
             error = exc
         else:
             _log.error("model '%s', instance '%s' failed", self._spec.name, self.name, exc_info=exc)
-            error = BackendFailed(str(exc) or type(exc).__name__, model=self._spec.name)
-            # Without the traceback, which the log has: it refers to frames, and so to tensors and senders.
-            error.__cause__ = exc.with_traceback(None)
+            error = BackendFailed(_text(exc), model=self._spec.name)
         origin = pending.origin_of(error)
-        self._statistics.record_failure(pending, reason_of(origin), self._clock(), error.message)
+        try:
+            self._statistics.record_failure(pending, reason_of(origin), self._clock(), error.message)
+        except Exception:
+            _log.exception("counting a request for model '%s' failed unexpectedly", self._spec.name)
         return InferenceResponse.failed(pending.request, error, origin)
+
+
+def _text(error: Exception) -> str:
+    """The text of an exception of any class, whose `__str__` may raise, too; the name of its class without one."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
 
 
 class InstancePool:

@@ -213,9 +213,8 @@ class OpenRequest:
             is_late = self._is_closed
             if not is_late:
                 is_unwanted = pending.cancelled is not None and not final
-                kind = _kind(outputs, error, is_unwanted)
-                requests.statistics.record_response(self._index, kind, now_ns - self._last_ns)
-                if not self._index:
+                index, before_ns = self._index, self._last_ns
+                if not index:
                     self.first_ns = now_ns
                 self._index += 1
                 self._last_ns = now_ns
@@ -223,11 +222,17 @@ class OpenRequest:
                     self.error = error
                 if final:
                     self._is_closed = True
-                    requests.count(self, now_ns)
-                    if pending.request.trace is not None and error is None:
-                        response.times = self._times(now_ns)
-                elif is_unwanted:
+                try:
+                    kind = _kind(outputs, error, is_unwanted)
+                    requests.statistics.record_response(index, kind, now_ns - before_ns)
+                    if final:
+                        requests.count(self, now_ns)
+                except Exception:
+                    _log.exception("counting a response of model '%s' failed unexpectedly", requests.name)
+                if is_unwanted:
                     return
+                if final and pending.request.trace is not None and error is None:
+                    response.times = self._times(now_ns)
                 if self._put(response):
                     return
         if is_late:
@@ -442,7 +447,7 @@ class OpenRequests:
         if rejection is None:
             self._pool.close_one(self)
         else:
-            reject(rejection, self.statistics, self._end, self.clock())
+            reject(rejection, self.statistics, self._end, self.clock)
 
     def resume_all(self) -> None:
         """Let no request wait for its client any more."""

@@ -16,6 +16,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from trident.core.borders import guarded
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest, flush
@@ -28,6 +29,9 @@ _log = logging.getLogger("trident.scheduling")
 # Monotonic nanoseconds.
 Clock = Callable[[], int]
 Respond = Callable[[PendingRequest, InferenceResponse], None]
+
+COUNTING: Final = "counting requests"
+"""The subject of an exception of the statistics: it fails no request."""
 
 
 def flush_callers(requests: Iterable[PendingRequest]) -> None:
@@ -62,10 +66,10 @@ class Rejection(NamedTuple):
         return FailureReason.REJECTED if isinstance(self.error, DeadlineExceeded) else FailureReason.OTHER
 
 
-def reject(rejection: Rejection, statistics: ModelStatistics, respond: Respond, now_ns: int) -> None:
-    """Count the rejection and answer its request, on the calling thread."""
+def reject(rejection: Rejection, statistics: ModelStatistics, respond: Respond, clock: Clock) -> None:
+    """Count the rejection and answer its request, on the calling thread. Returns normally."""
     pending, error, origin = rejection
-    statistics.record_failure(pending, rejection.reason, now_ns, error.message)
+    guarded(lambda: statistics.record_failure(pending, rejection.reason, clock(), error.message), COUNTING)
     respond(pending, InferenceResponse.failed(pending.request, error, origin))
     flush_callers((pending,))
 
@@ -289,7 +293,8 @@ class _Level:
         return rejections
 
 
-_AFTER_FAILURE_S: Final = 1.0
+AFTER_FAILURE_S: Final = 1.0
+"""The pause of a thread that found nothing to do but met an exception, which it may meet again at once."""
 
 
 class TimeoutThread:
@@ -326,6 +331,6 @@ class TimeoutThread:
                 pause_s = self._look()
             except Exception:
                 _log.exception("looking for expired requests failed unexpectedly")
-                pause_s = _AFTER_FAILURE_S
+                pause_s = AFTER_FAILURE_S
             self._wake.wait(None if pause_s is None else min(pause_s, threading.TIMEOUT_MAX))
             self._wake.clear()

@@ -9,20 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from trident.core.backends.backend import BackendInstance
+from trident.core.borders import guarded
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import RequestCancelled, ServerError
-from trident.core.inference.pending_request import PendingRequest, deliver
+from trident.core.inference.pending_request import PendingRequest, Submits, deliver
 from trident.core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
 from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.switches import SWITCHES
 from trident.core.response_cache.response_cache import CachedResponse, LookUp, ResponseCache, request_key
-from trident.core.scheduling.queue import Clock, flush_callers, reason_of
+from trident.core.scheduling.queue import COUNTING, Clock, flush_callers, reason_of
 from trident.core.scheduling.scheduler import Scheduler
 
 _log = logging.getLogger("trident.scheduling")
@@ -87,7 +87,8 @@ class CachingScheduler:
     """Implements Scheduler around another one, for models that answer each request once and the same way each time.
 
     Answers from this process are delivered on the submitting thread, those from another process on a thread of the
-    cache, those of a flight on the thread that executed its first request. `resubmit` is the version's own `submit`.
+    cache, those of a flight on the thread that executed its first request. `model` is the version itself: requests that
+    go on elsewhere are submitted to it again.
     `scope` is the version's own part of the cache, which ends with `close`.
     """
 
@@ -98,7 +99,7 @@ class CachingScheduler:
         scope: bytes,
         spec: ModelSpec,
         statistics: ModelStatistics,
-        resubmit: Callable[[PendingRequest], None],
+        model: Submits,
         *,
         clock: Clock = time.monotonic_ns,
     ) -> None:
@@ -108,7 +109,7 @@ class CachingScheduler:
         self._spec = spec
         self._may_expire = spec.batching is not None and spec.batching.may_expire
         self._statistics = statistics
-        self._resubmit = resubmit
+        self._model = model
         self._clock = clock
         self._scope = scope
         self._lock = threading.Lock()
@@ -188,17 +189,24 @@ class CachingScheduler:
             else:
                 pending.defer(pending.flush)
             return
-        if self._cache.answers_later and flight is not None and self._look_up(flight, pending):
-            return
-        lookup_ns = self._clock() - start_ns
-        self._statistics.record_cache_miss(lookup_ns)
         if flight is None:
+            self._count_miss(start_ns)
             self._scheduler.submit(pending)
-        else:
-            flight.lookup_ns = lookup_ns
+        elif not (self._cache.answers_later and self._look_up(flight, pending)):
             self._execute(flight, pending)
 
+    def _count_miss(self, start_ns: int) -> int:
+        """Returns how long the look-up took which began at `start_ns`; 0 if that cannot be counted."""
+        try:
+            lookup_ns = self._clock() - start_ns
+            self._statistics.record_cache_miss(lookup_ns)
+        except Exception:
+            _log.exception("%s failed unexpectedly", COUNTING)
+            return 0
+        return lookup_ns
+
     def _execute(self, flight: SingleFlight, pending: PendingRequest) -> None:
+        flight.lookup_ns = self._count_miss(flight.start_ns)
         pending.on_response = flight.respond
         try:
             self._scheduler.submit(pending)
@@ -230,8 +238,6 @@ class CachingScheduler:
         with self._lock:
             self._waiting -= 1
         if found is None:
-            flight.lookup_ns = self._clock() - flight.start_ns
-            self._statistics.record_cache_miss(flight.lookup_ns)
             self._missed[pending] = flight
             self._submit_again(pending)
             if self._missed.pop(pending, None) is not None:  # another version took it
@@ -252,8 +258,8 @@ class CachingScheduler:
                 return False
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(1, f"trident-cache-{self._spec.name}")
-            self._waiting += 1
             self._threads.submit(self._make_key, pending)
+            self._waiting += 1
             return True
 
     def _make_key(self, pending: PendingRequest) -> None:
@@ -278,9 +284,10 @@ class CachingScheduler:
         pending.on_cancel = flight.leave
 
     def _land(self, flight: SingleFlight) -> list[PendingRequest]:
-        """End a flight; returns the requests that waited for it."""
+        """End a flight, unless it has ended; returns the requests that waited for it."""
         with self._lock:
-            del self._flights[flight.key]
+            if self._flights.get(flight.key) is flight:
+                del self._flights[flight.key]
             followers = list(flight.followers)
             flight.followers.clear()
             self._waiting -= len(followers)
@@ -313,19 +320,18 @@ class CachingScheduler:
             else:  # that happened to this request alone: another attempt may succeed
                 self._resubmit_all(followers)
             return
-        start_ns = self._clock()
         cached = None
         try:
+            start_ns = self._clock()
             if flight.followers or self._cache.holds(answer.nbytes):
                 cached = CachedResponse.of(answer)
                 if not self._stopped:
                     self._cache.put(flight.key, cached)
-        except Exception:  # those that wait are executed themselves
+            now_ns = self._clock()
+            self._statistics.record_cache_insertion(flight.lookup_ns, now_ns - start_ns, now_ns)
+        except Exception:  # those that wait are executed themselves, if there is no answer for them
             _log.exception("keeping a response in the cache failed unexpectedly")
-            cached = None
         followers = self._land(flight)
-        now_ns = self._clock()
-        self._statistics.record_cache_insertion(flight.lookup_ns, now_ns - start_ns, now_ns)
         if cached is None:
             self._resubmit_all(followers)
             return
@@ -357,7 +363,7 @@ class CachingScheduler:
         """The response with what is cached; counts the hit, which began at `start_ns`."""
         now_ns = self._clock()
         lookup_ns = now_ns - start_ns
-        self._statistics.record_cache_hit(request.id, lookup_ns, now_ns)
+        guarded(partial(self._statistics.record_cache_hit, request.id, lookup_ns, now_ns), COUNTING)
         response = cached.answer(request, self._spec.name, self._spec.version)
         if SWITCHES.times or wants_times:
             response.times = times = InferenceTimes(lookup_ns, 0, 0, 0, batch_size or 1)
@@ -366,7 +372,8 @@ class CachingScheduler:
         return response
 
     def _fail(self, pending: PendingRequest, error: ServerError, origin: Origin) -> None:
-        self._statistics.record_failure(pending, reason_of(origin), self._clock(), error.message)
+        reason = reason_of(origin)
+        guarded(lambda: self._statistics.record_failure(pending, reason, self._clock(), error.message), COUNTING)
         deliver(pending, InferenceResponse.failed(pending.request, error, origin))
 
     def _resubmit_all(self, followers: list[PendingRequest]) -> None:
@@ -374,11 +381,9 @@ class CachingScheduler:
             self._submit_again(pending)
 
     def _submit_again(self, pending: PendingRequest) -> None:
-        """Submit a request on another thread than its caller's, which flushes for nothing that is answered there."""
+        """Submit a request on another thread than its caller's."""
         pending.defer = None  # it belongs to the caller's thread
-        self._resubmit(pending)
-        if pending.is_answered:
-            flush_callers((pending,))
+        pending.submit_to(self._model)
 
     # --- the end
 
@@ -388,7 +393,7 @@ class CachingScheduler:
             flights = list(self._flights.values())
         for flight in flights:  # what was accepted is executed: the scheduler still takes it
             if flight.look_up is not None:
-                flight.look_up.give_up()
+                guarded(flight.look_up.give_up, "ending a look-up in the response cache")
         self._scheduler.stop(accept_nested=accept_nested)
 
     def drain(self, timeout_s: float | None = None) -> bool:

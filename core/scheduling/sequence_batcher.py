@@ -217,7 +217,7 @@ class SequenceScheduler:
     def _apply(self, change: Change) -> None:
         """Do what follows from a change, without the lock."""
         for rejection in change.rejections:
-            reject(rejection, self._statistics, self._refuse, self._clock())
+            reject(rejection, self._statistics, self._refuse, self._clock)
         for sequence, pending in change.entering:
             self._enter(sequence, pending)
 
@@ -239,7 +239,11 @@ class SequenceScheduler:
             pending.request = sequence.executed = self._builder.built(sent, sequence.states)
             instance.batcher.submit(pending)
         except Exception as error:
-            sequence.respond(InferenceResponse.failed(sent, expected(error, self._subject), Origin.REJECTED))
+            failure = expected(error, self._subject)
+            if sequence.in_flight is pending:  # the batcher may have answered it before, and may do so afterwards
+                assert sequence.on_response is not None
+                sequence.on_response = OnlyResponse(sequence.on_response).respond
+                sequence.respond(InferenceResponse.failed(sent, failure, Origin.REJECTED))
 
     def _enter_again(self, instance: SequenceInstance, pending: PendingRequest) -> None:
         """Give the batcher a request once more that its model gave back, with the states as they are now.
@@ -276,15 +280,18 @@ class SequenceScheduler:
         pending.request, pending.on_response = sent, on_response
         sequence.executed = sequence.sent = sequence.on_response = None
         change = Change()
-        with self._lock:
-            sequence.in_flight = None
-            self._count_answered()
-            if response.error is not None and response.origin is Origin.CANCELLED:
-                self._end(sequence, Rejection.of_cancelled, change)
-            self._touch(sequence, self._clock())
-            self._go_on(sequence, change)
-        self._respond(pending, response)
-        self._apply(change)
+        try:
+            with self._lock:
+                sequence.in_flight = None
+                self._count_answered()
+                if response.error is not None and response.origin is Origin.CANCELLED:
+                    self._end(sequence, Rejection.of_cancelled, change)
+                self._go_on(sequence, change)
+                if sequence in self._active:
+                    self._touch(sequence, self._clock())
+        finally:
+            self._respond(pending, response)
+            self._apply(change)
 
     def cancelled(self, sequence: OpenSequence, pending: PendingRequest) -> None:
         """A request that waits was cancelled, so the whole sequence ends. Any thread."""
@@ -536,6 +543,18 @@ class SequenceScheduler:
         self._apply(change)
         ended = [instance.batcher.close(timeout_s, because) for instance in instances]
         return all([*ended, self._timeouts.close(timeout_s)])
+
+
+class OnlyResponse:
+    """Passes on the first response to a request, and drops all after it."""
+
+    def __init__(self, on_response: OnResponse) -> None:
+        self._on_response: OnResponse | None = on_response
+
+    def respond(self, response: InferenceResponse) -> None:
+        on_response, self._on_response = self._on_response, None
+        if on_response is not None:
+            on_response(response)
 
 
 class Change:

@@ -93,9 +93,9 @@ FAULTS = (
         3000,
     ),
     Fault(
-        "what the cache submits again is not flushed",
-        "scheduling.response_cache:CachingScheduler._submit_again",
-        "if pending.is_answered:",
+        "a refusal is not flushed",
+        "inference.pending_request:PendingRequest.refuse",
+        "if self.flush is not None:",
         "if False:",
         3000,
     ),

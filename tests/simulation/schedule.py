@@ -282,9 +282,7 @@ class Schedule:
         )
         if spec.response_cache:
             scope = self.cache.open_scope(spec.name, 1, lambda: None)
-            scheduler = CachingScheduler(
-                scheduler, self.cache, scope, spec, version.statistics, version.submit, clock=now_ns
-            )
+            scheduler = CachingScheduler(scheduler, self.cache, scope, spec, version.statistics, version, clock=now_ns)
         self.schedulers.append(scheduler)
         version.serve(Model(), made.instances, scheduler, _FETCHED)
         served.instances = made.instances

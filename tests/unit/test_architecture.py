@@ -36,7 +36,7 @@ CORE_ORDER: tuple[tuple[str, ...], ...] = (
 )
 CORE_RANK = {part: rank for rank, parts in enumerate(CORE_ORDER) for part in parts}
 # Seen by all of core, and seeing only these.
-OBSERVABILITY_SEES = {"errors", "memo", "options", "inference", "config"}
+OBSERVABILITY_SEES = {"borders", "errors", "memo", "options", "inference", "config"}
 
 # The script that asks an imported source for its framework's own answers, in a process of its own.
 IMPORTED = "app/importing/original.py"

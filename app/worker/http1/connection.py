@@ -128,6 +128,9 @@ class Http1Connection(Connection):
             self._refuse(refusal)
         except (ClientGone, OSError) as ending:
             log.debug("connection of %s ended: %s", self._peer, ending)
+        except Exception:  # of what the application does outside of an answer
+            log.exception("the connection of %s failed", self._peer)
+            self._refuse(Refusal(500, "internal server error"))
         finally:
             self._caller.is_open = False
             connections.open.discard(self)

@@ -16,10 +16,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
+from trident.core.borders import guarded
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InferenceTimes, RequestTrace
 from trident.core.inference.response import InferenceResponse, OnResponse, RegionInput
@@ -72,6 +74,10 @@ class TracedResponses:
 
     def respond(self, response: InferenceResponse) -> None:
         """Note the response and pass it on. Any thread, one at a time."""
+        guarded(partial(self._note, response), "tracing a response")
+        self._on_response(response)
+
+    def _note(self, response: InferenceResponse) -> None:
         trace = self._trace
         if trace.parent is None:
             response.trace = trace.number
@@ -83,7 +89,6 @@ class TracedResponses:
             note_outputs(trace, response)
         if response.final:
             self._end(response.times, now_ns)
-        self._on_response(response)
 
     def _end(self, times: InferenceTimes | None, now_ns: int) -> None:
         trace, pending = self._trace, self._pending

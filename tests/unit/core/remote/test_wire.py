@@ -92,6 +92,10 @@ def no_offset(content: Buffer) -> int | None:
     return None
 
 
+def none_shared(offset: int) -> None:
+    raise AssertionError(f"nothing was shared at {offset}")
+
+
 def read_request(block: bytes, reader: RequestReader | None = None) -> InferenceRequest:
     ((kind, flags, shared, _, content),) = FrameReader(TO_ENGINE, "peer").feed(block)
     assert kind == REQUEST
@@ -223,7 +227,7 @@ def read_response(block: bytes, reader: ResponseReader | None = None) -> Inferen
 
 
 def sent(response: InferenceResponse) -> InferenceResponse:
-    return read_response(ResponseWriter(no_offset).write(response, 1))
+    return read_response(ResponseWriter(no_offset, none_shared).write(response, 1))
 
 
 def output(name: str, datatype: str, array: Array) -> OutputTensor:
@@ -257,7 +261,7 @@ def test_an_error_arrives_with_its_class_code_and_origin(code: ErrorCode, origin
 
 
 def test_times_arrive_whatever_the_outputs_are() -> None:
-    writer, reader = ResponseWriter(no_offset), ResponseReader(view_of)
+    writer, reader = ResponseWriter(no_offset, none_shared), ResponseReader(view_of)
     for response in (*packed_responses(2), InferenceResponse("m", 1, [output("A", "INT32", np.zeros(1, np.int32))])):
         for times in (InferenceTimes(1, 2, 3, 4, 5, CloseReason.DELAY), None, InferenceTimes(2**60, 0, 0, 0, 1)):
             response.times = times
@@ -266,7 +270,7 @@ def test_times_arrive_whatever_the_outputs_are() -> None:
 
 def test_similar_responses_are_told_apart() -> None:
     """The head of the block is written once for all similar responses."""
-    writer, reader = ResponseWriter(no_offset), ResponseReader(view_of)
+    writer, reader = ResponseWriter(no_offset, none_shared), ResponseReader(view_of)
     for name, array, parameters in (
         ("A", np.arange(3), None),
         ("A", np.arange(4), None),
@@ -284,7 +288,7 @@ def test_similar_responses_are_told_apart() -> None:
 
 
 def test_packed_responses_arrive_unchanged() -> None:
-    writer, reader = ResponseWriter(no_offset), ResponseReader(lambda offset, size: np.zeros(0))
+    writer, reader = ResponseWriter(no_offset, none_shared), ResponseReader(lambda offset, size: np.zeros(0))
     for number, response in enumerate(packed_responses(3)):
         ((_, flags, placed, _, content),) = FrameReader(TO_FRONT_END, "peer").feed(writer.write(response, number))
         found = reader.read(content, flags, placed, "id")

@@ -106,6 +106,7 @@ class Bench:
         max_in_flight: int = 0,
         preserves_order: bool = True,
         clock: Callable[[], int] = time.monotonic_ns,
+        statistics: ModelStatistics | None = None,
     ) -> None:
         self.models: dict[str, Step] = {}
         graph: list[EnsembleStep] = []
@@ -125,7 +126,7 @@ class Bench:
                     ),
                 )
         self.spec = model_spec("e", inputs, outputs, batch=batch, optional=optional, decoupled=bool(decoupled))
-        self.statistics = ModelStatistics()
+        self.statistics = statistics or ModelStatistics()
         self.scheduler = EnsembleScheduler(
             self.spec,
             graph,

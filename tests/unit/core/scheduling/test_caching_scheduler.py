@@ -124,14 +124,7 @@ class Bench:
     def open(self) -> CachingScheduler:
         """The scheduler of another load."""
         scope = self.cache.open_scope("m", 1, lambda: None)
-        return CachingScheduler(self.executor, self.cache, scope, self.spec, self.statistics, self._resubmit)
-
-    def _resubmit(self, pending: PendingRequest) -> None:
-        self.resubmitted.append(pending.request.id)
-        try:
-            self.scheduler.submit(pending)
-        except ServerError as error:
-            pending.refuse(error)
+        return CachingScheduler(self.executor, self.cache, scope, self.spec, self.statistics, Resubmitting(self))
 
     def submit(self, id: str, value: int = 0, size: int = 1, timeout_us: int = 0) -> PendingRequest:
         request = request_of(id, value, size)
@@ -150,6 +143,17 @@ class Bench:
     def error(self, id: str) -> Exception | None:
         (answer,) = self.answers[id]
         return answer.error
+
+
+class Resubmitting:
+    """The model version: notes which requests are submitted again."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def submit(self, pending: PendingRequest) -> None:
+        self._bench.resubmitted.append(pending.request.id)
+        self._bench.scheduler.submit(pending)
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def test_an_unknown_exception_becomes_backend_failed() -> None:
     bench.execute("x")
     error = bench.answers[0].error
     assert isinstance(error, BackendFailed)
-    assert isinstance(error.__cause__, ValueError)
+    assert error.__cause__ is None, "its traceback was logged, and would be again"
     assert (error.message, error.model) == ("no such gather", "m")
 
 
