@@ -18,7 +18,7 @@ from trident.adapters.common.options import BadOption
 from trident.app.process.environment import announce_metrics_directory
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import GRPC, METRICS, ServerSettings, Service
-from trident.app.sites.site import Credentials
+from trident.app.sites.site import Credentials, Parts
 from trident.app.supervisor.arbiter import EngineChild, ServerConfiguration
 from trident.app.supervisor.arbiter import serve as run_server
 from trident.app.supervisor.start import FailureNote, Topology, choose_topology
@@ -38,8 +38,9 @@ def serve(settings: ServerSettings) -> int:
     return run_server(server_configuration(settings))
 
 
-def server_configuration(settings: ServerSettings) -> ServerConfiguration:
+def server_configuration(settings: ServerSettings, parts: Parts | None = None) -> ServerConfiguration:
     """The configuration of the server process; the sites and the engine are made after the fork."""
+    parts = parts or Parts()
     services = settings.services()
     topology = choose_topology(settings)
     _log.info("%s", topology)
@@ -48,15 +49,15 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     return ServerConfiguration(
         addresses=tuple(Bind(each.address, each.port, each.reuses_port, each.option) for each in services.values()),
         last_ports=frozenset(each.port for name, each in services.items() if name == METRICS),
-        begin=partial(_begin, settings, directory),
-        make_site=partial(_make_site, settings, Credentials(settings), directory, topology.engines),
+        begin=partial(_begin, settings, directory, parts),
+        make_site=partial(_make_site, settings, Credentials(settings), directory, topology.engines, parts),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,
         request_timeout_s=settings.http_request_timeout_secs,
         keepalive_s=settings.http_keepalive_secs,
         workers=max(1, topology.http_workers),
         shared_modules=_shared_modules(topology, services),
-        engines=_engine_children(settings, directory, topology, note) if directory is not None else (),
+        engines=_engine_children(settings, directory, topology, note, parts) if directory is not None else (),
         failure_note=note,
     )
 
@@ -76,13 +77,13 @@ def _shared_modules(topology: Topology, services: Mapping[str, Service]) -> tupl
     return _FRONT_END_MODULES + (_GRPC_MODULES if GRPC in services else ())
 
 
-def _begin(settings: ServerSettings, directory: PrivateDirectory | None) -> EngineStart | None:
+def _begin(settings: ServerSettings, directory: PrivateDirectory | None, parts: Parts) -> EngineStart | None:
     """Start the engine of a server in one process; a front end has its engine elsewhere."""
     if directory is not None:
         return None
     from trident.app.sites.engine_start import EngineStart
 
-    return EngineStart(settings)
+    return EngineStart(settings, parts.makers)
 
 
 def _make_site(
@@ -90,6 +91,7 @@ def _make_site(
     credentials: Credentials,
     directory: PrivateDirectory | None,
     engines: int,
+    parts: Parts,
     begun: EngineStart | None,
 ) -> Site:
     # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
@@ -97,14 +99,14 @@ def _make_site(
         from trident.app.sites.applications import InProcessSite
         from trident.app.sites.engine_start import EngineStart
 
-        return InProcessSite(settings, credentials, begun or EngineStart(settings))
+        return InProcessSite(settings, credentials, begun or EngineStart(settings, parts.makers), parts.around)
     from trident.app.sites.applications import FrontEndSite
 
-    return FrontEndSite(settings, credentials, directory, engines)
+    return FrontEndSite(settings, credentials, directory, engines, parts.around)
 
 
 def _engine_children(
-    settings: ServerSettings, directory: PrivateDirectory, topology: Topology, note: FailureNote
+    settings: ServerSettings, directory: PrivateDirectory, topology: Topology, note: FailureNote, parts: Parts
 ) -> tuple[EngineChild, ...]:
     announce_metrics_directory(str(directory.metrics))
     parent = os.getpid()
@@ -112,7 +114,7 @@ def _engine_children(
     def run(place: EnginePlace) -> int:
         from trident.app.supervisor.engine_process import EngineProcess
 
-        return EngineProcess(settings, directory, parent, topology.http_workers, note, place).run()
+        return EngineProcess(settings, directory, parent, topology.http_workers, note, place, parts).run()
 
     places = [EnginePlace(index, topology.engines) for index in range(topology.engines)]
     return tuple(EngineChild(partial(run, place), directory.remove, _name(place)) for place in places)

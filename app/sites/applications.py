@@ -225,15 +225,23 @@ class InProcessSite:
 
     allocate: Allocate | None = None
 
-    def __init__(self, settings: ServerSettings, credentials: Credentials, started: EngineStart) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        credentials: Credentials,
+        started: EngineStart,
+        around: Callable[[Any], Any] = lambda engine: engine,
+    ) -> None:
+        """`around` is that of Parts."""
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._started = started
         self._engine = started.engine
-        applications = Applications(settings, self._engine, make_hub_bridge, tokens=credentials.tokens)
+        engine = around(started.engine)
+        applications = Applications(settings, engine, make_hub_bridge, tokens=credentials.tokens)
         self._applications = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
-            settings, self._engine, make_hub_bridge, credentials, show=applications.show
+            settings, engine, make_hub_bridge, credentials, show=applications.show
         )
         from trident.app.sites.engine_start import (  # with the engine, which front ends lack
             StartWatch,
@@ -284,7 +292,9 @@ class FrontEndSite:
         credentials: Credentials,
         directory: PrivateDirectory,
         engines: int = 1,
+        around: Callable[[Any], Any] = lambda engine: engine,
     ) -> None:
+        """`around` is that of Parts."""
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._directory = directory
@@ -292,9 +302,10 @@ class FrontEndSite:
         self._engine = _engine(settings, directory, engines)
         self.allocate = self._engine.allocate
         self.release_memory = self._engine.release_memory
+        engine = around(self._engine)
         applications = Applications(
             settings,
-            self._engine,
+            engine,
             make_hub_bridge,
             request_counts,
             credentials.tokens,
@@ -303,7 +314,7 @@ class FrontEndSite:
         )
         self.applications: Mapping[int, WSGIApplication] = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
-            settings, self._engine, make_hub_bridge, credentials, allocate=self.allocate
+            settings, engine, make_hub_bridge, credentials, allocate=self.allocate
         )
 
     def start(self) -> None:

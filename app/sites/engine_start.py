@@ -24,6 +24,7 @@ from trident.app.terminal import (
 )
 from trident.app.version import VERSION
 from trident.core.backends.python.environment import CACHE_DIRECTORY
+from trident.core.backends.registry import MakeBackend
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.errors import ServerError
@@ -141,12 +142,13 @@ class EngineStart:
     slow. Made in the worker, after the fork.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, makers: Mapping[str, MakeBackend] | None = None) -> None:
+        """`makers` are those of `make_engine`."""
         self.failure: str | None = None
         keep_freed_memory()  # before the first model: weights in a thread's heap would not return to the system
         if settings.response_cache_bytes:
             use_one_heap()
-        self.engine: InferenceEngine = make_engine(engine_options(settings), on_fatal=self.fail)
+        self.engine: InferenceEngine = make_engine(engine_options(settings), self.fail, makers)
         self.engine.start()
         self.engine.wait_listed(_LISTING_S)
 

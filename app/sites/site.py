@@ -10,9 +10,9 @@ Site
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.types import WSGIApplication
 
 from trident.app.process.files import FileContent, WatchedFiles
@@ -23,8 +23,13 @@ from trident.core.frontend.access import AuthTokens, Scope
 if TYPE_CHECKING:  # the main process makes the credentials, and imports neither numpy nor gRPC
     from trident.app.worker.http2.frames import Http2Limits
     from trident.app.worker.tls import ServerTls
+    from trident.core.backends.registry import MakeBackend
     from trident.core.buffers import Allocate
     from trident.core.grpc.transport import Application
+
+
+def _as_it_is(engine: Any) -> Any:
+    return engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,19 @@ class Http2Port:
     max_age_s: float = math.inf
     age_grace_s: float = math.inf
     shares_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a program hands to its server besides the settings.
+
+    `makers` make the backends, by name; None: those that are installed. `around` gets the engine that requests of a
+    process go to, and returns what they go to instead: in a front end around the engine's client, in the engine's
+    process around the engine.
+    """
+
+    makers: Mapping[str, MakeBackend] | None = None
+    around: Callable[[Any], Any] = _as_it_is
 
 
 class Site(Protocol):

@@ -31,6 +31,7 @@ from trident.app.process.environment import (
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.engine_start import StartWatch, engine_options, make_metrics_log
+from trident.app.sites.site import Parts
 from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
 from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
 from trident.core.engine.in_process import InferenceEngine, make_engine
@@ -46,6 +47,7 @@ _TICK_S = 0.25
 _BACKLOG = 128
 _PR_SET_PDEATHSIG = 1
 _ALONE = EnginePlace()
+_NO_PARTS = Parts()
 
 
 class EngineProcess:
@@ -59,11 +61,13 @@ class EngineProcess:
         front_ends: int,
         failure_note: FailureNote,
         place: EnginePlace = _ALONE,
+        parts: Parts = _NO_PARTS,
     ) -> None:
         """`failure_note` gets the reason if the server cannot serve; the parent prints it. `place` is that of the
         engine among those of the server.
         """
         self._place = place
+        self._parts = parts
         self._is_one_of_many = place.count > 1
         # The engine of this place has served, if there is this file: then others serve when it cannot.
         self._served = directory.path / f"served-{place.index}"
@@ -93,12 +97,12 @@ class EngineProcess:
             self._take_gpus()
         tempfile.tempdir = str(self._directory.new_files(self._place.index))
         control_log = ControlLog(self._directory.changes)
-        engine = make_engine(self._options(control_log), on_fatal=self._fail)
+        engine = make_engine(self._options(control_log), self._fail, self._parts.makers)
         restorations = [Restoration(engine, each) for each in self._control_logs()]
         for restoration in restorations:
             restoration.repeat(of_models=False)
         server = EngineServer(
-            engine,
+            self._parts.around(engine),
             _listen(self._directory.socket_of(self._place.index)),
             # Of several engines none notes a change: the front end does that had all of them make it.
             on_change=None if self._is_one_of_many else control_log.note,

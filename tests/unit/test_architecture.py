@@ -6,6 +6,7 @@ The checker is a pure function of (path, source), so the last tests here show th
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -236,6 +237,52 @@ def test_at_most_three_tests_are_run_again() -> None:
 def test_imports_go_one_way() -> None:
     found = [breach for path, source in sources("core", "adapters", "app") for breach in breaches(path, source)]
     assert found == []
+
+
+def test_a_broad_except_is_at_a_border() -> None:
+    """Or has a reason of its own: docs/architecture.md section 10 names the file, and no other."""
+    page = (ROOT / "docs/architecture.md").read_text().partition("\n## 10. Borders\n")[2]
+    named = {path for path in re.findall(r"`([\w/.]+\.py)`", page) if not path.startswith("tests/")}
+    broad = {path for path, source in sources("core", "adapters", "app") if not is_tool(path) and catches(source)}
+    assert broad <= named, "not in section 10"
+    guards = {path for path in named if "guarded(" in (ROOT / path).read_text()}
+    assert named <= broad | guards | {"core/scheduling/batch_forming.py"}, "without one"
+
+
+def is_tool(path: str) -> bool:
+    return path.startswith(("app/bench/", "app/commands/", "app/emulators/", "app/importing/"))
+
+
+def catches(source: str) -> bool:
+    """Whether a module catches exceptions of any class without raising again."""
+    return any(
+        isinstance(node, ast.ExceptHandler)
+        and any(name in ("Exception", "BaseException", "") for name in caught(node))
+        and not any(isinstance(each, ast.Raise) for part in node.body for each in ast.walk(part))
+        for node in nodes(source)
+    )
+
+
+def caught(handler: ast.ExceptHandler) -> list[str]:
+    """The names of the classes; "" for all."""
+    if handler.type is None:
+        return [""]
+    return [each.id for each in ast.walk(handler.type) if isinstance(each, ast.Name)]
+
+
+@pytest.mark.parametrize(
+    ("handler", "found"),
+    [
+        ("except Exception: pass", True),
+        ("except BaseException as error: print(error)", True),
+        ("except: pass", True),
+        ("except (OSError, Exception): pass", True),
+        ("except Exception as error: raise RuntimeError from error", False),
+        ("except (OSError, ValueError): pass", False),
+    ],
+)
+def test_the_checker_sees_a_broad_except(handler: str, found: bool) -> None:
+    assert catches(f"try: pass\n{handler}") is found
 
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:
