@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 from tests.histories.board import Board, Failed, Judge, Outcome, write_history
 from tests.histories.grpc_client import GrpcAsker, StreamAsker, can_say
-from tests.histories.http_client import LIMIT_S, EventsAsker, HttpAsker, MemoryAsker
+from tests.histories.http_client import LIMIT_S, GenerateAsker, HttpAsker, MemoryAsker
 from tests.histories.kinds import BY_KIND, Answer, Kind, Question
 from tests.histories.many import Rush
 from tests.histories.platforms import PlatformAsker
@@ -51,8 +50,8 @@ def asker_of(transport: str, plan: Plan, board: Board, client: int) -> Any:
             return PlatformAsker(plan.sagemaker, transport)
         case "Vertex":
             return PlatformAsker(plan.vertex, transport)
-        case "events":
-            return EventsAsker(plan.http)
+        case "events" | "generate":
+            return GenerateAsker(plan.http)
         case "shared memory":
             return MemoryAsker(plan.http, f"histories-{os.getpid()}-{client}", board.deaths)
         case _:
@@ -90,10 +89,12 @@ class Client(threading.Thread):
             failure = error
         except Exception:
             failure = Failed("client", traceback.format_exc())
+        try:
+            self._close()
+        except Failed as error:
+            failure = failure or error
         if failure is not None:
             self.board.phase[0] = 2
-        with contextlib.suppress(Failed):
-            self._close()
         write_history(self.board, self.judge, failure, more)
 
     def _pause(self) -> None:
@@ -122,6 +123,8 @@ class Client(threading.Thread):
         kind = random.choice(self._kinds)
         transport = random.choice(self._pairs[kind])
         questions = self._questions(kind, tag, random, transport)
+        if not questions:
+            return 1
         more |= {"tag": tag, "model": kind.name, "transport": transport, "start": time.monotonic()}
         if transport not in self._askers:
             self._askers[transport] = asker_of(transport, self.plan, self.board, self.number)
@@ -140,6 +143,8 @@ class Client(threading.Thread):
             return _named(kind.sequence(tag, random), transport)  # type: ignore[attr-defined]
         count = random.choice((1, 1, 1, 2, 8))
         questions = [kind.question(tag + number, random) for number in range(count)]
+        if transport == "generate":  # whose flat lists are one row
+            questions = [each for each in questions if each.rows == 1]
         if transport.startswith("HTTP"):
             # A refused request may end its connection.
             return questions[:1] if any(each.is_doubtful for each in questions) else questions

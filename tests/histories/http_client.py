@@ -333,11 +333,11 @@ class MemoryAsker(HttpAsker):
         self.path.unlink()
 
 
-# --- generate_stream
+# --- generate and generate_stream
 
 
-class EventsAsker(HttpAsker):
-    """Server-Sent Events, whose values are the elements of OUT."""
+class GenerateAsker(HttpAsker):
+    """A JSON object, or Server-Sent Events, whose values are the elements of OUT."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port, "JSON")
@@ -346,7 +346,8 @@ class EventsAsker(HttpAsker):
         (_, array) = question.inputs["IN"]
         document = {**document_of(question), "IN": json_data("INT32", array)}
         body = with_bytes(json_text(document, random), question)
-        return message(f"/v2/models/{question.kind.name}/generate_stream", body, random)
+        action = "generate_stream" if question.kind.responses == "many" else "generate"
+        return message(f"/v2/models/{question.kind.name}/{action}", body, random)
 
     def ask(self, questions: Sequence[Question], random: Random) -> list[Outcome]:
         return [self._ask(question, random) for question in questions]

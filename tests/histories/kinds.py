@@ -204,7 +204,7 @@ class Plain(Kind):
 class Default(Plain):
     """The model that the ports of the platforms ask."""
 
-    transports = (*ONE_ANSWER, *PLATFORMS)
+    transports = (*ONE_ANSWER, "generate", *PLATFORMS)
 
 
 class Cached(Plain):

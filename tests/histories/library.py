@@ -33,6 +33,8 @@ class LibraryAsker:
         self._server = server
 
     def ask(self, questions: Sequence[Question], random: Random) -> list[Outcome]:
+        if questions[0].marks is None and random.random() < 0.1:
+            self._give_up(questions[0], random)
         if questions[0].kind.responses == "many":
             return [self._stream(question) for question in questions]
         form = "infer" if questions[0].marks is not None else random.choice(("infer", "submit", "async"))
@@ -73,6 +75,18 @@ class LibraryAsker:
             return self._model(question).submit(_inputs(question))
         except trident.ServerError as error:
             return _failed(error)
+
+    def _give_up(self, question: Question, random: Random) -> None:
+        """Ask, and cancel the request at once or after its first response."""
+        try:
+            if question.kind.responses == "many":
+                with self._model(question).stream(_inputs(question)) as stream:
+                    if random.random() < 0.5:
+                        next(stream, None)
+            else:
+                self._model(question).submit(_inputs(question)).cancel()
+        except trident.ServerError:
+            return  # the model is away, as the next request says
 
     def _stream(self, question: Question) -> Outcome:
         found = Outcome(id=str(question.id))

@@ -5,9 +5,11 @@ Their answers are compared in one step.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
+import time
 from collections.abc import Sequence
 from random import Random
 
@@ -38,7 +40,8 @@ class Rush:
         for pipe in self._all:
             self._read(pipe)
             pipe.sent = self._judge.begin(pipe.kind), tag
-            pipe.send(tag)
+            with contextlib.suppress(OSError):  # as the missing answers say
+                pipe.send(tag)
             tag += DEPTH
         return DEPTH * len(self._all)
 
@@ -59,7 +62,8 @@ class Rush:
             pipe.close()
             if not self._judge.causes(span):
                 raise Failed("lost", f"{pipe.transport} from tag {tag}: {error}") from None
-            self._judge.explained[pipe.transport] += DEPTH
+            self._judge.explained[pipe.transport] += pipe.count
+            time.sleep(0.05)
             return
         if answers.shape != given.shape:
             raise Failed("wrong", f"answers of shape {answers.shape} to {given.shape}, tag {tag}")
@@ -106,7 +110,8 @@ class _Pipe:
         content = bytearray()
         size = wanted = 0
         while not wanted or len(content) < wanted:
-            assert self._socket is not None
+            if self._socket is None:
+                raise Lost("there is no connection")
             if not (some := self._socket.recv(1 << 18)):
                 raise ValueError(f"the connection was closed after {bytes(content[:300])!r}")
             content += some

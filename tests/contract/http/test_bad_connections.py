@@ -163,15 +163,6 @@ def test_request_of_a_client_that_disconnects_leaves_the_queue_unrun(
         assert is_good(second.reply(), 2)
 
 
-@pytest.mark.shapes("one-process", "front-ends")
-def test_clients_that_disconnect_during_an_answer_are_dropped(server: ServerProcess) -> None:
-    for _ in range(300):
-        with socket.create_connection((HOST, server.http_port)) as client:
-            client.sendall(GOOD)
-            reset(client)
-    assert_still_serves(server)
-
-
 # --- ten thousand
 
 

@@ -174,14 +174,6 @@ def test_a_process_that_dies_or_hangs_is_started_again(server: ServerProcess, dy
         assert re.search(r"was ended by SIGSEGV.*model\.py.*in execute", server.log_text())
 
 
-def test_a_process_that_is_killed_between_requests_is_started_again(server: ServerProcess, dying: str) -> None:
-    before, stub = restarts(server, dying), stubs_of(server)["dying_0_0"]
-    os.kill(stub, signal.SIGKILL)
-    until(lambda: restarts(server, dying) == before + 1, server.log_text)
-    assert_adds(server, dying, seed=1)
-    assert stubs_of(server)["dying_0_0"] != stub
-
-
 def test_the_pauses_grow_while_a_model_dies_at_its_start(http_workers: str, tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     model = write_model(repository, "dies", DIES_AT_START)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -129,30 +128,6 @@ def test_the_metadata_shows_what_clients_send_and_get(server: ServerProcess) -> 
     assert config["oldest"]["preferred_batch_size"] == [4]
     assert [each["name"] for each in config["control_input"]] == ["START", "END", "READY", "ID"]
     assert "sequence" in server.json("GET", "/v2")["extensions"]
-
-
-def test_a_stream_keeps_the_order_of_its_sequences(server: ServerProcess) -> None:
-    count = 40
-    answers: queue.Queue[Any] = queue.Queue()
-    found: dict[str, list[int]] = {"a": [], "b": []}
-    source = Client(triton_grpc, f"{HOST}:{server.grpc_port}")
-    with source.made as client:
-        client.start_stream(lambda result, error: answers.put(error or result))
-        for number in range(count):
-            for sequence in found:
-                client.async_stream_infer(
-                    "texts",
-                    source.tensors(number),
-                    request_id=sequence,
-                    sequence_id=sequence,
-                    sequence_start=number == 0,
-                    sequence_end=number == count - 1,
-                )
-        for _ in range(2 * count):
-            answer = answers.get(timeout=LIMIT_S)
-            found[answer.get_response().id].append(int(answer.as_numpy("OUT_INPUT")[0, 0]))
-        client.stop_stream()
-    assert found == {"a": list(range(count)), "b": list(range(count))}
 
 
 # --- what clients get wrong or abandon, and changes of the model
