@@ -23,14 +23,14 @@ def main() -> int:
     if options.fault == ["all"]:
         return report(list(BY_NAME.values()), options.seed, options.schedules)
     faults = [BY_NAME[name] for name in options.fault or ()]
-    begin = time.perf_counter()
+    begin = time.process_time()
     with simulated(change for fault in faults for change in fault.changes()):
         failed = search(options.seed, options.schedules)
         if failed is not None:
             print_failure(failed if options.whole else shortest(failed))
             return 1
-    seconds = time.perf_counter() - begin
-    print(f"{options.schedules} schedules in {seconds:.1f} s, {options.schedules / seconds:.0f} a second")
+    seconds = time.process_time() - begin
+    print(f"{options.schedules} schedules in {seconds:.1f} s of computing, {options.schedules / seconds:.0f} a second")
     return 0
 
 

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from tests.simulation import threads
+from tests.simulation import connections, threads
 from tests.simulation.schedule import Schedule
 from trident.core import waiting
 from trident.core.inference import pending_request
+from trident.core.interprocess import frames
 from trident.core.lifecycle import state, version
 from trident.core.observability import model_statistics
+from trident.core.remote import connection, engine_client, engine_server
 from trident.core.scheduling import (
     batch_forming,
     dynamic_batcher,
@@ -41,6 +43,11 @@ _THREADED = (
     state,
     version,
     waiting,
+    # Those of the remote engine.
+    connection,
+    engine_client,
+    engine_server,
+    frames,
 )
 
 Change = tuple[ModuleType | type, str, Any]
@@ -54,7 +61,13 @@ def changes() -> Iterator[Change]:
             yield module, "time", threads.TIME
     yield pending_request, "_of_thread", threads.Local()
     yield open_requests, "SimpleQueue", threads.SimpleQueue
-    yield response_cache, "ThreadPoolExecutor", threads.Executor
+    yield waiting, "SimpleQueue", threads.SimpleQueue
+    for module in (response_cache, engine_server):
+        yield module, "ThreadPoolExecutor", threads.Executor
+    for module in (connection, engine_server):
+        yield module, "socket", connections.SOCKET
+        yield module, "SharedMemory", connections.Memory
+    yield engine_server, "select", connections.SELECT
     yield model_statistics, "time", threads.TIME
     # A schedule has few requests: so many short executions in a row are enough for the submitting thread to execute.
     yield instance, "_IN_A_ROW", 2

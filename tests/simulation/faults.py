@@ -80,6 +80,13 @@ FAULTS = (
         "except LookupError as error:",
     ),
     Fault(
+        "an instance is loaded with as many executions as the others had",
+        "scheduling.rate_limiter:Claim.__init__",
+        "self.turn = LOAD_EXECUTIONS * priority",
+        "self.turn = 0",
+        1000,
+    ),
+    Fault(
         "a model that answers CANCELLED ends its sequence",
         "scheduling.sequence_batcher:SequenceScheduler.answered",
         "response.origin is Origin.CANCELLED",
@@ -144,10 +151,41 @@ FAULTS = (
         "while False:",
     ),
     Fault(
+        "a frame that arrives in pieces loses its beginning",
+        "interprocess.frames:FrameReader.feed",
+        "self._parts.append(chunk)",
+        "self._parts = [chunk]",
+    ),
+    Fault(
+        "what a socket did not take at once is sent again from its beginning",
+        "interprocess.frames:SendQueue._send",
+        "self._unsent = memoryview(whole)[sent:]",
+        "self._unsent = memoryview(whole)",
+    ),
+    Fault(
+        "a response goes to the request with another number",
+        "remote.connection:Connection._answer",
+        "found = self._pending.get(number)",
+        "found = self._pending.get(number ^ 1) or self._pending.get(number)",
+    ),
+    Fault(
+        "the requests of a lost engine are forgotten",
+        "remote.connection:Connection.lose",
+        "while self._pending:",
+        "while False:",
+    ),
+    Fault(
+        "acknowledgements of responses are not sent",
+        "remote.connection:Connection.flush",
+        "if self._taken:",
+        "if False:",
+    ),
+    Fault(
         "the rest of the queue wakes nobody",
         "scheduling.instance:InstancePool.take",
         "if queue.size:",
         "if False:",
+        2000,
     ),
     Fault(
         "a request of higher priority does not form the batch again",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.simulation.connections import Engine, Link, Network, Socket
 from tests.simulation.models import (
     NUMBERED,
     STATE_SIZE,
@@ -46,6 +48,9 @@ from trident.core.inference.response import InferenceResponse
 from trident.core.lifecycle.loader import ComposedModel
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.options import ResourceLimit, WindowLimits
+from trident.core.remote.calls import EngineGone
+from trident.core.remote.engine_client import RemoteEngine
+from trident.core.remote.engine_server import EngineServer
 from trident.core.response_cache.response_cache import LocalCache
 from trident.core.scheduling.dynamic_batcher import LOOK_EVERY_NS
 from trident.core.scheduling.ensemble import EnsembleScheduler
@@ -56,6 +61,7 @@ from trident.core.scheduling.scheduler import make_scheduler
 ZERO = {"state": np.zeros(1, np.int64)}
 
 
+FOR_EVER = sys.maxsize
 _FETCHED: Any = SimpleNamespace(release=lambda: None)
 
 
@@ -86,7 +92,7 @@ class Client:
 
     def __init__(self, schedule: Schedule, number: int) -> None:
         self.name = f"client-{number}"
-        self.has_flush = schedule.random.random() < 0.5
+        self.has_flush = schedule.random.random() < 0.5 and schedule.remote is None
         self.flush_fails = schedule.random.random() < 0.1
         self.caller = drawn(schedule.random, None, Caller())
         self.asked: list[Asked] = []
@@ -144,6 +150,11 @@ class Schedule:
         self.schedulers: list[Any] = []
         self.clients: list[Client] = []
         self.limiter: RateLimiter | None = None
+        self.limits: tuple[InstanceLimit, ...] = (NO_LIMIT,)
+        self.engine: Engine | None = None
+        self.server: EngineServer | None = None
+        self.remote: RemoteEngine | None = None
+        self.gone_ns = 0  # when there was no engine last
         self.cache = LocalCache(1 << 16)
         self._behaviours: dict[tuple[str, int], Behaviour] = {}
         self.is_ending = False
@@ -154,7 +165,7 @@ class Schedule:
             if not self.world.lag:
                 self.world.before_advance = self._look
             try:
-                self.world.run(self._main)
+                self.world.run(self._share if self.random.random() < 0.01 else self._main)
             except Stuck as stuck:
                 self.world.problem("stuck", str(stuck))
             if not self.world.problems:
@@ -174,6 +185,8 @@ class Schedule:
         if shape == "limited":
             options = drawn(random, (), (ResourceLimit("r", 2),), (ResourceLimit("r", 3),))
             self.limiter = RateLimiter(options)
+            needs = [ResourceNeed("r", count, is_global=True) for count in (1, 1, 2)]
+            self.limits = tuple(InstanceLimit((need,), priority) for need in needs for priority in (1, 2))
         for number in range(2 if shape == "ensemble" else drawn(random, 1, 1, 2)):
             served = Served(self.world, self._drawn_spec(f"m{number}", shape), self.asked, self._durations())
             served.limit = options[0].count if options else 2
@@ -181,6 +194,8 @@ class Schedule:
             self._load(served, drawn(random, 1, 1, 2, 3))
         if shape == "ensemble":
             self._compose()
+        if random.random() < 0.25:
+            self._put_between()
         for number in range(drawn(random, 1, 2, 3)):
             client = Client(self, number)
             self.clients.append(client)
@@ -194,11 +209,63 @@ class Schedule:
         if random.random() < 0.5:
             for client in self.clients:
                 client.wait_for(client.asked)
+        self._unload_all()
+
+    def _share(self) -> None:
+        """Let two models of priorities 1 and 2 want one resource all the time."""
+        self.limiter = RateLimiter((ResourceLimit("r", 1),))
+        client = Client(self, 0)
+        for priority in (1, 2):
+            spec = spec_of(f"m{priority}", 1, None, None)
+            served = self.served[spec.name] = Served(self.world, spec, self.asked, (MS,))
+            served.limit, served.was_changed = 1, True  # which of the queues is served is not the order of requests
+            self.limits = (InstanceLimit((ResourceNeed("r", 1, is_global=True),), priority),)
+            self._load(served, 1)
+        for _ in range(25):
+            for served in self.served.values():
+                self._submit(client, served, None, None, is_alone=False)
+        client.wait_for(client.asked)
+        names = [entry[3] for entry in self.world.trace if entry[2] == "execute"][:25]
+        if not self.world.lag and names.count("m1_0_0") < 1.8 * names.count("m2_0_0"):
+            self.world.problem("wrong shares", f"{names.count('m1_0_0')} to {names.count('m2_0_0')} for 1 to 2")
+        self._unload_all()
+
+    def _unload_all(self) -> None:
         self.is_ending = True
+        if self.remote is not None and self.server is not None:
+            self.remote.close()
+            self.server.stop()
         for served in reversed(self.served.values()):
             version = self.current.get(served.spec.name)
             if version is not None:
                 self._unload(served, version)
+
+    def _put_between(self) -> None:
+        """Put a front end between the clients and the models."""
+        self.world.network = Network()
+        listener = Socket()
+        listener.listen("engine")
+        self.gone_ns = FOR_EVER
+        self.engine = Engine(self.find)
+        self.server = EngineServer(self.engine, listener)  # type: ignore[arg-type]
+        self.server.start()
+        self.remote = RemoteEngine("engine", Link(), 0, self._note_engine)
+        self.remote.start()
+        if self.random.random() < 0.3:
+            SimulatedThread(target=self._cut, name="network").start()
+
+    def _note_engine(self) -> None:
+        """The engine is known, or was lost."""
+        assert self.remote is not None
+        if self.gone_ns == FOR_EVER or not self.remote.is_ready():
+            self.gone_ns = self.world.now_ns if self.remote.is_ready() else FOR_EVER
+
+    def _cut(self) -> None:
+        self.world.sleep(milliseconds(self.random, 0, 1, 2, 5))
+        self.world.note("the connection is lost")
+        for served in self.served.values():
+            self._break_sequences(served)
+        self.world.network.cut()
 
     def _durations(self) -> tuple[int, ...]:
         return drawn(self.random, (0,), (0, MS), (MS, 2 * MS, 5 * MS), (10 * MS,))
@@ -289,14 +356,11 @@ class Schedule:
         world.note("loaded", spec.name, revision)
         served.absent_until_ns = world.now_ns if spec.name not in self.current else served.absent_until_ns
         self.current[spec.name], served.serving = version, revision
+        self._note_change()
         return version
 
     def _drawn_limit(self) -> InstanceLimit:
-        if self.limiter is None:
-            return NO_LIMIT
-        random = self.random
-        need = ResourceNeed("r", drawn(random, 1, 1, 2), is_global=True)
-        return InstanceLimit((need,), drawn(random, 1, 1, 2))
+        return drawn(self.random, *self.limits)
 
     def _compose(self) -> None:
         """Load the ensemble `e`, whose steps are m0 and m1."""
@@ -323,8 +387,15 @@ class Schedule:
         name = served.spec.name
         if self.current.get(name) is version:
             del self.current[name]
+            self._note_change()
         self.world.note("unload", name)
         self._retire(version)
+
+    def _note_change(self) -> None:
+        """Other versions serve."""
+        if self.engine is not None and self.server is not None:
+            self.engine.generation += 1
+            self.server.push_state()
 
     def _retire(self, version: ModelVersion) -> None:
         """Unload a version on a thread of its own: steps of an ensemble wait until that is unloaded."""
@@ -380,7 +451,7 @@ class Schedule:
         served = drawn(random, *self.served.values())
         sequence = None
         for _ in range(drawn(random, 1, 2, 3)):
-            deferred = drawn(random, None, Deferred())
+            deferred = drawn(random, None, Deferred()) if self.remote is None else None
             burst: list[Asked] = []
             is_alone = deferred is not None and random.random() < 0.3
             for _ in range(1 if is_alone else drawn(random, 1, 2, 3)):
@@ -452,13 +523,15 @@ class Schedule:
         world.note("submit", asked, spec.name, f"rows {rows}", *([f"in {sequence.id}"] if sequence else []))
         asked.begun_ns, asked.revision = world.now_ns, served.serving
         try:
-            version = self.find(spec.name, -1)
-        except ModelNotReady as error:
+            model = self.find(spec.name, -1) if self.remote is None else self.remote.model(spec.name)
+        except ServerError as error:
             pending.refuse(error)
             client.note_sent()
             return asked
         world.point()
-        version.submit(pending)
+        model.submit(pending)
+        if self.remote is not None:
+            return asked  # it is on its way
         if asked.is_answered:
             client.note_sent()  # what `submit` answers, the submitting thread sends
         asked.queued_ns = world.now_ns
@@ -499,7 +572,8 @@ class Schedule:
             self._check_outputs(asked, response)
         asked.answers.append(response)
         if response.final:
-            self._check_order(asked)
+            if not isinstance(response.error, EngineGone):
+                self._check_order(asked)
             asked.is_answered = True
             asked.answered_ns = world.now_ns
             if asked.sequence is not None:
@@ -513,7 +587,8 @@ class Schedule:
             return
         if asked.executions:
             for other in asked.client.asked[: asked.client.asked.index(asked)]:
-                if other.model == asked.model and not other.is_answered:
+                leaves = not other.executions and (other.cancelled_ns or 0 < other.expires_ns <= self.world.now_ns)
+                if other.model == asked.model and not (other.is_answered or leaves):
                     self.world.problem("answers out of order", f"{asked} before {other}")
 
     def _check_outputs(self, asked: Asked, response: InferenceResponse) -> None:
@@ -529,7 +604,7 @@ class Schedule:
         y = outputs["y"]
         if sequence is not None:
             sequence.state = (31 * sequence.state + asked.tag) % STATE_SIZE
-            if int(y.flat[0]) != sequence.state:
+            if int(y.flat[0]) != sequence.state and not any(isinstance(e.error, EngineGone) for e in sequence.asked):
                 problem("wrong state", f"{asked} got {int(y.flat[0])} instead of {sequence.state}")
             return
         x = asked.inputs()[0].array
@@ -568,6 +643,9 @@ class Schedule:
         elif isinstance(error, ServerStopping | ModelNotReady):
             served = self.served[asked.model]
             is_right = asked.model not in self.current or served.absent_until_ns >= asked.begun_ns
+        elif isinstance(error, EngineGone):
+            assert self.remote is not None
+            is_right = self.is_ending or asked.begun_ns <= self.gone_ns or not self.remote.is_ready()
         elif isinstance(error, InvalidRequest) and "START" in text and sequence is not None:
             is_right = sequence.is_broken = self._may_have_ended(sequence, asked)
         else:
@@ -630,7 +708,7 @@ class Schedule:
         for asked in queue:
             if now_ns - asked.queued_ns >= delay_ns:
                 world.problem("waits past its delay", f"{asked} while an instance is idle")
-        if batching is None or served.was_changed:
+        if batching is None or "e" in self.served:
             return
         if len({asked.width for asked in queue}) > 1:
             world.problem("waits though the batch cannot grow", " ".join(map(str, queue)))

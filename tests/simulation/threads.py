@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from queue import Empty
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 MS = 1_000_000
 START_NS = 1_000 * MS
+LAG_NS = 10 * MS
 LONGEST = 50_000
 """So many times a thread goes on in the longest schedule."""
 
@@ -79,6 +81,7 @@ class World:
         self.threads: set[SimulatedThread] = set()
         self.trace: list[tuple[object, ...]] = []
         self.problems: list[tuple[str, str, BaseException | None]] = []
+        self.network: Any = None
         self.is_over = False
         self.executing = 0  # instances, and how many copies of a resource they hold
         self.held = 0
@@ -100,6 +103,12 @@ class World:
             return
         self.note("PROBLEM", name, text)
         self.problems.append((name, text, error))
+
+    @property
+    def current(self) -> SimulatedThread:
+        thread = getcurrent()
+        assert isinstance(thread, SimulatedThread), "only a simulated thread waits"
+        return thread
 
     def sleep(self, duration_ns: int) -> None:
         self.block(self.now_ns + duration_ns)
@@ -123,8 +132,7 @@ class World:
         """The present thread goes on when it is woken, at `until_ns` at the latest."""
         if self.is_over:
             raise GreenletExit
-        thread = getcurrent()
-        assert isinstance(thread, SimulatedThread), "only a simulated thread waits"
+        thread = self.current
         thread.wait_number += 1
         thread.is_waiting = True
         if until_ns is not None:
@@ -163,7 +171,7 @@ class World:
         self.begin(SimulatedThread(target=main, name="main"))
         runnable, draw = self._runnable, self.random.random
         for _ in range(LONGEST):
-            if runnable and not (self.lag and self._times and draw() < self.lag):
+            if runnable and not (self.lag and draw() < self.lag):
                 index = int(draw() * len(runnable)) if len(runnable) > 1 else 0
                 thread = runnable[index]
                 runnable[index] = runnable[-1]
@@ -185,6 +193,8 @@ class World:
         if not times:
             return False
         until_ns = times[0][0]
+        if self._runnable and until_ns > self.now_ns + LAG_NS:
+            return False
         if until_ns > self.now_ns:
             if not self.lag:
                 self.before_advance(until_ns)
@@ -219,11 +229,11 @@ def wake_all(waiting: list[SimulatedThread]) -> None:
     waiting.clear()
 
 
-_worlds: list[World] = []
+worlds: list[World] = []
 
 
 def _present() -> World:
-    return _worlds[-1]
+    return worlds[-1]
 
 
 # --- the names of `threading` and `time`
@@ -236,17 +246,17 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if blocking:
-            _worlds[-1].point()
+            worlds[-1].point()
         if not self._is_held:
             self._is_held = True
             return True
-        if not blocking or not _worlds[-1].wait(self._waiting, lambda: not self._is_held, timeout):
+        if not blocking or not worlds[-1].wait(self._waiting, lambda: not self._is_held, timeout):
             return False
         self._is_held = True
         return True
 
     def release(self) -> None:
-        if not self._is_held and not _worlds[-1].is_over:
+        if not self._is_held and not worlds[-1].is_over:
             raise RuntimeError("release unlocked lock")
         self._is_held = False
         wake_all(self._waiting)
@@ -277,7 +287,7 @@ class Condition:
         thread = getcurrent()
         self._waiting.append(thread)
         self._lock.release()
-        world = _worlds[-1]
+        world = worlds[-1]
         world.block(None if timeout is None else world.now_ns + max(0, round(timeout * 1e9)))
         if thread in self._waiting:
             self._waiting.remove(thread)
@@ -287,7 +297,7 @@ class Condition:
         return is_woken
 
     def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> Any:
-        world = _worlds[-1]
+        world = worlds[-1]
         until_ns = None if timeout is None else world.now_ns + max(0, round(timeout * 1e9))
         while not (result := predicate()):
             if until_ns is not None and world.now_ns >= until_ns:
@@ -319,8 +329,8 @@ class Event:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        _worlds[-1].point()
-        return _worlds[-1].wait(self._waiting, lambda: self._is_set, timeout)
+        worlds[-1].point()
+        return worlds[-1].wait(self._waiting, lambda: self._is_set, timeout)
 
 
 class Local:
@@ -354,30 +364,47 @@ class SimpleQueue:
         self._items.append(item)
         wake_all(self._waiting)
 
-    def get(self) -> Any:
-        _worlds[-1].wait(self._waiting, lambda: bool(self._items), None)
+    def get(self, timeout: float | None = None) -> Any:
+        if not worlds[-1].wait(self._waiting, lambda: bool(self._items), timeout):
+            raise Empty
+        return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        if not self._items:
+            raise Empty
         return self._items.popleft()
 
 
 class Executor:
-    """`concurrent.futures.ThreadPoolExecutor`, with a thread for each call."""
+    """`concurrent.futures.ThreadPoolExecutor`, whose threads end when they have nothing to do."""
 
     def __init__(self, workers: int, name: str = "", thread_name_prefix: str = "") -> None:
-        self._name = name or thread_name_prefix
+        self._workers, self._name = workers, name or thread_name_prefix
+        self._calls: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._threads: list[SimulatedThread] = []
 
     def submit(self, call: Callable[..., object], *args: object) -> None:
-        thread = SimulatedThread(target=call, args=args, name=self._name)
-        self._threads.append(thread)
-        thread.start()
+        self._calls.append((call, args))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if len(self._threads) < self._workers:
+            thread = SimulatedThread(target=self._run, name=self._name)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self) -> None:
+        while self._calls:
+            call, args = self._calls.popleft()
+            call(*args)
 
     def shutdown(self, wait: bool = True, cancel_futures: bool = False) -> None:
-        for thread in self._threads if wait else ():
+        if cancel_futures:
+            self._calls.clear()
+        for thread in list(self._threads) if wait else ():
             thread.join()
 
 
 def now_ns() -> int:
-    return _worlds[-1].now_ns
+    return worlds[-1].now_ns
 
 
 THREADING = SimpleNamespace(
@@ -391,11 +418,11 @@ THREADING = SimpleNamespace(
     local=Local,
 )
 TIME = SimpleNamespace(
-    monotonic=lambda: _worlds[-1].now_ns / 1e9,
+    monotonic=lambda: worlds[-1].now_ns / 1e9,
     monotonic_ns=now_ns,
-    time=lambda: _worlds[-1].now_ns / 1e9,
+    time=lambda: worlds[-1].now_ns / 1e9,
     time_ns=now_ns,
-    sleep=lambda seconds: _worlds[-1].sleep(round(seconds * 1e9)),
+    sleep=lambda seconds: worlds[-1].sleep(round(seconds * 1e9)),
 )
 
 
@@ -416,9 +443,9 @@ def replaced(changes: Iterable[tuple[ModuleType | type, str, Any]]) -> Iterator[
 @contextmanager
 def present(world: World) -> Iterator[None]:
     """`world` is the one whose threads run."""
-    _worlds.append(world)
+    worlds.append(world)
     try:
         yield
     finally:
         world.end()
-        _worlds.pop()
+        worlds.pop()
