@@ -92,14 +92,14 @@ SIZE = 8
 """The greatest number of requests of a schedule."""
 
 
-def run(seed: int, size: int = SIZE) -> Schedule:
-    return Schedule(seed, size).run()
+def run(seed: int, size: int = SIZE, shape: str = "") -> Schedule:
+    return Schedule(seed, size, shape).run()
 
 
-def search(first: int, count: int) -> Schedule | None:
+def search(first: int, count: int, shape: str = "") -> Schedule | None:
     """The first schedule of those seeds in which something fails."""
     for seed in range(first, first + count):
-        schedule = run(seed)
+        schedule = run(seed, shape=shape)
         if schedule.problems:
             return schedule
         if seed % 200 == 0:
@@ -112,7 +112,7 @@ def shortest(failed: Schedule, tries: int = 300) -> Schedule:
     name = failed.problems[0][0]
     for size in range(1, failed.size):
         for seed in (failed.seed, *range(tries)):
-            schedule = run(seed, size)
+            schedule = run(seed, size, failed.shape)
             fails = schedule.problems and schedule.problems[0][0] == name
             if fails and len(schedule.world.trace) < len(failed.world.trace):
                 failed = schedule

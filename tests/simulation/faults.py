@@ -15,7 +15,7 @@ from types import ModuleType
 class Fault:
     """In the function `where` (`module:Class.function`) the text `old` becomes `new`.
 
-    `seeds` is the number of the seeds, from 0, within which it is found.
+    `seeds` is the number of the seeds, from 0, within which it is found, in schedules of that shape.
     """
 
     name: str
@@ -23,6 +23,7 @@ class Fault:
     old: str
     new: str
     seeds: int = 500
+    shape: str = ""
 
     def changes(self) -> Iterator[tuple[ModuleType | type, str, object]]:
         """The owners of the function, its name, and the edited function. Raises ValueError if the text is not there."""
@@ -66,6 +67,7 @@ FAULTS = (
         "if self._pool.holder is not None:",
         "if False:",
         3000,
+        shape="queue",
     ),
     Fault(
         "a sender that the model dropped ends nothing",
@@ -97,21 +99,24 @@ FAULTS = (
         "scheduling.ensemble:EnsembleScheduler.__init__",
         "self.preserves_order = preserves_order",
         "self.preserves_order = False",
-        3000,
+        1500,
+        shape="ensemble",
     ),
     Fault(
         "a refusal is not flushed",
         "inference.pending_request:PendingRequest.refuse",
         "if self.flush is not None:",
         "if False:",
-        3000,
+        1500,
+        shape="cached",
     ),
     Fault(
         "a request that is cancelled while its steps wait is not flushed",
         "scheduling.ensemble:EnsembleRequest._cancel",
         "self.proceed()",
         "pass",
-        20_000,
+        6000,
+        shape="ensemble",
     ),
     # Others.
     Fault(
@@ -119,30 +124,36 @@ FAULTS = (
         "scheduling.rate_limiter:ResourceGroup.free",
         "if claim.state is HELD:",
         "if False:",
+        shape="limited",
     ),
     Fault(
         "the turn of a claim does not wake its instance",
         "scheduling.rate_limiter:Claim.move",
         "if was_waiting:",
         "if False:",
+        shape="limited",
     ),
     Fault(
         "answers of the cache outlive their version",
         "scheduling.response_cache:CachingScheduler.submit",
         "request_key(self._scope, pending.request)",
         "request_key(b'', pending.request)",
+        2000,
+        shape="cached",
     ),
     Fault(
         "requests that wait for the same answer are forgotten",
         "scheduling.response_cache:CachingScheduler._land",
         "followers = list(flight.followers)",
         "followers = list(flight.followers)[1:]",
+        shape="cached",
     ),
     Fault(
         "a step of an ensemble counts as one request however many it has",
         "scheduling.ensemble:InFlightLimit.enter",
         "self._free[index] -= 1",
         "pass",
+        shape="ensemble",
     ),
     Fault(
         "a version that is replaced refuses what it has",
@@ -185,20 +196,22 @@ FAULTS = (
         "scheduling.instance:InstancePool.take",
         "if queue.size:",
         "if False:",
-        2000,
+        shape="queue",
     ),
     Fault(
         "a request of higher priority does not form the batch again",
         "scheduling.queue:RequestQueue.is_last",
         "for level in reversed(self._levels):",
         "return True\n    for level in reversed(self._levels):",
-        20_000,
+        3000,
+        shape="queue",
     ),
     Fault(
         "levels in the order in which they were first used",
         "scheduling.queue:RequestQueue._level",
         "insort(self._levels, level, key=_priority)",
         "self._levels.append(level)",
+        shape="queue",
     ),
     Fault(
         "a sequence has two requests in flight",
@@ -217,21 +230,21 @@ FAULTS = (
         "scheduling.open_requests:ResponseOrder._go_on",
         "self._delivering = True",
         "pass",
-        3000,
+        shape="queue",
     ),
     Fault(
         "the delay begins with the youngest request",
         "scheduling.batch_forming:form_batch",
         "oldest_ns = min(",
         "oldest_ns = max(",
-        3000,
+        shape="queue",
     ),
     Fault(
         "a timeout is only noticed when a batch is formed",
         "scheduling.dynamic_batcher:DynamicBatcher._expire",
         "if not self._queue.delay_until:",
         "if False:",
-        10_000,
+        shape="queue",
     ),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

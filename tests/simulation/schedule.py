@@ -61,6 +61,8 @@ from trident.core.scheduling.scheduler import make_scheduler
 ZERO = {"state": np.zeros(1, np.int64)}
 
 
+SHAPES = ("plain", "plain", "queue", "cached", "limited", "ensemble")
+"""What a schedule is about. "queue": the queue and the batches of one model, without changes by the operator."""
 FOR_EVER = sys.maxsize
 _FETCHED: Any = SimpleNamespace(release=lambda: None)
 
@@ -139,11 +141,13 @@ class Client:
 class Schedule:
     """Made and run once. `problems` is empty if everything held."""
 
-    def __init__(self, seed: int, size: int = 8) -> None:
+    def __init__(self, seed: int, size: int = 8, shape: str = "") -> None:
+        """`shape` is one of SHAPES; without one it is drawn."""
         self.seed = seed
         self.world = World(seed)
         self.random = self.world.random
         self.size = size
+        self.shape = shape or drawn(self.random, *SHAPES)
         self.asked: dict[int, Asked] = {}
         self.served: dict[str, Served] = {}
         self.current: dict[str, ModelVersion] = {}
@@ -180,27 +184,27 @@ class Schedule:
 
     def _main(self) -> None:
         random = self.random
-        shape = drawn(random, "plain", "plain", "cached", "limited", "ensemble")
+        shape = self.shape
         options: tuple[ResourceLimit, ...] = ()
         if shape == "limited":
             options = drawn(random, (), (ResourceLimit("r", 2),), (ResourceLimit("r", 3),))
             self.limiter = RateLimiter(options)
             needs = [ResourceNeed("r", count, is_global=True) for count in (1, 1, 2)]
             self.limits = tuple(InstanceLimit((need,), priority) for need in needs for priority in (1, 2))
-        for number in range(2 if shape == "ensemble" else drawn(random, 1, 1, 2)):
+        for number in range({"ensemble": 2, "queue": 1}.get(shape) or drawn(random, 1, 1, 2)):
             served = Served(self.world, self._drawn_spec(f"m{number}", shape), self.asked, self._durations())
             served.limit = options[0].count if options else 2
             self.served[served.spec.name] = served
             self._load(served, drawn(random, 1, 1, 2, 3))
         if shape == "ensemble":
             self._compose()
-        if random.random() < 0.25:
+        if shape != "queue" and random.random() < 0.25:
             self._put_between()
         for number in range(drawn(random, 1, 2, 3)):
             client = Client(self, number)
             self.clients.append(client)
         threads = [SimulatedThread(target=self._client, args=(each,), name=each.name) for each in self.clients]
-        if random.random() < 0.4:
+        if shape != "queue" and random.random() < 0.4:
             threads.append(SimulatedThread(target=self._operator, name="operator"))
         for thread in threads:
             thread.start()
@@ -268,16 +272,18 @@ class Schedule:
         self.world.network.cut()
 
     def _durations(self) -> tuple[int, ...]:
-        return drawn(self.random, (0,), (0, MS), (MS, 2 * MS, 5 * MS), (10 * MS,))
+        return drawn(self.random, (0,), (0, MS), (MS, 2 * MS, 5 * MS), (10 * MS, 40 * MS))
 
     def _drawn_spec(self, name: str, shape: str) -> Any:
         random = self.random
         kind = drawn(
             random, "single", "batched", "batched", "priorities", "priorities", "oldest", "direct", "iterative"
         )
-        size = drawn(random, 1, 2, 4, 8)
+        if shape == "queue":
+            kind = drawn(random, "batched", "priorities")
+        size = drawn(random, 1, 2, 4, 8) if shape != "queue" else drawn(random, 2, 8)
         cached = shape == "cached" and kind in ("single", "batched", "priorities")
-        is_decoupled = not cached and random.random() < 0.3
+        is_decoupled = not cached and shape != "queue" and random.random() < 0.3
         if shape == "ensemble":
             kind = drawn(random, "single", "batched")
             size = 8
@@ -311,11 +317,13 @@ class Schedule:
 
     def _drawn_policy(self) -> QueuePolicy:
         random = self.random
+        if random.random() < 0.5:
+            return QueuePolicy()
         return QueuePolicy(
             delay_on_timeout=random.random() < 0.3,
-            default_timeout_ns=milliseconds(random, 0, 0, 5, 12),
+            default_timeout_ns=milliseconds(random, 0, 5, 12),
             allow_timeout_override=random.random() < 0.5,
-            max_queue_size=drawn(random, 0, 0, 2, 4),
+            max_queue_size=drawn(random, 0, 2, 4),
         )
 
     def find(self, name: str, number: int) -> ModelVersion:
@@ -450,6 +458,7 @@ class Schedule:
         random, world = self.random, self.world
         served = drawn(random, *self.served.values())
         sequence = None
+        world.sleep(milliseconds(random, 0, 0, 0.1, 0.2))
         for _ in range(drawn(random, 1, 2, 3)):
             deferred = drawn(random, None, Deferred()) if self.remote is None else None
             burst: list[Asked] = []
@@ -467,7 +476,7 @@ class Schedule:
                 self._cancel(drawn(random, *burst))
             if client.caller is not None or random.random() < 0.3:
                 client.wait_for(burst)
-            world.sleep(milliseconds(random, 0, 0, 1, 2, 7, 30))
+            world.sleep(milliseconds(random, 0, 0.3, 0.7, 1, 2, 7, 30))
 
     def _new_sequence(self, client: Client) -> Sequenced:
         return Sequenced(1 + len({id(asked.sequence) for asked in self.asked.values()}))
@@ -487,7 +496,7 @@ class Schedule:
         random, world, spec = self.random, self.world, served.spec
         tag = 1 + len(self.asked)
         rows = 1 if sequence is not None else 1 + int(random.random() * max(1, spec.max_batch_size))
-        width = 1 if random.random() < 0.8 or sequence is not None else 2
+        width = 1 if random.random() < 0.9 or sequence is not None else 2
         asked = Asked(tag, spec.name, client, rows, width, served.drawn_behaviour(), sequence)
         asked.content = tag
         if spec.response_cache:

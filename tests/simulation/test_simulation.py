@@ -20,8 +20,9 @@ def simulation() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("simulation")
-def test_every_request_is_answered_as_it_must_be() -> None:
-    failed = search(0, 1500)
+@pytest.mark.parametrize(("shape", "schedules"), [("", 1500), ("queue", 2000)])
+def test_every_request_is_answered_as_it_must_be(shape: str, schedules: int) -> None:
+    failed = search(0, schedules, shape)
     assert failed is None, f"python -m tests.simulation --seed {failed.seed} says more\n{failed.world.text()}"
 
 
@@ -35,7 +36,7 @@ def test_the_same_seed_makes_the_same_trace() -> None:
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds <= 500], ids=lambda fault: fault.name)
 def test_a_fault_is_found_in_seconds(fault: Fault) -> None:
     with simulated(fault.changes()):
-        assert search(0, fault.seeds) is not None
+        assert search(0, fault.seeds, fault.shape) is not None
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds > 500], ids=lambda fault: fault.name)
