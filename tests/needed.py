@@ -27,10 +27,15 @@ def program(name: str, installation: str) -> str:
     return shutil.which(name) or missing(f"{name} is not installed: {installation}")
 
 
-def package(name: str) -> Any:
-    """A package of Python."""
+def package(name: str, installation: str = "") -> Any:
+    """A package of Python, or one whose library of the system may be missing, which `installation` installs."""
     __tracebackhide__ = True
     try:
         return import_module(name)
-    except ModuleNotFoundError:
-        missing(f"{name} is not installed: pip install {name}")
+    except (ModuleNotFoundError, OSError) as error:
+        missing(f"{name} is not installed ({error}): {installation or f'pip install {name}'}")
+
+
+def lightgbm() -> Any:
+    __tracebackhide__ = True
+    return package("lightgbm", "apt install libgomp1")

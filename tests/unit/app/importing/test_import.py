@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightgbm
 import numpy as np
 import onnx
 import openvino
@@ -24,8 +23,8 @@ import pytest
 import xgboost
 from onnx import TensorProto, helper, numpy_helper
 
+from tests import needed
 from tests.hub_folders import write_folder
-from tests.needed import package
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
@@ -62,6 +61,7 @@ def boosted(objective: str, name: str) -> Callable[[Path], Path]:
 
 def light(folder: Path) -> Path:
     settings = {"objective": "binary", "verbose": -1}
+    lightgbm = needed.lightgbm()
     lightgbm.train(settings, lightgbm.Dataset(TABLE, label=CLASSES > 1), 3).save_model(folder / "light.txt")
     return folder / "light.txt"
 
@@ -73,7 +73,7 @@ def ir(folder: Path) -> Path:
 
 
 def module() -> Any:
-    torch = package("torch")
+    torch = needed.package("torch")
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
 
@@ -81,12 +81,12 @@ def module() -> Any:
 def script(folder: Path) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        package("torch").jit.script(module()).save(str(folder / "net.pt"))
+        needed.package("torch").jit.script(module()).save(str(folder / "net.pt"))
     return folder / "net.pt"
 
 
 def exported(folder: Path) -> Path:
-    torch = package("torch")
+    torch = needed.package("torch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows: Any = torch.export.Dim("rows", min=1, max=16)
@@ -256,7 +256,11 @@ def test_a_pickle_is_read_only_if_it_is_trusted(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("write", "message", "hint"),
     [
-        (lambda at: package("torch").save({}, at / "net.pth"), "net.pth was written by PyTorch's torch.save", "ONNX"),
+        (
+            lambda at: needed.package("torch").save({}, at / "net.pth"),
+            "net.pth was written by PyTorch's torch.save",
+            "ONNX",
+        ),
         (lambda at: (at / "net.onnx").write_text("version https://git-lfs"), "no known", "git lfs pull"),
         (lambda at: (at / "net.safetensors").write_bytes(b"\0"), "no known model", "it holds only weights"),
         (lambda at: (at / "net.xml").write_text('<net name="x">'), "OpenVINO's, without its weights", "put net.bin"),
@@ -278,7 +282,7 @@ def test_what_is_missing_is_said(
 
 @pytest.mark.slow
 def test_an_archive_of_torchserve_runs_its_own_handler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    torch = package("torch")
+    torch = needed.package("torch")
     manifest = {"model": {"modelName": "sums", "handler": "handler.py", "serializedFile": "net.pt"}}
     handler = (
         "from ts.torch_handler.base_handler import BaseHandler\n\n\nclass Sums(BaseHandler):\n"

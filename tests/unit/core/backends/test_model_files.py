@@ -7,14 +7,13 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import lightgbm
 import numpy as np
 import openvino
 import pytest
 import xgboost
 from openvino import opset13
 
-from tests.needed import package
+from tests import needed
 from tests.unit.backend_serving import config_of
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 from trident.core.backends.model_files import origin_of, origins_in
@@ -33,6 +32,7 @@ def booster() -> xgboost.Booster:
 
 
 def write_lightgbm(path: Path) -> None:
+    lightgbm = needed.lightgbm()
     lightgbm.train({"verbose": -1}, lightgbm.Dataset(TABLE, label=TABLE[:, 0].copy()), 2).save_model(path)
 
 
@@ -82,7 +82,7 @@ def test_a_saved_model_is_of_tensorflow(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_pytorch(tmp_path: Path) -> None:
-    torch = package("torch")
+    torch = needed.package("torch")
     path, linear, example = tmp_path / "model", torch.nn.Linear(3, 2), torch.ones(2, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -120,7 +120,7 @@ CASES = [(name, kind) for name in FILES for kind in CONTENTS if (name, kind) != 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_pointers_and_empty_files_have_one_hint(name: str, kind: str, tmp_path: Path) -> None:
     if name == "model.pt":
-        package("torch")
+        needed.package("torch")
     content, hint = CONTENTS[kind]
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lightgbm
 import numpy as np
 import pytest
 import treelite
 import xgboost
 
+from tests import needed
 from tests.unit.backend_serving import config_of, parameter, serving_version
 from trident.core.backends.fil import FilBackend, TreePrediction
 from trident.core.config.autocomplete import auto_complete
@@ -58,6 +58,7 @@ def xgboost_file(kind: str, model_type: str, name: str) -> Trained:
 def lightgbm_file(kind: str) -> Trained:
     objective = {"regression": "regression", "binary": "binary", "classes": "multiclass"}[kind]
     settings = {"objective": objective, "verbose": -1, **({"num_class": 3} if kind == "classes" else {})}
+    lightgbm = needed.lightgbm()
     trained = lightgbm.train(settings, lightgbm.Dataset(TABLE, label=TARGETS[kind]), 3)
     return Trained("lightgbm", lambda version: trained.save_model(version / "model.txt"), trained.predict)
 
@@ -183,6 +184,7 @@ def test_files_that_contradict_the_configuration_fail_the_load(
 def test_scores_of_many_rows_are_those_of_the_library() -> None:
     """On two threads, with rows that are converted to FP64, and with missing values."""
     rows = np.random.default_rng(0).normal(size=(600, FEATURES)).astype(np.float32)
+    lightgbm = needed.lightgbm()
     trained = lightgbm.train({"verbose": -1}, lightgbm.Dataset(rows, label=rows[:, 0].copy()), 20)
     trees = treelite.frontend.from_lightgbm(trained)
     rows[1] = np.nan
