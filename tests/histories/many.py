@@ -115,6 +115,8 @@ class _Pipe:
             if not (some := self._socket.recv(1 << 18)):
                 raise ValueError(f"the connection was closed after {bytes(content[:300])!r}")
             content += some
+            if content.count(b"HTTP/1.1 ") != content.count(b"HTTP/1.1 200"):
+                raise ValueError(f"an error among the answers: {bytes(content[-300:])!r}")
             if not wanted and (end := content.find(b"\r\n\r\n")) >= 0:
                 size = end + 4 + _content_length(bytes(content[:end]))
                 wanted = size * DEPTH

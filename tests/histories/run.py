@@ -167,6 +167,8 @@ class _Run:
             self._watch()
             for process in processes:
                 process.join(120)
+                for region in Path("/dev/shm").glob(f"histories-{process.pid}-*"):
+                    region.unlink()  # of a process that ended itself
             self._gather()
             if self.result.failure:
                 server.was_killed = True
