@@ -42,6 +42,25 @@ def chunked(path: str, *chunks: bytes) -> bytes:
     return head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
 
 
+# --- faults of the application
+
+
+def test_an_application_that_raises_before_and_while_it_answers(server: Server) -> None:
+    """Asked where the tensors of a large body begin, as it answers, and after it has begun to."""
+    large = bytes(1_000_000)
+    with Client(server.port) as other:
+        for request, status in ((post("echo", large, "X-Offset: none\r\n"), 500), (post("fail", b""), 500)):
+            with Client(server.port) as client:
+                assert client.ask(request).status == status
+                assert client.is_closed()
+            assert other.ask(GET).status == 200
+        with Client(server.port) as client:
+            client.send(post("break", b""))
+            assert b"begun" in client.rest()
+        assert other.ask(GET).status == 200
+    assert server.output.count("Traceback (most recent call last)") == 3
+
+
 # --- answers
 
 
