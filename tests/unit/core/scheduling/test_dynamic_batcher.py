@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +23,7 @@ from tests.unit.core.scheduling.scheduler_bench import (
 from tests.waiting import until
 from trident.core.backends.backend import Execution
 from trident.core.config.spec import BatchingSpec, QueuePolicy
-from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
+from trident.core.errors import QueueFull, RequestCancelled, ServerStopping
 from trident.core.inference.pending_request import CancelCause, Deferred
 from trident.core.inference.request import Caller, CloseReason, InferenceRequest
 from trident.core.observability.statistics import FailureReason
@@ -46,18 +44,6 @@ def test_requests_queued_during_an_execution_are_the_next_batch(make_bench: Make
     bench.backend.gate.set()
     bench.wait(11)
     assert bench.backend.batches == [["a"], list("bcdefghi"), list("jk")]
-
-
-def test_requests_left_by_a_batch_wake_another_instance(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(4, 6), instances=2, delay_until=5)
-    for backend in bench.backends:
-        backend.gate.clear()
-    bench.scheduler.start()
-    resting(bench, 2)
-    bench.submit(*"abcde")
-    bench.begun(0)
-    bench.begun(1)
-    assert sorted(len(backend.batches[0]) for backend in bench.backends) == [1, 4]
 
 
 def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: MakeBench) -> None:
@@ -153,51 +139,6 @@ def test_a_request_of_higher_priority_forms_the_batch_again(make_bench: MakeBenc
     assert bench.backend.batches == [["high"], ["low", "last"]]
 
 
-def test_a_batch_of_another_instance_forms_the_held_batch_again(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(2, 6, delay_ns=LONG_NS), instances=2)
-    bench.scheduler.start()
-    for first in range(0, 400, 2):
-        bench.submit(str(first), str(first + 1))
-    assert len(bench.wait(400)) == 400
-
-
-def test_an_expired_request_is_answered_while_a_batch_waits(make_bench: MakeBench) -> None:
-    policy = QueuePolicy(default_timeout_ns=LONG_NS // 2, allow_timeout_override=True)
-    bench = make_bench(batching(8, delay_ns=LONG_NS, policy=policy))
-    bench.scheduler.start()
-    bench.submit("a")
-    bench.scheduler.submit(bench.request("b", timeout_us=2_000))
-    assert bench.wait(1) == ["b"]
-    assert isinstance(bench.error("b"), DeadlineExceeded)
-    bench.submit(*"cdefghi")
-    assert len(bench.wait(9)) == 9
-    assert bench.backend.batches == [list("acdefghi")]
-    assert bench.statistics.snapshot().request_failures[FailureReason.REJECTED] == 1
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_queue_timeout_is_answered_while_the_instance_executes(make_bench: MakeBench, ordered: bool) -> None:
-    """And the slot in the queue is free."""
-    policy = QueuePolicy(default_timeout_ns=LONG_NS, allow_timeout_override=True, max_queue_size=2)
-    bench = make_bench(batching(1, policy=policy, ordered=ordered), max_batch_size=1)
-    bench.scheduler.start()
-    bench.backend.gate.clear()
-    bench.submit("busy")
-    bench.begun()
-    bench.submit("patient")
-    bench.scheduler.submit(bench.request("hasty", timeout_us=20_000))
-    assert bench.wait(1) == ["hasty"]
-    assert isinstance(bench.error("hasty"), DeadlineExceeded)
-    until(lambda: bench.scheduler.in_flight == 1)
-    bench.scheduler.submit(bench.request("hasty too", timeout_us=1))
-    assert bench.wait(2) == ["hasty", "hasty too"]
-    bench.submit("next")
-    bench.backend.gate.set()
-    assert bench.wait(5) == ["hasty", "hasty too", "busy", "patient", "next"]
-    assert bench.scheduler.drain(LIMIT_S)
-    assert bench.statistics.snapshot().request_failures[FailureReason.REJECTED] == 2
-
-
 def test_a_cancelled_request_keeps_nobody_out_of_a_limited_queue(make_bench: MakeBench) -> None:
     """While the instance executes, and while a batch waits for its delay."""
     bench = make_bench(batching(8, delay_ns=LONG_NS, policy=QueuePolicy(max_queue_size=2)))
@@ -214,24 +155,6 @@ def test_a_cancelled_request_keeps_nobody_out_of_a_limited_queue(make_bench: Mak
     assert bench.scheduler.drain(LIMIT_S)
     assert bench.backend.batches == [["other", "next"]]
     assert bench.statistics.snapshot().request_failures[FailureReason.CANCELED] == 1
-
-
-def test_responses_keep_the_order_of_arrival_across_instances(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(1, ordered=True), max_batch_size=1, instances=2)
-    for backend in bench.backends:
-        backend.gate.clear()
-    bench.scheduler.start()
-    bench.submit("a", "b")
-    bench.begun(0)
-    bench.begun(1)
-    cancelled, _ = bench.submit("c", "d")
-    cancelled.cancelled = CancelCause.CLIENT
-    late, early = sorted(bench.backends, key=lambda backend: backend.batches)
-    early.gate.set()
-    assert early.begun.acquire(timeout=LIMIT_S)  # it executes "d", so "b" and "c" are complete
-    assert bench.wait(1) == ["c"]  # it was not executed, so it does not wait for its turn
-    late.gate.set()
-    assert bench.wait(4) == ["c", "a", "b", "d"]
 
 
 def test_stop_refuses_requests_and_executes_queued_ones_without_delay(make_bench: MakeBench) -> None:
@@ -257,57 +180,6 @@ def test_close_answers_queued_requests(make_bench: MakeBench) -> None:
     assert isinstance(bench.error("a"), ServerStopping)
     assert bench.statistics.snapshot().request_failures[FailureReason.OTHER] == 2
     assert bench.scheduler.close(LIMIT_S)
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize(("max_batch_size", "delay_ns"), [(1, 0), (8, 0), (8, 200_000)])
-def test_each_request_gets_one_response_under_load_and_faults(
-    make_bench: MakeBench, ordered: bool, max_batch_size: int, delay_ns: int
-) -> None:
-    policy = QueuePolicy(default_timeout_ns=LONG_NS, allow_timeout_override=True)
-    spec = batching(max_batch_size, delay_ns=delay_ns, policy=policy, ordered=ordered)
-    bench = make_bench(spec, max_batch_size=max_batch_size, instances=4)
-    bench.scheduler.start()
-    kinds = ("ok", "ok", "ok", "cancel", "expire", "x")
-
-    def submit(number: int) -> None:
-        source = random.Random(number)
-        for turn in range(150):
-            kind = source.choice(kinds)
-            request = bench.request(f"{kind}-{number}-{turn}")
-            request.request.timeout_us = 1 if kind == "expire" else 0
-            bench.scheduler.submit(request)
-            if kind == "cancel":
-                request.cancelled = CancelCause.CLIENT
-
-    threads = [threading.Thread(target=submit, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert bench.scheduler.drain(LIMIT_S)
-    check_counts(bench, 6 * 150)
-
-
-def check_counts(bench: Bench, total: int) -> None:
-    """Check that every request got one response of the right kind, and that the statistics agree."""
-    assert len(set(bench.wait(total))) == len(bench.answers) == total
-    sorts = Counter(type(answer.error).__name__ for answer in bench.answers)
-    for answer in bench.answers:
-        kind = answer.id.partition("-")[0]
-        assert (kind == "x") == (type(answer.error).__name__ == "BackendFailed")
-        assert kind != "ok" or answer.error is None
-    counted = bench.statistics.snapshot()
-    assert counted.request_success == counted.inference_count == sorts["NoneType"]
-    assert counted.request_failures == {
-        FailureReason.REJECTED: sorts["DeadlineExceeded"],
-        FailureReason.CANCELED: sorts["RequestCancelled"],
-        FailureReason.BACKEND: sorts["BackendFailed"],
-        FailureReason.OTHER: 0,
-    }
-    sizes = {batch.batch_size: batch.execution_count for batch in counted.batches}
-    assert sum(sizes.values()) == counted.execution_count
-    assert sum(size * times for size, times in sizes.items()) == counted.inference_count
 
 
 def test_a_resting_thread_keeps_nothing_of_a_rejected_request(make_bench: MakeBench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -16,13 +15,12 @@ from tests.unit.core.scheduling.scheduler_bench import (
     Bench,
     MakeBench,
     Stub,
-    batching,
     noted_threads,
     resting,
     resting_bench,
 )
 from tests.waiting import until
-from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.backends.backend import Execution
 from trident.core.config.spec import ModelSpec
 from trident.core.inference import request as inference
 from trident.core.inference.pending_request import Deferred, LoneRequest, PendingRequest
@@ -179,48 +177,6 @@ def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench
     assert bench.wait(1) == ["a"]
     assert bench.error("a") is None
     assert server_threads() == ([] if end == "close" else ["trident-m_0_1"])
-
-
-@pytest.mark.slow
-def test_instances_are_added_and_removed_while_submitting_threads_execute(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(8), instances=2, clock=lambda: 1)
-    bench.scheduler.start()
-    done = threading.Event()
-    counts: list[int] = []
-
-    def submit_bursts(number: int) -> None:
-        source = random.Random(number)
-        caller = Caller(bench)
-        sent = 0
-        while not done.is_set():
-            burst = [f"{number}-{sent + index}" for index in range(source.randint(1, 12))]
-            sent += len(burst)
-            (caller.submit if source.random() < 0.8 else bench.submit)(*burst)
-            caller.run()
-            if sent % 7 == 0:
-                bench.scheduler.drain(LIMIT_S)
-        counts.append(sent)
-
-    callers = [threading.Thread(target=submit_bursts, args=(number,)) for number in range(3)]
-    for caller in callers:
-        caller.start()
-    serving: list[BackendInstance] = list(bench.backends)
-    source = random.Random(1)
-    for number in range(200):
-        serving.append(Stub(2 + number))
-        bench.scheduler.add(serving[-1])
-        if len(serving) > source.randint(1, 4):
-            bench.scheduler.remove(serving.pop(source.randrange(len(serving))))
-    done.set()
-    for caller in callers:
-        caller.join(LIMIT_S)
-        assert not caller.is_alive()
-    assert bench.scheduler.drain(LIMIT_S)
-    answered = [answer.id for answer in bench.answers]
-    assert len(answered) == len(set(answered)) == sum(counts)
-    assert all(answer.error is None for answer in bench.answers)
-    assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
-    until(lambda: bench.scheduler._pool.waking == 0)  # a woken thread may not have found the queue empty yet
 
 
 def test_a_batch_that_every_caller_waits_for_is_executed_at_once(make_bench: MakeBench, now: list[int]) -> None:

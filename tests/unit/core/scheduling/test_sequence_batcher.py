@@ -46,17 +46,6 @@ def make_bench() -> Iterator[MakeBench]:
         yield make
 
 
-def test_the_requests_of_a_sequence_run_one_after_the_other_beside_those_of_others(make_bench: MakeBench) -> None:
-    bench = make_bench(OLDEST)
-    for id, sequence, flags in (("a1", 1, "s"), ("a2", 1, ""), ("b1", 2, "s"), ("a3", 1, "e"), ("b2", 2, "e")):
-        bench.submit(id, sequence, flags)
-    bench.scheduler.start()
-    bench.wait(5)
-    assert bench.backend.batches == [["a1", "b1"], ["a2", "b2"], ["a3"]]
-    snapshot = bench.statistics.snapshot(0)
-    assert (snapshot.inference_count, snapshot.execution_count) == (5, 3)
-
-
 def test_a_state_survives_a_failed_execution_and_begins_anew_at_start(
     make_bench: MakeBench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -69,19 +58,6 @@ def test_a_state_survives_a_failed_execution_and_begins_anew_at_start(
     del bench.answers[1]
     assert bench.values() == {"a": 1, "b": 2, "c": 1, "d": 2}
     assert "The previous sequence did not end before this sequence start" in caplog.text
-
-
-@pytest.mark.parametrize("strategy", [OLDEST, DIRECT], ids=["oldest", "direct"])
-def test_a_sequence_without_a_slot_waits_until_another_ends(make_bench: MakeBench, strategy: str) -> None:
-    bench = make_bench(strategy, max_batch_size=2)
-    bench.scheduler.start()
-    for sequence in (1, 2, 3):
-        bench.submit(f"{sequence}s", sequence, "s")
-        bench.submit(f"{sequence}e", sequence, "e" if sequence == 3 else "")
-    bench.wait(4)
-    assert bench.scheduler.queued == 2
-    bench.submit("end", 2, "e")
-    assert bench.wait(7)[-2:] == ["3s", "3e"]
 
 
 def test_an_id_is_free_again_when_its_end_was_queued(make_bench: MakeBench) -> None:
