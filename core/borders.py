@@ -32,3 +32,11 @@ def guarded(call: Callable[[], object], subject: str) -> None:
         call()
     except Exception:
         _log.exception("%s failed unexpectedly", subject)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, whose `__str__` may raise, too; the name of its class without one."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from trident.core.borders import guarded
+from trident.core.borders import guarded, text_of
 from trident.core.errors import BackendFailed, ModelLoadFailed, ServerError
 from trident.core.scheduling.queue import Clock
 
@@ -61,7 +61,7 @@ class LoadAttempt:
             except Exception as error:  # a bug of a backend is a failure of the version and must not end the server
                 if not self._because:
                     _log.exception("loading '%s' failed", self._model)
-                failures.append(BackendFailed(str(error) or type(error).__name__))
+                failures.append(BackendFailed(text_of(error)))
             with self._changed:
                 self._is_done = True
                 self._enders.clear()

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from trident.core.backends.backend import BackendInstance, Execution
-from trident.core.borders import guarded
+from trident.core.borders import guarded, text_of
 from trident.core.config.request_check import BatchForm
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ServerError
@@ -334,7 +334,7 @@ class ModelInstance:
                 self._respond(pending, self._failed(pending, exc))
             return []
         count, model = len(requests), self._spec.name
-        reason = _text(exc)
+        reason = text_of(exc)
         _log.warning("a batch of %d requests for model '%s' failed, running it again split: %s", count, model, reason)
         middle = count // 2
         return [requests[middle:], requests[:middle]]
@@ -365,21 +365,13 @@ class ModelInstance:
             error = exc
         else:
             _log.error("model '%s', instance '%s' failed", self._spec.name, self.name, exc_info=exc)
-            error = BackendFailed(_text(exc), model=self._spec.name)
+            error = BackendFailed(text_of(exc), model=self._spec.name)
         origin = pending.origin_of(error)
         try:
             self._statistics.record_failure(pending, reason_of(origin), self._clock(), error.message)
         except Exception:
             _log.exception("counting a request for model '%s' failed unexpectedly", self._spec.name)
         return InferenceResponse.failed(pending.request, error, origin)
-
-
-def _text(error: Exception) -> str:
-    """The text of an exception of any class, whose `__str__` may raise, too; the name of its class without one."""
-    try:
-        return str(error) or type(error).__name__
-    except Exception:
-        return type(error).__name__
 
 
 class InstancePool:
