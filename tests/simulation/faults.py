@@ -66,7 +66,6 @@ FAULTS = (
         "scheduling.dynamic_batcher:DynamicBatcher._note_left",
         "if self._pool.holder is not None:",
         "if False:",
-        3000,
         shape="queue",
     ),
     Fault(
@@ -99,7 +98,6 @@ FAULTS = (
         "scheduling.ensemble:EnsembleScheduler.__init__",
         "self.preserves_order = preserves_order",
         "self.preserves_order = False",
-        1500,
         shape="ensemble",
     ),
     Fault(
@@ -115,7 +113,6 @@ FAULTS = (
         "scheduling.ensemble:EnsembleRequest._cancel",
         "self.proceed()",
         "pass",
-        6000,
         shape="ensemble",
     ),
     # Others.
@@ -203,7 +200,7 @@ FAULTS = (
         "scheduling.queue:RequestQueue.is_last",
         "for level in reversed(self._levels):",
         "return True\n    for level in reversed(self._levels):",
-        3000,
+        1000,
         shape="queue",
     ),
     Fault(

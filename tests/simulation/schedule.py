@@ -471,7 +471,7 @@ class Schedule:
                 burst.append(self._submit(client, served, sequence, deferred, is_alone))
             if deferred is not None:
                 deferred.run()
-            if burst and random.random() < 0.2:
+            if burst and random.random() < (0.4 if self.shape == "queue" else 0.2):
                 world.sleep(milliseconds(random, 0, 0, 1, 4))
                 self._cancel(drawn(random, *burst))
             if client.caller is not None or random.random() < 0.3:
@@ -496,6 +496,8 @@ class Schedule:
         random, world, spec = self.random, self.world, served.spec
         tag = 1 + len(self.asked)
         rows = 1 if sequence is not None else 1 + int(random.random() * max(1, spec.max_batch_size))
+        if self.shape == "queue":
+            rows = min(rows, drawn(random, 1, 2, 8))
         width = 1 if random.random() < 0.9 or sequence is not None else 2
         asked = Asked(tag, spec.name, client, rows, width, served.drawn_behaviour(), sequence)
         asked.content = tag
@@ -754,4 +756,4 @@ def _may_blame(asked: Asked, tag: int, served: Served) -> bool:
 
 
 def _any_cancelled(sequence: Sequenced) -> bool:
-    return any(asked.cancelled_ns for asked in sequence.asked)
+    return any(asked.cancelled_ns or isinstance(asked.error, EngineGone) for asked in sequence.asked)

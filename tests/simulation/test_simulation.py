@@ -33,13 +33,13 @@ def test_the_same_seed_makes_the_same_trace() -> None:
         assert run(seed).world.text() == traces[seed], seed
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds <= 500], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds <= 1000], ids=lambda fault: fault.name)
 def test_a_fault_is_found_in_seconds(fault: Fault) -> None:
     with simulated(fault.changes()):
         assert search(0, fault.seeds, fault.shape) is not None
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds > 500], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds > 1000], ids=lambda fault: fault.name)
 def test_a_fault_that_takes_longer_to_find_can_still_be_put_in(fault: Fault) -> None:
     """`python -m tests.simulation --fault all` finds it."""
     assert list(fault.changes())
