@@ -258,6 +258,13 @@ class Lengths(Plain):
         return random.choice((1, 1, 2)), random.randrange(*random.choice(self.lengths))
 
 
+class Unbatched(Lengths):
+    """All dimensions are the client's."""
+
+    dims = "-1, -1"
+    batched = "max_batch_size: 0"
+
+
 class Large(Lengths):
     """Tensors that travel in the memory which processes share, and may find it full."""
 
@@ -972,6 +979,7 @@ KINDS: tuple[Kind, ...] = (
     Prioritized("prioritized"),
     Reshaped("reshaped"),
     Lengths("lengths"),
+    Unbatched("unbatched"),
     Large("large"),
     Buckets("buckets"),
     Ragged("ragged"),

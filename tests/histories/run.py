@@ -42,7 +42,7 @@ OPTIONS = {
 }
 # At the end, more than there was after the first answers: what processes and models open when they are first asked.
 GROWTH_MB = 150
-MORE_FILES = MORE_THREADS = 16
+MORE_FILES = MORE_THREADS = 32
 WARM_ANSWERS = 2000
 
 

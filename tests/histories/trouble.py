@@ -58,9 +58,23 @@ def _cut_data(document: Document, random: Random) -> None:
     document["inputs"][0]["data"] = random.choice((data[:-1], [*data, 1], [data, data], [], ["x"] * len(data)))
 
 
-# Changes of the JSON of a good request to a model with the input IN, INT32 of 8 numbers in a row.
+# Changes of the JSON of a good request to a model with the input IN, INT32 of 8 or more numbers in a row.
 WRONG_JSON: tuple[Callable[[Document, Random], Any], ...] = (
-    _set("shape", [-1, 8], [1, -8], [-1, -8], [2**62, 0], [0, 2**62], [2**62, 4], [1, 9], [8], [], [1, 8, 1], [1.5, 8]),
+    _set(
+        "shape",
+        [-1, 8],
+        [1, -8],
+        [-1, -8],
+        [2**62, 0],
+        [0, 2**62],
+        [2**62, 4],
+        [1, 2**62],
+        [1, 9],
+        [8],
+        [],
+        [1, 8, 1],
+        [1.5, 8],
+    ),
     _set("shape", "8", None, [True, 8], [2**64, 8], [-(2**63), 8], [10**30, 8], [[1], 8], {}),
     _set("datatype", "FP32", "INT64", "BYTES", "INT33", "", None, 7),
     _set("name", "NIX", "", None, 5, "\ud800"),
@@ -76,7 +90,7 @@ WRONG_TEXT: tuple[Callable[[bytes, Random], bytes], ...] = (
     lambda body, random: body[: random.randrange(len(body))],
     lambda body, random: body + b"}",
     lambda body, random: b"[" * 100_000,
-    lambda body, random: b"",
+    lambda body, random: b" ",
     lambda body, random: b"\xff" + body,
     lambda body, random: b"{}",
 )
@@ -91,7 +105,9 @@ class Trouble:
         self._judge = judge
         self._kinds = [kind for kind in kinds if not kind.is_sequence and "HTTP binary" in kind.transports]
         self._streams = [kind for kind in kinds if kind.responses == "many" and "events" in kind.transports]
-        self._plain = [kind for kind in kinds if kind.name in ("plain", "python", "cached", "limited", "prioritized")]
+        # IN is INT32, in rows of 8 or of any length.
+        plain = ("plain", "python", "cached", "limited", "lengths", "unbatched")
+        self._plain = [kind for kind in kinds if kind.name in plain]
         self._connection = Connection(http)
         self._channel = channel_to(grpc_port)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
@@ -114,9 +130,16 @@ class Trouble:
 
     # --- wrong requests
 
+    def _longer(self, kind: Kind, tag: int, random: Random) -> Question:
+        """A question whose lengths are not those that make it wrong."""
+        question = kind.question(tag, random)
+        while kind.name in ("lengths", "unbatched") and not 20 < question.inputs["IN"][1].size < 1000:
+            question = kind.question(tag, random)
+        return question
+
     def wrong_http(self, tag: int, random: Random) -> None:
         kind = random.choice(self._plain)
-        question = kind.question(tag, random)
+        question = self._longer(kind, tag, random)
         document = json.loads(infer_body(question, "JSON", random)[0])
         span = self._judge.begin(kind)
         if random.random() < 0.7:
@@ -148,7 +171,7 @@ class Trouble:
 
     def wrong_grpc(self, tag: int, random: Random) -> None:
         kind = random.choice(self._plain)
-        sent = message_of(kind.question(tag, random), random)
+        sent = message_of(self._longer(kind, tag, random), random)
         changes: tuple[Callable[[], Any], ...] = (
             lambda: sent.inputs[0].shape.__setitem__(0, random.choice((-1, -8, 2**62, -(2**63)))),
             lambda: sent.inputs[0].shape.__setitem__(1, random.choice((-1, 7, 9, 0, 2**62))),
