@@ -200,18 +200,16 @@ def grpc_request(rng: Choice) -> Sent:
         else:
             message.raw_input_contents.append(rng.randbytes(count * (1 if datatype == "BOOL" else 4)))
     for _ in range(rng.choice([0, 0, 0, 1, 2])):
-        field = rng.choice(
+        field, value = rng.choice(
             [
-                {"int64_param": 1},
-                {"bool_param": True},
-                {"double_param": 1.0},
-                {"double_param": -0.0},
-                {"string_param": ""},
+                ("int64_param", 1),
+                ("bool_param", True),
+                ("double_param", 1.0),
+                ("double_param", -0.0),
+                ("string_param", ""),
             ]
         )
-        parameter = message.parameters[rng.choice(["mine", "id", "priority", "sequence_id"])]
-        for name, value in field.items():
-            setattr(parameter, name, value)
+        setattr(message.parameters[rng.choice(["mine", "id", "priority", "sequence_id"])], field, value)
     for _ in range(rng.choice([0, 0, 0, 1])):
         message.outputs.add(name=rng.choice(["A", "B"]))
     return "grpc", "", message.SerializeToString(), None

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.body import ELEMENTS
+from trident.core.http.body import ELEMENTS, parse_json
 from trident.core.http.payloads.inference import may_be_request_lines, request_lines
 from trident.core.http.payloads.json import (
     column_array,
@@ -29,7 +29,6 @@ from trident.core.http.payloads.payload import (
     OutputColumn,
     document_form,
     instance_name,
-    parse_json,
 )
 from trident.core.inference.tensors import BY_NAME, Array, Buffer
 
