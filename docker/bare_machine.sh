@@ -20,6 +20,7 @@ for tool in debootstrap curl git unshare; do
 done
 
 root=$(mktemp -d)
+chmod 755 "$root" # other users enter a machine's root folder, too
 server=
 finish() {
   if [ -n "$server" ]; then

@@ -96,9 +96,6 @@ def test_folders_files_and_inner_links_are_unpacked_read_only(tmp_path: Path, ta
         ([symlink("a", "/etc")], "'a' is a link to an absolute path"),
         ([symlink("a", "../..")], "outside the destination"),
         ([symlink("a", ".."), file("a/beside")], "outside the destination"),
-        # Each of these links stays within the folder, but their combination leads out.
-        ([symlink("d/e/s", ".."), symlink("b", "d/e/s/../..")], "outside the destination"),
-        ([symlink("b", "s/.."), symlink("s", "."), file("b/beside")], "outside the destination"),
         ([special("a", tarfile.LNKTYPE, "../../model.tar.gz")], "outside the destination"),
         ([special("pipe", tarfile.FIFOTYPE)], "'pipe' is a special file"),
         ([special("disk", tarfile.BLKTYPE)], "'disk' is a special file"),
@@ -113,6 +110,24 @@ def test_members_that_leave_the_folder_are_refused(
     assert text in refusal.value.message
     assert everything_around(target) == []
     assert not os.path.exists("/etc/trident-was-here")
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [symlink("d/e/s", ".."), symlink("b", "d/e/s/../..")],
+        [symlink("b", "s/.."), symlink("s", "."), file("b/beside")],
+    ],
+)
+def test_links_that_lead_out_together_lead_nowhere(tmp_path: Path, target: Path, members: list[Write]) -> None:
+    """They are refused, or, by newer Pythons, shortened to what each says by itself."""
+    try:
+        unpack(archived(tmp_path, *members), target, PLENTY)
+    except ConfigInvalid:
+        pass
+    else:
+        assert all(path.resolve().is_relative_to(target.resolve()) for path in target.rglob("*"))
+    assert everything_around(target) == []
 
 
 @pytest.mark.parametrize(
