@@ -148,17 +148,17 @@ class ThreadBridge:
         pending = LoneRequest(request, respond, defer=here.add)
         pending.submit_to(model)
         here.run()  # a short execution
-        response: InferenceResponse | None = None
+        is_answered = False
         try:
-            while response is None:
-                response = mailbox.get(None if client_gone is None else LOOK_SECONDS)
-                if response is None and client_gone is not None and client_gone():
+            while (response := mailbox.get(None if client_gone is None else LOOK_SECONDS)) is None:
+                if client_gone is not None and client_gone():
                     pending.cancel()
                     client_gone = None
+            is_answered = True
         except ServerError as error:
             return InferenceResponse.failed(request, error, Origin.CANCELLED)
         finally:
-            if response is None:
+            if not is_answered:
                 # The wait was interrupted.
                 pending.cancel()
         return response

@@ -196,16 +196,17 @@ class GeventBridge:
         self._submit(model, pending, is_slow)
         if client_gone is not None:
             self._watch.add(waiting)
-        response: InferenceResponse | None = None
+        is_answered = False
         try:
-            while response is None:
-                response = waiting.get()
+            while (response := waiting.get()) is None:
+                pass
+            is_answered = True
         finally:
             # No cycle: `pending` refers to `waiting`, and would keep each body until the garbage collector runs.
             waiting.pending = None
             if client_gone is not None:
                 self._watch.remove(waiting)
-            if response is None:
+            if not is_answered:
                 pending.cancel()
         return response
 
@@ -287,19 +288,20 @@ class GeventBridge:
     def _wait(self, future: Future[T]) -> T:
         mailbox = self.mailbox()
         future.add_done_callback(mailbox.put)
-        done: Future[T] | None = None
+        is_done = False
         try:
-            while done is None:
-                done = mailbox.get()
+            while mailbox.get() is None:
+                pass
+            is_done = True
         finally:
-            if done is None:
+            if not is_done:
                 future.cancel()
         try:
             return future.result()
         finally:
             # No cycle: an error refers to the frames that it passes and so to the future, which would keep all
             # arguments of the call, perhaps a model of many MB, until the garbage collector runs.
-            del future, done
+            del future
 
     def close(self) -> None:
         """Stop watching, and end each thread after its current call."""
