@@ -77,7 +77,7 @@ def initialize(self, args):
 def execute(self, requests):
     return [pb_utils.InferenceResponse([]) for _ in requests]
 """
-ENDLESS = """
+ENDLESS_THREAD = """
 def initialize(self, args):
     import atexit
     atexit.register(lambda: open(os.path.join(pb_utils.get_model_dir(), "ended"), "w").close())
@@ -170,7 +170,7 @@ def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:
 
 def test_a_model_ends_as_a_program_of_python_does(server: ServerProcess) -> None:
     before = set(os.listdir("/dev/shm"))
-    models = [write_model(server.repository, *each) for each in (("ending", ENDING), ("endless", ENDLESS))]
+    models = [write_model(server.repository, *each) for each in (("ending", ENDING), ("endless", ENDLESS_THREAD))]
     for model in models:
         assert load(server, model.name)[0] == 200
     (pid,) = [process for name, process in stubs_of(server).items() if name.startswith("ending")]

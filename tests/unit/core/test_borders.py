@@ -494,14 +494,21 @@ def test_statistics_that_raise_for_requests_whose_timeout_passes(
 ) -> None:
     backend = FaultyInstance(Fault())
     statistics = FaultyStatistics(fault, "record_failure")
-    spec = model_spec(1, batching(policy=QueuePolicy(default_timeout_ns=1_000_000)))
+    policy = QueuePolicy(default_timeout_ns=int(2 * LIMIT_S * 1e9), allow_timeout_override=True)
+    spec = model_spec(1, batching(policy=policy))
+
+    def send_for_a_moment(ids: str) -> None:
+        for pending in [caller.request(id) for id in ids]:
+            pending.request.timeout_us = 1000
+            pending.submit_to(scheduler)
+
     with batcher([backend], statistics, spec) as scheduler:
         backend.gate.clear()
         caller.send(scheduler, "a")
         assert backend.begun.acquire(timeout=LIMIT_S)
-        caller.send(scheduler, *"uvw")
+        send_for_a_moment("uvw")
         caller.wait(3)
-        caller.send(scheduler, *"yz")
+        send_for_a_moment("yz")
         caller.wait(5)
         backend.gate.set()
         caller.wait(6)
