@@ -88,8 +88,8 @@ WAITING.next = (HELD, IDLE)  # its turn has come; there is no work any more
 HELD.next = (IDLE, WAITING)  # the execution has ended; there is more work
 
 
-# An instance's load counts as so many executions, as in Triton, where its initialization and its warmup are two. And so
-# many are made up for after an instance was idle.
+# What an instance's load counts as, in executions: in Triton its initialization and its warmup are two. An instance
+# that was idle makes up for as many at most.
 LOAD_EXECUTIONS = 2
 
 

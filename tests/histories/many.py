@@ -124,7 +124,7 @@ class _Pipe:
         if len(rows) != wanted:
             raise ValueError(f"{len(rows)} bytes instead of {wanted}: {bytes(content[-300:])!r}")
         rows = rows.reshape(DEPTH, size)
-        # All are equal but for the tensor and the second of the date.
+        # Only the tensor and the second of the date differ.
         date = content.find(b"Date: ") + len("Date: Sat, 28 Nov 2026 ")
         same = rows[:, :-_SIZE] == rows[0, :-_SIZE]
         same[:, date : date + len("20:31:34")] = True
