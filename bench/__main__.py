@@ -9,7 +9,7 @@
     python -m bench python          models in Python beside ONNX models of the same function
     python -m bench scale           scaling rules under bursts, in a simulation
     python -m bench shared_memory   tensors in shared memory beside binary ones
-    python -m bench size            lines, files and import cycles of the program
+    python -m bench size            lines, functions, names and import cycles of the program
     python -m bench text            embeddings of texts beside other servers and the bare loop
     python -m bench tracing         what tracing costs, off and on
     python -m bench tuning          the search of trident tune beside an exhaustive grid

@@ -1,19 +1,24 @@
-"""How large the program is and how it is cut: `python -m bench size [FOLDER]`.
+"""How large the program is and how it is cut: `python -m bench size [FOLDER] [--list]`.
 
-Counts lines of Python files as `wc -l` does. A cycle is a set of modules that import each other while they are
-imported.
+Lines are counted as `wc -l` counts them. A cycle is a set of modules that import each other while they are imported.
+`--list` adds the names behind the counts.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
+import re
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 PRODUCT = ("app", "adapters", "core")
+TOOLS = "tools"
 AROUND = ("bench", "deploy", "docker", "tests")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def python_files(root: Path, top: str) -> list[Path]:
@@ -22,6 +27,13 @@ def python_files(root: Path, top: str) -> list[Path]:
 
 def module_of(root: Path, path: Path) -> str:
     return ".".join(["trident", *path.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def spine(root: Path) -> dict[str, int]:
+    """The files that docs/reading.md counts as the server's centre, each with the lines that the page names."""
+    page = root / "docs" / "reading.md"
+    rows = re.findall(r"^\| `([^`]+\.py)` \| ([\d,]+) \|", page.read_text(), re.MULTILINE) if page.exists() else []
+    return {path: int(lines.replace(",", "")) for path, lines in rows}
 
 
 def imported(tree: ast.Module, modules: frozenset[str]) -> set[str]:
@@ -64,47 +76,92 @@ def import_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return sorted(found)
 
 
-def late_imports(tree: ast.Module) -> int:
-    """The imports inside functions."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return len({node for function in functions for node in ast.walk(function) if _is_import(node)})
+def references(trees: Mapping[str, ast.Module]) -> Counter[str]:
+    """How often each name is used: as a variable, an attribute, in an import's list or as a whole text."""
+    found: Counter[str] = Counter()
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+                    found[name] += 1
+                case ast.ImportFrom():
+                    found.update(alias.name for alias in node.names)
+    return found
 
 
-def _is_import(node: ast.AST) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
+def count_lines(text: str) -> int:
+    return text.count("\n")
 
 
-def report(root: Path) -> Iterator[str]:
-    trees: dict[str, ast.Module] = {}
-    sizes: dict[Path, int] = {}
-    for top in PRODUCT:
-        for path in python_files(root, top):
-            text = path.read_text()
-            sizes[path] = text.count("\n")
-            trees[module_of(root, path)] = ast.parse(text)
-    modules = frozenset(trees)
-    graph = {module: imported(tree, modules) - {module} for module, tree in trees.items()}
-    lines = [size for path, size in sizes.items() if path.name != "__init__.py"]
-    checking = sum(
-        ast.unparse(node.test) == "TYPE_CHECKING"
-        for tree in trees.values()
-        for node in tree.body
-        if isinstance(node, ast.If)
-    )
-    yield f"product lines                {sum(sizes.values()):>8,}"
-    yield f"product files                {len(sizes):>8,}   ({len(lines):,} without __init__.py)"
-    yield f"median lines of a file       {statistics.median(lines):>8,.0f}   (without __init__.py)"
-    yield f"files under 40 lines         {sum(size < 40 for size in lines):>8,}   (without __init__.py)"
-    yield f"import cycles                {len(import_cycles(graph)):>8,}"
-    yield f"TYPE_CHECKING blocks         {checking:>8,}"
-    yield f"imports inside functions     {sum(map(late_imports, trees.values())):>8,}"
+def length(function: Function) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def methods(node: ast.ClassDef) -> list[Function]:
+    return [each for each in node.body if isinstance(each, Function)]
+
+
+def report(root: Path, listing: bool = False) -> Iterator[str]:
+    texts = {path: path.read_text() for top in (*PRODUCT, TOOLS) for path in python_files(root, top)}
+    product = {path: text for path, text in texts.items() if path.relative_to(root).parts[0] != TOOLS}
+    trees = {module_of(root, path): ast.parse(text) for path, text in texts.items()}
+    graph = {module: imported(tree, frozenset(trees)) - {module} for module, tree in trees.items()}
+    cycles = import_cycles(graph)
+    sizes = [count_lines(text) for path, text in product.items() if path.name != "__init__.py"]
+    lines = sum(map(count_lines, product.values()))
+
+    own = {module_of(root, path): trees[module_of(root, path)] for path in product}
+    used = references(own)
+    functions: defaultdict[str, list[tuple[str, Function]]] = defaultdict(list)
+    classes: defaultdict[str, list[str]] = defaultdict(list)
+    single_method = []
+    for module, tree in own.items():
+        for node in ast.walk(tree):
+            if isinstance(node, Function):
+                functions[node.name].append((module, node))
+            elif isinstance(node, ast.ClassDef):
+                if "stub" not in module:  # they have the names of Triton's Python backend
+                    classes[node.name].append(module)
+                public = [each for each in methods(node) if not each.name.startswith("_") or each.name == "__call__"]
+                if len(public) == 1 and not node.bases and not node.decorator_list and used[node.name] <= 2:
+                    single_method.append(f"{module}: {node.name}.{public[0].name}")
+    once = [
+        (length(node), f"{module}: {name}")
+        for name, found in functions.items()
+        if len(found) == 1 and used[name] == 1
+        for module, node in found
+    ]
+    count = sum(map(len, functions.values()))
+    twice = {name: modules for name, modules in classes.items() if len(set(modules)) > 1}
+
+    yield f"product without tools, lines       {lines:>8,}"
+    yield f"spine (docs/reading.md), lines     {sum(spine(root).values()):>8,}"
+    yield f"tools, lines                       {sum(map(count_lines, texts.values())) - lines:>8,}"
     for top in AROUND:
-        yield f"{top + ' lines':<29}{sum(path.read_text().count(chr(10)) for path in python_files(root, top)):>8,}"
-    yield from (f"cycle: {', '.join(part)}" for part in import_cycles(graph))
+        around = sum(count_lines(path.read_text()) for path in python_files(root, top))
+        yield f"{top + ', lines':<35}{around:>8,}"
+    yield f"product files                      {len(sizes):>8,}   (without __init__.py)"
+    yield f"median lines of a file             {statistics.median(sizes):>8,.0f}"
+    yield f"import cycles                      {len(cycles):>8,}"
+    yield f"functions                          {count:>8,}"
+    yield f"functions per 1,000 lines          {1000 * count / lines:>8,.0f}"
+    yield f"functions used once                {len(once):>8,}"
+    yield f"  of them under four lines         {sum(size < 4 for size, _ in once):>8,}"
+    yield f"classes with one public method     {len(single_method):>8,}   (made in one place)"
+    yield f"class names used twice             {len(twice):>8,}"
+    yield from (f"cycle: {', '.join(part)}" for part in cycles)
+    if listing:
+        yield from (f"used once, {size} lines: {where}" for size, where in sorted(once) if size < 8)
+        yield from (f"one public method: {where}" for where in sorted(single_method))
+        yield from (f"class {name}: {', '.join(modules)}" for name, modules in sorted(twice.items()))
 
 
 def main(arguments: Sequence[str]) -> None:
-    print(*report(Path(arguments[0] if arguments else ".").resolve()), sep="\n")
+    parser = argparse.ArgumentParser(prog="python -m bench size", description=__doc__)
+    parser.add_argument("folder", nargs="?", default=".", type=Path)
+    parser.add_argument("--list", action="store_true", help="add the names behind the counts")
+    options = parser.parse_args(arguments)
+    print(*report(options.folder.resolve(), options.list), sep="\n")
 
 
 if __name__ == "__main__":
