@@ -191,15 +191,11 @@ def _tensor(tensor: InputSpec | OutputSpec, spec: ModelSpec) -> TensorMetadata:
 class ServedModel(Protocol):
     """The version that `Engine.model` found. Look it up again for each request: a reload replaces it.
 
-    `spec` holds what a codec needs to know. `handover` is how many requests that arrive at the same moment a front end
-    submits in a row.
+    `spec` holds what a codec needs to know.
     """
 
     @property
     def spec(self) -> ModelSpec: ...
-
-    @property
-    def handover(self) -> int: ...
 
     @property
     def cached_answer(self) -> CachedAnswer | None:

@@ -381,8 +381,7 @@ class _ResponseMailbox(GreenletMailbox[InferenceResponse]):
 
 
 class _Submissions:
-    """Collects requests and submits them together, once per iteration of the hub's loop, or as soon as there are
-    `handover` of them.
+    """Collects requests and submits them together, once per iteration of the hub's loop.
 
     A sleeping instance is woken by the first request and finds all the others. If each request were submitted at once,
     it would wake the instance for a batch of one (mean batch at 16 connections: 2.1 that way, 9 this way).
@@ -398,8 +397,6 @@ class _Submissions:
         if not self._waiting:
             self._inbox.put(self._submit_all)
         self._waiting.append((model, pending))
-        if len(self._waiting) == model.handover:
-            self._submit_all()
 
     def _submit_all(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -149,9 +148,6 @@ class ModelVersion:
         self.claims = InstanceClaims()
         self.attempt = LoadAttempt(name)
         self.memory: Holding | None = None
-        # Unlimited: an instance that is woken for a part of the requests takes the interpreter from the front end,
-        # which then reads the others later (at 64 connections an eighth fewer requests/s).
-        self.handover = sys.maxsize
         self.unloaded_because = UNLOADED
         self._find = find
         self._regions = regions

@@ -25,7 +25,7 @@ from trident.core.observability.log import change_log, log_levels
 from trident.core.observability.switches import TraceGate
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.remote.calls import Call, EngineGone, EngineState, decode_result, encode_call, engine_down, sent_by
-from trident.core.remote.connection import ENOUGH, LOST, Connection, Link, SharedMemoryFull, gone
+from trident.core.remote.connection import LOST, Connection, Link, SharedMemoryFull, gone
 from trident.core.waiting import Mailbox
 
 _log = logging.getLogger("trident.engine")
@@ -80,7 +80,6 @@ class RemoteModel(NamedTuple):
 
     spec: ModelSpec
     submit: Callable[[PendingRequest], None]
-    handover: int = ENOUGH
     cached_answer: None = None
 
 

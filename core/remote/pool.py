@@ -119,7 +119,6 @@ class PooledModel:
         self._candidates = list(candidates)
         first = candidates[0].model
         self.spec: ModelSpec = first.spec
-        self.handover = first.handover
         self._numbers = [each.number for each in candidates]
         self._turns = itertools.count()
         if is_pinned:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,7 +43,6 @@ class FakeModel:
     def __init__(self, engine: FakeEngine, spec: ModelSpec) -> None:
         self._engine = engine
         self.spec = spec
-        self.handover = engine.handover
 
     def submit(self, pending: PendingRequest) -> None:
         pending.on_cancel = self._engine.cancel
@@ -63,8 +61,6 @@ class FakeEngine:
     `knows_models` is whether `model_nowait` knows the models.
     `respond` makes the response to a request, on the caller's thread; None leaves it unanswered until it is cancelled.
     """
-
-    handover = sys.maxsize
 
     def __init__(self, respond: Callable[[InferenceRequest], InferenceResponse | None] = empty_response) -> None:
         self.respond = respond

@@ -195,7 +195,6 @@ class FaultyServed:
         self._model = model
         self._prefix = prefix
         self.spec = model.spec
-        self.handover = model.handover
 
     def submit(self, pending: Any) -> None:
         from trident.core.errors import BackendFailed

@@ -611,7 +611,6 @@ class Model:
     """A ServedModel that answers each request with its id, except x, for which it raises before or after that."""
 
     cached_answer = None
-    handover = 1 << 30
 
     def __init__(self, fault: Exception, when: str) -> None:
         self.fault = fault
