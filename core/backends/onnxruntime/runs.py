@@ -5,29 +5,27 @@ Source: ONNX Runtime's Python API reference, IOBinding.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import onnxruntime
+from onnxruntime import OrtValue
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
-from trident.core.backends.in_process import BoundTensor, Run, Runner, RunPlaced
+from trident.core.backends.in_process import BoundTensor, Run, RunBound, Runner, RunPlaced
 from trident.core.backends.onnxruntime.providers import CPU
 from trident.core.backends.onnxruntime.session import FAILURES, ender
+from trident.core.backends.tensors import OnBuffer
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.cuda import CudaDriver, PinnedMemory
-from trident.core.errors import Unsupported
+from trident.core.errors import BackendFailed, InvalidRequest, Unsupported
 from trident.core.inference.request import OutputMemory
 from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Datatype, Shape, bytes_array, element_count
 
 BF16 = BY_NAME["BF16"]
-_CPU = "cpu"
 
 
 def make_runner(
@@ -38,45 +36,41 @@ def make_runner(
     may_run_inline: bool,
     close: Callable[[], None] | None = None,
 ) -> Runner:
-    """How an instance runs `session`: on arrays where that is possible, otherwise on ONNX Runtime's values."""
-    scalars = frozenset(argument.name for argument in session.get_inputs() if not argument.shape)
+    """Return how an instance runs `session`: on arrays where that is possible, otherwise on ONNX Runtime's values.
+
+    Raises Unsupported for datatypes that its Python binding cannot pass together.
+    """
     inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
     outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
     used = {*inputs.values(), *outputs.values()}
-    ort_value = onnxruntime.OrtValue
-    splits = BYTES in used and strings_work(ort_value)
+    run: Run = session.run
+    run_bound: RunBound | None = None
+    run_placed: RunPlaced | None = None
+    on_buffer: OnBuffer | None = None
     if placement.kind is DeviceKind.GPU:
         driver = CudaDriver.open()
         on_buffer = PinnedMemory(driver, placement.device_id).replace if driver is not None else None
         if BYTES not in used:
-            pinned = pinned_memory(placement.device_id)
-            on_device = DeviceRun(session, ort_value, spec, splits, "cuda", placement.device_id, pinned)
-            return Runner(
-                run=on_device,
-                run_bound=on_device.bound,
-                run_options=run_options,
-                scalars=scalars,
-                on_buffer=on_buffer,
-                close=close,
-                end=ender(run_options),
-            )
-    else:
-        on_buffer = None
-    # This is the inner method that the public `run` calls. The public one spends 3 µs on checks that the request
-    # validation has already made, and falls back to the CPU silently and permanently when a GPU fails.
-    run: Run = getattr(session, "_sess", session).run
-    run_placed: RunPlaced | None = None
-    if BYTES in used or BF16 in used:
-        values = ValueRun(session, ort_value, inputs, outputs, splits)
-        run = TextRun(run, values, splits=splits) if BF16 not in used else values
-    elif session.get_providers()[0] == CPU:
-        placed = PlacedRun(session, ort_value, run, spec)
+            on_device = DeviceRun(session, spec, "cuda", placement.device_id, pinned_memory(placement.device_id))
+            run, run_bound = on_device, on_device.bound
+    elif BF16 not in used and BYTES not in used and session.get_providers()[0] == CPU:
+        placed = PlacedRun(session, spec)
         run_placed = placed if placed.knows_shapes else None
+    if BF16 in used and run_bound is None:
+        if BYTES in inputs.values():
+            raise Unsupported(
+                f"model '{spec.name}' has inputs of datatype BYTES beside tensors of BF16, which ONNX Runtime's Python "
+                "binding cannot pass together",
+                hint="cast BF16 to FP32 at the inputs and outputs of the graph",
+                model=spec.name,
+            )
+        run = ValueRun(session, inputs, outputs)
     return Runner(
-        run=run,
+        run=text_run(run, spec.name) if BYTES in used else run,
         run_placed=run_placed,
+        run_bound=run_bound,
         run_options=run_options,
-        scalars=scalars,
+        scalars=frozenset(argument.name for argument in session.get_inputs() if not argument.shape),
         on_buffer=on_buffer,
         may_run_inline=may_run_inline,
         close=close,
@@ -84,103 +78,76 @@ def make_runner(
     )
 
 
-STRING_SIZE = 32
-_WORDS = STRING_SIZE // 8
-# Strings that are converted at a time: a step in C holds the interpreter's lock, for which other threads wait.
-BLOCK = 1 << 14
+def text_run(run: Run, model: str) -> Run:
+    """Return `run` for a model with BYTES, whose elements ONNX Runtime's binding takes and returns as `str`.
 
-
-def to_text(array: Array) -> Array:
-    """An object array of `bytes` as one of `str`. Raises UnicodeDecodeError for bytes that are not UTF-8."""
-    return bytes_array([element.decode() for element in array.ravel().tolist()], array.shape)
-
-
-def to_bytes(array: Array) -> Array:
-    """An object array of `str` as one of `bytes`."""
-    array = np.asarray(array)
-    return bytes_array([element.encode() for element in array.ravel().tolist()], array.shape)
-
-
-class StringObjects:
-    """BYTES elements as C++ strings in memory that Python owns. ONNX Runtime must only read them.
-
-    `array` has one string object for each element, in the tensor's shape. Keep this object alive while `array` is used.
+    The binding would turn `bytes` into the text of their `repr`.
     """
 
-    def __init__(self, elements: Array) -> None:
-        flat = elements.ravel()
-        words: npt.NDArray[np.uint64] = np.zeros((flat.size, _WORDS), np.uint64)
-        self._texts = [_lay_out(flat[at : at + BLOCK].tolist(), words[at : at + BLOCK]) for at in _blocks(flat.size)]
-        self.array: Array = words.reshape(-1).view(f"V{STRING_SIZE}").reshape(elements.shape)
+    def run_text(names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
+        texts = {name: _to_text(name, array, model) if array.dtype.hasobject else array for name, array in feed.items()}
+        try:
+            results = run(names, texts, run_options)
+        except UnicodeDecodeError as error:
+            raise BackendFailed(
+                f"an output of model '{model}' has strings that are not UTF-8, which ONNX Runtime's Python binding "
+                f"cannot return: {error}",
+                hint=_AS_NUMBERS,
+                model=model,
+            ) from error
+        return [_to_bytes(result) if result.dtype.hasobject else result for result in results]
+
+    return run_text
 
 
-def _lay_out(strings: list[bytes], words: npt.NDArray[np.uint64]) -> Array:
-    """Fill in the `words` of the string objects. Returns the text that they point to."""
-    # C++ guarantees a NUL after each string.
-    text = np.frombuffer(b"\0".join(strings) + b"\0", np.uint8)
-    sizes = np.fromiter(map(len, strings), np.uint64, len(strings))
-    ends = np.cumsum(sizes + np.uint64(1))
-    words[:, 0] = np.uint64(text.ctypes.data) + ends - sizes - np.uint64(1)
-    words[:, 1] = sizes
-    words[:, 2] = sizes
-    return text
+_AS_NUMBERS = "declare the tensor as UINT8 in the graph, or encode what it holds as text, such as base64"
 
 
-def read_strings(address: int, shape: Shape) -> Array:
-    """A copy of the BYTES tensor of `shape` whose C++ strings are at `address`."""
-    count = int(np.prod(shape, dtype=np.int64))
-    if count == 0:
-        return bytes_array([], shape)
-    array = np.empty(count, object)
-    for at in _blocks(count):
-        size = min(BLOCK, count - at)
-        words: Sequence[int] = (ctypes.c_uint64 * (_WORDS * size)).from_address(address + STRING_SIZE * at)[:]
-        pairs = zip(words[::_WORDS], words[1::_WORDS], strict=True)
-        array[at : at + size] = [ctypes.string_at(pointer, length) for pointer, length in pairs]
-    return array.reshape(shape)
+def _to_text(name: str, array: Array, model: str) -> Array:
+    try:
+        return bytes_array([element.decode() for element in array.ravel().tolist()], array.shape)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"input '{name}' of model '{model}' has strings that are not UTF-8, which ONNX Runtime's Python binding "
+            f"does not take: {error}",
+            hint=_AS_NUMBERS,
+            model=model,
+        ) from error
 
 
-def _blocks(count: int) -> range:
-    return range(0, count, BLOCK)
+def _to_bytes(array: Array) -> Array:
+    return bytes_array([element.encode() for element in array.ravel().tolist()], array.shape)
 
 
 class ValueRun:
     """Runs `session` on ONNX Runtime's values, through a binding that belongs to one instance. One thread at a time.
 
-    Three cases need it: BF16, which numpy does not have; BYTES that are not UTF-8; and tensors that have a place. All
-    other runs use arrays, which is faster. `inputs` and `outputs` map names to datatypes; other inputs have that of
-    their array. `strings_work` tells whether BYTES may be passed as C++ objects: the result of the function of that
-    name. `device` is where tensors have their places, by ONNX Runtime's name: cpu or cuda. `memory` is where the other
-    outputs are, which the host must be able to read.
+    BF16 needs it, which numpy does not have, and tensors that have a place. All other runs use arrays, which is faster.
+    `inputs` and `outputs` map names to datatypes; other inputs have that of their array. `device` is where tensors have
+    their places, by ONNX Runtime's name: cpu or cuda. `memory` is where the other outputs are, which the host must be
+    able to read.
     """
 
     def __init__(
         self,
         session: Any,
-        ort_value: Any,
         inputs: Mapping[str, Datatype],
         outputs: Mapping[str, Datatype],
-        strings_work: bool,
-        device: str = _CPU,
+        device: str = "cpu",
         device_id: int = 0,
         memory: Any = None,
     ) -> None:
-        self._ort_value = ort_value
         self._inputs = inputs
         self._outputs = outputs
-        self._strings_work = strings_work
         self._device, self._device_id = device, device_id
         self._memory = memory
         self._binding = session.io_binding()
-        # This is the inner method that the session's public one calls. The public one first asks the run options for a
-        # WebGPU graph, and the answer "none" is a C++ exception: 94 µs for a run of 4 µs (ONNX Runtime 1.31).
-        self._run = getattr(session, "_sess", session).run_with_iobinding
-        self._bound = getattr(self._binding, "_iobinding", self._binding)
+        self._run = session.run_with_iobinding
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
-        """The outputs `names` for `feed`, as arrays that no later run writes to.
+        """Return the outputs `names` for `feed`, as arrays that no later run writes to.
 
-        Raises what ONNX Runtime raises, and Unsupported for BYTES that cannot be passed.
+        Raises what ONNX Runtime raises.
         """
         return [result for result in self.run_at(names, feed, run_options, {}, {}) if not isinstance(result, tuple)]
 
@@ -192,16 +159,19 @@ class ValueRun:
         inputs: Mapping[str, BoundTensor],
         places: Mapping[str, BoundTensor],
     ) -> list[Array | Shape]:
-        """The outputs `names`: an array, or the shape of one that is written to its place in `places`.
+        """Return the outputs `names`: an array, or the shape of one that is written to its place in `places`.
 
         `inputs` are those that are not in `feed`.
         """
         binding = self._binding
-        owners: list[StringObjects] = []
         try:
             for name, array in feed.items():
                 # `bind_cpu_input` would refer to the last array until the next run: to the memory of a front end.
-                binding.bind_ortvalue_input(name, self._value(array, self._inputs.get(name), owners))
+                if self._inputs.get(name) is BF16:
+                    value = OrtValue.ortvalue_from_numpy_with_onnx_type(array, BF16.onnx_number)
+                else:
+                    value = OrtValue.ortvalue_from_numpy(array)
+                binding.bind_ortvalue_input(name, value)
             for name, (address, shape) in inputs.items():
                 kind = _element_type(self._inputs[name])
                 binding.bind_input(name, self._device, self._device_id, kind, list(shape), address)
@@ -212,10 +182,11 @@ class ValueRun:
                     binding.bind_output(name, self._device, self._device_id, kind, list(shape), address)
                 elif self._memory is None:
                     # ONNX Runtime allocates new memory for every run, because responses may outlive the next run.
-                    binding.bind_output(name, _CPU)
+                    binding.bind_output(name)
                 else:
-                    self._bound.bind_output(name, self._memory)
-            self._run(self._bound, run_options)
+                    # The public method does not know pinned memory.
+                    binding._iobinding.bind_output(name, self._memory)
+            self._run(binding, run_options)
             if places or self._memory is not None:
                 binding.synchronize_outputs()
             values = binding.get_outputs()
@@ -228,82 +199,12 @@ class ValueRun:
             binding.clear_binding_inputs()
             binding.clear_binding_outputs()
 
-    def _value(self, array: Array, datatype: Datatype | None, owners: list[StringObjects]) -> Any:
-        if datatype is BYTES:
-            if not self._strings_work:
-                raise not_text()
-            strings = StringObjects(array)
-            owners.append(strings)
-            return self._ort_value.ortvalue_from_numpy_with_onnx_type(strings.array, BYTES.onnx_number)
-        if datatype is BF16:
-            return self._ort_value.ortvalue_from_numpy_with_onnx_type(array, BF16.onnx_number)
-        return self._ort_value.ortvalue_from_numpy(array)
-
     def _read(self, value: Any, datatype: Datatype) -> Array:
-        if datatype is BYTES:
-            if not self._strings_work:
-                raise not_text()
-            return read_strings(value.data_ptr(), tuple(value.shape()))
-        if self._memory is not None:
+        """Return an array that refers to the value's memory, and keeps it alive; one of `str` is a copy."""
+        if datatype is BF16 or self._memory is not None:
             return np.asarray(_HostMemory(value, datatype.dtype))
-        if datatype is BF16:
-            return _read_memory(value.data_ptr(), tuple(value.shape()), BF16.dtype)
-        # The array refers to the value's memory and keeps it alive.
         array: Array = value.numpy()
         return array
-
-
-def strings_work(ort_value: Any) -> bool:
-    """Whether ONNX Runtime reads the C++ strings that StringObjects lays out. Ask before relying on it."""
-    samples = [b"", b"short", b"a string that is longer than any in-place buffer \0 with a NUL"]
-    strings = StringObjects(bytes_array(samples, (3,)))
-    try:
-        value = ort_value.ortvalue_from_numpy_with_onnx_type(strings.array, BYTES.onnx_number)
-        read: list[str] = value.numpy().tolist()
-    except (AttributeError, RuntimeError, TypeError, ValueError):
-        return False
-    return [element.encode() for element in read] == samples
-
-
-def not_text() -> Unsupported:
-    """The error for BYTES that can be passed neither as text nor as C++ strings."""
-    return Unsupported(
-        "BYTES elements that are not UTF-8 text cannot be passed to ONNX Runtime on this platform",
-        hint="its C++ library lays strings out in another way than the one known here",
-    )
-
-
-def _read_memory(address: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
-    """A copy of the array of `shape` at `address`."""
-    size = element_count(shape) * dtype.itemsize
-    return np.ndarray(shape, dtype, ctypes.string_at(address, size) if size else b"")
-
-
-# Text is faster, but its conversion is one step in C, during which no other thread runs: 30 milliseconds for so many.
-MANY = 1 << 18
-
-
-class TextRun:
-    """Runs a session with BYTES inputs or outputs: as text if they are UTF-8, otherwise by `values`.
-
-    `splits`: `values` takes BYTES, in steps that are short; then very many go to it, too.
-    """
-
-    def __init__(self, run: Run, values: Run, *, splits: bool, many: int = MANY) -> None:
-        self._run = run
-        self._values = values
-        self._most = many if splits else None
-
-    def __call__(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> Sequence[Array]:
-        if self._most is not None and any(a.dtype.hasobject and a.size > self._most for a in feed.values()):
-            return self._values(names, feed, run_options)
-        try:
-            texts = {name: to_text(array) if array.dtype.hasobject else array for name, array in feed.items()}
-            results = self._run(names, texts, run_options)
-        except UnicodeDecodeError:
-            # An input is not UTF-8 or, after the run, an output.
-            return self._values(names, feed, run_options)
-        return [to_bytes(result) if result.dtype.hasobject else result for result in results]
 
 
 _log = logging.getLogger("trident.backends")
@@ -316,24 +217,24 @@ _Dimension = int | tuple[str, int]
 
 
 class PlacedRun:
-    """Runs `session` on the CPU for one instance. One thread at a time. `run` is that of the session.
+    """Runs `session` on the CPU for one instance, as `session.run` does. One thread at a time.
 
     The graph has to say the shapes of the outputs: by numbers, or by the names that dimensions of its inputs have. If
     what it says proves wrong, outputs are copied from then on.
     """
 
-    def __init__(self, session: Any, ort_value: Any, run: Run, spec: ModelSpec) -> None:
+    def __init__(self, session: Any, spec: ModelSpec) -> None:
         axes = {
             dim: (argument.name, axis)
             for argument in session.get_inputs()
             for axis, dim in enumerate(argument.shape)
             if isinstance(dim, str)
         }
-        self._run = run
+        self._run: Run = session.run
         self._model = spec.name
         datatypes = {name: output.datatype for name, output in spec.outputs.items()}
         self._dtypes = {name: datatype.dtype for name, datatype in datatypes.items()}
-        self._values = ValueRun(session, ort_value, {}, datatypes, False)
+        self._values = ValueRun(session, {}, datatypes)
         self._dimensions: dict[str, list[_Dimension]] = {}
         for argument in session.get_outputs():
             dims = [dim if isinstance(dim, int) else axes.get(dim) for dim in argument.shape]
@@ -349,7 +250,7 @@ class PlacedRun:
     def __call__(
         self, names: list[str], feed: Mapping[str, Array], run_options: Any, memory: OutputMemory
     ) -> Sequence[Array]:
-        """As `run`, with large outputs in `memory` as far as there is some. Raises what ONNX Runtime raises."""
+        """Return the outputs `names`, large ones in `memory` while there is some. Raises what ONNX Runtime raises."""
         placed = self._placed(names, feed, memory)
         if not placed:
             return self._run(names, feed, run_options)
@@ -417,16 +318,14 @@ class DeviceRun(ValueRun):
     def __init__(
         self,
         session: Any,
-        ort_value: Any,
         spec: ModelSpec,
-        strings_work: bool,
         device: str,
         device_id: int,
         memory: Any = None,
-    ):
+    ) -> None:
         inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
         outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
-        super().__init__(session, ort_value, inputs, outputs, strings_work, device, device_id, memory)
+        super().__init__(session, inputs, outputs, device, device_id, memory)
         self._model = spec.name
         self._is_proven = memory is None
         self._batching = spec.max_batch_size > 0

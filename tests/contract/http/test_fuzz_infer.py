@@ -156,7 +156,7 @@ def edited(body: bytes, edits: list[tuple[float, int, bytes]]) -> bytes:
 
 
 def string_body() -> tuple[bytes, dict[str, str]]:
-    content = b"".join(struct.pack("<I", len(text)) + text for text in (b"one\0", b"\xfftwo"))
+    content = b"".join(struct.pack("<I", len(text)) + text for text in (b"one\0", "\xfftwo".encode()))
     entry = {"name": "IN", "datatype": "BYTES", "shape": [1, 2], "parameters": {"binary_data_size": len(content)}}
     text = json.dumps({"inputs": [entry], "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}]}).encode()
     return text + content, {HEADER_LENGTH: str(len(text))}

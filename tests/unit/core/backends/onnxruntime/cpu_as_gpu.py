@@ -45,61 +45,41 @@ class Gpu:
             raise RuntimeError(self.at_run)
 
 
-class _Inner:
-    """What a session has as `_sess`, which the server runs."""
-
-    def __init__(self, inner: Any, gpu: Gpu) -> None:
-        self.inner = inner
-        self._gpu = gpu
-        # That of the inputs which are bound.
-        self.shape: tuple[int, ...] = ()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def run(self, names: Any, feed: Any, options: Any) -> Any:
-        if not options.terminate:
-            self._gpu.run(np.shape(next(iter(feed.values()))))
-        return self.inner.run(names, feed, options)
-
-    def run_with_iobinding(self, binding: Any, options: Any) -> None:
-        self._gpu.run(self.shape)
-        self.inner.run_with_iobinding(binding, options)
-
-
 def install(gpu: Gpu, replace: Callable[[Any, str, Any], None] = setattr) -> None:
     """Have this process's ONNX Runtime be one for `gpu`. `replace` is as setattr."""
     real: Any = onnxruntime.InferenceSession
 
     class Session(real):
-        _sess: Any
-
         def __init__(self, model: Any, options: Any = None, providers: Any = (), **more: Any) -> None:
-            names = [name for name, _ in providers]
-            if names != [CPU]:
-                gpu.sessions.append(names)
+            self._names = [name for name, _ in providers]
+            # That of the latest input which was bound.
+            self._shape: tuple[int, ...] = ()
+            if self._names != [CPU]:
+                gpu.sessions.append(self._names)
                 if gpu.at_session:
                     raise RuntimeError(gpu.at_session)
             super().__init__(model, options, providers=[CPU], **more)
-            self._providers = names
-            if names != [CPU]:
-                self._sess = _Inner(self._sess, gpu)
+            self._providers = self._names
+
+        def run(self, names: Any, feed: Any, options: Any = None) -> Any:
+            if self._names != [CPU] and not options.terminate:
+                gpu.run(np.shape(next(iter(feed.values()))))
+            return super().run(names, feed, options)
+
+        def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
+            if self._names != [CPU]:
+                gpu.run(self._shape)
+            super().run_with_iobinding(binding, options)
 
         def io_binding(self) -> Any:
-            wrapped = self._sess
-            self._sess = getattr(wrapped, "inner", wrapped)
-            try:
-                binding = super().io_binding()
-            finally:
-                self._sess = wrapped
-            if isinstance(wrapped, _Inner):
-                bind = binding.bind_ortvalue_input
+            binding = super().io_binding()
+            bind = binding.bind_ortvalue_input
 
-                def bind_and_note(name: str, value: Any) -> None:
-                    wrapped.shape = tuple(value.shape())
-                    bind(name, value)
+            def bind_and_note(name: str, value: Any) -> None:
+                self._shape = tuple(value.shape())
+                bind(name, value)
 
-                binding.bind_ortvalue_input = bind_and_note
+            binding.bind_ortvalue_input = bind_and_note
             return binding
 
     replace(onnxruntime, "InferenceSession", Session)
