@@ -1,4 +1,4 @@
-"""The command `trident`.
+"""The command `trident`: `serve`, and by their names the commands of tools/.
 
 Heavy modules are imported when they are needed, so that `--version` and `--help` answer at once.
 """
@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from trident.adapters.common.options import BadOption
 from trident.app.process.environment import end_at_stop_signals, pass_over_stray_signals
@@ -22,23 +22,8 @@ if TYPE_CHECKING:
 
     Serve = Callable[[ServerSettings], int]
 
-# The function of each command but serve and version, in a module of app/commands.
-_FUNCTIONS = {
-    "import": "import_model.import_model",
-    "init": "import_model.init",
-    "validate": "validate.validate",
-    "doctor": "doctor.doctor",
-    "request": "request.request",
-    "status": "overview.status",
-    "top": "overview.top",
-    "openapi": "request.openapi",
-    "bench": "bench.bench",
-    "tune": "tune.tune",
-    "emulate": "emulate.emulate",
-    "trace": "trace.trace",
-    "completion": "completion.completion",
-}
-COMMANDS = ("serve", *_FUNCTIONS, "version")
+# The commands beside `serve`, found by name, so that a server imports none of them.
+_TOOLS = "trident.tools.commands"
 _HELP = frozenset({"--help", "-h"})
 _HELP_ABOUT = "--help="
 _VERSION = frozenset({"--version", "version"})
@@ -74,7 +59,7 @@ def serve(settings: ServerSettings) -> int:
             log.warning("without effect here: %s", ", ".join(settings.without_effect))
         if temporary_directory() == IN_MEMORY:
             log.warning("temporary files are kept in memory, in %s; set TMPDIR to use another directory", IN_MEMORY)
-        from trident.app.commands.serve import serve as serve_site
+        from trident.app.serve import serve as serve_site
 
         return serve_site(settings)
     except ServerError as error:
@@ -90,7 +75,7 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if not arguments:
-            _print_usage("", sys.stderr)
+            print(import_module(_TOOLS).usage(), end="", file=sys.stderr)
             return _FAILED
         return _run(arguments[0], arguments[1:], serve, is_whole_process=argv is None)
     except BadOption as error:
@@ -114,8 +99,14 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
     command = "serve" if first.startswith("-") and first not in _HELP else first
     arguments = others if command == first else [first, *others]
     topic = next((each.partition("=")[2] for each in arguments if each.startswith(_HELP_ABOUT)), "")
-    if first in _HELP or (command in COMMANDS and (topic or _HELP & set(arguments))):
-        _print_usage(command, sys.stdout, topic)
+    if first in _HELP:
+        print(import_module(_TOOLS).usage(), end="")
+        return 0
+    asks_for_help = bool(topic or _HELP & set(arguments))
+    if asks_for_help and (command == "serve" or (command == "doctor" and topic)):
+        from trident.app.settings.usage import serve_usage
+
+        print(serve_usage(topic), end="")
         return 0
     if command == "serve":
         if is_whole_process:
@@ -125,18 +116,23 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
 
         if first != "serve":
             return serve(read_settings(arguments))
-        from trident.app.commands.serve import repositories_around
+        from trident.app.serve import repositories_around
 
         with repositories_around() as around:
             return serve(read_settings(with_repositories(arguments, around)))
-    if command in _FUNCTIONS:
-        if command in ("bench", "tune") and is_whole_process:
-            # Both start servers, which must end with them.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-        module, _, function = _FUNCTIONS[command].partition(".")
-        status: int = getattr(import_module(f"trident.app.commands.{module}"), function)(arguments)
-        return status
-    raise BadOption(f"Unexpected argument: {first}{_meant(first)}")
+    tools = import_module(_TOOLS)
+    if command not in tools.COMMANDS:
+        found = difflib.get_close_matches(first, tools.NAMES, n=1)
+        cure = f"did you mean `trident {found[0]}`?" if found else "see `trident --help`"
+        raise BadOption(f"Unexpected argument: {first}\n{cure}")
+    if asks_for_help:
+        print(tools.help_of(command), end="")
+        return 0
+    if command in ("bench", "tune") and is_whole_process:
+        # Both start servers, which must end with them.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    status: int = tools.run(command, arguments)
+    return status
 
 
 def _report(failure: str, hint: str | None) -> int:
@@ -144,14 +140,3 @@ def _report(failure: str, hint: str | None) -> int:
     if hint:
         print(f"hint: {hint}", file=sys.stderr)
     return _FAILED
-
-
-def _print_usage(command: str, stream: TextIO, topic: str = "") -> None:
-    from trident.app.settings.usage import usage
-
-    print(usage(command, topic), end="", file=stream)
-
-
-def _meant(command: str) -> str:
-    found = difflib.get_close_matches(command, COMMANDS, n=1)
-    return f"\ndid you mean `trident {found[0]}`?" if found else "\nsee `trident --help`"

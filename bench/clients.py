@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from tests.project import ROOT
-from trident.app.bench.client import Loop, Target
+from trident.tools.bench.client import Loop, Target
 
 if TYPE_CHECKING:
     from bench.servers.server import Server

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.results import RESULTS
 from docker.size import counted, read_sizes
 from tests.project import ROOT
-from trident.app.bench.page import picture, rows
+from trident.tools.bench.page import picture, rows
 
 PICTURES = ROOT / "docs" / "pictures"
 CASES = {

@@ -21,7 +21,7 @@ from pathlib import Path
 from bench import machine
 from bench.machine import OTHERS_LIMIT, STOLEN_LIMIT, LoadWatch, MachineLoad, look
 from tests.project import ROOT
-from trident.app.bench.measure import number
+from trident.tools.bench.measure import number
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -33,8 +33,8 @@ from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
-from trident.app.bench.client import LoadClient, Target
-from trident.app.bench.page import Point, lines, picture
+from trident.tools.bench.client import LoadClient, Target
+from trident.tools.bench.page import Point, lines, picture
 
 PAGE = ROOT / "docs" / "scale.md"
 PICTURE = ROOT / "docs" / "pictures" / "scale.svg"

@@ -24,12 +24,12 @@ from onnx import TensorProto
 from bench.models import networks
 from bench.models.repositories import SHIPPED, write
 from bench.results import Figures, Publication, add_publication_arguments, names_among
-from trident.app.bench.requests import Inputs, Way, make_inputs
-from trident.app.bench.tuning import AS_IT_IS, Bench, Objective, Trial, outcome, search
-from trident.app.bench.ways import Candidate
-from trident.app.commands.tune import read_config
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.spec import ModelSpec
+from trident.tools.bench.requests import Inputs, Way, make_inputs
+from trident.tools.bench.tune import read_config
+from trident.tools.bench.tuning import AS_IT_IS, Bench, Objective, Trial, outcome, search
+from trident.tools.bench.ways import Candidate
 
 # Small enough to answer several times within the target on two cores. People start with one instance, no batching.
 _STAGES, _IMAGE = ((2, 16, 1), (2, 32, 2), (2, 64, 2)), (3, 96, 96)

@@ -21,7 +21,7 @@ from bench.clients import BUILD, target_of, write_requests
 from bench.models import repositories
 from bench.results import Figures, Publication, Ratio, add_publication_arguments, positive
 from bench.servers.server import Server, trident
-from trident.app.bench.client import LoadClient
+from trident.tools.bench.client import LoadClient
 
 _FOLDER = BUILD / "wrk"
 _SCRIPT = """\

@@ -1,7 +1,8 @@
 """An inference server that speaks Triton's protocol, and its engine as a library: docs/library.md.
 
-docs/architecture.md shows its parts, core, adapters and app: in the source tree these are links to the folders beside
-this one; an installation has one package, `trident`. `import trident` loads none of them: a name loads what it needs.
+docs/architecture.md shows its parts, core, adapters, app and tools: in the source tree these are links to the folders
+beside this one; an installation has one package, `trident`. `import trident` loads none of them: a name loads what it
+needs.
 """
 
 from importlib import import_module

@@ -17,8 +17,8 @@ from deploy.sagemaker.scale import METRICS, scale
 from deploy.sagemaker.smoke import smoke
 from deploy.sagemaker.update import update
 from deploy.smoke_forms import Form
-from trident.app.emulators.sagemaker.api_model import FREQUENCIES_S, read_settings_file
 from trident.core.errors import ConfigInvalid
+from trident.tools.emulators.sagemaker.api_model import FREQUENCIES_S, read_settings_file
 
 _OPERATIONS = (
     "CreateModel",

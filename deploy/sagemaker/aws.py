@@ -17,7 +17,7 @@ from botocore import xform_name
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
 
-from trident.app.emulators.sagemaker.api_model import NO_VALUE, problems
+from trident.tools.emulators.sagemaker.api_model import NO_VALUE, problems
 
 
 class DeployError(Exception):

@@ -36,9 +36,9 @@ from trident.adapters.sagemaker.platform import (
     SAFE_PORT_RANGE,
     WITHOUT_EFFECT,
 )
-from trident.app.emulators.sagemaker.api_model import merged
 from trident.app.settings.reading import read_settings
 from trident.core.cuda import LEAST_DRIVERS
+from trident.tools.emulators.sagemaker.api_model import merged
 
 CONFIG = "EndpointConfigName"
 CHANGING = ("Creating", "Updating", "SystemUpdating", "RollingBack")

@@ -21,7 +21,7 @@ from deploy.sagemaker.create import (
     put_alarms,
     wait_in_service,
 )
-from trident.app.emulators.sagemaker.api_model import merged
+from trident.tools.emulators.sagemaker.api_model import merged
 
 _LEAST_LIMIT_S, _MOST_LIMIT_S = 600, 28800
 

@@ -24,15 +24,15 @@ from google.protobuf.duration_pb2 import Duration
 
 from deploy.vertex.api import Vertex, add_several, pairs
 from trident.adapters.common.options import PREFIX, BadOption
-from trident.app.emulators.vertex.container import (
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.tools.emulators.vertex.container import (
     RESERVED_PREFIX,
     container_arguments,
     container_environment,
     platform_variables,
 )
-from trident.app.emulators.vertex.endpoint import Deployment
-from trident.app.settings.reading import read_settings
-from trident.app.settings.server import SERVER_OPTIONS
+from trident.tools.emulators.vertex.endpoint import Deployment
 
 _PORT = 8080
 # The similarity of two names that differ by a misspelling; equal names have 1.

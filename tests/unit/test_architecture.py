@@ -1,4 +1,4 @@
-"""The direction of imports, read from the syntax trees: app -> adapters -> core, and one way through core.
+"""The direction of imports, read from the syntax trees: tools -> app -> adapters -> core, and one way through core.
 
 The checker is a pure function of (path, source), so the last tests here show that it can fail.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.size import PRODUCT, import_cycles, imported, module_of, python_files
+from bench.size import import_cycles, imported, module_of, python_files
 from tests.flaky import FLAKY
 from tests.project import ROOT
 
@@ -35,24 +35,27 @@ CORE_ORDER: tuple[tuple[str, ...], ...] = (
     ("frontend",),
     ("http", "grpc"),
 )
+# The top-level folders, lowest first. The server is all of them but the tools.
+LAYERS = ("core", "adapters", "app", "tools")
+SERVER = LAYERS[:-1]
 CORE_RANK = {part: rank for rank, parts in enumerate(CORE_ORDER) for part in parts}
 # Seen by all of core, and seeing only these.
 OBSERVABILITY_SEES = {"borders", "errors", "memo", "options", "inference", "config"}
 
 # The script that asks an imported source for its framework's own answers, in a process of its own.
-IMPORTED = "app/importing/original.py"
+IMPORTED = "tools/importing/original.py"
 # Third-party packages that have their places; a path that ends with / is a folder, * one folder of any name.
 PLACES: dict[str, tuple[str, ...]] = {
-    "flask": ("core/http/", "adapters/", "app/emulators/"),
-    "werkzeug": ("core/http/", "adapters/", "app/emulators/"),
+    "flask": ("core/http/", "adapters/", "tools/emulators/"),
+    "werkzeug": ("core/http/", "adapters/", "tools/emulators/"),
     "prometheus_flask_exporter": ("core/http/", "adapters/"),
     "gevent": ("app/",),
     "greenlet": ("app/", "core/frontend/gevent_bridge.py"),
     "gunicorn": ("app/",),
-    "grpc": ("app/", "core/grpc/"),
+    "grpc": ("app/", "core/grpc/", "tools/"),
     "openvino": ("core/backends/openvino/", IMPORTED),
     "tensorrt": ("core/backends/tensorrt/",),
-    "torch": ("core/backends/pytorch/", "core/backends/stub_models/", IMPORTED, "app/importing/stub/"),
+    "torch": ("core/backends/pytorch/", "core/backends/stub_models/", IMPORTED, "tools/importing/stub/"),
     "treelite": ("core/backends/fil.py",),
 }
 # Clients of other programs: whichever module it is, it is one. An emulator may speak the API of its platform as well.
@@ -79,8 +82,8 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
         "core/backends/text/",
         "core/config/platforms.py",
         IMPORTED,
-        "app/bench/measure.py",
-        "app/bench/ways.py",
+        "tools/bench/measure.py",
+        "tools/bench/ways.py",
     ),
 }
 # A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the
@@ -97,7 +100,7 @@ ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unse
 # Only the platforms' rows say what is special about them; the server's own code treats all alike. The emulators and
 # their commands are each about one platform.
 PLATFORM_NAMES = ("sagemaker", "vertex")
-ABOUT_PLATFORMS = ("app/emulators/", "app/commands/emulate.py", "app/commands/completion.py")
+ABOUT_PLATFORMS = ("tools/emulators/", "tools/commands.py", "tools/completion.py")
 
 
 def sources(*folders: str) -> Iterator[tuple[str, str]]:
@@ -144,12 +147,11 @@ def direction_breach(path: str, name: str) -> str | None:
     """Why the module at `path` may not import `name` of this project; None if it may."""
     here, there = part_of(path), name.removeprefix("trident.").split(".")
     top, target = here[0], there[0]
-    if name.partition(".")[0] in {"app", "adapters", "core"}:
+    if name.partition(".")[0] in LAYERS:
         return f"a module has one name: trident.{name}"
-    if target not in {"app", "adapters", "core"} or top not in {"app", "adapters", "core"}:
+    if target not in LAYERS or top not in LAYERS:
         return "tests and tools are not imported" if target in {"tests", "bench", "deploy"} else None
-    layers = ["core", "adapters", "app"]
-    if layers.index(target) > layers.index(top):
+    if LAYERS.index(target) > LAYERS.index(top):
         return f"{top} does not know {target}"
     if top == target == "adapters" and len(here) > 2 and len(there) > 1:
         return None if there[1] in (here[1], "common") else "one adapter does not know another"
@@ -235,7 +237,7 @@ def test_at_most_three_tests_are_run_again() -> None:
 
 
 def test_imports_go_one_way() -> None:
-    found = [breach for path, source in sources("core", "adapters", "app") for breach in breaches(path, source)]
+    found = [breach for path, source in sources(*LAYERS) for breach in breaches(path, source)]
     assert found == []
 
 
@@ -243,14 +245,10 @@ def test_a_broad_except_is_at_a_border() -> None:
     """Or has a reason of its own: docs/architecture.md section 10 names the file, and no other."""
     page = (ROOT / "docs/architecture.md").read_text().partition("\n## 10. Borders\n")[2]
     named = {path for path in re.findall(r"`([\w/.]+\.py)`", page) if not path.startswith("tests/")}
-    broad = {path for path, source in sources("core", "adapters", "app") if not is_tool(path) and catches(source)}
+    broad = {path for path, source in sources(*SERVER) if catches(source)}
     assert broad <= named, "not in section 10"
     guards = {path for path in named if "guarded(" in (ROOT / path).read_text()}
     assert named <= broad | guards | {"core/scheduling/batch_forming.py"}, "without one"
-
-
-def is_tool(path: str) -> bool:
-    return path.startswith(("app/bench/", "app/commands/", "app/emulators/", "app/importing/"))
 
 
 def catches(source: str) -> bool:
@@ -287,7 +285,7 @@ def test_the_checker_sees_a_broad_except(handler: str, found: bool) -> None:
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:
     assert import_cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
-    trees = {module_of(ROOT, path): ast.parse(path.read_text()) for top in PRODUCT for path in python_files(ROOT, top)}
+    trees = {module_of(ROOT, path): ast.parse(path.read_text()) for top in LAYERS for path in python_files(ROOT, top)}
     modules = frozenset(trees)
     assert import_cycles({module: imported(tree, modules) - {module} for module, tree in trees.items()}) == []
 
@@ -295,7 +293,7 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
 def test_no_platform_is_named_outside_its_row() -> None:
     found = [
         f"{path}:{number}: {line.strip()}"
-        for path, source in sources("app")
+        for path, source in sources("app", "tools")
         if not within(path, ABOUT_PLATFORMS)
         for number, line in enumerate(source.splitlines(), 1)
         if any(name in line.lower() for name in PLATFORM_NAMES)
@@ -307,9 +305,9 @@ def test_no_platform_is_named_outside_its_row() -> None:
 def test_a_client_is_imported_by_one_module(package: str) -> None:
     users = {
         path
-        for path, source in sources("core", "adapters", "app")
+        for path, source in sources(*LAYERS)
         for name, _ in imports(path, source)
-        if is_of(name, package) and not path.startswith("app/emulators/")
+        if is_of(name, package) and not path.startswith("tools/emulators/")
     }
     assert len(users) <= 1
 
@@ -331,6 +329,11 @@ def test_a_client_is_imported_by_one_module(package: str) -> None:
         ("core/engine/in_process.py", "backend = OnnxRuntimeBackend()", "names onnxruntime"),
         ("core/engine/in_process.py", "import os\nhome = os.environ['HOME']", "touches the environment"),
         ("core/engine/in_process.py", "from os import getenv", "touches the environment"),
+        (
+            "app/serve.py",
+            "def late() -> None:\n    from trident.tools.validate import validate",
+            "app does not know tools",
+        ),
         ("core/engine/in_process.py", "from tests.unit import fakes", "tests and tools are not imported"),
     ],
 )

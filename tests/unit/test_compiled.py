@@ -31,7 +31,7 @@ from trident.core.remote.calls import reader_of
 from trident.core.scheduling.instance import CollectedAnswer
 
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["trident"]["compiled"]
-SOURCES = [path for room in ("core", "adapters", "app") for path in sorted((ROOT / room).rglob("*.py"))]
+SOURCES = [path for room in ("core", "adapters", "app", "tools") for path in sorted((ROOT / room).rglob("*.py"))]
 
 on_the_compiled_build = pytest.mark.skipif(not IS_COMPILED, reason="`make test-compiled` runs it")
 
@@ -54,7 +54,7 @@ def test_every_place_of_the_table_exists_and_every_module_left_out_has_a_reason(
 
 
 def test_no_extension_module_hides_a_source_of_the_checkout() -> None:
-    found = [path for room in ("core", "adapters", "app") for path in (ROOT / room).rglob("*.so")]
+    found = [path for room in ("core", "adapters", "app", "tools") for path in (ROOT / room).rglob("*.so")]
     assert found == []
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
-from trident.app.commands.completion import COMMANDS, Command
+from trident.tools.completion import COMMANDS, Command
 
 # What a shell offers for the end of a line.
 Matches = Callable[[str], set[str]]

@@ -15,7 +15,7 @@ from deploy.sagemaker.create import CSV_TYPES, JSON_TYPES, alarms, container_env
 from deploy.sagemaker.scale import backlog_alarm
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import ASYNC, REAL_TIME, dry_run, only
-from trident.app.emulators.sagemaker.api_model import FREQUENCIES_S
+from trident.tools.emulators.sagemaker.api_model import FREQUENCIES_S
 
 pytestmark = pytest.mark.slow
 

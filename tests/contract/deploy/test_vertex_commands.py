@@ -27,8 +27,8 @@ from tests.contract.platforms.container import platform_environment
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.servers.simple_model import good_document
 from tests.project import ROOT
-from trident.app.emulators.vertex.batch import InstancesFormat, Storage
-from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
+from trident.tools.emulators.vertex.batch import InstancesFormat, Storage
+from trident.tools.emulators.vertex.emulator import Emulator, EmulatorOptions
 
 LOCATION = "projects/123456789012/locations/us-central1"
 ENDPOINT = f"{LOCATION}/endpoints/digits"

@@ -35,10 +35,10 @@ from tests.contract.sagemaker.sagemaker_archives import (
     write_rows,
 )
 from tests.waiting import LIMIT_S, until
-from trident.app.emulators.sagemaker.archives import name_of
 from trident.core.config.spec import OutputSpec
 from trident.core.http.payloads.arrays import write_npy
 from trident.core.inference.tensors import BY_NAME
+from trident.tools.emulators.sagemaker.archives import name_of
 
 pytestmark = pytest.mark.slow
 

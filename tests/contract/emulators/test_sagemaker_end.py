@@ -36,11 +36,11 @@ from tests.contract.sagemaker.sagemaker_archives import (
 from tests.contract.servers.ports import HOST
 from tests.unit.onnx_models import waiting, write_version
 from tests.waiting import until
-from trident.app.commands.emulate import CONTAINER_COMMAND
-from trident.app.emulators.sagemaker.archives import name_of
-from trident.app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
-from trident.app.emulators.sagemaker.endpoint import PlatformLimits
 from trident.core.http.payloads.arrays import write_npy
+from trident.tools.emulators.command import CONTAINER_COMMAND
+from trident.tools.emulators.sagemaker.archives import name_of
+from trident.tools.emulators.sagemaker.emulator import Emulator, EmulatorOptions
+from trident.tools.emulators.sagemaker.endpoint import PlatformLimits
 
 pytestmark = pytest.mark.slow
 

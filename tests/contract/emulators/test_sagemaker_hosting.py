@@ -27,8 +27,8 @@ from tests.hub_folders import mean_of, write_folder
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import run as deploy
 from tests.waiting import until
-from trident.app.emulators.sagemaker.api_model import read_settings_file
-from trident.app.emulators.sagemaker.emulator import OPERATIONS, Hosting
+from trident.tools.emulators.sagemaker.api_model import read_settings_file
+from trident.tools.emulators.sagemaker.emulator import OPERATIONS, Hosting
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from tests.contract.emulators.printed_requests import model_of, run_sagemaker_re
 from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator
 from tests.contract.emulators.vertex_emulator import VertexEmulator
 from tests.contract.servers.streamer import write_streamer
-from tests.unit.app.emulators.sagemaker.bidirectional_caller import Caller
+from tests.unit.tools.emulators.sagemaker.bidirectional_caller import Caller
 
 pytestmark = pytest.mark.slow
 

@@ -31,9 +31,9 @@ from tests.contract.servers.ports import free_ports
 from tests.contract.servers.simple_model import WIDTH, good_document, link_models
 from tests.project import ROOT
 from tests.waiting import until
-from trident.app.commands.emulate import CONTAINER_COMMAND
-from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
-from trident.app.emulators.vertex.endpoint import PlatformLimits
+from trident.tools.emulators.command import CONTAINER_COMMAND
+from trident.tools.emulators.vertex.emulator import Emulator, EmulatorOptions
+from trident.tools.emulators.vertex.endpoint import PlatformLimits
 
 SIMPLE = ROOT / "deploy" / "models" / "simple"
 BINARY = "application/vnd.vertex-ai-triton.binary+json;json-header-size="

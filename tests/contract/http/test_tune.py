@@ -13,12 +13,12 @@ from onnx import helper
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, identity_config
-from trident.app.bench.requests import make_inputs
-from trident.app.bench.ways import Candidate, Executions, execute, most_difference, paddings
 from trident.app.cli import main
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import parse_model_config
 from trident.core.errors import ServerError
+from trident.tools.bench.requests import make_inputs
+from trident.tools.bench.ways import Candidate, Executions, execute, most_difference, paddings
 
 pytestmark = pytest.mark.slow
 

@@ -21,8 +21,8 @@ from tests.contract.servers.session import TRIDENT
 from tests.contract.servers.simple_model import good_body, is_good_answer
 from tests.project import ROOT
 from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE, AzureMLOptions, repository
-from trident.app.commands.emulate import read_azureml
-from trident.app.emulators.azureml import Emulator
+from trident.tools.emulators.azureml import Emulator
+from trident.tools.emulators.command import read_azureml
 
 PLATFORMS = {"TRIDENT_PLATFORMS": "tests.contract.platforms.sample:SAMPLE", "PYTHONPATH": str(ROOT)}
 MODELS = ROOT / "deploy" / "models"

@@ -17,8 +17,8 @@ from tests.contract.servers.ports import free_ports
 from tests.project import ROOT
 from tests.unit.conftest import _log_as_before  # noqa: F401
 from trident.app.cli import main
-from trident.app.commands.doctor_repositories import Level, Line, clock_skew, read_storage, storage_lines
 from trident.core.repository.location import parse_location
+from trident.tools.doctor_repositories import Level, Line, clock_skew, read_storage, storage_lines
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"

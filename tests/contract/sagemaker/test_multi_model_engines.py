@@ -20,7 +20,7 @@ from tests.contract.platforms.container import LIMIT_S
 from tests.contract.sagemaker.sagemaker_archives import MultiModelContainer
 from tests.contract.servers.processes import engines_of, front_ends_of, only, workers_of
 from tests.waiting import until
-from trident.app.emulators.container import ContainerFault
+from trident.tools.emulators.container import ContainerFault
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,6 @@ from tests.waiting import until
 from trident.adapters.sagemaker.application import SageMakerApplication
 from trident.adapters.sagemaker.invocations import CLOSED_SESSION_ID, CUSTOM_ATTRIBUTES, NEW_SESSION_ID, SESSION_ID
 from trident.adapters.sagemaker.platform import SageMakerSettings
-from trident.app.emulators.sagemaker.invocation import RESPONSE_HEADERS
 from trident.app.worker.worker import GeventLink
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.engine.protocol import Engine
@@ -34,6 +33,7 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
+from trident.tools.emulators.sagemaker.invocation import RESPONSE_HEADERS
 
 LIMIT_S = 60.0
 BOTH_SHAPES = pytest.mark.shapes("one-process", "front-ends")

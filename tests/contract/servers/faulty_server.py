@@ -230,7 +230,7 @@ def around(engine: Any) -> FaultyEngine:
 
 
 def serve(settings: Any) -> int:
-    from trident.app.commands.serve import server_configuration
+    from trident.app.serve import server_configuration
     from trident.app.sites.site import Parts
     from trident.app.supervisor.arbiter import serve as run_server
     from trident.core.observability.log import configure_logging

@@ -15,7 +15,6 @@ import pytest
 from tests.project import ROOT
 from trident.app import cli
 from trident.app.cli import main
-from trident.app.commands import completion
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
@@ -33,6 +32,7 @@ from trident.app.version import BUILD, VERSION
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.inference.tensors import BY_NAME
 from trident.core.lifecycle.state import DownloadPhase
+from trident.tools import commands, completion
 
 # What serves. Each process of the server imports what it needs of these after the fork.
 SERVING = {"flask", "gevent", "google.protobuf", "grpc", "hpack", "jinja2", "numpy", "onnxruntime", "prometheus_client"}
@@ -139,7 +139,7 @@ def test_a_server_that_cannot_start_prints_the_reason_and_returns_1(
     [
         ("from trident.app.cli import main; main(['--version']); main(['serve', '--help'])", SERVING | {"gunicorn"}),
         # The main process of a server.
-        ("import trident.app.cli, trident.app.settings.reading, trident.app.commands.serve", SERVING),
+        ("import trident.app.cli, trident.app.settings.reading, trident.app.serve", SERVING),
     ],
 )
 def test_what_does_not_serve_imports_nothing_that_does(code: str, unneeded: set[str]) -> None:
@@ -152,7 +152,7 @@ def test_what_does_not_serve_imports_nothing_that_does(code: str, unneeded: set[
 
 
 def test_every_command_and_option_of_serve_is_completed() -> None:
-    assert {each.name.partition(" ")[0] for each in completion.COMMANDS} == {"", *cli.COMMANDS}
+    assert {each.name.partition(" ")[0] for each in completion.COMMANDS} == {"", *commands.NAMES}
     offered = {each.name: {option.flag for option in each.options} for each in completion.COMMANDS}
     expected = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag}
     assert offered["serve"] == expected | {"help"}

@@ -115,7 +115,7 @@ def test_every_file_names_the_same_version() -> None:
 
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-TOP = ("core", "adapters", "app", "bench", "deploy", "docker", "docs", "tests")
+TOP = ("core", "adapters", "app", "tools", "bench", "deploy", "docker", "docs", "tests")
 PATH = re.compile(rf"(?<![\w/.-])((?:{'|'.join(TOP)})(?:/[\w.-]+)+/?)")
 TREE = re.compile(r"```text\n(.*?)```", re.DOTALL)
 MERMAID = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
@@ -154,7 +154,7 @@ def test_the_pictures_and_the_tree_name_what_there_is() -> None:
     assert [len(PATH.findall(picture)) > 8 for picture in pictures] == [False, True, True, True]
     (tree,) = TREE.findall(PAGE)
     assert set(listed_rooms(tree)) == set(TOP)
-    for top in ("core", "adapters", "app"):
+    for top in ("core", "adapters", "app", "tools"):
         listed = listed_rooms(tree)[top]
         assert {name for name in listed if name.endswith("/")} == actual_rooms(top)
         assert all((ROOT / top / name).exists() for name in listed)

@@ -24,15 +24,15 @@ from tests.unit import onnx_models
 from tests.unit.docs.test_troubleshooting import in_source, rows
 from tests.unit.onnx_serving import running_engine
 from trident.app.cli import main
-from trident.app.commands.bench import long_options
-from trident.app.commands.validate import read_validate_options
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.reading import CommandLine, read_settings, with_repositories
 from trident.app.settings.server import SERVER_OPTIONS
-from trident.app.settings.usage import options_of
 from trident.core.backends.cpu_budget import plan_threads
 from trident.core.backends.onnxruntime.providers import tensorrt_options
 from trident.core.config.schema import ModelConfig
+from trident.tools.bench.command import long_options
+from trident.tools.commands import options_of
+from trident.tools.validate import read_validate_options
 
 TRITON = (ROOT / "docs" / "coming-from-triton.md").read_text()
 TUNING = (ROOT / "docs" / "tuning.md").read_text()

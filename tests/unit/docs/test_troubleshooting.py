@@ -63,7 +63,7 @@ def quotes(page: str) -> list[str]:
 def source_texts() -> str:
     """Every text in the source, one per line, with … in place of inserted values."""
     texts = []
-    for package in ("core", "adapters", "app"):
+    for package in ("core", "adapters", "app", "tools"):
         for path in (ROOT / package).rglob("*.py"):
             texts += [_text(node) for node in ast.walk(ast.parse(path.read_text()))]
     return "\n".join(re.sub(f"{ANY}+", ANY, text) for text in texts)
@@ -133,7 +133,7 @@ def test_the_page_lists_every_status_with_a_meaning_and_a_cure() -> None:
 
 def doctor_checks() -> set[str]:
     """The names of the lines that `trident doctor` can print, except services, backends and providers."""
-    trees = [ast.parse(path.read_text()) for path in (ROOT / "app" / "commands").glob("doctor*.py")]
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "tools").glob("doctor*.py")]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     places = {"ok": 0, "warning": 0, "failed": 0, "line": 1}
     names = [

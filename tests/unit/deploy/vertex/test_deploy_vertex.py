@@ -25,12 +25,12 @@ from deploy.vertex.api import CallFailed, Reply
 from deploy.vertex.smoke import Check, address_of, check_answers, check_metrics
 from tests.project import ROOT
 from tests.unit.deploy.vertex.vertex_command import WHERE, Finished, command, dry_run
-from trident.app.emulators.container import BreachReport
-from trident.app.emulators.vertex.batch import BatchJobs
-from trident.app.emulators.vertex.container import RunningContainer
-from trident.app.emulators.vertex.emulator import VertexApi
-from trident.app.emulators.vertex.endpoint import Deployment, GoogleError, PlatformLimits
-from trident.app.emulators.vertex.project import Project
+from trident.tools.emulators.container import BreachReport
+from trident.tools.emulators.vertex.batch import BatchJobs
+from trident.tools.emulators.vertex.container import RunningContainer
+from trident.tools.emulators.vertex.emulator import VertexApi
+from trident.tools.emulators.vertex.endpoint import Deployment, GoogleError, PlatformLimits
+from trident.tools.emulators.vertex.project import Project
 
 PLACE = "projects/my-project/locations/us-central1"
 IMAGE = "us-central1-docker.pkg.dev/my-project/trident/trident:1"

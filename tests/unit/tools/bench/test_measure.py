@@ -1,0 +1,134 @@
+"""What levels say: percentiles, the knee, intervals, the verdict on a difference, and perf_analyzer's columns."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from dataclasses import asdict
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from trident.tools.bench.client import Sample
+from trident.tools.bench.measure import (
+    Level,
+    difference,
+    differences,
+    due_times,
+    knee,
+    level_of,
+    perf_analyzer_csv,
+    pooled,
+    server_times,
+)
+from trident.tools.bench.page import picture, rows
+
+
+def sample(latencies_ms: list[float], seconds: float = 1.0) -> Sample:
+    """Requests that begin one after the other."""
+    begun = [index * seconds / len(latencies_ms) for index in range(len(latencies_ms))]
+    return Sample(seconds, array("d", begun), array("d", [each / 1e3 for each in latencies_ms]))
+
+
+def level(concurrency: int, rate: float, p50: float) -> Level:
+    found = level_of(sample([p50] * 100), concurrency=concurrency)
+    found.rate = rate
+    return found
+
+
+def test_requests_that_end_after_the_run_are_in_the_percentiles_and_not_in_the_rate() -> None:
+    found = level_of(sample([1.0] * 99 + [500.0]), concurrency=1)
+
+    assert found.requests == 100
+    assert found.rate == 99
+    assert found.percentiles["50"] == pytest.approx(1.0)
+    assert found.percentiles["99"] > 5
+    assert sum(rate for _, rate, *_ in found.slices) / len(found.slices) == 99
+    assert Level.read(asdict(found)) == found
+
+
+def test_the_knee_has_the_most_requests_for_their_latency() -> None:
+    # Batching helps up to 16; from there on more clients only wait longer.
+    levels = [level(1, 8_800, 0.11), level(16, 40_000, 0.32), level(64, 50_000, 1.13)]
+
+    assert knee(levels) == 1
+    assert knee([level_of(Sample(1.0), concurrency=1)]) is None
+
+
+def test_an_open_loop_that_is_not_kept_up_with_is_behind() -> None:
+    assert level_of(sample([1.0] * 50 + [2e3] * 50), rate=100).is_behind
+    assert not level_of(sample([1.0] * 50), rate=50).is_behind
+    assert due_times(4, 1, poisson=False) == [0, 0.25, 0.5, 0.75]
+    assert len(due_times(1000, 10, poisson=True)) == pytest.approx(10_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"),
+    [(1.0, "no difference shown"), (1.02, "no difference shown"), (1.3, "better"), (0.7, "worse")],
+)
+def test_a_difference_that_noise_covers_is_not_called_one(second: float, verdict: str) -> None:
+    noise = np.random.default_rng(1).normal(1, 0.1, (2, 20))
+
+    found = difference("requests/s", 100 * noise[0], 100 * second * noise[1], paired=False, more_is_better=True)
+
+    assert found.verdict == verdict
+    assert found.low < found.ratio < found.high
+
+
+def test_what_hits_both_turns_of_a_pair_does_not_hide_a_difference() -> None:
+    machine = np.linspace(0.3, 1.0, 20)
+    turns = [[level(1, rate * speed, 1 / speed) for speed in machine] for rate in (100, 105)]
+
+    rates, p50, _ = differences(*turns, paired=True)
+
+    assert (rates.verdict, rates.ratio) == ("better", pytest.approx(1.05))
+    assert p50.verdict == "no difference shown"
+    assert difference("", machine, machine * 1.05, paired=False, more_is_better=True).verdict == "no difference shown"
+    assert pooled(turns[0]).rate == pytest.approx(65)
+
+
+def statistics(requests: int, batches: dict[int, int]) -> dict[str, object]:
+    times = {"success": 10_000_000, "queue": 2_000_000, "compute_infer": 4_000_000}
+    stats = {name: {"count": requests, "ns": requests * ns} for name, ns in times.items()}
+    sizes = [{"batch_size": size, "compute_infer": {"count": count}} for size, count in batches.items()]
+    return {"model_stats": [{"inference_stats": stats, "batch_stats": sizes}]}
+
+
+def test_the_servers_times_are_those_between_two_answers() -> None:
+    found = server_times(statistics(100, {1: 100}), statistics(110, {1: 102, 4: 2}))
+
+    assert found is not None
+    assert (found.requests, found.queue, found.compute_infer) == (10, 2.0, 4.0)
+    assert found.batches == {"1": 2, "4": 2}
+    assert found.batch == 2.5
+    assert server_times({}, {}) is None
+
+
+def test_the_report_has_perf_analyzers_columns_in_microseconds() -> None:
+    found = level(4, 250, 2.0)
+    found.server = server_times(statistics(0, {}), statistics(10, {}))
+
+    head, row = (line.split(",") for line in perf_analyzer_csv([found], batch_size=2).splitlines())
+
+    assert head[:4] == ["Concurrency", "Inferences/Second", "Client Send", "Network+Server Send/Recv"]
+    assert head[4:8] == ["Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output"]
+    assert head[8:] == ["Client Recv", "p50 latency", "p90 latency", "p95 latency", "p99 latency"]
+    values = dict(zip(head, row, strict=True))
+    assert (values["Concurrency"], values["Inferences/Second"], values["p50 latency"]) == ("4", "500", "2000")
+    assert (values["Server Queue"], values["Server Compute Infer"]) == ("2000", "4000")
+
+
+# --- the page
+
+
+def test_rows_are_as_long_as_their_values_and_a_mark_fits() -> None:
+    plot = rows("sizes", ["ours", "a & b"], [("GB", [(0.408, 0), (10.0, 1)])], mark=(20.0, "limit"))
+    ElementTree.fromstring(picture(plot))
+
+    short, long = map(float, re.findall(r'<rect class="s\d fill"[^>]* width="([\d.]+)"', plot))
+    left = float(re.findall(r'<rect class="s0 fill" x="([\d.]+)"', plot)[0])
+    mark = float(re.findall(r'<line class="limit" x1="([\d.]+)"', plot)[0])
+    assert short / long == pytest.approx(0.408 / 10, rel=0.01)
+    assert mark - left == pytest.approx(2 * long, rel=0.01)
+    assert re.findall(r'class="value"[^>]*>([^<]*)<', plot) == ["0.408", "10"]

@@ -1,0 +1,323 @@
+"""`trident import`: each source becomes a model that answers as the source does.
+
+Files are those of the frameworks' own exporters where these are installed with the tests. The others are small folders
+with what their programs write: MLflow's MLmodel (as mlflow 3 writes it, shortened), the manifest of
+torch-model-archiver, BentoML's model.yaml, MLServer's model-settings.json.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import openvino
+import pytest
+import xgboost
+from onnx import TensorProto, helper, numpy_helper
+
+from tests import needed
+from tests.hub_folders import write_folder
+from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
+from trident.adapters.common.options import BadOption
+from trident.app.cli import main
+from trident.tools.importing.command import import_model
+
+TABLE = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+CLASSIFIER = 'key: "is_classifier" value {{ string_value: "{}" }}'
+CLASSES = np.digitize(TABLE[:, 0], [-0.5, 0.5])
+
+
+def write_onnx(path: Path, **saving: Any) -> Path:
+    weights = numpy_helper.from_array(TABLE[:4, :3].copy(), "w")
+    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", n]) for name, n in (("x", 4), ("y", 3))]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", sides[:1], sides[1:], [weights])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, path, **saving)
+    return path
+
+
+def external(folder: Path) -> Path:
+    write_onnx(folder / "net.onnx", save_as_external_data=True, location="net.weights", size_threshold=0)
+    return folder / "net.onnx"
+
+
+def boosted(objective: str, name: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        labels = CLASSES if objective.startswith("multi") else CLASSES > 1
+        settings = {"objective": objective, **({"num_class": 3} if objective.startswith("multi") else {})}
+        xgboost.train(settings, xgboost.DMatrix(TABLE, label=labels), 3).save_model(folder / name)
+        return folder / name
+
+    return write
+
+
+def light(folder: Path) -> Path:
+    settings = {"objective": "binary", "verbose": -1}
+    lightgbm = needed.lightgbm()
+    lightgbm.train(settings, lightgbm.Dataset(TABLE, label=CLASSES > 1), 3).save_model(folder / "light.txt")
+    return folder / "light.txt"
+
+
+def ir(folder: Path) -> Path:
+    model = openvino.convert_model(str(write_onnx(folder / "net.onnx")))
+    openvino.save_model(model, folder / "net.xml", compress_to_fp16=False)
+    return folder / "net.xml"
+
+
+def module() -> Any:
+    torch = needed.package("torch")
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+
+
+def script(folder: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        needed.package("torch").jit.script(module()).save(str(folder / "net.pt"))
+    return folder / "net.pt"
+
+
+def exported(folder: Path) -> Path:
+    torch = needed.package("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows: Any = torch.export.Dim("rows", min=1, max=16)
+        program = torch.export.export(module(), (torch.zeros(2, 4),), dynamic_shapes=({0: rows},))
+        torch.export.save(program, folder / "net.pt2")
+    return folder / "net.pt2"
+
+
+def mlflow(folder: Path) -> Path:
+    write_onnx(folder / "model.onnx")
+    (folder / "MLmodel").write_text(
+        "flavors:\n  onnx:\n    data: 'model.onnx'\n    onnx_version: 1.18.0\n  python_function:\n"
+        "    loader_module: mlflow.onnx\n    python_version: 3.11.7\nmodel_uuid: 5d99ea82\n"
+    )
+    return folder
+
+
+def bento(folder: Path) -> Path:
+    write_onnx(folder / "saved_model.onnx")
+    (folder / "model.yaml").write_text("name: iris\nversion: a1\nmodule: bentoml.onnx\n")
+    return folder
+
+
+def mlserver(folder: Path) -> Path:
+    boosted("binary:logistic", "model.json")(folder)
+    settings = {
+        "name": "iris",
+        "implementation": "mlserver_xgboost.XGBoostModel",
+        "parameters": {"uri": "./model.json"},
+    }
+    (folder / "model-settings.json").write_text(json.dumps(settings))
+    return folder
+
+
+def run(source: Path, *options: str) -> int:
+    return main(["import", str(source), *options])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("write", "what", "file"),
+    [
+        (external, "an ONNX model", "1/net.weights"),
+        (light, "trees of LightGBM", "1/model.txt"),
+        (mlserver, "trees of XGBoost", "1/xgboost.json"),
+        (ir, "a model of OpenVINO", "1/model.bin"),
+    ],
+)
+def test_a_source_becomes_a_model_that_answers_as_it_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], Path], what: str, file: str
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    assert run(write(source), "--name=made", f"--repository={tmp_path}/models") == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"made: {what}")
+    assert "the original, run by itself, answers the same" in text
+    assert "curl -s http://localhost:8000/v2/models/made/infer -d '{" in text
+    assert (tmp_path / "models" / "made" / file).is_file()
+    assert [each.name for each in (tmp_path / "models").iterdir()] == ["made"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("write", "what", "lines"),
+    [
+        (boosted("multi:softmax", "net.ubj"), "trees of XGBoost", ["xgboost_ubj", CLASSIFIER.format("true")]),
+        (boosted("reg:squarederror", "net.json"), "trees of XGBoost", ["xgboost_json", CLASSIFIER.format("false")]),
+        (script, "a TorchScript archive; it takes INPUT__0 FP32 [-1, 4], guessed", ["INPUT__0", "dims: [ 2 ]"]),
+        (exported, "a package of torch.export", ["ARGS[0]", "max_batch_size: 16", "dims: [ 2 ]"]),
+        (mlflow, "an ONNX model, from an MLflow folder\n", []),
+        (bento, "an ONNX model, from BentoML's model store\n", []),
+    ],
+)
+def test_a_configuration_says_what_the_file_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], Path], what: str, lines: list[str]
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    assert run(write(source), "--name=made", f"--repository={tmp_path}/models", "--no-run") == 0
+    assert capsys.readouterr().out.startswith(f"made: {what}")
+    made = tmp_path / "models" / "made"
+    written = (made / "config.pbtxt").read_text() if lines else ""  # an ONNX model needs none
+    assert [line for line in lines if line not in written] == []
+    assert any((made / "1").iterdir())
+
+
+def test_a_dry_run_shows_the_configuration_and_makes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_onnx(tmp_path / "net.onnx")
+    assert run(source, "--dry-run", f"--repository={tmp_path}/models") == 0
+    text = capsys.readouterr().out
+    assert "max_batch_size: 64" in text
+    assert 'name: "y"' in text
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.slow
+def test_an_answer_that_differs_from_the_original_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Python that answers in the place of ONNX Runtime, and wrongly."""
+    python = tmp_path / "python"
+    script = "import json, sys, numpy; numpy.savez(sys.argv[5], y=numpy.zeros((2, 3))); print(json.dumps(['y']))"
+    python.write_text(f"#!{sys.executable}\n\n{script}\n")
+    python.chmod(0o755)
+    source = write_onnx(tmp_path / "net.onnx")
+    assert run(source, f"--python={python}", f"--repository={tmp_path}/models") == 1
+    assert "error: the original, run by itself, answers otherwise: y[" in capsys.readouterr().out
+
+
+def test_a_model_that_does_not_load_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_onnx(tmp_path / "net.onnx")
+    source.write_bytes(source.read_bytes()[:60])
+    assert run(source, f"--repository={tmp_path}/models") == 1
+    assert "error: " in capsys.readouterr().out
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_a_model_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "models" / "net").mkdir(parents=True)
+    with pytest.raises(BadOption, match="is there already: choose another --name"):
+        import_model([str(write_onnx(tmp_path / "net.onnx")), f"--repository={tmp_path}/models"])
+
+
+@pytest.mark.slow
+def test_text_models_and_saved_models_are_made_of_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    write_saved_model(tmp_path / "b")
+    assert run(write_folder(tmp_path / "a" / "hub"), f"--repository={tmp_path}/models") == 0
+    assert run(tmp_path / "b" / "model.savedmodel", "--name=saved", f"--repository={tmp_path}/models") == 0
+    text = capsys.readouterr().out
+    assert "hub: a model of the Hugging Face Hub\nit answers in" in text
+    assert "saved: a SavedModel of TensorFlow\nit answers in" in text
+    # Its framework is not installed with the tests: OpenVINO runs it.
+    assert "it is not compared with the original: ModuleNotFoundError: No module named 'tensorflow'" in text
+    assert "  hint: install tensorflow, or name a Python that has it: --python=PATH" in text
+
+
+def test_a_repository_is_imported_model_by_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        assert main(["init", name, f"--repository={tmp_path}/given"]) == 0
+    assert run(tmp_path / "given", f"--repository={tmp_path}/models", "--no-run") == 0
+    assert sorted(each.name for each in (tmp_path / "models").iterdir()) == ["one", "two"]
+    with pytest.raises(BadOption, match="keep their names"):
+        import_model([str(tmp_path / "given"), "--name=x", f"--repository={tmp_path}/others"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["net.pkl", "net.bin"])
+def test_a_pickle_is_read_only_if_it_is_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    class Harmful:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "was-run",))
+
+    (tmp_path / name).write_bytes(pickle.dumps(Harmful()))
+    assert run(tmp_path / name, f"--repository={tmp_path}/models") == 1
+    assert "--trust-pickle" in capsys.readouterr().err
+    assert not (tmp_path / "was-run").exists()
+    assert run(tmp_path / name, f"--repository={tmp_path}/models", "--trust-pickle") == 1
+    assert "cannot be served: it is a builtins.NoneType, which has no `predict`" in capsys.readouterr().err
+    assert (tmp_path / "was-run").exists()
+
+
+@pytest.mark.parametrize(
+    ("write", "message", "hint"),
+    [
+        (
+            lambda at: needed.package("torch").save({}, at / "net.pth"),
+            "net.pth was written by PyTorch's torch.save",
+            "ONNX",
+        ),
+        (lambda at: (at / "net.onnx").write_text("version https://git-lfs"), "no known", "git lfs pull"),
+        (lambda at: (at / "net.safetensors").write_bytes(b"\0"), "no known model", "it holds only weights"),
+        (lambda at: (at / "net.xml").write_text('<net name="x">'), "OpenVINO's, without its weights", "put net.bin"),
+        (lambda at: None, "has nothing, and no known model", "these are recognised"),
+    ],
+)
+def test_what_is_missing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], Any], message: str, hint: str
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    write(source)
+    inside = next(iter(source.iterdir()), source)
+    assert run(inside, f"--repository={tmp_path}/models") == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert hint in error
+
+
+@pytest.mark.slow
+def test_an_archive_of_torchserve_runs_its_own_handler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = needed.package("torch")
+    manifest = {"model": {"modelName": "sums", "handler": "handler.py", "serializedFile": "net.pt"}}
+    handler = (
+        "from ts.torch_handler.base_handler import BaseHandler\n\n\nclass Sums(BaseHandler):\n"
+        "    def postprocess(self, data):\n        return [{'sum': sum(row)} for row in data.tolist()]\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(torch.nn.Identity()).save(str(tmp_path / "net.pt"))
+    with zipfile.ZipFile(tmp_path / "sums.mar", "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        archive.writestr("handler.py", handler)
+        archive.write(tmp_path / "net.pt", "net.pt")
+    options = [f"--repository={tmp_path}/models"]
+    assert run(tmp_path / "sums.mar", *options) == 1
+    assert "has code of its author (handler.py)" in capsys.readouterr().err
+    assert run(tmp_path / "sums.mar", *options, "--trust-pickle") == 0
+    assert "it has loaded, and is not asked" in capsys.readouterr().out
+    model = tmp_path / "models" / "sums"
+    tensor = {"datatype": "BYTES", "shape": [2, 1]}
+    golden = {
+        "request": {"inputs": [{"name": "data", **tensor, "data": ["[1, 2]", "[3, 4]"]}]},
+        "response": {"outputs": [{"name": "prediction", **tensor, "data": ['{"sum": 3}', '{"sum": 7}']}]},
+    }
+    (model / "golden").mkdir()
+    (model / "golden" / "sums.json").write_text(json.dumps(golden))
+    assert main(["validate", f"{tmp_path}/models"]) == 0
+    manifest["model"]["handler"] = "text_classifier"
+    (model / "1" / "archive" / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    assert run(model / "1" / "archive", *options) == 1
+    assert "import net.pt from it" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_skeleton_serves_as_it_stands(tmp_path: Path) -> None:
+    assert main(["init", "ratio", f"--repository={tmp_path}"]) == 0
+    assert main(["validate", str(tmp_path)]) == 0
+    assert main(["init", "ratio", f"--repository={tmp_path}"]) == 1
+    assert main(["init", "../ratio", f"--repository={tmp_path}"]) == 1

@@ -1,0 +1,83 @@
+"""Calls of a server that runs, for the commands that ask one. Any server of Triton's protocol will do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from trident.adapters.common.options import BadOption
+from trident.app.process.environment import process_environment
+
+_TIMEOUT_S = 5.0
+_LARGEST_ANSWER = 64 << 20
+DENIED = (401, 403)
+TOKEN = "TOKEN"
+"""The environment variable with the token of a server that wants one."""
+
+
+class NoAnswer(Exception):
+    """Nothing that speaks HTTP answered; the argument says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`seconds` is the time from the call to the end of the answer."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+    seconds: float
+
+    @property
+    def document(self) -> Any:
+        """The body as JSON; None if it is something else."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no useful answer."""
+        if self.status in DENIED:
+            return f"it is not open to callers without a token or a key (HTTP {self.status})"
+        document = self.document
+        text = document.get("error", "") if isinstance(document, dict) else ""
+        return f"HTTP {self.status}{f': {text}' if text else ''}"
+
+
+Ask = Callable[[str, str], Answer]
+
+
+def ask(method: str, url: str) -> Answer:
+    """Call a server once, with the token if there is one. Raises NoAnswer."""
+    began = time.monotonic()
+    token = process_environment().get(TOKEN)
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = Request(url, method=method, data=b"{}" if method == "POST" else None, headers=headers)
+        with urlopen(request, timeout=_TIMEOUT_S) as found:
+            body = found.read(_LARGEST_ANSWER)
+            return Answer(found.status, body, dict(found.headers), time.monotonic() - began)
+    except HTTPError as error:
+        with error:
+            return Answer(error.code, error.read(_LARGEST_ANSWER), dict(error.headers), time.monotonic() - began)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise NoAnswer(str(getattr(error, "reason", error)) or type(error).__name__) from error
+
+
+DEFAULT_URL = "http://localhost:8000"
+
+
+def server_url(words: Sequence[str]) -> str:
+    """The address of the HTTP port that is the only one of `words`, or the default. Raises BadOption."""
+    url = words[0] if words else DEFAULT_URL
+    if len(words) > 1 or not url.startswith(("http://", "https://")):
+        raise BadOption(f"one address of an HTTP port is expected, such as {DEFAULT_URL}, not '{words[-1]}'")
+    return url.rstrip("/")

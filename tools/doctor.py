@@ -1,0 +1,543 @@
+"""`trident doctor`: whether this machine can serve these settings, or whether a server serves as it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from email.utils import parsedate_to_datetime
+from itertools import groupby
+from typing import Any
+from urllib.parse import urlsplit
+
+from trident.adapters.common.options import SWITCH, Option, is_unix, spell_endpoint
+from trident.app.process.environment import disable_telemetry, process_environment
+from trident.app.process.files import IN_MEMORY, NoTemporaryDirectory, max_connections, temporary_directory
+from trident.app.settings.reading import read_settings, with_repositories
+from trident.app.settings.server import HTTP, ServerSettings, Service
+from trident.app.supervisor.start import Topology, choose_topology
+from trident.app.terminal import counted
+from trident.app.version import VERSION
+from trident.app.worker.listening_sockets import BindFailed, close_listener, open_listener, owner_of
+from trident.core.backends.cpu_budget import available_cores, plan_threads
+from trident.core.backends.registry import BUILT_IN, DeviceSupport, ProviderState, device_support
+from trident.core.cuda import gpu_ids
+from trident.core.errors import NotInstalled, ServerError
+from trident.core.observability.hardware import DriverReading, MemoryState, host_memory, read_driver
+from trident.core.observability.log import LogOptions, configure_logging, escaped
+from trident.core.repository.location import Scheme, parse_location
+from trident.tools.ask import DENIED, Answer, Ask, NoAnswer, ask
+from trident.tools.doctor_repositories import (
+    Area,
+    Level,
+    Line,
+    RepositoryReading,
+    first_names,
+    read_cache,
+    read_repository,
+    read_storage,
+    repository_lines,
+    room_lines,
+    size_text,
+    storage_lines,
+)
+
+JSON = Option.of_command("json", SWITCH, False, "Print the report as JSON.")
+_JSON_FLAG = f"--{JSON.flag}"
+_URLS = ("http://", "https://")
+
+
+def doctor(arguments: Sequence[str]) -> int:
+    """Print the report; the arguments are `--json` and those of `serve`, or the URLs of servers that run.
+
+    Returns 1 if a line has failed, otherwise 0. Raises BadOption.
+    """
+    urls = [each for each in arguments if each.startswith(_URLS)]
+    of_serve = [each for each in arguments if each != _JSON_FLAG and each not in urls]
+    settings = read_settings(with_repositories(of_serve), needs_repository=False)
+    # The report has everything that a log would say.
+    configure_logging(LogOptions(info=False, warning=False, error=False))
+    disable_telemetry()
+    lines = [line for url in urls for line in server_lines(url, settings.metrics_port)]
+    if not urls:
+        lines = examine_machine(settings)
+    text = json_report(lines) if _JSON_FLAG in arguments else text_report(lines, OF_SERVER if urls else OF_MACHINE)
+    sys.stdout.write(text)
+    return 1 if has_failed(lines) else 0
+
+
+def examine_machine(settings: ServerSettings) -> list[Line]:
+    """Every line of the page. Asks the storages, opens the ports for a moment, and loads local models one by one."""
+    environ = process_environment()
+    storages: list[Line] = []
+    repositories: list[RepositoryReading] = []
+    for text in dict.fromkeys(filter(None, settings.model_repository)):
+        try:
+            location = parse_location(text)
+        except ServerError as error:
+            storages.append(Area("Repository").failed("address", error.message, error.hint or ""))
+            continue
+        if location.scheme is Scheme.LOCAL:
+            repositories.append(read_repository(location, settings))
+            continue
+        storage = read_storage(location, settings.cloud_credential_path, environ)
+        found = storage_lines(storage, environ)
+        storages += found
+        if not has_failed(found):  # otherwise the scan would fail in the same way, after more attempts
+            repositories.append(read_repository(location, settings, storage.folders))
+    limits = read_limits(settings)
+    on_cpu = settings.gpu_missing == "cpu"
+    asked_by = [] if on_cpu else [name for reading in repositories for name in reading.asking_for_gpu]
+    used = {name for reading in repositories for name in reading.backends.keys() - reading.not_installed.keys()}
+    free_memory = limits.room.free if limits.room is not None else None
+    return [
+        *storages,
+        *(line for reading in repositories for line in repository_lines(reading)),
+        *_room_lines(repositories, free_memory, settings),
+        *limit_lines(limits, sum(len(reading.models) for reading in repositories)),
+        *port_lines(read_ports(settings.services())),
+        *gpu_lines(read_gpu(settings, used if settings.model_repository else None), asked_by),
+    ]
+
+
+def _room_lines(
+    repositories: Sequence[RepositoryReading], free_memory: int | None, settings: ServerSettings
+) -> list[Line]:
+    in_cloud = any(reading.location.scheme is not Scheme.LOCAL for reading in repositories)
+    try:
+        return room_lines(repositories, free_memory, read_cache(settings) if in_cloud else None)
+    except OSError as error:
+        cure = "name a folder that can be written with --model-cache-directory"
+        failure = f"the model cache {settings.model_cache_directory} cannot be read: {error.strerror}"
+        return [*room_lines(repositories, free_memory, None), Area("Room").failed("disk", failure, cure)]
+
+
+# --- the report as text and as JSON
+_WIDTH = 100
+OF_MACHINE = ("ready to serve", "this machine cannot serve this as it is")
+OF_SERVER = ("the server serves", "the server does not serve as it should")
+
+
+def text_report(lines: Sequence[Line], verdicts: tuple[str, str] = OF_MACHINE) -> str:
+    """One block per area, at most 100 columns wide where blanks allow it, and the result in the last line.
+
+    `verdicts` are its words if nothing has failed, and if something has.
+    """
+    blocks = [_block(area, list(found)) for area, found in groupby(lines, key=lambda line: line.area)]
+    return "\n".join([*blocks, f"{_counts(lines)}: {verdicts[has_failed(lines)]}\n"])
+
+
+def json_report(lines: Sequence[Line]) -> str:
+    """A JSON object: the number of failed lines and of warnings, and every line."""
+    counts = {"failed": _count(lines, Level.FAILED), "warnings": _count(lines, Level.WARNING)}
+    return json.dumps({**counts, "lines": [asdict(line) for line in lines]}, indent=2) + "\n"
+
+
+def has_failed(lines: Sequence[Line]) -> bool:
+    return _count(lines, Level.FAILED) > 0
+
+
+def _block(area: str, lines: Sequence[Line]) -> str:
+    width = max(len(line.check) for line in lines)
+    return "\n".join([escaped(area), *(text for line in lines for text in _texts(line, width))]) + "\n"
+
+
+def _texts(line: Line, width: int) -> list[str]:
+    mark = line.level.upper() if line.level is Level.FAILED else line.level
+    first = f"  {mark:<7}  {line.check:<{width}}  "
+    margin = " " * len(first)
+    texts = _wrapped(line.text, first, margin)
+    if line.cure:
+        texts += _wrapped(line.cure, f"{margin}cure: ", f"{margin}      ")
+    return texts
+
+
+def _wrapped(text: str, first: str, margin: str) -> list[str]:
+    # A long path or ARN stays whole, so that it can be copied.
+    wrapper = textwrap.TextWrapper(_WIDTH, initial_indent=first, subsequent_indent=margin)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return wrapper.wrap(escaped(text)) or [first.rstrip()]
+
+
+def _counts(lines: Sequence[Line]) -> str:
+    return f"{_count(lines, Level.FAILED)} failed, {counted(_count(lines, Level.WARNING), 'warning')}"
+
+
+def _count(lines: Sequence[Line], level: Level) -> int:
+    return sum(line.level is level for line in lines)
+
+
+# --- GPUs and frameworks
+_GPU = Area("GPU")
+_DRIVER_CURE = (
+    "install NVIDIA's driver, and start the container with the GPUs (docker run --gpus all, or nvidia.com/gpu in "
+    "Kubernetes)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """`driver` is the reason if there is none. `usable` are the CUDA numbers of the GPUs that the server may use.
+
+    `support` is by the backend's name: its providers, or that its framework cannot be imported.
+    """
+
+    driver: DriverReading | str
+    usable: Sequence[int]
+    support: Mapping[str, DeviceSupport | NotInstalled]
+
+
+def read_gpu(settings: ServerSettings, backends: Collection[str] | None) -> GpuReading:
+    """Load the driver and the frameworks of `backends`, or without them those that are installed; takes seconds."""
+    support = device_support(BUILT_IN if backends is None else backends)
+    if backends is None:
+        support = {name: found for name, found in support.items() if isinstance(found, DeviceSupport)}
+    usable = gpu_ids(settings.min_supported_compute_capability)
+    return GpuReading(read_driver(settings.visible_gpus), usable, support)
+
+
+def gpu_lines(reading: GpuReading, asked_by: Sequence[str]) -> list[Line]:
+    """`asked_by` are the models whose configuration asks for a GPU."""
+    asked = f"; asked for by {first_names(asked_by)}" if asked_by else ""
+    lines = [_driver_line(reading, asked)]
+    for name, support in reading.support.items():
+        if isinstance(support, NotInstalled):
+            lines.append(_GPU.failed(f"backend {name}", support.message, support.hint or ""))
+            continue
+        lines.append(_GPU.ok(f"backend {name}", support.framework))
+        lines += [_provider_line(each, bool(reading.usable), asked) for each in support.providers]
+    return lines
+
+
+def _driver_line(reading: GpuReading, asked: str) -> Line:
+    driver, usable = reading.driver, len(reading.usable)
+    if isinstance(driver, str) and not usable:
+        if asked:
+            return _GPU.failed("driver", f"no GPU ({driver}){asked}", _DRIVER_CURE)
+        return _GPU.ok("driver", "no GPU, and none is asked for: models run on the CPU")
+    if isinstance(driver, str):
+        text = f"{counted(usable, 'GPU')}, but their state cannot be read ({driver})"
+        return _GPU.warning("driver", text, "give the container the driver's utility libraries")
+    sizes = ", ".join(size_text(size) for size in driver.gpu_bytes if size)
+    text = f"{driver.version}, CUDA up to {driver.cuda}, {counted(usable, 'GPU')}" + (f" ({sizes})" if sizes else "")
+    if usable:
+        return _GPU.ok("driver", text)
+    cure = "check CUDA_VISIBLE_DEVICES and --min-supported-compute-capability; `nvidia-smi` shows what the driver sees"
+    return _GPU.line(Level.FAILED if asked else Level.WARNING, "driver", f"{text} that can be used{asked}", cure)
+
+
+def _provider_line(state: ProviderState, has_gpu: bool, asked: str) -> Line:
+    if state.installed and not state.problem:
+        return _GPU.ok(state.name, "its libraries load")
+    is_for_gpus = state.name.startswith("CUDA")
+    if state.installed:
+        level = Level.FAILED if is_for_gpus and (asked or has_gpu) else Level.WARNING
+        return _GPU.line(level, state.name, f"cannot be loaded: {state.problem}", state.cure)
+    text = "not in this installation"
+    if is_for_gpus and asked:
+        return _GPU.failed(state.name, f"{text}{asked}", state.cure)
+    if is_for_gpus and has_gpu:
+        return _GPU.warning(state.name, f"{text}: models run on the CPU", state.cure)
+    return _GPU.ok(state.name, f"{text}, and not asked for" if is_for_gpus else f"{text} (optional)")
+
+
+# --- limits
+_LIMITS = Area("Limits")
+_FEW_CONNECTIONS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitReading:
+    """`cores` are those that the process may use, `affinity` those on which it may run at all.
+
+    `room` is None if the system does not tell. `open_files` is the hard limit. `temporary` is the directory of
+    temporary files, empty if there is none. `in_memory_bytes` is the size of /dev/shm, 0 without it.
+    """
+
+    cores: float
+    affinity: int
+    room: MemoryState | None
+    open_files: int
+    temporary: str
+    in_memory_bytes: int
+    topology: Topology
+    worker_bytes: int
+
+
+def read_limits(settings: ServerSettings) -> LimitReading:
+    try:
+        temporary = temporary_directory()
+    except NoTemporaryDirectory:
+        temporary = ""
+    try:
+        status = os.statvfs(IN_MEMORY)
+        in_memory = status.f_blocks * status.f_frsize
+    except OSError:
+        in_memory = 0
+    return LimitReading(
+        cores=available_cores(),
+        affinity=len(os.sched_getaffinity(0)),
+        room=host_memory(),
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        temporary=temporary,
+        in_memory_bytes=in_memory,
+        topology=choose_topology(settings),
+        worker_bytes=settings.http_worker_memory_bytes,
+    )
+
+
+def limit_lines(reading: LimitReading, sessions: int) -> list[Line]:
+    """`sessions` is the number of models that would be loaded."""
+    lines = [_cpu_line(reading, sessions), _memory_line(reading.room), _workers_line(reading)]
+    return [*lines, _temporary_line(reading), _files_line(reading.open_files)]
+
+
+def _cpu_line(reading: LimitReading, sessions: int) -> Line:
+    plan = plan_threads(reading.cores / reading.topology.engines, max(1, sessions))
+    shared = "a session gets" if sessions <= 1 else f"each of {sessions} sessions gets"
+    quota = f" (a quota; {reading.affinity} are visible)" if reading.cores < reading.affinity else ""
+    text = f"{reading.cores:g} cores{quota}; {shared} {plan.intra_op_threads} threads"
+    if reading.cores < 1:
+        return _LIMITS.warning("CPU", text, "give the container at least one core: requests are throttled")
+    return _LIMITS.ok("CPU", text)
+
+
+def _memory_line(room: MemoryState | None) -> Line:
+    if room is None:
+        return _LIMITS.warning("memory", "the system does not tell its limit", "make /proc readable")
+    return _LIMITS.ok("memory", f"{size_text(room.free)} free of {size_text(room.total)}")
+
+
+def _workers_line(reading: LimitReading) -> Line:
+    workers, engines = reading.topology.http_workers, reading.topology.engines
+    if not workers:
+        return _LIMITS.ok("processes", str(reading.topology))
+    shared = workers * engines * reading.worker_bytes
+    those = "the engine" if engines == 1 else "the engines"
+    text = f"{reading.topology}; they share up to {size_text(shared)} with {those}, which count to the memory"
+    # The shared memory is a memfd: the size of /dev/shm does not limit it, the container's memory does.
+    if reading.room is not None and shared > reading.room.free:
+        return _LIMITS.warning("processes", text, "lower --http-worker-memory-bytes or --http-workers")
+    return _LIMITS.ok("processes", text)
+
+
+def _temporary_line(reading: LimitReading) -> Line:
+    if not reading.temporary:
+        cure = "set TMPDIR to a folder that can be written; in Kubernetes mount an emptyDir at /tmp"
+        return _LIMITS.failed("temporary files", "no folder for them can be written", cure)
+    if reading.temporary == IN_MEMORY:
+        text = f"they are kept in memory, in {IN_MEMORY}, which has {size_text(reading.in_memory_bytes)}"
+        return _LIMITS.warning("temporary files", text, "set TMPDIR to use another directory")
+    return _LIMITS.ok("temporary files", f"in {reading.temporary}")
+
+
+def _files_line(limit: int) -> Line:
+    allowed = max_connections(limit)
+    shown = "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+    text = f"{shown}, which allows {allowed} connections"
+    if allowed < _FEW_CONNECTIONS:
+        cure = "raise the hard limit: `ulimit -Hn`, `docker run --ulimit nofile=65536`, or LimitNOFILE of systemd"
+        return _LIMITS.warning("open files", text, cure)
+    return _LIMITS.ok("open files", text)
+
+
+# --- ports
+_PORTS = Area("Ports")
+
+
+@dataclass(frozen=True, slots=True)
+class PortReading:
+    """`failure` is the message of the failed attempt to open the port, empty if it opened.
+
+    `owner` is the process that has the port, empty if it is unknown; `server` is the name and version of a server that
+    speaks Triton's protocol and has it. `option` moves the service to another port.
+    """
+
+    service: str
+    address: str
+    port: int
+    failure: str = ""
+    owner: str = ""
+    server: str = ""
+    option: str = ""
+
+
+def read_ports(services: Mapping[str, Service]) -> list[PortReading]:
+    """Open each port for a moment, as the server would, and ask a server that has it who it is."""
+    readings: list[PortReading] = []
+    for name, (address, port, option, _, reuses_port) in services.items():
+        failure = owner = server = ""
+        try:
+            close_listener(open_listener(address, port, reuse_port=reuses_port))
+        except BindFailed as error:
+            failure = error.message.strip()
+            owner = "" if is_unix(address) else owner_of(port)
+            if name == HTTP:
+                server = running_server(f"http://{_reachable(address)}:{port}")
+        readings.append(PortReading(name, address, port, failure, owner, server, option))
+    running = next((each for each in readings if each.server), None)
+    if running is None or not running.owner:
+        return readings
+    return [replace(each, server=running.server) if each.owner == running.owner else each for each in readings]
+
+
+def _reachable(address: str) -> str:
+    """The address at which a server that listens on `address` is asked from this machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]", "": "127.0.0.1"}.get(address, address)
+
+
+def port_lines(readings: Iterable[PortReading]) -> list[Line]:
+    return [_line(reading) for reading in readings]
+
+
+def _line(reading: PortReading) -> Line:
+    check = reading.service if reading.service.isupper() else reading.service[0].upper() + reading.service[1:]
+    where = spell_endpoint(reading.address, reading.port)
+    if not reading.failure:
+        return _PORTS.ok(check, f"{where} is free")
+    if reading.server:
+        text = f"{where} is that of a running server, {reading.server} ({reading.owner or 'of another user'})"
+        return _PORTS.warning(check, text, f"`trident doctor URL` asks it; a second server needs {reading.option}")
+    text = reading.failure + (f", by {reading.owner}" if reading.owner else "")
+    return _PORTS.failed(check, text, f"stop the process that has the port, or set {reading.option}")
+
+
+# --- a server that runs
+_SAMPLES = 5
+_NOTED_SKEW_S = 60.0
+_MOST_MODELS = 20
+_OK = 200
+
+
+def running_server(url: str, ask: Ask = ask) -> str:
+    """`NAME VERSION` of the server at `url` that speaks Triton's protocol; "" if there is none."""
+    try:
+        found = ask("GET", f"{url}/v2").document
+    except NoAnswer:
+        return ""
+    return f"{found['name']} {found['version']}" if _speaks_protocol(found) else ""
+
+
+def _speaks_protocol(metadata: Any) -> bool:
+    return isinstance(metadata, dict) and {"name", "version", "extensions"} <= metadata.keys()
+
+
+def server_lines(url: str, metrics_port: int, ask: Ask = ask, now: Callable[[], float] = time.time) -> list[Line]:
+    """The lines of one server; `url` is that of its HTTP port, whose host also has the port of the metrics."""
+    url = url.rstrip("/")
+    area = Area(f"Server {url}")
+    try:
+        about = ask("GET", f"{url}/v2")
+        if about.status not in DENIED and not _speaks_protocol(about.document):
+            text = f"{url}/v2 is not answered as Triton's protocol has it ({about.refusal})"
+            return [area.failed("protocol", text, "give the address of the HTTP port, which is 8000 by default")]
+        answers = [ask("GET", f"{url}/v2/health/live") for _ in range(_SAMPLES)]
+        lines = [_live_line(area, answers), _ready_line(area, ask("GET", f"{url}/v2/health/ready?verbose"))]
+        lines += [_version_line(area, about), _clock_line(area, answers[-1], now())]
+        index, counts = ask("POST", f"{url}/v2/repository/index"), ask("GET", f"{url}/v2/models/stats")
+    except NoAnswer as error:
+        cure = "check the address and the port, which is 8000 unless --http-port names another; is the server running?"
+        return [area.failed("live", f"no answer: {error}", cure)]
+    return [
+        *lines,
+        *_model_lines(area, index),
+        *_request_lines(area, counts),
+        _metrics_line(area, url, metrics_port, ask),
+    ]
+
+
+def _live_line(area: Area, answers: Sequence[Answer]) -> Line:
+    median = statistics.median(answer.seconds for answer in answers)
+    if answers[-1].status != _OK:
+        return area.failed("live", answers[-1].refusal, "its log says why; this port may be another's")
+    return area.ok("live", f"answers in {median * 1e3:.1f} ms, the median of {len(answers)}")
+
+
+def _ready_line(area: Area, answer: Answer) -> Line:
+    found = answer.document
+    body = found if isinstance(found, dict) else {}
+    loaded = f"{body['loaded']} of {body['total']} models loaded" if {"loaded", "total"} <= body.keys() else ""
+    failures = [f"{name}: {reason}" for name, reason in dict(body.get("failures") or {}).items()]
+    if answer.status == _OK:
+        return area.ok("ready", loaded or "every model that the start had to load is served")
+    parts = [str(body.get("phase", "")), loaded, *failures] if body.get("phase") else [answer.refusal]
+    cure = (
+        "wait until the models are loaded" if body.get("phase") == "loading" else "its log and the models below say why"
+    )
+    return area.failed("ready", "; ".join(filter(None, parts)), cure)
+
+
+def _version_line(area: Area, answer: Answer) -> Line:
+    found = answer.document
+    if not _speaks_protocol(found):
+        return area.warning("version", answer.refusal, "")
+    return area.ok("version", f"{found['version']}, name '{found.get('name')}'; this command is {VERSION}")
+
+
+def _clock_line(area: Area, answer: Answer, now: float) -> Line:
+    try:
+        skew = now - parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+    except (TypeError, ValueError):
+        return area.ok("clock", "the server tells no time")
+    if abs(skew) < _NOTED_SKEW_S:
+        return area.ok("clock", "agrees with this machine's")
+    text = f"this machine's is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
+    return area.warning("clock", text, "synchronise both clocks: signatures and times in logs depend on them")
+
+
+def _model_lines(area: Area, answer: Answer) -> Iterable[Line]:
+    found = answer.document
+    if answer.status != _OK or not isinstance(found, list):
+        yield area.warning("models", answer.refusal, "ask with the key of the group model-repository")
+        return
+    ready = [entry for entry in found if entry.get("state") == "READY"]
+    level = Level.OK if ready else Level.WARNING
+    cure = "" if ready else "load one, or name a repository with models: trident validate REPO"
+    yield area.line(level, "models", f"{len(ready)} of {len(found)} versions are ready", cure)
+    # A model that was never asked for, or that was unloaded, is not at fault.
+    failed = [entry for entry in found if entry.get("reason") not in (None, "", "unloaded") and entry not in ready]
+    for entry in failed[:_MOST_MODELS]:
+        name = f"{entry.get('name')} {entry.get('version', '')}".strip()
+        yield area.warning(
+            name, f"{entry.get('state') or 'not loaded'}: {entry['reason']}", "correct it and load it again"
+        )
+
+
+def _request_lines(area: Area, answer: Answer) -> Iterable[Line]:
+    found = answer.document
+    models = found.get("model_stats", []) if answer.status == _OK and isinstance(found, dict) else []
+    asked = [(model, model["inference_stats"]) for model in models if model.get("inference_stats")]
+    asked = [(model, stats) for model, stats in asked if stats["success"]["count"] or stats["fail"]["count"]]
+    asked.sort(key=lambda pair: -pair[1]["success"]["count"])
+    if answer.status == _OK and not asked:
+        yield area.ok("requests", "none so far")
+    for model, stats in asked[:_MOST_MODELS]:
+        success, failed = stats["success"], stats["fail"]["count"]
+        times = ", ".join(f"{name} {_each_ms(stats[name])}" for name in ("queue", "compute_infer") if name in stats)
+        text = f"{success['count']} answered, {_each_ms(success)} each ({times}); {failed} failed"
+        yield area.ok(f"{model['name']} {model['version']}", text)
+
+
+def _each_ms(duration: Mapping[str, int]) -> str:
+    return f"{duration['ns'] / max(1, duration['count']) / 1e6:.2f} ms"
+
+
+def _metrics_line(area: Area, url: str, port: int, ask: Ask) -> Line:
+    place = urlsplit(url)
+    host = f"[{place.hostname}]" if ":" in (place.hostname or "") else place.hostname
+    address = f"http://{host}:{port}/metrics"
+    cure = "name the port with --metrics-port; --allow-metrics=false and --metrics-address close it"
+    try:
+        answer = ask("GET", address)
+    except NoAnswer as error:
+        return area.warning("metrics", f"no answer at {address}: {error}", cure)
+    families = answer.body.count(b"# TYPE ")
+    if answer.status != _OK or not families:
+        return area.warning("metrics", f"{address} is no page of metrics: {answer.refusal}", cure)
+    return area.ok("metrics", f"{families} metrics at {address}")

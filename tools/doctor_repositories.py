@@ -1,0 +1,591 @@
+"""The lines of the doctor's report, and its look at model repositories and at the cloud storages that have them."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from trident.app.settings.server import ServerSettings
+from trident.app.terminal import counted
+from trident.core.config.platforms import fill_platform
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.errors import AccessRefused, NotInstalled, ServerError
+from trident.core.repository.cache import CacheContents, free_bytes
+from trident.core.repository.cloud_sources import open_store
+from trident.core.repository.config import read_config
+from trident.core.repository.location import Location, Scheme
+from trident.core.repository.repository import ModelDirectory, model_names, no_models_hint, version_number
+from trident.core.repository.sources import UNREADABLE, SourceFile, SourceOpener, SourceOptions, can_be_model
+from trident.core.repository.stores.object_store import (
+    RegionOrigin,
+    StorageAccess,
+    StoredObject,
+    TransientError,
+    read_cloud_credentials,
+)
+from trident.tools.validate import RepositoryCheck, ValidateOptions, examine
+
+if TYPE_CHECKING:
+    from trident.core.repository.stores.azure import AzureStore
+    from trident.core.repository.stores.gcs import GcsStore
+    from trident.core.repository.stores.s3 import S3Store
+
+
+_SHOWN = 5
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Level(StrEnum):
+    """How bad a line is. Only FAILED sets the exit status."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the page. Lines of one `area` stand together; `cure` says what to do about a line that is not OK."""
+
+    area: str
+    check: str
+    level: Level
+    text: str
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """What makes the lines of one area."""
+
+    name: str
+
+    def line(self, level: Level, check: str, text: str, cure: str = "") -> Line:
+        return Line(self.name, check, level, text, cure)
+
+    def ok(self, check: str, text: str) -> Line:
+        return self.line(Level.OK, check, text)
+
+    def warning(self, check: str, text: str, cure: str) -> Line:
+        return self.line(Level.WARNING, check, text, cure)
+
+    def failed(self, check: str, text: str, cure: str) -> Line:
+        return self.line(Level.FAILED, check, text, cure)
+
+
+def size_text(count: int) -> str:
+    """`count` bytes in the largest binary unit that fits, such as `1.5 GiB`."""
+    power = min(max(0, count.bit_length() - 1) // 10, 4)
+    value = count / 1024**power
+    return f"{value:.3g} {_UNITS[power]}" if value < 999.5 else f"{value:.0f} {_UNITS[power]}"
+
+
+def first_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryReading:
+    """One repository. `models` are the files by model; `failure` and `hint` are of a repository that cannot be read.
+
+    `ignored` are folders that the server leaves out. `asking_for_gpu` are models whose configuration asks for one.
+    `unreadable` are paths of files and folders below it that the server may not read.
+    `backends` are the models by their backends, and `not_installed` why the framework of one cannot be used.
+    `refused` is the number of models that `trident validate` refuses, None if it was not asked; with `must_load` a
+    server exits if one of them fails to load.
+    """
+
+    location: Location
+    models: Mapping[str, Sequence[SourceFile]] = field(default_factory=dict)
+    failure: str = ""
+    hint: str = ""
+    ignored: Sequence[str] = ()
+    asking_for_gpu: Sequence[str] = ()
+    unreadable: Sequence[str] = ()
+    backends: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    not_installed: Mapping[str, NotInstalled] = field(default_factory=dict)
+    refused: int | None = None
+    is_single: bool = False
+    must_load: bool = True
+
+    @property
+    def load_bytes(self) -> int:
+        """The size of what a start loads by default: of each model the newest version and the files beside it."""
+        return sum(_load_bytes(files) for files in self.models.values())
+
+
+def read_repository(
+    location: Location, settings: ServerSettings, folders: Collection[str] | None = None
+) -> RepositoryReading:
+    """Scan the repository as a server would; a local one is validated too, which loads its models one by one.
+
+    `folders` are the names of its folders, which only a local repository can do without.
+    """
+    options = SourceOptions(
+        cache_directory=Path(settings.model_cache_directory),
+        cache_bytes=settings.model_cache_bytes,
+        credential_path=settings.cloud_credential_path,
+    )
+    opener = SourceOpener(options)
+    try:
+        source = opener.open(location.text, any_layout=settings.any_layout, single_model=settings.single_model)
+        models = source.scan()
+        if not models and settings.model_control_mode == "none":
+            source.check_exists()
+        named = set(model_names(Path(location.text)) if folders is None else folders)
+    except ServerError as error:
+        return RepositoryReading(location=location, failure=error.message, hint=error.hint or "")
+    finally:
+        opener.stop()
+    is_single = not set(models) <= named
+    local = location.scheme is Scheme.LOCAL and not is_single
+    check = RepositoryCheck(
+        ValidateOptions(
+            repositories=(location.text,),
+            config_name=settings.model_config_name,
+            auto_complete=not settings.disable_auto_complete_config,
+            backend_config=settings.backend_config,
+            backend_directory=settings.backend_directory,
+            gpu_missing=settings.gpu_missing,
+        )
+    )
+    findings = examine((location.text,), check).findings if local else ()
+    return RepositoryReading(
+        location=location,
+        models=models,
+        ignored=[] if is_single else sorted(named - set(models)),
+        unreadable=[
+            str(Path(name, file.path))
+            for name, files in models.items()
+            for file in files
+            if file.tag.startswith(UNREADABLE)
+        ],
+        asking_for_gpu=_asking_for_gpu(Path(location.text), models, settings) if local else (),
+        backends=check.backends if local else _backends_by_files(models),
+        not_installed=check.not_installed,
+        refused=len({each.model for each in findings if each.model}) if local else None,
+        is_single=is_single,
+        must_load=settings.exit_on_error and settings.model_control_mode != "explicit",
+    )
+
+
+def _backends_by_files(models: Mapping[str, Sequence[SourceFile]]) -> Mapping[str, Sequence[str]]:
+    """The models by the backend that their files tell; without their configurations, which were not read."""
+    found: dict[str, list[str]] = {}
+    for name, files in models.items():
+        paths = [file.path.split("/") for file in files]
+        config = ModelConfig(name=name)
+        fill_platform(config, {path[0] for path in paths} | {path[1] for path in paths if len(path) > 1})
+        if config.backend:
+            found.setdefault(config.backend, []).append(name)
+    return found
+
+
+def _asking_for_gpu(path: Path, models: Mapping[str, Sequence[SourceFile]], settings: ServerSettings) -> list[str]:
+    asking = []
+    for name in models:
+        try:
+            config = read_config(ModelDirectory(name, path / name), config_name=settings.model_config_name)
+        except ServerError:  # counted by the validation
+            continue
+        if _asks_for_gpu(config):
+            asking.append(name)
+    return asking
+
+
+def _asks_for_gpu(config: ModelConfig) -> bool:
+    accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
+    return bool(accelerators) or any(
+        group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group
+    )
+
+
+def repository_lines(reading: RepositoryReading) -> list[Line]:
+    area = Area(f"Repository {reading.location.text}")
+    if reading.failure:
+        return [area.failed("models", reading.failure, reading.hint)]
+    lines = [_models_line(area, reading)]
+    if reading.ignored:
+        text = f"{first_names(reading.ignored)}: a server leaves out folders of these names"
+        lines.append(area.warning("ignored", text, "rename them if they are models"))
+    if reading.unreadable:
+        text = f"{first_names(reading.unreadable)}: not readable by user {os.geteuid()}"
+        level = Level.FAILED if reading.must_load else Level.WARNING
+        lines.append(area.line(level, "permissions", text, f"chmod -R a+rX {reading.location.text}"))
+    strangers = {name for name, files in reading.models.items() if not can_be_model(file.path for file in files)}
+    strangers -= {Path(each).parts[0] for each in reading.unreadable}
+    if strangers:
+        text = f"{first_names(sorted(strangers))}: without a configuration or a version, so loading fails"
+        cure = "move them out of the repository: a server loads every folder in it"
+        lines.append(area.warning("no models", text, cure))
+    if others := _other_versions(reading.models):
+        text = f"{first_names(others)}: their names are no numbers, so a server ignores them"
+        lines.append(area.warning("no versions", text, "a version's folder is named 1, 2, 3 and so on"))
+    if reading.refused is not None:
+        lines.append(_validation_line(area, reading))
+    level = Level.FAILED if reading.must_load else Level.WARNING
+    for backend, missing in reading.not_installed.items():
+        text = f"{first_names(reading.backends[backend])}: {missing.message}"
+        lines.append(area.line(level, f"backend {backend}", text, missing.hint or ""))
+    return lines
+
+
+def _models_line(area: Area, reading: RepositoryReading) -> Line:
+    if not reading.models:
+        return area.warning("models", "there is no model", no_models_hint(reading.location.text))
+    versions = sum(len(_versions(files)) for files in reading.models.values())
+    size = sum(file.size for files in reading.models.values() for file in files)
+    text = f"{counted(len(reading.models), 'model')}, {counted(versions, 'version')}, {size_text(size)}"
+    return area.ok("models", text + (", without a repository around it" if reading.is_single else ""))
+
+
+def _validation_line(area: Area, reading: RepositoryReading) -> Line:
+    if not reading.refused:
+        text = "every model would load" + (" with its framework" if reading.not_installed else "")
+        return area.ok("validation", text)
+    text = f"{counted(reading.refused, 'model')} of {len(reading.models)} would be refused"
+    level = Level.FAILED if reading.must_load else Level.WARNING
+    return area.line(level, "validation", text, f"trident validate {reading.location.text}")
+
+
+def _versions(files: Sequence[SourceFile]) -> set[int]:
+    found = (version_number(file.path.partition("/")[0]) for file in files if "/" in file.path)
+    return {version for version in found if version is not None}
+
+
+def _load_bytes(files: Sequence[SourceFile]) -> int:
+    newest = max(_versions(files), default=None)
+    versions = ((version_number(file.path.partition("/")[0]), file.size) for file in files)
+    return sum(size for version, size in versions if version in (None, newest))
+
+
+def _other_versions(models: Mapping[str, Sequence[SourceFile]]) -> list[str]:
+    """`MODEL/FOLDER` of each folder with a model file whose name is no version."""
+    return sorted(
+        {
+            f"{name}/{folder}"
+            for name, files in models.items()
+            for folder, slash, rest in (file.path.partition("/") for file in files)
+            if slash and version_number(folder) is None and rest.partition("/")[0].startswith("model.")
+        }
+    )
+
+
+# --- the models' size against memory and disk
+_ROOM = Area("Room")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheReading:
+    """The model cache: its directory, its limit (0: none), the bytes in it, and the bytes free on its disk."""
+
+    directory: str
+    max_bytes: int
+    used: int
+    free: int
+
+
+def read_cache(settings: ServerSettings) -> CacheReading:
+    """Raises OSError."""
+    directory = Path(settings.model_cache_directory)
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return CacheReading(
+        directory=str(directory),
+        max_bytes=settings.model_cache_bytes,
+        used=CacheContents(directory).used if directory.exists() else 0,
+        free=free_bytes(existing),
+    )
+
+
+def room_lines(
+    readings: Sequence[RepositoryReading], free_memory: int | None, cache: CacheReading | None
+) -> list[Line]:
+    """The models' size against `free_memory` in bytes and, if a repository is in the cloud, against the disk."""
+    total = sum(reading.load_bytes for reading in readings)
+    lines = [_model_memory_line(total, free_memory)] if free_memory is not None and total else []
+    return [*lines, _cache_line(cache, readings)] if cache is not None else lines
+
+
+def _model_memory_line(total: int, free: int) -> Line:
+    text = f"a start loads {size_text(total)} of files; {size_text(free)} of memory are free"
+    if total > free:
+        cure = "give the container more memory, or load fewer models (--model-control-mode=explicit)"
+        return _ROOM.warning("memory", text, cure)
+    return _ROOM.ok("memory", text)
+
+
+def _cache_line(cache: CacheReading, readings: Sequence[RepositoryReading]) -> Line:
+    needed = sum(reading.load_bytes for reading in readings if reading.location.scheme is not Scheme.LOCAL)
+    text = f"{size_text(needed)} for {cache.directory}, which has {size_text(cache.used)}; {size_text(cache.free)} free"
+    if needed > cache.free + cache.used:
+        cure = "free space there, or name a folder on a larger disk with --model-cache-directory"
+        return _ROOM.failed("disk", text, cure)
+    if cache.max_bytes and needed > cache.max_bytes:
+        return _ROOM.warning("disk", text, f"raise --model-cache-bytes, which is {cache.max_bytes}")
+    return _ROOM.ok("disk", text)
+
+
+# --- cloud storage: who the server is there, what it may do, and the clocks
+_NOTED_SKEW_S = 60.0
+# S3 refuses a signature of another time than this, in seconds. Source: AWS, "RequestTimeTooSkewed".
+_LARGEST_SKEW_S = 900.0
+_ENDPOINT_TIMEOUT_S = 10.0
+_GCS_ROLE = "roles/storage.objectViewer"
+_AZURE_ROLE = "Storage Blob Data Reader"
+_LISTING = {
+    Scheme.S3: ("ListObjectsV2", "s3:ListBucket"),
+    Scheme.GS: ("objects.list", "storage.objects.list"),
+    Scheme.AS: ("list blobs", _AZURE_ROLE),
+}
+_READING = {
+    Scheme.S3: ("GetObject", "s3:GetObject"),
+    Scheme.GS: ("objects.get", "storage.objects.get"),
+    Scheme.AS: ("get blob", _AZURE_ROLE),
+}
+_HEAD = ("HeadObject", "s3:GetObject")
+
+
+@dataclass(frozen=True, slots=True)
+class CallReading:
+    """One call to the storage. `permission` is what it needs; `target` is the URI.
+
+    `failure` is the error's message, empty for a success. `refused`: the storage refused the call to this identity.
+    """
+
+    name: str
+    permission: str
+    target: str
+    failure: str = ""
+    hint: str = ""
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StorageReading:
+    """The readings of one location. `access` is None if there is no usable credential; `failure` says why.
+
+    `folders` are the names of the folders at the location, also those that no model can have. `skew_s` is the local
+    time minus the storage's in seconds; None if the storage gave no time, for `skew_unknown`.
+    """
+
+    location: Location
+    access: StorageAccess | None
+    failure: str = ""
+    hint: str = ""
+    calls: Sequence[CallReading] = ()
+    folders: frozenset[str] = frozenset()
+    skew_s: float | None = None
+    skew_unknown: str = ""
+
+
+def read_storage(location: Location, credential_path: str, environ: Mapping[str, str]) -> StorageReading:
+    """Make each call once. Takes seconds if the storage or a metadata server does not answer. For cloud locations."""
+    try:
+        store = open_store(location, read_cloud_credentials(credential_path).credentials_for(location))
+        store.access()
+    except (ServerError, TransientError) as error:
+        return StorageReading(location, None, *_error_texts(error))
+    found: list[StoredObject] = []
+    calls = list(_calls(location, store, found))
+    # After the calls: a metadata server's identity is known after its first token.
+    access = store.access()
+    try:
+        skew, unknown = clock_skew(access.endpoint, environ.get("AWS_CA_BUNDLE", "")), ""
+    except (OSError, ValueError) as error:
+        skew, unknown = None, str(getattr(error, "reason", error))
+    folders = frozenset(stored.key.partition("/")[0] for stored in found if "/" in stored.key)
+    return StorageReading(location, access, calls=calls, folders=folders, skew_s=skew, skew_unknown=unknown)
+
+
+def _calls(
+    location: Location, store: S3Store | GcsStore | AzureStore, found: list[StoredObject]
+) -> Iterator[CallReading]:
+    """Lists the objects into `found`, and reads the smallest one that is not empty."""
+    yield _call(*_LISTING[location.scheme], location.text, lambda: found.extend(store.list()))
+    stored = min((each for each in found if each.size), key=lambda each: each.size, default=None)
+    if stored is None:
+        return
+    target = f"{location.text}/{stored.key}"
+    if location.scheme is Scheme.S3:
+        yield _call(*_HEAD, target, lambda: store.checksum(stored))
+    yield _call(*_READING[location.scheme], target, lambda: list(store.read(stored, 0, 1)))
+
+
+def _call(name: str, permission: str, target: str, make: Callable[[], object]) -> CallReading:
+    try:
+        make()
+    except (ServerError, TransientError) as error:
+        return CallReading(name, permission, target, *_error_texts(error), refused=isinstance(error, AccessRefused))
+    return CallReading(name, permission, target)
+
+
+def _error_texts(error: ServerError | TransientError) -> tuple[str, str]:
+    """The message and the hint."""
+    if isinstance(error, ServerError):
+        return error.message, error.hint or ""
+    return f"no answer: {error}", "check the endpoint, the network and the proxy; run this again"
+
+
+def clock_skew(endpoint: str, ca_file: str = "", now: Callable[[], float] = time.time) -> float:
+    """The local time minus the one in the Date header of `endpoint`, in seconds. Raises OSError, ValueError."""
+    context = ssl.create_default_context(cafile=ca_file or None)
+    opener = build_opener(_NoRedirect, HTTPSHandler(context=context))
+    try:
+        with opener.open(Request(endpoint, method="HEAD"), timeout=_ENDPOINT_TIMEOUT_S) as answer:
+            date = answer.headers.get("Date", "")
+    except HTTPError as error:  # any answer has the time
+        with error:
+            date = error.headers.get("Date", "")
+    if not date:
+        raise ValueError("the answer has no Date header")
+    return now() - parsedate_to_datetime(date).timestamp()
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Amazon redirects the root of S3 to a page for people."""
+
+    def redirect_request(self, *arguments: object, **named: object) -> None:
+        return None
+
+
+def storage_lines(reading: StorageReading, environ: Mapping[str, str]) -> list[Line]:
+    """The lines of one location; `environ` are the variables of the process. No line has a secret."""
+    area = Area(f"Storage {reading.location.text}")
+    if reading.access is None:
+        return [area.failed("credentials", reading.failure, reading.hint)]
+    access, scheme = reading.access, reading.location.scheme
+    lines = [_identity_line(area, scheme, access, environ)]
+    if scheme is Scheme.S3:
+        lines.append(_region_line(area, access, environ))
+    lines += [_endpoint_line(area, access, environ), _storage_clock_line(area, reading)]
+    return [*lines, *(_call_line(area, reading.location, access, call) for call in reading.calls)]
+
+
+_S3_ORIGINS = {
+    "env": "the environment variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "shared-credentials-file": "the shared credentials file, profile '{profile}'",
+    "config-file": "the AWS configuration file, profile '{profile}'",
+    "assume-role": "a role that profile '{profile}' assumes",
+    "assume-role-with-web-identity": "web identity (AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE)",
+    "sso": "single sign-on of profile '{profile}'",
+    "custom-process": "the credential_process of profile '{profile}'",
+    "container-role": "the container's role (ECS task or EKS pod identity)",
+    "iam-role": "the instance's role (EC2 metadata)",
+    "explicit": "the credential file in TRITON_CLOUD_CREDENTIAL_PATH",
+}
+_GCS_ORIGINS = {
+    "google.oauth2.service_account": "a service account's key file",
+    "google.oauth2.credentials": "a user's login",
+    "google.auth.compute_engine.credentials": "the metadata server (instance or GKE workload identity)",
+    "google.auth.identity_pool": "workload identity federation",
+    "google.auth.aws": "workload identity federation with AWS",
+    "google.auth.pluggable": "workload identity federation with a program",
+    "google.auth.impersonated_credentials": "an impersonated service account",
+}
+
+
+def _identity_line(area: Area, scheme: Scheme, access: StorageAccess, environ: Mapping[str, str]) -> Line:
+    if not access.credentials:
+        text = "anonymous: the standard chain has no credentials"
+        if scheme is Scheme.GS and "STORAGE_EMULATOR_HOST" in environ:
+            text = "anonymous: STORAGE_EMULATOR_HOST names an emulator"
+        return area.ok("credentials", text)
+    profile = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
+    origin = {**_S3_ORIGINS, **_GCS_ORIGINS}.get(access.credentials, access.credentials).format(profile=profile)
+    who = access.identity.partition(" from ")[0]
+    if scheme is Scheme.GS and "GOOGLE_APPLICATION_CREDENTIALS" in environ:
+        origin += f", GOOGLE_APPLICATION_CREDENTIALS={environ['GOOGLE_APPLICATION_CREDENTIALS']}"
+    return area.ok("credentials", f"{who}, from {origin}")
+
+
+def _region_line(area: Area, access: StorageAccess, environ: Mapping[str, str]) -> Line:
+    ignored = environ.get("AWS_REGION", "")
+    match access.region_origin:
+        case RegionOrigin.CREDENTIAL_FILE:
+            text = f"{access.region}, from the credential file"
+        case RegionOrigin.CONFIGURATION if environ.get("AWS_DEFAULT_REGION"):
+            text = f"{access.region}, from AWS_DEFAULT_REGION"
+        case RegionOrigin.CONFIGURATION:
+            text = f"{access.region}, from the AWS configuration file"
+        case RegionOrigin.DEFAULT:
+            text = f"{access.region}, the default: nothing names another"
+    if ignored and ignored != access.region:
+        cure = f"set AWS_DEFAULT_REGION={ignored}; boto3 does not read AWS_REGION"
+        return area.warning("region", f"{text}; AWS_REGION is {ignored}", cure)
+    return area.ok("region", text)
+
+
+def _endpoint_line(area: Area, access: StorageAccess, environ: Mapping[str, str]) -> Line:
+    proxy = proxy_of(access.endpoint, environ)
+    via = f", through the proxy {proxy}" if proxy else ", without a proxy"
+    return area.ok("endpoint", f"{_without_password(access.endpoint)}{via}")
+
+
+def proxy_of(endpoint: str, environ: Mapping[str, str]) -> str:
+    """The proxy that the variables name for `endpoint`, with its variable and without a password; empty if none."""
+    url = urlsplit(endpoint)
+    host, direct = url.hostname or "", environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    entries = [entry.strip().lstrip(".").lower() for entry in direct.split(",") if entry.strip()]
+    if any(entry == "*" or host == entry or host.endswith(f".{entry}") for entry in entries):
+        return ""
+    for name in (f"{url.scheme}_proxy", f"{url.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY"):
+        if value := environ.get(name):
+            return f"{_without_password(value)} ({name})"
+    return ""
+
+
+def _without_password(address: str) -> str:
+    url = urlsplit(address if "://" in address else f"//{address}")
+    if "@" not in url.netloc:
+        return address
+    return urlunsplit(url._replace(netloc=f"***@{url.netloc.rpartition('@')[2]}")).removeprefix("//")
+
+
+def _storage_clock_line(area: Area, reading: StorageReading) -> Line:
+    skew = reading.skew_s
+    if skew is None:
+        cure = "check the name, the network and the proxy; the calls below tell whether the storage can be reached"
+        return area.warning("clock", f"the storage told no time: {reading.skew_unknown}", cure)
+    if abs(skew) < _NOTED_SKEW_S:
+        return area.ok("clock", "agrees with the storage's")
+    level = Level.FAILED if abs(skew) > _LARGEST_SKEW_S else Level.WARNING
+    text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the storage's; 900 s make signatures invalid"
+    return area.line(level, "clock", text, "synchronise the clock of this machine (chrony, systemd-timesyncd)")
+
+
+def _call_line(area: Area, location: Location, access: StorageAccess, call: CallReading) -> Line:
+    if not call.failure:
+        return area.ok(call.name, f"allowed on {call.target}")
+    cure = call.hint or "check the name of the bucket, the endpoint, the network and the proxy"
+    if call.refused and location.scheme is Scheme.S3:
+        cure = f"{cure}. The statement for a policy: {s3_statement(location, call.permission)}"
+    elif call.refused and location.scheme is Scheme.GS:
+        cure = f"{cure}: {gcs_command(location, access.identity)}"
+    return area.failed(call.name, call.failure, cure)
+
+
+def s3_statement(location: Location, permission: str) -> str:
+    """The IAM statement that allows `permission` on this repository, and nothing else."""
+    arn = f"arn:aws:s3:::{location.bucket}"
+    resource = arn if permission == "s3:ListBucket" else f"{arn}/{location.prefix}/*" if location.prefix else f"{arn}/*"
+    return json.dumps({"Effect": "Allow", "Action": permission, "Resource": resource})
+
+
+def gcs_command(location: Location, identity: str) -> str:
+    """The command that grants the role to `identity`, as `GcsClient.identity` names it."""
+    kind, _, email = identity.rpartition(" ")
+    members = {"service account": f"serviceAccount:{email}", "user": f"user:{email}"}
+    member = "allUsers" if identity == "anonymous" else members.get(kind, "MEMBER")
+    command = f"gcloud storage buckets add-iam-policy-binding gs://{location.bucket}"
+    return f"{command} --member={member} --role={_GCS_ROLE}"

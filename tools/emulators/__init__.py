@@ -1,0 +1,1 @@
+"""The platforms on a laptop: `trident emulate`."""

@@ -1,0 +1,446 @@
+"""`trident emulate`: serve a model in a container of this machine as a cloud platform would.
+
+Source: docs/spec/vertex.md sections A1, A3, A4 and A5 for the values that Vertex AI accepts.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import orjson
+
+from trident.adapters.common.options import (
+    FILE,
+    FOLDER,
+    PORT,
+    SWITCH,
+    TEXT,
+    BadOption,
+    BadValue,
+    Kind,
+    Option,
+    choice,
+    integer,
+    number,
+)
+from trident.app.process.environment import process_environment
+from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache, read_values
+from trident.core.observability.log import print_line
+from trident.tools.emulators import azureml
+from trident.tools.emulators.sagemaker import emulator as sagemaker
+from trident.tools.emulators.sagemaker.api_model import read_settings_file
+from trident.tools.emulators.sagemaker.emulator import OPERATIONS, Hosting
+from trident.tools.emulators.sagemaker.transform import TransformOptions
+from trident.tools.emulators.vertex import emulator as vertex
+from trident.tools.emulators.vertex.batch import (
+    BATCH_SIZE,
+    BatchOptions,
+    InstanceConfig,
+    InstancesFormat,
+    InstanceType,
+    format_of,
+)
+from trident.tools.emulators.vertex.container import RESERVED_PREFIX
+from trident.tools.emulators.vertex.endpoint import (
+    LONGEST_DEPLOYMENT_S,
+    LONGEST_INFERENCE_S,
+    Deployment,
+    EndpointType,
+    PlatformLimits,
+    batch_limits,
+    online_limits,
+)
+
+
+def emulate(arguments: Sequence[str]) -> int:
+    """Run until SIGINT, SIGTERM or SIGHUP, or the end of a job. The exit status is 1 if a limit of the platform was
+    broken or a part of the job has failed, else 0.
+
+    Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
+    """
+    read, make, example = _PLATFORMS[platform_of(arguments)]
+    options = read(arguments, process_environment())
+    emulator = make(options, sys.stdout, sys.stderr)
+    with stop_signals() as stopped:
+        status: int = emulator.run(stopped, lambda url: print_line(example(options, url), sys.stdout))
+        return status
+
+
+def platform_of(arguments: Sequence[str]) -> str:
+    """The first argument that is a platform's name; options may come before it. Raises BadOption."""
+    for argument in arguments:
+        if argument in _PLATFORMS:
+            return argument
+    raise BadOption(f"a platform must be named: {' or '.join(f'trident emulate {name} MODEL' for name in _PLATFORMS)}")
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Give an event that SIGINT, SIGTERM and SIGHUP set while the context lasts. Main thread."""
+    stopped = threading.Event()
+    # A signal handler interrupts the main thread at any point, which may hold the event's lock: setting the event there
+    # could deadlock. `SimpleQueue.put` is safe in a handler.
+    asked: SimpleQueue[None] = SimpleQueue()
+
+    def wait_for_signal() -> None:
+        asked.get()
+        stopped.set()
+
+    thread = threading.Thread(target=wait_for_signal, name="stop signals", daemon=True)
+    thread.start()
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: asked.put(None)) for number in numbers}
+    try:
+        yield stopped
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+        asked.put(None)
+        thread.join()
+
+
+# --- what the options of all have in common
+
+# -P keeps a folder `app` in the working directory from being imported.
+CONTAINER_COMMAND = (sys.executable, "-P", "-m", "trident.app")
+
+
+def _variable(text: str) -> str:
+    if not text.partition("=")[0] or "=" not in text:
+        raise BadValue(f"--env takes NAME=VALUE, not '{text}'")
+    return text
+
+
+VARIABLE = Kind("NAME=VALUE", _variable)
+
+
+def own_option(flag: str, kind: Kind[Any], default: Any, help: str) -> Option:
+    """An option of an emulator; it is repeatable if its default is ()."""
+    return Option.of_command(flag, kind, default, help, repeatable=default == ())
+
+
+def variables_of(texts: Sequence[str]) -> dict[str, str]:
+    """The values by name of texts of kind `VARIABLE`."""
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments before `--`, and those after it, which are the container's."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:end]), list(arguments[end + 1 :])
+
+
+# --- SageMaker
+
+_VARIABLES_AT_MOST = 100
+_VARIABLE_BYTES_AT_MOST = 1024
+_ALL_BYTES_AT_MOST = 32 << 10
+_SAGEMAKER_EXAMPLE = """\
+  client = boto3.client("sagemaker-runtime", endpoint_url="{url}", region_name="us-east-1",
+                        aws_access_key_id="any", aws_secret_access_key="any")
+  client.invoke_endpoint(EndpointName="any", Body=…)"""
+SAGEMAKER_OPTIONS = (
+    own_option("multi-model", SWITCH, False, "A multi-model endpoint: MODEL is the folder of its archives."),
+    own_option("port", PORT, 0, "Port of the runtime API; 0 finds a free one."),
+    own_option("env", VARIABLE, (), "A variable of the model's environment."),
+    own_option("settings", FILE, "", "Parameters of the platform's API, by operation."),
+    own_option("batch", TEXT, "", "Input of a batch transform job."),
+    own_option("output", TEXT, "", "Folder of its output."),
+    *CACHE_OPTIONS,
+)
+
+
+def read_sagemaker(arguments: Sequence[str], environment: Mapping[str, str]) -> sagemaker.EmulatorOptions:
+    """Read the options; `arguments` includes the word `sagemaker`, and `environment` is the process's.
+
+    Raises BadOption.
+    """
+    values, others = read_values(SAGEMAKER_OPTIONS, arguments)
+    if len(others) != 2 or others[0] != "sagemaker":
+        raise BadOption("one model must be named: trident emulate sagemaker MODEL")
+    settings = read_settings_file(Path(values["settings"]), OPERATIONS) if values["settings"] else {}
+    hosting = Hosting(settings)
+    return sagemaker.EmulatorOptions(
+        model=others[1],
+        hosting=hosting,
+        batch=_transform_job(values, hosting),
+        multi_model=values["multi-model"],
+        api_port=values["port"],
+        command=CONTAINER_COMMAND,
+        environment=environment,
+        variables=_sagemaker_variables(values["env"]),
+        cache=read_cloud_cache(values, environment),
+    )
+
+
+def _transform_job(values: Mapping[str, Any], hosting: Hosting) -> TransformOptions | None:
+    given, output = values["batch"], values["output"]
+    if bool(given) != bool(output):
+        raise BadOption("a batch transform job has both an input and an output: --batch=INPUT --output=DIR")
+    if given and (values["multi-model"] or values["port"]):
+        raise BadOption.of("--batch", "a job has neither several models nor an endpoint")
+    return TransformOptions(input=given, output=output, job=hosting.transform) if given else None
+
+
+def _sagemaker_variables(texts: Sequence[str]) -> dict[str, str]:
+    """The variables by name. Raises BadOption for names or values over the platform's limits."""
+    variables = variables_of(texts)
+    sizes = [len(part.encode(errors="surrogateescape")) for pair in variables.items() for part in pair]
+    if len(variables) > _VARIABLES_AT_MOST:
+        raise BadOption.of("--env", f"the platform takes at most {_VARIABLES_AT_MOST} variables, not {len(variables)}")
+    if max(sizes, default=0) > _VARIABLE_BYTES_AT_MOST or sum(sizes) > _ALL_BYTES_AT_MOST:
+        raise BadOption.of(
+            "--env",
+            f"the platform takes names and values of at most {_VARIABLE_BYTES_AT_MOST} bytes each, "
+            f"{_ALL_BYTES_AT_MOST} in all",
+        )
+    return variables
+
+
+# --- Vertex AI
+
+_EVERY_PATH = "/*"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ROUTE = re.compile(r"/[!-~]*")
+_DEFAULT_NAME = "model"
+_BATCH_ONLY = (
+    "output",
+    "instances-format",
+    "instance-type",
+    "key-field",
+    "included-fields",
+    "excluded-fields",
+    "batch-size",
+    "model-parameters",
+)
+_ONLINE_ONLY = ("port", "endpoint-type", "inference-timeout", "invoke-route-prefix", "grpc-port")
+
+
+def _json_document(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadValue(f"it takes a JSON document: {error}") from None
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _route(text: str) -> str:
+    if not _ROUTE.fullmatch(text):
+        raise BadValue(f"it takes the path of a URL, such as /predict, not '{text}'")
+    return text
+
+
+_PATH = Kind("string", _route)
+_ENDPOINT_TYPE = choice("endpoint-type", *EndpointType)
+_INSTANCE_TYPE = choice("instance-type", InstanceType.ARRAY, InstanceType.OBJECT)
+_FIELDS = Kind("<name>[,<name>...]", _fields)
+VERTEX_OPTIONS = (
+    own_option("port", PORT, 0, "Port of the API; 0 finds a free one."),
+    own_option("env", VARIABLE, (), "A variable of the model's environment."),
+    own_option("args", TEXT, (), "An argument of the container."),
+    own_option("endpoint-type", _ENDPOINT_TYPE, EndpointType.DEDICATED.value, "The endpoint's type."),
+    own_option("inference-timeout", number(0), 0.0, "Seconds that a call may take."),
+    own_option("deployment-timeout", number(0), 0.0, "Seconds until the container must be healthy."),
+    own_option("predict-route", _PATH, "", "The predict route."),
+    own_option("health-route", _PATH, "", "The health route."),
+    own_option("invoke-route-prefix", TEXT, "", "Every path of the container is open."),
+    own_option("grpc-port", PORT, 0, "The container's gRPC port."),
+    own_option("batch", FILE, "", "Input of a batch prediction job."),
+    own_option("output", FOLDER, "", "Folder of its output."),
+    own_option("instances-format", choice("instances-format", *InstancesFormat), "", "Format of the input."),
+    own_option("instance-type", _INSTANCE_TYPE, "", "Form of the instances."),
+    own_option("key-field", TEXT, "", "Field that is a key."),
+    own_option("included-fields", _FIELDS, None, "Fields that are sent."),
+    own_option("excluded-fields", _FIELDS, None, "Fields that are not sent."),
+    own_option("batch-size", integer(1), 0, "Instances in a request."),
+    own_option("model-parameters", Kind("<json>", _json_document), None, "Parameters of every request."),
+    *CACHE_OPTIONS,
+)
+
+
+def read_vertex(arguments: Sequence[str], environment: Mapping[str, str]) -> vertex.EmulatorOptions:
+    """Read the options; `arguments` includes the word `vertex`, and those after `--` belong to the container.
+
+    `environment` is the process's. Raises BadOption.
+    """
+    ours, theirs = split_arguments(arguments)
+    values, others = read_values(VERTEX_OPTIONS, ours)
+    if not 1 <= len(others) <= 2 or others[0] != "vertex":
+        raise BadOption("at most one model can be named: trident emulate vertex [GS_URI_OR_DIR]")
+    model = others[1] if others[1:] else ""
+    if not model:
+        _check_empty(values, theirs)
+    _check_together(values)
+    return vertex.EmulatorOptions(
+        model=model,
+        command=[*CONTAINER_COMMAND, "serve"],
+        arguments=(*values["args"], *theirs),
+        environment=environment,
+        variables=_vertex_variables(values["env"]),
+        deployment=_deployment(values, model),
+        limits=_limits(values),
+        api_port=values["port"],
+        batch=_prediction_job(values) if values["batch"] else None,
+        cache=read_cloud_cache(values, environment),
+    )
+
+
+def _check_empty(values: dict[str, Any], theirs: Sequence[str]) -> None:
+    """Raise BadOption for what describes a model where none is named."""
+    for each in VERTEX_OPTIONS[1:]:
+        if each not in CACHE_OPTIONS and values[each.flag] != each.default:
+            raise BadOption.of(f"--{each.flag}", "it goes with a model: trident emulate vertex GS_URI_OR_DIR")
+    if theirs:
+        raise BadOption("arguments of a container go with a model: trident emulate vertex GS_URI_OR_DIR -- …")
+
+
+def _check_together(values: dict[str, Any]) -> None:
+    is_batch = bool(values["batch"])
+    for flag in _ONLINE_ONLY if is_batch else _BATCH_ONLY:
+        if values[flag] != _defaults()[flag]:
+            raise BadOption.of(f"--{flag}", "a batch job has no endpoint" if is_batch else "it goes with --batch")
+    if is_batch and not values["output"]:
+        raise BadOption("a batch job needs a folder for its output: --output=DIR")
+    if values["grpc-port"] and values["endpoint-type"] != EndpointType.DEDICATED:
+        raise BadOption.of("--grpc-port", "it needs a dedicated endpoint")
+    prefix = values["invoke-route-prefix"]
+    if not prefix:
+        return
+    if prefix != _EVERY_PATH:
+        raise BadOption.of("--invoke-route-prefix", f"the platform takes only {_EVERY_PATH}, not '{prefix}'")
+    if values["predict-route"]:
+        raise BadOption.of("--invoke-route-prefix", "a model has a predict route or an invoke route prefix, not both")
+    if values["endpoint-type"] != EndpointType.DEDICATED:
+        raise BadOption.of("--invoke-route-prefix", "it needs a dedicated endpoint")
+
+
+def _defaults() -> dict[str, Any]:
+    return {each.flag: each.default for each in VERTEX_OPTIONS}
+
+
+def _vertex_variables(texts: Sequence[str]) -> dict[str, str]:
+    variables = variables_of(texts)
+    for name in variables:
+        if name.startswith(RESERVED_PREFIX):
+            raise BadOption.of(
+                "--env", f"the platform keeps names that begin with {RESERVED_PREFIX} to itself: '{name}'"
+            )
+        if not _NAME.fullmatch(name):
+            raise BadOption.of("--env", f"'{name}' is not a valid name of a variable on the platform")
+    return variables
+
+
+def _deployment(values: dict[str, Any], model: str) -> Deployment:
+    return Deployment(
+        display_name=model.rstrip("/").rpartition("/")[2] or _DEFAULT_NAME,
+        endpoint_type=EndpointType(values["endpoint-type"]),
+        is_invoked=bool(values["invoke-route-prefix"]),
+        predict_route=values["predict-route"],
+        health_route=values["health-route"],
+        grpc_port=values["grpc-port"],
+    )
+
+
+def _limits(values: dict[str, Any]) -> PlatformLimits:
+    deployment_s, inference_s = values["deployment-timeout"], values["inference-timeout"]
+    if deployment_s > LONGEST_DEPLOYMENT_S:
+        raise BadOption.of("--deployment-timeout", f"the platform waits at most {LONGEST_DEPLOYMENT_S:g} s")
+    if values["batch"]:
+        return batch_limits(deployment_s)
+    endpoint_type = EndpointType(values["endpoint-type"])
+    if inference_s and endpoint_type is EndpointType.SHARED:
+        raise BadOption.of("--inference-timeout", "that of a shared endpoint cannot be set")
+    if inference_s > LONGEST_INFERENCE_S:
+        raise BadOption.of("--inference-timeout", f"the platform waits at most {LONGEST_INFERENCE_S:g} s")
+    return online_limits(endpoint_type, deployment_s, inference_s)
+
+
+def _prediction_job(values: dict[str, Any]) -> BatchOptions:
+    path = Path(values["batch"])
+    instances_format = InstancesFormat(values["instances-format"] or format_of(path))
+    config = InstanceConfig(
+        instance_type=InstanceType(values["instance-type"]),
+        key_field=values["key-field"],
+        included_fields=values["included-fields"] or (),
+        excluded_fields=values["excluded-fields"] or (),
+    )
+    return BatchOptions(
+        input=path,
+        output=Path(values["output"]),
+        instances_format=instances_format,
+        config=config,
+        batch_size=values["batch-size"] or BATCH_SIZE,
+        parameters=values["model-parameters"],
+    )
+
+
+_VERTEX_SDK = """\
+  from google.auth.credentials import AnonymousCredentials
+  from google.cloud import aiplatform_v1
+  client = aiplatform_v1.PredictionServiceClient(
+      transport="rest", client_options={{"api_endpoint": "{url}"}}, credentials=AnonymousCredentials())
+  client.predict(endpoint="{endpoint}", instances=[…])"""
+_VERTEX_DEPLOY = """\
+  python -m deploy.vertex upload --api-endpoint={url} --project=any --location=us-central1 …"""
+_VERTEX_CURL = """\
+  curl -d @body {url}/v1/{endpoint}/invoke/PATH"""
+
+
+def vertex_example(options: vertex.EmulatorOptions, url: str) -> str:
+    """An example of a call, for the user."""
+    if not options.model:
+        return _VERTEX_DEPLOY.format(url=url)
+    deployment = options.deployment
+    return (_VERTEX_CURL if deployment.is_invoked else _VERTEX_SDK).format(url=url, endpoint=deployment.endpoint)
+
+
+# --- Azure ML
+
+_LONGEST_MS = 180_000
+_AZUREML_EXAMPLE = "  curl -H 'Content-Type: application/json' -d @request.json {url}/score"
+AZUREML_OPTIONS = (
+    own_option("port", PORT, 0, "Port of the endpoint; 0 finds a free one."),
+    own_option("env", VARIABLE, (), "A variable of the deployment."),
+    own_option("request-timeout-ms", integer(1, _LONGEST_MS), 5000, "Milliseconds that a call may take."),
+)
+
+
+def read_azureml(arguments: Sequence[str], environment: Mapping[str, str]) -> azureml.EmulatorOptions:
+    """Read the options; `arguments` includes the word `azureml`, and those after `--` belong to the container.
+
+    `environment` is the process's. Raises BadOption.
+    """
+    ours, theirs = split_arguments(arguments)
+    values, others = read_values(AZUREML_OPTIONS, ours)
+    if len(others) != 2 or others[0] != "azureml":
+        raise BadOption("one model must be named: trident emulate azureml DIR")
+    return azureml.EmulatorOptions(
+        model=others[1],
+        command=[*CONTAINER_COMMAND, "serve"],
+        arguments=theirs,
+        environment=environment,
+        variables=variables_of(values["env"]),
+        api_port=values["port"],
+        request_timeout_s=values["request-timeout-ms"] / 1000,
+    )
+
+
+# Of each platform what reads the options, its emulator, and an example of a call.
+_PLATFORMS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[Any, str], str]]] = {
+    "sagemaker": (read_sagemaker, sagemaker.Emulator, lambda options, url: _SAGEMAKER_EXAMPLE.format(url=url)),
+    "vertex": (read_vertex, vertex.Emulator, vertex_example),
+    "azureml": (read_azureml, azureml.Emulator, lambda options, url: _AZUREML_EXAMPLE.format(url=url)),
+}

@@ -1,0 +1,307 @@
+"""The emulator: gives containers their files, environment and port, probes them, forwards calls, and stops them.
+
+How many containers, and which of the platform's limits they have, is in a settings file (`Hosting`).
+Source: docs/spec/sagemaker.md sections A1 to A6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TextIO
+
+from trident.adapters.sagemaker.platform import BIND_TO_PORT, MULTI_MODEL, as_integer
+from trident.core.errors import ConfigInvalid
+from trident.core.repository.sources import SourceOpener
+from trident.tools.emulators.container import (
+    HOST,
+    HTTP_ADDRESS,
+    Container,
+    ContainerClient,
+    free_port,
+    inherited_environment,
+)
+from trident.tools.emulators.emulator import PlatformEmulator, PlatformOptions, counted
+from trident.tools.emulators.sagemaker.api import InvocationQueue, RuntimeApi
+from trident.tools.emulators.sagemaker.api_model import merged, problems
+from trident.tools.emulators.sagemaker.archives import (
+    ArchiveStorage,
+    CloudArchives,
+    LocalArchives,
+    ModelArchives,
+    fetched_model,
+    is_in_cloud,
+    unpack,
+)
+from trident.tools.emulators.sagemaker.endpoint import EndpointModels, MultiModelEndpoint, PlatformLimits
+from trident.tools.emulators.sagemaker.fleet import Fleet, Machines, Probes, StartContainer
+from trident.tools.emulators.sagemaker.transform import TransformJob, TransformOptions
+
+OPERATIONS = ("CreateModel", "CreateEndpointConfig", "CreateInferenceComponent", "CreateTransformJob")
+COMPONENT = "model"
+"""The name of the inference component, unless the file names it."""
+_METRICS_LOG = "TRIDENT_METRICS_LOG"
+_MIB = 1 << 20
+_SERVERLESS_BODY = 4 * _MIB
+_SERVERLESS_START_S = 180.0
+_SERVERLESS_STEP_MB = 1024
+_ASYNC_BODY = 1 << 30
+_ASYNC_S = 3600.0
+# What a call has besides the parameters in the file.
+_VARIANT = {"VariantName": "AllTraffic", "InitialInstanceCount": 1}
+_REQUIRED: Mapping[str, dict[str, Any]] = {
+    "CreateModel": {"ModelName": "model"},
+    "CreateEndpointConfig": {"EndpointConfigName": "emulated", "ProductionVariants": [_VARIANT]},
+    "CreateInferenceComponent": {
+        "InferenceComponentName": COMPONENT,
+        "EndpointName": "emulated",
+        "VariantName": "AllTraffic",
+        "RuntimeConfig": {"CopyCount": 1},
+    },
+    "CreateTransformJob": {
+        "TransformJobName": "emulated",
+        "ModelName": "model",
+        "TransformInput": {"DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://emulated/input"}}},
+        "TransformOutput": {"S3OutputPath": "s3://emulated/output"},
+        "TransformResources": {"InstanceType": "ml.c6i.xlarge", "InstanceCount": 1},
+    },
+}
+
+
+class Hosting:
+    """`settings` are parameters by operation, as `read_settings_file` returns them.
+
+    `serverless`, `asynchronous` and `component` are the parameters of these kinds of endpoints, and empty for others.
+    `scraped` is the path of the metrics and the seconds between scrapes; an empty path if the platform scrapes none.
+    """
+
+    def __init__(self, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Raises ConfigInvalid for parameters that the API does not take."""
+        for operation, given in settings.items():
+            found = problems("sagemaker", operation, merged(_REQUIRED[operation], given))
+            if found:
+                raise ConfigInvalid("\n".join(f"{operation}: {problem}" for problem in found))
+        self._settings = settings
+        self._config = self._merged("CreateEndpointConfig")
+        variant = self._config["ProductionVariants"][0]
+        self.instances = int(variant["InitialInstanceCount"])
+        self.routing: dict[str, Any] = variant.get("RoutingConfig", {})
+        self.serverless: dict[str, Any] = variant.get("ServerlessConfig", {})
+        self.asynchronous: dict[str, Any] = self._config.get("AsyncInferenceConfig", {})
+        has_component = "CreateInferenceComponent" in settings
+        self.component = self._merged("CreateInferenceComponent") if has_component else {}
+        self.transform: dict[str, Any] = settings.get("CreateTransformJob", {})
+        container = self._merged("CreateModel").get("PrimaryContainer", {})
+        self.variables: dict[str, str] = container.get("Environment", {})
+        self.scraped = "", 0.0
+        metrics = self._config.get("MetricsConfig", {})
+        if not self.serverless and metrics.get("EnableDetailedObservability", True):
+            endpoints = container.get("ContainerMetricsConfig", {}).get("MetricsEndpoints", [])
+            page = endpoints[0] if endpoints else {"MetricsEndpointPath": "/metrics"}
+            every = page.get("MetricPublishFrequencyInSeconds", metrics.get("MetricPublishFrequencyInSeconds", 60))
+            self.scraped = str(page["MetricsEndpointPath"]), float(every)
+
+    def _merged(self, operation: str) -> dict[str, Any]:
+        found: dict[str, Any] = merged(_REQUIRED[operation], self._settings.get(operation, {}))
+        return found
+
+    def check(self, *, multi_model: bool) -> None:
+        """Raises ConfigInvalid for parameters that the emulator does not take together."""
+        if len(self._config["ProductionVariants"]) != 1:
+            raise ConfigInvalid("the emulator has one production variant")
+        is_plain = self.instances == 1 and not (self.serverless or self.asynchronous or self.component)
+        if multi_model and not is_plain:
+            raise ConfigInvalid("the emulator runs a multi-model endpoint on one instance, which answers at once")
+        if self.serverless and (self.asynchronous or self.component or "DataCaptureConfig" in self._config):
+            raise ConfigInvalid("a serverless endpoint has no queue, no inference components and no data capture")
+        if self.serverless.get("MemorySizeInMB", 0) % _SERVERLESS_STEP_MB:
+            raise ConfigInvalid("MemorySizeInMB takes 1024 to 6144, in steps of 1024")
+
+    def pays_twice(self, variables: Mapping[str, str]) -> bool:
+        """Whether the metrics are scraped and embedded in the log as well."""
+        return bool(self.scraped[0]) and variables.get(_METRICS_LOG) == "emf"
+
+    def limits(self, limits: PlatformLimits) -> PlatformLimits:
+        """The limits of the kind of endpoint, given those of one that answers at once."""
+        if self.asynchronous:
+            return replace(limits, body_bytes=_ASYNC_BODY, invoke_s=_ASYNC_S)
+        if self.serverless:
+            return replace(limits, body_bytes=_SERVERLESS_BODY, startup_s=min(limits.startup_s, _SERVERLESS_START_S))
+        return limits
+
+
+# The only argument that the platform passes to the image's entry point.
+_START = "serve"
+_MODEL_ROOT = "TRIDENT_SAGEMAKER_MODEL_ROOT"
+_MODELS_ROOT = "TRIDENT_SAGEMAKER_MODELS_ROOT"
+_LAST_PORT = 65535
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatorOptions(PlatformOptions):
+    """`model` is a folder or a .tar.gz, or with `multi_model` a folder of such archives: a path or a cloud address.
+
+    With `batch` a batch transform job runs instead of an endpoint.
+    """
+
+    multi_model: bool = False
+    hosting: Hosting = field(default_factory=Hosting)
+    batch: TransformOptions | None = None
+    limits: PlatformLimits = field(default_factory=PlatformLimits)
+
+
+class Emulator(PlatformEmulator):
+    platform = "sagemaker"
+
+    def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
+        super().__init__(out, err)
+        self._options = options
+        self._hosting = options.hosting
+        self._limits = options.hosting.limits(options.limits)
+
+    def _run_in(self, folder: Path, stopped: threading.Event) -> bool:
+        """Returns False if an object of a batch transform job has no output."""
+        self._hosting.check(multi_model=self._options.multi_model)
+        folder = folder / "ml"
+        archives: ModelArchives | None = None
+        with contextlib.ExitStack() as held:
+            if self._options.multi_model:
+                archives = ModelArchives(self._storage(held, stopped), folder / "models", self._limits.archive_bytes)
+                (folder / "models").mkdir(parents=True)
+                self._run_multi_model(folder, archives, stopped)
+                return True
+            model_root = self._model_root(folder, held, stopped)
+
+            def start(port: int) -> Container:
+                return self._container(model_root, folder / "models", port)
+
+            if self._options.batch is not None:
+                return self._transform(self._options.batch, start, stopped)
+            self._run_fleet(start, stopped)
+        return True
+
+    def _container(self, model_root: Path, models_root: Path, port: int) -> Container:
+        return Container([*self._options.command, _START], self._environment(model_root, models_root, port))
+
+    def _run_multi_model(self, folder: Path, archives: ModelArchives, stopped: threading.Event) -> None:
+        port = self._port()
+        client = ContainerClient(port, self._limits)
+        models = EndpointModels(client, archives, self._limits, self.report)
+        endpoint = MultiModelEndpoint(client, models, self._limits, self.report)
+        api = RuntimeApi(endpoint, self._options.api_port, self._limits, self.report)
+        with contextlib.closing(api):
+            container = self._container(folder / "model", folder / "models", port)
+            try:
+                path, every_s = self._scraped()
+                probes = Probes(container, client, self._limits, self.report, models, scraped=path, scrape_s=every_s)
+                if self._serve(api, probes, stopped, "the container is ready; the runtime API"):
+                    self._say(f"{_counted_calls(api)}, {counted(models.evictions, 'model')} evicted")
+                client.close()  # first, because a container that was told to end need not answer new requests
+                container.stop(self._limits.stop_s, self.report)
+            finally:
+                container.kill()
+                archives.close()
+
+    def _run_fleet(self, start: StartContainer, stopped: threading.Event) -> None:
+        hosting = self._hosting
+        fleet = Fleet(
+            start,
+            self._limits,
+            self.report,
+            self._say,
+            machines=Machines(count=hosting.instances),
+            component=hosting.component,
+            routing=hosting.routing,
+            port=self._port(),
+            scraped=self._scraped(),
+            most_at_once=hosting.serverless.get("MaxConcurrency", 0),
+        )
+        with contextlib.ExitStack() as held:
+            queue = None
+            if hosting.asynchronous:
+                queue = InvocationQueue(hosting.asynchronous, fleet, self._limits, self.report)
+            port = self._options.api_port
+            api = RuntimeApi(fleet, port, self._limits, self.report, queue, fleet.operations())
+            held.callback(api.close)
+            held.callback(fleet.kill)
+            if self._serve(api, fleet, stopped, "the container is ready; the runtime API"):
+                self._say(_counted_calls(api))
+            fleet.close()
+            if queue is not None:
+                queue.close()
+
+    def _transform(self, options: TransformOptions, start: StartContainer, stopped: threading.Event) -> bool:
+        """Run the job; its end stops the container."""
+        port = self._port()
+        container, client = start(port), ContainerClient(port, self._limits)
+        probes = Probes(container, client, self._limits, self.report)
+        try:
+            if not probes.wait_until_ready(stopped.is_set):
+                return False
+            self._say("the container is ready; the job runs")
+            succeeded = TransformJob(options, client, self.report, self._say).run(stopped.is_set)
+            client.close()
+            container.stop(self._limits.stop_s, self.report)
+        finally:
+            container.kill()
+        return succeeded
+
+    def _scraped(self) -> tuple[str, float]:
+        if self._hosting.pays_twice(self._variables):
+            self._say("the platform scrapes the metrics that the container's log has as well: both are paid for")
+        return self._hosting.scraped
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {**self._hosting.variables, **self._options.variables}
+
+    def _model_root(self, folder: Path, held: contextlib.ExitStack, stopped: threading.Event) -> Path:
+        """The folder of a single model, which `held` keeps. Raises Interrupted and ServerError."""
+        model = Path(self._options.model).absolute()
+        if is_in_cloud(self._options.model):
+            model = held.enter_context(fetched_model(self._opener(held), self._options.model, stopped))
+        if model.is_dir():
+            return model
+        if not model.is_file():
+            raise ConfigInvalid(f"there is no {model}", hint="name a folder, a .tar.gz archive, or its address")
+        (folder / "model").mkdir(parents=True)
+        unpack(model, folder / "model", self._limits.archive_bytes, is_stopped=stopped.is_set)
+        return folder / "model"
+
+    def _storage(self, held: contextlib.ExitStack, stopped: threading.Event) -> ArchiveStorage:
+        """The archives of a multi-model endpoint. Raises Interrupted and ServerError."""
+        if not is_in_cloud(self._options.model):
+            return LocalArchives(Path(self._options.model).absolute())
+        archives = CloudArchives(self._opener(held), self._options.model, stopped)
+        self._say(f"{counted(archives.count, 'archive')} in {archives.location}")
+        return archives
+
+    def _opener(self, held: contextlib.ExitStack) -> SourceOpener:
+        opener = self._options.cache.opener()
+        held.callback(opener.stop)
+        return opener
+
+    def _port(self) -> int:
+        given = self._variables.get(BIND_TO_PORT, "")
+        return as_integer(BIND_TO_PORT, given, 1, _LAST_PORT) if given else free_port()
+
+    def _environment(self, model_root: Path, models_root: Path, port: int) -> dict[str, str]:
+        platform = {
+            HTTP_ADDRESS: HOST,
+            _MODEL_ROOT: str(model_root),
+            _MODELS_ROOT: str(models_root),
+        }
+        if self._options.multi_model:
+            platform[MULTI_MODEL] = "true"
+        if self._options.batch is not None:
+            platform |= self._options.batch.variables
+        inherited = inherited_environment(self._options.environment)
+        return {**inherited, **platform, **self._variables, BIND_TO_PORT: str(port)}
+
+
+def _counted_calls(api: RuntimeApi) -> str:
+    return counted(api.calls, "invocation")

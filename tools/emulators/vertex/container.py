@@ -1,0 +1,402 @@
+"""The container that a model is deployed in: its environment, arguments and artifacts, its life and its probes.
+
+Liveness, a connection to the port, is probed only after a start; health, a request, as long as the container serves.
+Until a probe succeeds it is repeated more often than on the platform, to save time; the time limits are the platform's.
+Source: docs/spec/vertex.md sections A1 and A2.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from enum import Enum, auto
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from trident.adapters.vertex.platform import (
+    DEPLOYED_MODEL_ID,
+    ENDPOINT_ID,
+    HEALTH_ROUTE,
+    HTTP_PORT,
+    MODE,
+    PREDICT_ROUTE,
+    PREDICTION,
+    STORAGE_URI,
+)
+from trident.app.settings.reading import CloudCache
+from trident.core.errors import ConfigInvalid
+from trident.tools.emulators.container import (
+    HOST,
+    HTTP_ADDRESS,
+    BreachReport,
+    Container,
+    ContainerClient,
+    ContainerFault,
+    Interrupted,
+    inherited_environment,
+    make_read_only,
+    seconds,
+)
+from trident.tools.emulators.vertex.endpoint import Deployment, Endpoint, PlatformLimits
+
+RESERVED_PREFIX = "AIP_"
+_POLL_S = 0.05
+_MACHINE_TYPE = "n1-standard-4"
+# A real container has its ports to itself and listens on all addresses.
+_GRPC_ADDRESS = "TRIDENT_GRPC_ADDRESS"
+_METRICS_PORT = "TRIDENT_METRICS_PORT"
+_CACHE_DIRECTORY = "TRIDENT_MODEL_CACHE_DIRECTORY"
+_CACHE_BYTES = "TRIDENT_MODEL_CACHE_BYTES"
+_REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_]*)\))")
+
+
+def platform_variables(deployment: Deployment, port: int, storage_uri: str) -> dict[str, str]:
+    """The variables that the platform sets for a machine without an accelerator."""
+    return {
+        HTTP_PORT: str(port),
+        PREDICT_ROUTE: deployment.predict_path,
+        HEALTH_ROUTE: deployment.health_path,
+        STORAGE_URI: storage_uri,
+        MODE: PREDICTION,
+        "AIP_MODE_VERSION": "1.0.0",
+        "AIP_FRAMEWORK": "CUSTOM_CONTAINER",
+        ENDPOINT_ID: deployment.endpoint_id,
+        DEPLOYED_MODEL_ID: deployment.deployed_model_id,
+        "AIP_MODEL_NAME": deployment.endpoint_id,
+        "AIP_VERSION_NAME": deployment.deployed_model_id,
+        "AIP_MACHINE_TYPE": _MACHINE_TYPE,
+        "AIP_PROJECT_NUMBER": deployment.project_number,
+    }
+
+
+def machine_variables(metrics_port: int, disk: Path, cache: CloudCache | None = None) -> dict[str, str]:
+    """Variables that isolate the process as a container would; `disk` is removed after it ends.
+
+    `cache` keeps artifacts from the storage for the next run; None: they are on the disk too.
+    """
+    size = {} if cache is None else {_CACHE_BYTES: str(cache.max_bytes)}
+    return {
+        **size,
+        HTTP_ADDRESS: HOST,
+        _GRPC_ADDRESS: HOST,
+        _METRICS_PORT: str(metrics_port),
+        _CACHE_DIRECTORY: str(disk / "cache" if cache is None else cache.path.absolute()),
+        "TMPDIR": str(disk),
+    }
+
+
+def container_environment(
+    inherited: Mapping[str, str],
+    machine: Mapping[str, str],
+    platform: Mapping[str, str],
+    variables: Mapping[str, str],
+) -> dict[str, str]:
+    """`inherited` takes the place of the image's variables; `variables` are the model's and may refer to others."""
+    return {**inherited_environment(inherited), **machine, **_known(platform, variables)}
+
+
+def container_arguments(
+    arguments: Iterable[str], platform: Mapping[str, str], variables: Mapping[str, str]
+) -> list[str]:
+    """The arguments with their references to the platform's and the model's variables replaced."""
+    known = _known(platform, variables)
+    return [expanded(text, known) for text in arguments]
+
+
+def _known(platform: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    known = dict(platform)
+    for name, text in variables.items():
+        known[name] = expanded(text, known)
+    return known
+
+
+def expanded(text: str, known: Mapping[str, str]) -> str:
+    """`text` with each `$(NAME)` of `known` replaced; `$$` is a dollar sign, and unknown names stay as they are."""
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        return "$" if name is None else known.get(name, found[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+class DeployedContainer:
+    """Runs `command` in `environment`, which listens on `port`. A context manager for one use; it gives the probes.
+
+    `endpoint` sends calls to the container; it can be used before the container runs.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        port: int,
+        deployment: Deployment,
+        limits: PlatformLimits,
+        report: BreachReport,
+        say: Callable[[str], None],
+    ) -> None:
+        self._command = command
+        self._environment = environment
+        self._port = port
+        self._health_path = deployment.health_path
+        self._limits = limits
+        self._report = report
+        self._say = say
+        self._client = ContainerClient(port, limits)
+        self._probes: Probes | None = None
+        self.endpoint = Endpoint(self._client, deployment, limits, report, self._has_traffic)
+
+    def __enter__(self) -> Probes:
+        self._container = Container(self._command, self._environment)
+        self._probes = Probes(
+            self._container, self._client, self._port, self._health_path, self._limits, self._report, self._say
+        )
+        return self._probes
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # First, because a container that was told to end need not answer new requests.
+        self._client.close()
+        self.endpoint.direct.close()
+        try:
+            if kind is None:
+                self._container.stop(self._limits.stop_s, self._report)
+        finally:
+            self._container.kill()
+
+    def _has_traffic(self) -> bool:
+        return self._probes is not None and self._probes.has_traffic
+
+
+class RunningContainer:
+    """Runs `deployed` on a thread of its own, which probes it until `stop`."""
+
+    def __init__(self, deployed: DeployedContainer) -> None:
+        self.endpoint = deployed.endpoint
+        self._deployed = deployed
+        self._stopped = threading.Event()
+        self._is_ready: Future[bool] = Future()
+        self._thread = threading.Thread(target=self._run, name="container")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self._deployed as probes:
+                self._is_ready.set_result(probes.wait_until_ready(self._stopped.is_set))
+                if self._is_ready.result():
+                    probes.watch(self._stopped)
+        except OSError as error:  # of the start
+            self._is_ready.set_exception(ConfigInvalid(f"the container does not start: {error}"))
+
+    def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
+        """False if it is stopped before, or its deployment has failed. Raises ConfigInvalid if it does not start."""
+        while True:
+            try:
+                return self._is_ready.result(_POLL_S)
+            except TimeoutError:
+                if is_stopped():
+                    self._stopped.set()
+
+    def stop(self) -> None:
+        """Returns when the container has ended."""
+        self._stopped.set()
+        self._thread.join()
+
+
+# The platform makes its own copy, which does not change. The emulator copies a local folder; for artifacts in a
+# storage the container gets the address as given. Source: docs/spec/vertex.md section A1 (AIP_STORAGE_URI).
+
+
+STORAGE_SCHEME = "gs://"
+_PIECE = 1 << 22
+_HINT = "name a folder, or a gs:// address with STORAGE_EMULATOR_HOST set where an emulator has it"
+
+
+def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: False) -> str:
+    """Copy a local `model` to `folder`, which does not exist yet, and return the text of AIP_STORAGE_URI.
+
+    Raises ConfigInvalid if there is no such model or the copy fails, and Interrupted soon after `is_stopped` returns
+    true.
+    """
+
+    def copy(source: str, target: str) -> None:
+        with open(source, "rb") as reader, open(target, "xb") as writer:
+            while piece := reader.read(_PIECE):
+                if is_stopped():
+                    raise Interrupted
+                writer.write(piece)
+
+    if model.startswith(STORAGE_SCHEME):
+        if not model.removeprefix(STORAGE_SCHEME).strip("/"):
+            raise ConfigInvalid(f"'{model}' names no bucket", hint=_HINT)
+        return model
+    source = Path(model)
+    if not source.is_dir():
+        what = "is a file, and artifacts are a folder" if source.exists() else "is not there"
+        raise ConfigInvalid(f"{model} {what}", hint=_HINT)
+    try:
+        shutil.copytree(source, folder, copy_function=copy)
+        make_read_only(folder)
+    except (OSError, shutil.Error) as error:
+        raise ConfigInvalid(f"{model} cannot be copied: {_first(error)}") from error
+    return str(folder)
+
+
+def _first(error: OSError | shutil.Error) -> str:
+    """The reason in one line; the copy of a folder collects all its errors."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list) and error.args[0]:
+        return str(error.args[0][0][-1])
+    return str(error.strerror or error)
+
+
+_OK = 200
+_CONNECT_S = 1.0
+
+
+class Restartable(Protocol):
+    """A container that can be probed and restarted."""
+
+    @property
+    def exit_status(self) -> int | None: ...
+
+    def restart(self, within_s: float, report: BreachReport) -> None: ...
+
+
+class _Start(Enum):
+    READY = auto()
+    STOPPED = auto()
+    ENDED = auto()
+    LATE = auto()
+
+
+class Probes:
+    """Probes `port` and `health_path` of a container. One thread, except for `has_traffic`."""
+
+    def __init__(
+        self,
+        container: Restartable,
+        client: ContainerClient,
+        port: int,
+        health_path: str,
+        limits: PlatformLimits,
+        report: BreachReport,
+        say: Callable[[str], None],
+    ) -> None:
+        """`say` gets messages for the user that are not breaches."""
+        self._container = container
+        self._client = client
+        self._port = port
+        self._health_path = health_path
+        self._limits = limits
+        self._report = report
+        self._say = say
+        self._has_traffic = False
+        self._last = "was not asked"
+        self._failures = 0
+
+    @property
+    def has_traffic(self) -> bool:
+        """Whether calls reach the container. Any thread."""
+        return self._has_traffic
+
+    def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
+        """Wait until the container is healthy for the first time.
+
+        False if it is stopped before, the container ends, or the time is over: then the deployment has failed.
+        """
+        outcome = self._start(is_stopped, time.monotonic() + self._limits.deployment_s)
+        if outcome is _Start.ENDED:
+            self._report.add(f"the container ended by itself, with status {self._container.exit_status}")
+        elif outcome is _Start.LATE:
+            limit = seconds(self._limits.deployment_s)
+            self._report.add(
+                f"the container was not healthy {limit} after its start: at the last probe it {self._last}"
+            )
+        return outcome is _Start.READY
+
+    def watch(self, stopped: threading.Event) -> None:
+        """Probe until `stopped` is set. A container that ends is restarted."""
+        while not stopped.wait(self._limits.health_interval_s):
+            status = self._container.exit_status
+            if status is None:
+                self._check_health()
+                continue
+            self._has_traffic = False
+            self._report.add(f"the container ended by itself, with status {status}, and was started again")
+            self._container.restart(self._limits.stop_s, self._report)
+            if self._start(stopped.is_set, math.inf) is _Start.READY:
+                self._say("the container is healthy again and gets calls")
+
+    def _start(self, is_stopped: Callable[[], bool], deadline: float) -> _Start:
+        """Probe from the start of the container until it is healthy."""
+        listens = False
+        started = time.monotonic()
+        while not is_stopped():
+            if self._container.exit_status is not None:
+                return _Start.ENDED
+            listens = listens or self._listens()
+            if listens and self._is_healthy():
+                self._failures = 0
+                self._has_traffic = True
+                return _Start.READY
+            now = time.monotonic()
+            if now > deadline:
+                return _Start.LATE
+            if not listens and now - started > self._last_try_s():
+                self._restart_for_silence()
+                started = time.monotonic()
+            time.sleep(_POLL_S)
+        return _Start.STOPPED
+
+    def _last_try_s(self) -> float:
+        """Seconds from the start to the platform's last liveness probe."""
+        return (self._limits.liveness_tries - 1) * self._limits.liveness_interval_s
+
+    def _restart_for_silence(self) -> None:
+        tries, apart = self._limits.liveness_tries, seconds(self._limits.liveness_interval_s)
+        self._report.add(
+            f"liveness: the container did not listen on port {self._port} in {tries} tries {apart} apart and was "
+            "started again"
+        )
+        self._container.restart(self._limits.stop_s, self._report)
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection((HOST, self._port), _CONNECT_S).close()
+        except OSError:
+            self._last = f"did not listen on port {self._port}"
+            return False
+        return True
+
+    def _is_healthy(self) -> bool:
+        try:
+            answer = self._client.ask("GET", self._health_path, within_s=self._limits.health_s)
+        except ContainerFault as fault:
+            self._last = str(fault)
+            return False
+        self._last = f"answered {answer.status}: {answer.text[:200]}"
+        return answer.status == _OK
+
+    def _check_health(self) -> None:
+        if self._is_healthy():
+            self._failures = 0
+            if not self._has_traffic:
+                self._has_traffic = True
+                self._say("the container is healthy again and gets calls")
+            return
+        self._failures += 1
+        if self._failures >= self._limits.health_failures and self._has_traffic:
+            self._has_traffic = False
+            self._report.add(
+                f"health: {self._failures} failed probes in a row, so the container got no more calls: "
+                f"at the last one it {self._last}"
+            )

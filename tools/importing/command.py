@@ -1,0 +1,489 @@
+"""The commands that make a model in a repository: `trident import` makes it of what another program wrote, and asks it
+once; `trident init` writes a Python model to begin with."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.text_format import MessageToString
+
+from trident.adapters.common.options import FILE, FOLDER, SWITCH, TEXT, BadOption, BadValue, Kind, Option
+from trident.app.process.environment import disable_telemetry, process_environment
+from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
+from trident.app.terminal import drawn
+from trident.core.backends.backend import LoadContext
+from trident.core.backends.cpu_budget import available_cores, plan_threads
+from trident.core.backends.python.environment import CACHE_DIRECTORY
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.placement import placements
+from trident.core.config.platforms import is_ensemble
+from trident.core.config.request_check import RequestValidator
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.cuda import gpu_ids
+from trident.core.errors import InvalidRequest, NotInstalled, ServerError
+from trident.core.http.sample_request import Place, Sample, make_sample, parse_shape, write_request
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import OutputTensor
+from trident.core.inference.tensors import BY_NAME, BYTES, Array, Shape, shape_text
+from trident.core.observability.log import LogOptions, configure_logging
+from trident.core.repository.config import ModelCheck, check_model
+from trident.core.repository.location import Scheme, parse_location
+from trident.core.repository.repository import CONFIG_FILE, GOLDEN_REQUESTS, ModelDirectory, version_path
+from trident.core.scheduling.instance import run_once
+from trident.tools.importing.sources import Options, Plan, plans_of, run_original
+
+_own = Option.of_command
+
+
+def _input(text: str) -> tuple[str, Shape]:
+    datatype, _, dims = text.partition(":")
+    try:
+        _, shape = parse_shape(f"x:{dims}")
+    except InvalidRequest:
+        shape = ()
+    if datatype not in BY_NAME or not shape:
+        raise BadValue(f"expected a datatype and a shape as FP32:1,16, got '{text}'")
+    return datatype, shape
+
+
+REPOSITORY = _own("repository", FOLDER, "models", "Folder of the models; default models.")
+_NAME = _own("name", TEXT, "", "Of the model; default as the source is called.")
+_DRY_RUN = _own("dry-run", SWITCH, False, "Show the model, and make nothing.")
+_TRUST = _own(
+    "trust-pickle", SWITCH, False, "Read pickles and code of the source's author, which can do all that you can."
+)
+_INPUT = _own(
+    "input",
+    Kind("DATATYPE:SHAPE", _input),
+    (),
+    "FP32:1,16, the next argument of a model that does not say what it takes, with the shape of one request.",
+    repeatable=True,
+)
+_PYTHON = _own("python", FILE, sys.executable, "The interpreter that has the source's framework; default this one.")
+_LINK = _own("link", SWITCH, False, "Link to the files of the source instead of copying them.")
+_NO_RUN = _own("no-run", SWITCH, False, "Neither run the model nor compare it.")
+ACCEPTED = (_NAME, REPOSITORY, _DRY_RUN, _TRUST, _INPUT, _PYTHON, _LINK, _NO_RUN, *CACHE_OPTIONS)
+_FITS = re.compile(r"[^A-Za-z0-9._-]+")
+_URL = "http://localhost:8000"
+
+
+def import_model(arguments: Sequence[str]) -> int:
+    """Make the models, and print what was made and the request that works.
+
+    Returns 1 if a model fails or answers otherwise than its source. Raises BadOption and ServerError.
+    """
+    values, words = read_values(ACCEPTED, arguments)
+    if len(words) != 1:
+        raise BadOption("one source is expected: trident import SOURCE")
+    # Warnings that concern the model are in its report.
+    configure_logging(LogOptions(info=False, warning=False, error=False))
+    disable_telemetry()
+    repository = Path(values[REPOSITORY.flag])
+    if parse_location(values[REPOSITORY.flag]).scheme is not Scheme.LOCAL:
+        raise BadOption.of("--repository", "a model is made in a folder: upload it from there")
+    cache = read_cloud_cache(values, process_environment())
+    with tempfile.TemporaryDirectory(prefix="trident-import-") as made, _on_disk(words[0], cache) as source:
+        options = Options(
+            scratch=Path(made),
+            python=values[_PYTHON.flag],
+            trust_pickle=values[_TRUST.flag],
+            inputs=values[_INPUT.flag],
+        )
+        plans = plans_of(source, options)
+        if not plans:
+            raise InvalidRequest(f"there is no model in {source}")
+        if values[_NAME.flag] and len(plans) > 1:
+            raise BadOption.of("--name", f"{words[0]} has {len(plans)} models, which keep their names")
+        environments = str(Path(cache.path, "environments"))
+        backends = BackendRegistry({"": {}, "python": {CACHE_DIRECTORY: environments}}, gpu_ids=gpu_ids())
+        status = 0
+        for plan in plans:
+            name = _FITS.sub("_", values[_NAME.flag] or plan.name or source.stem)
+            status |= _Import(plan, name, repository / name, options, backends, values).run()
+        return status
+
+
+@contextmanager
+def _on_disk(source: str, cache: CloudCache) -> Iterator[Path]:
+    """The source as a file or folder, which is there while the context lasts: one in an object store is fetched."""
+    location = parse_location(source)
+    if location.scheme is Scheme.LOCAL:
+        yield Path(source)
+        return
+    above, _, name = location.text.rpartition("/")
+    if not location.prefix:
+        raise InvalidRequest(f"{source} is a whole bucket", hint="name a folder or an object in it")
+    opener = cache.opener()
+    try:
+        folder = opener.open_folder(above)
+        listed = folder.objects(name)
+        wanted = {key: each for key, each in listed.items() if key == name or key.startswith(f"{name}/")}
+        if not wanted:
+            raise InvalidRequest(f"there is nothing at {source}", hint=f"{above} has other names" if listed else None)
+        with drawn(opener.progress):
+            snapshot = folder.fetch(name, wanted)
+        try:
+            yield snapshot.path / name
+        finally:
+            snapshot.release()
+    finally:
+        opener.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """One model, which is made beside its place, `target`, and then moved there."""
+
+    plan: Plan
+    name: str
+    target: Path
+    options: Options
+    backends: BackendRegistry
+    values: Mapping[str, Any]
+
+    def run(self) -> int:
+        """Make the model. Returns 1 if it is wrong."""
+        is_dry = self.values[_DRY_RUN.flag]
+        if self.target.exists() and not is_dry:
+            raise BadOption(f"{self.target} is there already: choose another --name, or remove it")
+        if not is_dry:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+        # A server passes over names that begin with a dot.
+        beside = None if is_dry else self.target.parent.absolute()
+        with tempfile.TemporaryDirectory(prefix=".import-", dir=beside) as staging:
+            return self._make(Path(staging, self.name))
+
+    def _make(self, folder: Path) -> int:
+        def say(text: str, hint: str | None = None) -> None:
+            shown = f"{text}\n  hint: {hint}" if hint else text
+            print(shown.replace(str(folder), str(self.target)), flush=True)
+
+        say("; ".join([f"{self.name}: {self.plan.what}", *self.plan.notes]))
+        try:
+            build(self.plan, folder, self.options.scratch, link=self.values[_LINK.flag])
+        except OSError as error:
+            raise InvalidRequest(f"{error.filename}: {error.strerror}") from error
+        if self.values[_NO_RUN.flag] and not self.values[_DRY_RUN.flag]:
+            folder.rename(self.target)
+            return 0
+        if (folder / "requirements.txt").is_file():
+            say("its environment is made by pip, unless it was before, which takes a minute")
+        found = check(folder, self.name, self.plan, self.backends)
+        for problem in found.problems:
+            say(f"error: {problem.message}", problem.hint)
+        if found.problems:
+            return 1
+        for warning in found.warnings:
+            say(f"warning: {warning.message}", warning.hint)
+        for _, missing in found.unchecked:
+            say(f"it is not run: {missing.message}", missing.hint)
+        if self.values[_DRY_RUN.flag]:
+            say(f"\nnothing was made, because of --dry-run\n{_tree(folder)}")
+            for config, _ in found.valid[-1:]:
+                say(f"\nits configuration, as the server completes it\n{MessageToString(config)}")
+            return 0
+        status, example = 0, ""
+        for config, spec in found.valid[-1:] if not found.unchecked else []:
+            shapes = dict(zip(spec.inputs, (shape for _, shape in self.options.inputs), strict=False))
+            example = _request(spec, shapes)
+            try:
+                trial = try_model(self.plan, folder, config, spec, self.backends, shapes)
+            except ServerError as error:
+                say(f"error: it loads, and fails: {error.message}", error.hint)
+                return 1
+            if isinstance(trial, str):
+                say(trial)
+            else:
+                status = self._compared(trial)
+        say(f"\n{_tree(folder)}\n\nserve it: trident serve {self.target.parent}")
+        folder.rename(self.target)
+        if example:
+            print(f"ask it{', with a body of yours' if self.plan.body else ''}:\n{example}")
+        return status
+
+    def _compared(self, trial: Trial) -> int:
+        """Returns 1 if the original answers otherwise."""
+        answers = ", ".join(f"{each.name} {each.datatype} {shape_text(each.shape)}" for each in trial.outputs)
+        print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
+        if not self.plan.original:
+            print("it is not compared: nothing else runs such a source here")
+            return 0
+        try:
+            difference = compare(self.plan, trial, self.options)
+        except Differs as error:
+            print(f"error: the original, run by itself, answers otherwise: {error}")
+            return 1
+        except ServerError as error:
+            hint = f"\n  hint: {error.hint}" if error.hint else ""
+            print(f"it is not compared with the original: {error.message}{hint}")
+        else:
+            print(f"the original, run by itself, answers the same: largest difference {difference:.2g}")
+        return 0
+
+
+def _tree(folder: Path) -> str:
+    """The files of a model, up to those of one level in its versions."""
+    lines = [f"{folder}/"]
+    for path in sorted(folder.rglob("*")):
+        depth = len(path.relative_to(folder).parts)
+        if depth <= 2:
+            link = f" -> {path.readlink()}" if path.is_symlink() else ""
+            lines.append(f"{'  ' * depth}{path.name}{'/' if path.is_dir() else ''}{link}")
+    return "\n".join(lines)
+
+
+def _request(spec: ModelSpec, shapes: Mapping[str, Shape]) -> str:
+    """A request that works as it stands; for Python where it is too large for a shell, or has no form in JSON."""
+    sample = make_sample(spec, shapes=shapes)
+    for form in ("curl", "http"):
+        with suppress(InvalidRequest):
+            return write_request(sample, form, Place(url=_URL))
+    return ""
+
+
+# --- the model's folder
+_MAX_BATCH_SIZE = 64
+
+
+def build(plan: Plan, folder: Path, scratch: Path, *, link: bool = False) -> None:
+    """Make the model's folder. With `link` the files stay where they are, and links lead to them, except to those in
+    `scratch`, which does not last. Raises OSError."""
+    for name, source in plan.files.items():
+        target = folder / name if name else folder
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if link and not source.is_relative_to(scratch):
+            target.symlink_to(source.absolute(), target_is_directory=source.is_dir())
+        elif source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copyfile(source, target)
+    for name, text in plan.texts.items():
+        (folder / name).write_text(text)
+
+
+def check(folder: Path, name: str, plan: Plan, backends: BackendRegistry) -> ModelCheck:
+    """What the server would say of the folder. A model that says itself that it batches does so with more rows."""
+    directory = ModelDirectory(name, folder, is_renamed=True)
+    found = check_model(directory, backends)
+    batches = any(config.max_batch_size > 1 for config, _ in found.valid)
+    if plan.is_small_batched and batches and not (folder / CONFIG_FILE).exists():
+        (folder / CONFIG_FILE).write_text(f"max_batch_size: {_MAX_BATCH_SIZE}\ndynamic_batching {{ }}\n")
+        found = check_model(directory, backends)
+    return found
+
+
+# --- one request to the model, and to the original
+_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One request to the model and its answer. `seconds` are those of the second run."""
+
+    inputs: Mapping[str, Array]
+    outputs: Sequence[OutputTensor]
+    seconds: float
+
+
+def try_model(
+    plan: Plan,
+    folder: Path,
+    config: ModelConfig,
+    spec: ModelSpec,
+    backends: BackendRegistry,
+    shapes: Mapping[str, Shape],
+) -> Trial | str:
+    """Load the model and ask it twice; or why it is not run. Raises ServerError for a model that fails."""
+    if is_ensemble(config):
+        return "it is not run, because it is an ensemble: trident validate checks it with its steps"
+    sample = make_sample(spec, shapes=shapes)
+    inputs = _inputs(sample)
+    tensors = [
+        InputTensor(each.name, each.datatype.name, array.shape, array)
+        for each, array in zip(sample.inputs, inputs.values(), strict=True)
+    ]
+    placed = placements(config)[:1]
+    threads = plan_threads(available_cores(), 1).intra_op_threads
+    path = version_path(ModelDirectory(spec.name, folder, is_renamed=True), spec.version)
+    with ExitStack() as loaded:
+        try:
+            model = backends.find(config).load(LoadContext(path, config, spec, placed, threads))
+        except NotInstalled as error:
+            return f"it is not run: {error.message}; {error.hint}"
+        loaded.callback(model.close)
+        instance = model.instance(placed[0])
+        loaded.callback(instance.close)
+        if plan.body:
+            return plan.body
+        for _ in range(2):
+            request = InferenceRequest(
+                spec.name, tensors, model_version=spec.version, parameters=dict(sample.parameters)
+            )
+            begin = time.perf_counter()
+            (outputs,) = run_once(instance, [request], RequestValidator(spec).check)
+            seconds = time.perf_counter() - begin
+        copies = [OutputTensor(o.name, o.datatype, o.shape, np.array(o.array)) for o in outputs]
+    return Trial(inputs, copies, seconds)
+
+
+def _inputs(sample: Sample) -> dict[str, Array]:
+    """Made-up tensors in the shapes of `sample`, with two rows where the model batches."""
+    random = np.random.default_rng(0)
+    rows = min(_ROWS, sample.spec.max_batch_size)
+    found: dict[str, Array] = {}
+    for each in sample.inputs:
+        shape = (rows, *each.inner) if rows and len(each.inner) < len(each.shape) else each.shape
+        if each.datatype is BYTES:
+            found[each.name] = np.full(shape, b"text", object)
+        elif each.datatype.kind in "iub":
+            found[each.name] = random.integers(0, 2, shape).astype(each.datatype.dtype)
+        elif each.datatype.name == "BF16":
+            found[each.name] = np.full(shape, 0x3F80, each.datatype.dtype)
+        else:
+            found[each.name] = random.normal(size=shape).astype(each.datatype.dtype)
+    return found
+
+
+# Of the largest number of an output: what another order of the same sums makes of FP32.
+_TOLERANCE = 1e-3
+
+
+class Differs(Exception):
+    """The model answers otherwise than its source; the argument says where."""
+
+
+def compare(plan: Plan, trial: Trial, options: Options) -> float:
+    """The largest difference from the answer of the source itself. Raises Differs, and ServerError if that cannot run
+    here."""
+    given, answered = options.scratch / "given.npz", options.scratch / "answered.npz"
+    np.savez(given, allow_pickle=False, **{name: _plain(array) for name, array in trial.inputs.items()})
+    run_original(options, plan.original, str(plan.original_file), str(given), str(answered))
+    with np.load(answered, allow_pickle=False) as stored:
+        originals = dict(stored)
+    # Trees and packages have no names of Triton's form: theirs are numbers.
+    pairs = [
+        (output.name, _plain(output.array), originals[name])
+        for number, output in enumerate(trial.outputs)
+        for name in [output.name if output.name in originals else str(number)]
+        if name in originals
+    ]
+    if not pairs:
+        raise ServerError(f"the original answers {', '.join(originals)}, and the model {trial.outputs[0].name}")
+    return max(_difference(*pair) for pair in pairs)
+
+
+def _difference(name: str, ours: Array, original: Array) -> float:
+    if ours.size != original.size:
+        raise Differs(f"{name} has {ours.size} elements, and the original's {original.size}")
+    original = original.reshape(ours.shape)
+    if ours.dtype.kind in "USb" or original.dtype.kind in "USb":
+        if not np.array_equal(ours.astype(str), original.astype(str)):
+            raise Differs(f"{name} is {ours.ravel()[:3]}, and the original's {original.ravel()[:3]}")
+        return 0.0
+    distance = np.abs(ours.astype(float) - original.astype(float))
+    worst = float(distance.max(initial=0.0))
+    if not worst <= _TOLERANCE * max(1.0, float(np.abs(original.astype(float)).max(initial=0.0))):
+        at = np.unravel_index(int(distance.argmax()), ours.shape)
+        place = [int(index) for index in at]
+        raise Differs(f"{name}{place} is {ours[at]:g}, and the original's {original[at]:g}")
+    return worst
+
+
+def _plain(array: Array) -> Array:
+    """Texts as an array of a fixed width, which is stored without a pickle."""
+    if array.dtype.kind != "O":
+        return array
+    texts = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in array.ravel()]
+    return np.array(texts, str).reshape(array.shape)
+
+
+# --- `trident init`: a Python model that serves as it stands, with a golden request that tests it
+
+_MODEL = '''\
+"""Scales the numbers of each row so that they sum to 1. Put your own model in its place."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        """Load what `execute` needs, once for each instance: weights lie beside this file."""
+        pb_utils.Logger.log_info(f"{args['model_name']} version {args['model_version']} is ready")
+
+    def execute(self, requests):
+        """Answer each request of a batch, in order. Rows of a request are the first dimension."""
+        responses = []
+        for request in requests:
+            numbers = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
+            sums = numbers.sum(axis=1, keepdims=True)
+            if not np.all(sums):
+                error = pb_utils.TritonError("a row of INPUT sums to 0", pb_utils.TritonError.INVALID_ARG)
+                responses.append(pb_utils.InferenceResponse(error=error))
+                continue
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", numbers / sums)]))
+        return responses
+
+    def finalize(self):
+        """Close what `initialize` opened."""
+'''
+_CONFIG = """\
+backend: "python"
+# As many rows, of several requests, as `execute` gets at once.
+max_batch_size: 64
+dynamic_batching { }
+# The shape of one row: -1 is any number.
+input { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+# Each instance is a process of its own.
+instance_group { count: 1 kind: KIND_CPU }
+"""
+_GOLDEN = """\
+{
+  "request": {"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]},
+  "response": {"outputs": [{"name": "OUTPUT", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}]}
+}
+"""
+INIT_OPTIONS = (REPOSITORY,)
+_VALID_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+FILES = {CONFIG_FILE: _CONFIG, "1/model.py": _MODEL, f"{GOLDEN_REQUESTS}/first.json": _GOLDEN}
+
+
+def init(arguments: Sequence[str]) -> int:
+    """Write the model. Returns 0. Raises BadOption, and InvalidRequest for a folder that cannot be written."""
+    values, words = read_values(INIT_OPTIONS, arguments)
+    if len(words) != 1 or not _VALID_NAME.fullmatch(words[0]):
+        raise BadOption("a name of letters, digits, '_', '-' and '.' is expected: trident init NAME")
+    (name,) = words
+    repository = Path(values[REPOSITORY.flag])
+    folder = repository / name
+    try:
+        folder.mkdir(parents=True)
+        for path, text in FILES.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text)
+    except FileExistsError:
+        raise BadOption(f"{folder} is there already: choose another name, or remove it") from None
+    except OSError as error:
+        raise InvalidRequest(f"{error.filename}: {error.strerror}") from error
+    print(f"""\
+{folder}/
+  1/model.py           the model: it scales the numbers of each row so that they sum to 1
+  config.pbtxt         its inputs and outputs, and how it batches
+  golden/first.json    a request and its answer, which every load asks
+
+serve it, again after each change:  trident serve {repository} --reload
+ask it:                             trident request {name}
+test it, without a server:          trident validate {repository}""")
+    return 0

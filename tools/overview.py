@@ -1,0 +1,301 @@
+"""`trident status` and `trident top`: what a server does, from its index and the differences of its statistics, which
+any server of Triton's protocol has.
+
+Source: docs/troubleshooting.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from trident.adapters.common.options import SWITCH, Option, choice, integer, number
+from trident.app.process.environment import has_colours
+from trident.app.settings.reading import read_values
+from trident.core.observability.log import escaped
+from trident.tools.ask import Answer, Ask, NoAnswer, ask, server_url
+
+# --- readings and what happened between two of them
+_OK = 200
+_BUSIEST = "/console/api/models?sort=requests_per_s-down&limit=200"
+_READY = "READY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One version. Times are means of the period. `latency_ms`, `queue_share` and `batch_size` are None without a
+    request, `state` and `reason` "" if the server does not tell. The percentiles are those of the last minute, which
+    a server with a console knows."""
+
+    model: str
+    version: str
+    state: str = ""
+    reason: str = ""
+    requests: int = 0
+    failures: int = 0
+    latency_ms: float | None = None
+    queue_share: float | None = None
+    batch_size: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """`problems` are the reasons why the server is not ready, or why a part is missing. `seconds` is the period that
+    the rows cover, None for all since the start."""
+
+    url: str
+    ready: bool = False
+    problems: tuple[str, ...] = ()
+    seconds: float | None = None
+    models: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the server answered at one time."""
+
+    at: float
+    ready: Answer
+    index: Answer
+    statistics: Answer
+    console: Answer
+
+    @property
+    def percentiles(self) -> dict[tuple[str, str], Mapping[str, float]]:
+        """The rows of the console by model and version; empty without one."""
+        found = self.console.document if self.console.status == _OK else None
+        rows = found.get("rows", []) if isinstance(found, dict) else []
+        return {(each["name"], str(each["version"])): each for each in rows}
+
+    @property
+    def counts(self) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """The statistics by model and version."""
+        found = self.statistics.document if self.statistics.status == _OK else None
+        models = found.get("model_stats", []) if isinstance(found, dict) else []
+        return {(each["name"], str(each.get("version", ""))): each for each in models}
+
+
+def read(url: str, ask: Ask = ask, now: Callable[[], float] = time.monotonic) -> Reading:
+    """Raises NoAnswer."""
+    ready = ask("GET", f"{url}/v2/health/ready?verbose")
+    index = ask("POST", f"{url}/v2/repository/index")
+    statistics = ask("GET", f"{url}/v2/models/stats")
+    return Reading(now(), ready, index, statistics, ask("GET", f"{url}{_BUSIEST}"))
+
+
+def overview(url: str, reading: Reading, before: Reading | None = None) -> Overview:
+    """What happened between both readings, or since the start of the server."""
+    earlier = before.counts if before is not None else {}
+    counts = reading.counts
+    percentiles = reading.percentiles
+    rows = {}
+    problems = list(_reasons(reading.ready))
+    found = reading.index.document if reading.index.status == _OK else None
+    if isinstance(found, list):
+        for entry in found:
+            key = (entry["name"], str(entry.get("version", "")))
+            rows[key] = (entry.get("state", ""), entry.get("reason", ""))
+    else:
+        problems.append(f"the states of models are unknown: {reading.index.refusal}")
+    if reading.statistics.status != _OK and rows:
+        problems.append(f"the requests are unknown: {reading.statistics.refusal}")
+    rows = {**dict.fromkeys(counts, ("", "")), **rows}
+    return Overview(
+        url=url,
+        ready=reading.ready.status == _OK,
+        problems=tuple(problems),
+        seconds=None if before is None else reading.at - before.at,
+        models=tuple(
+            replace(
+                _row(*key, *shown, counts.get(key, {}), earlier.get(key, {})),
+                p50_ms=_ms(percentiles.get(key, {}), "p50_us"),
+                p99_ms=_ms(percentiles.get(key, {}), "p99_us"),
+            )
+            for key, shown in sorted(rows.items())
+        ),
+    )
+
+
+def _reasons(ready: Answer) -> Iterable[str]:
+    body = ready.document if isinstance(ready.document, dict) else {}
+    if ready.status != _OK:
+        loaded = f", {body['loaded']} of {body['total']} models loaded" if {"loaded", "total"} <= body.keys() else ""
+        yield f"{body['phase']}{loaded}" if body.get("phase") else ready.refusal
+    for name, reason in dict(body.get("failures") or {}).items():
+        yield f"{name}: {reason}"
+
+
+def _row(model: str, version: str, state: str, reason: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> Row:
+    stats = now.get("inference_stats") or {}
+    old = before.get("inference_stats") or {}
+    # A model that was loaded again counts from 0.
+    if int(now.get("inference_count", 0)) < int(before.get("inference_count", 0)):
+        old, before = {}, {}
+
+    def difference(name: str, part: str) -> int:
+        return int((stats.get(name) or {}).get(part, 0)) - int((old.get(name) or {}).get(part, 0))
+
+    requests, total = difference("success", "count"), difference("success", "ns")
+    executions = int(now.get("execution_count", 0)) - int(before.get("execution_count", 0))
+    inferences = int(now.get("inference_count", 0)) - int(before.get("inference_count", 0))
+    return Row(
+        model=model,
+        version=version,
+        state=state,
+        reason=reason,
+        requests=requests,
+        failures=difference("fail", "count"),
+        latency_ms=total / requests / 1e6 if requests else None,
+        queue_share=difference("queue", "ns") / total if total else None,
+        batch_size=inferences / executions if executions else None,
+    )
+
+
+def _ms(row: Mapping[str, float], name: str) -> float | None:
+    """None for a version that has answered nothing in the last minute."""
+    return row[name] / 1000 if row.get(name) else None
+
+
+# --- the page
+
+_HEADINGS = ("model", "version", "state", "requests", "failed", "latency", "in queue", "batch")
+_PERCENTILES = ("p50", "p99")
+_WORDS = 3  # the first columns, which begin on the left
+_NARROWEST = 8
+_SLOWEST = "  <--"
+_CLEAR, _TOP_LEFT = "\033[2J", "\033[H"
+_BOLD, _PLAIN = "\033[1m", "\033[0m"
+_SORTS: dict[str, Callable[[Row], Any]] = {
+    "requests": lambda row: -row.requests,
+    "latency": lambda row: -(row.latency_ms or 0.0),
+    "queue": lambda row: -(row.queue_share or 0.0),
+    "failures": lambda row: -row.failures,
+    "name": lambda row: 0,
+}
+
+
+def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None = None, *, bold: bool = False) -> str:
+    """The overview as text with a line break at its end, as large as the terminal, or as is needed."""
+    state = "ready" if shown.ready else "NOT READY"
+    period = "since the start" if shown.seconds is None else f"in {shown.seconds:.1f} s"
+    head = [f"{shown.url}: {state}; {_total(shown)} {period}", *(f"  {text}" for text in shown.problems)]
+    ordered = sorted(shown.models, key=_SORTS[sort])
+    head += [f"  {row.model} {row.version}: {row.reason}" for row in ordered if row.reason not in ("", "unloaded")]
+    if not ordered:
+        return "\n".join(map(escaped, head)) + "\n"
+    if size is not None:
+        head = [line[: size.columns] for line in map(escaped, head[: max(1, size.lines // 3)])]
+    room = len(ordered) if size is None else max(1, size.lines - len(head) - 3)
+    slowest = max((row for row in ordered if row.latency_ms), key=lambda row: row.latency_ms or 0.0, default=None)
+    has_percentiles = any(row.p99_ms for row in ordered)
+    headings = (*_HEADINGS, *_PERCENTILES) if has_percentiles else _HEADINGS
+    rows = [[escaped(cell) for cell in _cells(row, shown.seconds)][: len(headings)] for row in ordered[:room]]
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    if size is not None:
+        # A long name gives way.
+        spare = size.columns - sum(widths) - 2 * (len(widths) - 1) - len(_SLOWEST)
+        widths[0] = min(widths[0], max(_NARROWEST, widths[0] + spare))
+    lines = [*map(escaped, head), "", _line(headings, widths)]
+    for row, cells in zip(ordered, rows, strict=False):
+        line = _line(cells, widths) + (_SLOWEST if row is slowest else "")
+        lines.append(f"{_BOLD}{line}{_PLAIN}" if bold and row is slowest else line)
+    if len(ordered) > room:
+        lines.append(f"... and {len(ordered) - room} more")
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    cut = [cell if len(cell) <= width else cell[: width - 1] + "~" for cell, width in zip(cells, widths, strict=True)]
+    words = [cell.ljust(width) for cell, width in zip(cut[:_WORDS], widths, strict=False)]
+    numbers = [cell.rjust(width) for cell, width in zip(cut[_WORDS:], widths[_WORDS:], strict=True)]
+    return "  ".join([*words, *numbers])
+
+
+def _total(shown: Overview) -> str:
+    ready = sum(row.state == _READY for row in shown.models)
+    requests, failures = (sum(getattr(row, name) for row in shown.models) for name in ("requests", "failures"))
+    return f"{ready} of {len(shown.models)} versions ready, {_rate(requests, shown.seconds)}, {failures} failed"
+
+
+def _rate(count: int, seconds: float | None) -> str:
+    return f"{count} requests" if seconds is None else f"{count / seconds:.1f} requests/s" if seconds else "-"
+
+
+def _cells(row: Row, seconds: float | None) -> Sequence[str]:
+    count = str(row.requests) if seconds is None else f"{row.requests / seconds:.1f}/s" if seconds else "-"
+    latency, p50, p99 = (
+        f"{each:.2f} ms" if each is not None else "-" for each in (row.latency_ms, row.p50_ms, row.p99_ms)
+    )
+    share = f"{row.queue_share:.0%}" if row.queue_share is not None else "-"
+    batch = f"{row.batch_size:.1f}" if row.batch_size is not None else "-"
+    return row.model, row.version or "-", row.state or "-", count, str(row.failures), latency, share, batch, p50, p99
+
+
+# --- the commands
+
+_own = Option.of_command
+_SORT = _own("sort", choice("sort", *_SORTS), "requests", "The order; default requests.")
+_JSON = _own("json", SWITCH, False, "Print JSON.")
+_INTERVAL = _own("interval", number(0.1), 2.0, "Seconds from one page to the next; default 2.")
+_COUNT = _own("count", integer(0), 0, "End after this many pages; default 0, never.")
+STATUS_OPTIONS = (_JSON, _SORT)
+TOP_OPTIONS = (_INTERVAL, _COUNT, _SORT)
+
+
+def status(arguments: Sequence[str], ask: Ask = ask) -> int:
+    """Print the overview since the start of the server. Returns 0 if the server is ready, otherwise 1.
+
+    Raises BadOption.
+    """
+    values, words = read_values(STATUS_OPTIONS, arguments)
+    url = server_url(words)
+    shown = _now(url, None, ask)[1]
+    if values[_JSON.flag]:
+        sys.stdout.write(json.dumps(asdict(shown), indent=2) + "\n")
+    else:
+        sys.stdout.write(page(shown, values[_SORT.flag], bold=sys.stdout.isatty() and has_colours()))
+    return 0 if shown.ready else 1
+
+
+def top(arguments: Sequence[str], ask: Ask = ask, sleep: Callable[[float], None] = time.sleep) -> int:
+    """Print the overview again and again, on a terminal in place. Returns 0, at the end or after Ctrl-C.
+
+    Raises BadOption.
+    """
+    values, words = read_values(TOP_OPTIONS, arguments)
+    url = server_url(words)
+    on_terminal = sys.stdout.isatty()
+    before: Reading | None = None
+    number = 0
+    try:
+        while True:
+            before, shown = _now(url, before, ask)
+            size = shutil.get_terminal_size() if on_terminal else None
+            text = page(shown, values[_SORT.flag], size, bold=on_terminal and has_colours())
+            # From the top left; what is left of the page before is cleared.
+            start = _TOP_LEFT if number else _CLEAR + _TOP_LEFT
+            sys.stdout.write(start + text.replace("\n", "\033[K\n") + "\033[J" if on_terminal else f"{text}\n")
+            sys.stdout.flush()
+            number += 1
+            if number == values[_COUNT.flag]:
+                return 0
+            sleep(values[_INTERVAL.flag])
+    except KeyboardInterrupt:
+        return 0
+
+
+def _now(url: str, before: Reading | None, ask: Ask) -> tuple[Reading | None, Overview]:
+    """What the server answers now, and the overview since `before`."""
+    try:
+        reading = read(url, ask)
+    except NoAnswer as error:
+        return None, Overview(url=url, problems=(f"no answer: {error}",))
+    return reading, overview(url, reading, before)
