@@ -303,6 +303,7 @@ def check_commands(container: Container, image: Image, extras: Sequence[str]) ->
     for role, arguments, status, text in (
         (plain, ["--version"], 0, f"trident {image.labels['org.opencontainers.image.version']} (compiled)\n"),
         (plain, ["validate", "/models"], 0, ""),
+        (plain, ["bench", "simple"], 1, "error: `trident bench` is not part of this image"),
         (nothing, [], 1, "--model-repository must be specified"),
     ):
         process = image.process(arguments)

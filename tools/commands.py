@@ -310,19 +310,21 @@ def usage() -> str:
 
 def run(command: str, arguments: Sequence[str]) -> int:
     """Run a command of COMMANDS. Returns the exit status; raises BadOption, ServerError."""
-    status: int = _imported(command, COMMANDS[command].function)(arguments)
+    _check_installed(command)
+    status: int = _imported(COMMANDS[command].function)(arguments)
     return status
 
 
 def help_of(command: str) -> str:
     """The text of `trident COMMAND --help`."""
+    _check_installed(command)
     options = options_of(command)
     return f"{COMMANDS[command].help}\n{_table(options)}" if options else COMMANDS[command].help
 
 
 def options_of(command: str) -> tuple[Option, ...]:
     """The options of a command that has none of serve's; imports its module."""
-    options: tuple[Option, ...] = _imported(command, COMMANDS[command].options) if COMMANDS[command].options else ()
+    options: tuple[Option, ...] = _imported(COMMANDS[command].options) if COMMANDS[command].options else ()
     return options
 
 
@@ -332,12 +334,15 @@ def is_installed(command: str) -> bool:
     return Path(__file__).parent.joinpath(f"{module.replace('.', '/')}.py").exists()
 
 
-def _imported(command: str, name: str) -> Any:
+def _check_installed(command: str) -> None:
     if not is_installed(command):
         raise Unsupported(
             f"`trident {command}` is not part of this image, which serves models",
             hint="install the project where you work with models: pip install 'trident-inference[cpu]'",
         )
+
+
+def _imported(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     return getattr(import_module(f"trident.tools.{module}"), attribute)
 

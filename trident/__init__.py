@@ -6,9 +6,18 @@ needs.
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trident.app.version import VERSION as __version__
+try:
+    from trident.app.version import VERSION as __version__
+except ModuleNotFoundError:
+    if Path(__file__).with_name("app").is_file():
+        raise ImportError(
+            "this checkout has text files where the folder `trident` has links: run `git config core.symlinks true` "
+            "and `git checkout -- trident`, on Windows in a shell that may make links (CONTRIBUTING.md)"
+        ) from None
+    raise
 
 if TYPE_CHECKING:
     from trident.app.library.functions import FunctionModel, model
