@@ -124,7 +124,6 @@ def _batching(config: ModelConfig) -> BatchingSpec | None:
         # For a model that cannot batch the batcher sends one request at a time.
         preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))) or (max(1, config.max_batch_size),),
         max_queue_delay_ns=batching.max_queue_delay_microseconds * _NS_PER_US,
-        waits_out_delay=waits_out_delay(config),
         target_p99_ns=target_p99_ns(config),
         preserve_ordering=batching.preserve_ordering,
         priority_levels=levels,
@@ -398,22 +397,6 @@ def _target_ms(config: ModelConfig) -> float:
         return float(parameter(config, TARGET_P99))
     except ValueError:
         return float("nan")
-
-
-# --- when every caller waits
-
-
-WAIT_OUT = "WAIT_OUT_QUEUE_DELAY"
-
-
-def waits_out_delay(config: ModelConfig) -> bool:
-    """The value in a valid configuration, False without one."""
-    return switch(config, WAIT_OUT)
-
-
-def queue_delay_problems(config: ModelConfig) -> list[Problem]:
-    hint = 'give string_value: "true" to wait for the whole queue delay even if every open connection waits already'
-    return switch_problems(config, WAIT_OUT, hint)
 
 
 # --- despite a trial of its rows

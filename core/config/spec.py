@@ -58,12 +58,10 @@ class BatchingSpec:
     Levels that are not in `level_policies` have the default policy: there may be 2**64 of them.
 
     With `target_p99_ns`, which is 0 for none, the batcher sets its delay and the size of its batches itself.
-    `waits_out_delay`: also if every caller waits already.
     """
 
     preferred_batch_sizes: tuple[int, ...]
     max_queue_delay_ns: int = 0
-    waits_out_delay: bool = False
     target_p99_ns: int = 0
     preserve_ordering: bool = False
     priority_levels: int = 0

@@ -36,7 +36,6 @@ from trident.core.config.resolve import (
     pad_value,
     pad_values_of,
     parameter,
-    queue_delay_problems,
     resolve_sequence_spec,
     sizes_of,
 )
@@ -312,7 +311,6 @@ def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool
     if config.HasField("dynamic_batching"):
         yield from _dynamic_batching_problems(config, model_name, completed)
     yield from latency_target_problems(config, completed=completed)
-    yield from queue_delay_problems(config)
     if tries_batches(config):
         yield from despite_trial_problems(config)
     yield from sequence_problems(config, model_name, completed=completed)

@@ -55,7 +55,6 @@ from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNo
 from trident.core.http.reply import (
     ARRIVED_KEY,
     BODY_KEY,
-    CALLER_KEY,
     CLIENT_GONE_KEY,
     RECEIVED_HEADERS_KEY,
     Environ,
@@ -305,7 +304,6 @@ def _note_caller(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, 
     """Note when and from whom `request` came, if that matters to `model`, and its client's trace."""
     if model.spec.counts_arrival:
         request.arrived_ns = environ.get(ARRIVED_KEY, 0)
-        request.caller = environ.get(CALLER_KEY)
     if front_end.trace_gate.reads_context:
         request.trace = client_trace(environ.get(TRACEPARENT), environ.get(TRACESTATE))
 

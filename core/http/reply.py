@@ -70,8 +70,6 @@ RECEIVED_HEADERS_KEY: Final = "trident.headers"
 CLIENT_GONE_KEY: Final = "trident.client_gone"
 # Our worker passes when it had all bytes of the request, in monotonic nanoseconds.
 ARRIVED_KEY: Final = "trident.arrived_ns"
-# Our worker passes the caller, which sends nothing more before it has the answer.
-CALLER_KEY: Final = "trident.caller"
 
 STATUS_LINES: Final[dict[int, str]] = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 

@@ -12,19 +12,6 @@ from typing import Final, NamedTuple
 
 from trident.core.inference.tensors import BY_NAME, Array, PackedTensors, Shape, array_of
 
-
-class Caller:
-    """A client that sends its next request after the answer to the last one: a connection of HTTP/1.
-
-    `is_open` until the connection has ended, from then on it sends nothing. Any thread may read it.
-    """
-
-    __slots__ = ("is_open",)
-
-    def __init__(self) -> None:
-        self.is_open = True
-
-
 # Source: docs/spec/trace-and-log.md sections 2 and 4.
 
 
@@ -75,8 +62,6 @@ class CloseReason(IntEnum):
     """The next request has other shapes or inputs, and cannot be in the same batch."""
     SEQUENCE = 7
     """The sequence batcher closed it."""
-    CALLERS = 8
-    """Every caller of the model waited already, so that none could add to it."""
 
     @property
     def label(self) -> str:
@@ -93,7 +78,6 @@ DEADLINE: Final = CloseReason.DEADLINE
 PRIORITY: Final = CloseReason.PRIORITY
 SHAPE: Final = CloseReason.SHAPE
 SEQUENCE: Final = CloseReason.SEQUENCE
-CALLERS: Final = CloseReason.CALLERS
 
 
 # Source: docs/spec/statistics-and-metrics.md section A (`queue`, `compute_input`, `compute_infer`, `compute_output`).
@@ -233,8 +217,7 @@ class InferenceRequest:
     `model_version` -1 means the latest ready version, a lower number the result of `Engine.hold_version`. `outputs`
     empty means all. `timeout_us` is microseconds, 0 for none. `correlation_id` 0 or "" means that the request belongs
     to no sequence. `arrived_ns` is when the front end had all of its bytes, monotonic nanoseconds of the machine, so
-    that it means the same in every process of the server; 0 where nobody noted it. `caller` is who sends nothing more
-    before it has the answer, known in the process of its connection alone; otherwise None.
+    that it means the same in every process of the server; 0 where it was not noted.
     `trace` is None unless the request is traced, or its client traces it. `output_memory` is None unless large outputs
     can be written where they are sent from; it belongs to the process that executes the request. `needs_regions`: the
     engine has to find regions of shared memory for it (`RegionRequest`). `wants_arrays`: its outputs are read as arrays
@@ -244,7 +227,6 @@ class InferenceRequest:
     __slots__ = (
         "_nbytes",
         "arrived_ns",
-        "caller",
         "correlation_id",
         "id",
         "inputs",
@@ -289,7 +271,6 @@ class InferenceRequest:
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
         self.arrived_ns = 0
-        self.caller: Caller | None = None
         self.trace: RequestTrace | None = None
         self.output_memory: OutputMemory | None = None
         self.needs_regions = False

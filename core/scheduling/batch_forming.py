@@ -3,7 +3,7 @@
 A free instance, or a submitting thread that executes itself, calls `take_work`. No batch is formed before an instance
 is free, so there is no batch that waits for its instance and may still grow (rule (e) of the source): the requests that
 are queued when an instance becomes free are the batch. `form_batch` decides, as a pure function of the head of the
-queue, the limits and the time. A batch that waits out its delay is closed early when all callers wait (`Callers`).
+queue, the limits and the time.
 The queue delay of a request begins when it arrived at a front end, if that is known: requests that come together are
 read one after the other while the delay of the first already runs.
 With a latency target the limits change while the model serves; the last part of this file decides them.
@@ -23,14 +23,12 @@ from typing import Final, NamedTuple
 from trident.core.config.spec import ModelSpec
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import (
-    CALLERS,
     DEADLINE,
     DELAY,
     FULL,
     PREFERRED,
     PRIORITY,
     SHAPE,
-    Caller,
     CloseReason,
 )
 from trident.core.inference.request import IDLE as NO_WAIT
@@ -101,7 +99,6 @@ def take_work(
     queue: RequestQueue,
     limits: BatchLimits,
     now_ns: int,
-    callers: Callers | None = None,
     *,
     is_short: Callable[[Sequence[PendingRequest]], bool] | None = None,
     may_run: Callable[[], bool] | None = None,
@@ -119,8 +116,6 @@ def take_work(
     candidates, rejections = queue.candidates(limit, now_ns)
     try:
         decision = form_batch(candidates, limits, now_ns)
-        if callers is not None and isinstance(decision, Wait) and callers.all_wait(candidates, now_ns):
-            decision = Run(len(candidates), CALLERS)
         if isinstance(decision, Run) and (is_short is None or is_short(candidates[: decision.requests])):
             if may_run is None or may_run():
                 return Work(queue.take(decision.requests), rejections, decision.reason)
@@ -208,64 +203,6 @@ def _wait(candidates: Sequence[PendingRequest], limits: BatchLimits, total: int,
     until_ns = min([oldest_ns + limits.delay_ns, *timeouts])
     grow_to = min(size for size in limits.preferred if size > total)
     return Wait(until_ns, grow_to, candidates[0].batch_key, oldest_ns, before_ns)
-
-
-SETTLED_NS: Final = 1_000_000_000
-SETTLED_DELAYS: Final = 10
-"""If so many delays have passed without a new caller, and a second, none is expected within the next delay."""
-# From so many known callers on, those that have gone are looked for also while new ones come.
-_MANY: Final = 256
-
-
-class Callers:
-    """Who asks the model: if all of them wait for a response, a queue delay waits in vain. Under the scheduler's lock.
-
-    A caller is one from its first request for the model to the end of its connection, also while it sends nothing. A
-    request without a caller may be followed by others at any time, so for a moment it counts as a new caller does.
-    """
-
-    __slots__ = ("_known", "_looks_at", "_looks_ns", "_settled_ns", "_settles_ns")
-
-    def __init__(self, delay_ns: int) -> None:
-        """`delay_ns` is the queue delay of the model."""
-        self._settles_ns = max(SETTLED_NS, SETTLED_DELAYS * delay_ns)
-        self._known: set[Caller] = set()
-        # From when on no new caller is expected; when, or with how many known ones, to look for those that have gone.
-        self._settled_ns = 0
-        self._looks_ns = 0
-        self._looks_at = _MANY
-
-    def note(self, pending: PendingRequest, now_ns: int) -> None:
-        """Note that the caller of `pending`, if it has one, waits."""
-        caller = pending.request.caller
-        if caller is None:
-            self._settled_ns = now_ns + self._settles_ns
-        elif caller not in self._known:
-            # Callers that ask once and go never let the model settle, and must not stay known.
-            if len(self._known) >= self._looks_at:
-                self._look()
-            self._known.add(caller)
-            self._settled_ns = now_ns + self._settles_ns
-
-    def may_all_wait(self, requests: int, now_ns: int) -> bool:
-        """Whether `all_wait` can be true while so many `requests` are queued."""
-        return now_ns >= self._settled_ns and (requests >= len(self._known) or now_ns >= self._looks_ns)
-
-    def all_wait(self, requests: Sequence[PendingRequest], now_ns: int) -> bool:
-        """Whether `requests`, which nobody has cancelled, are those of all callers."""
-        if now_ns < self._settled_ns:
-            return False
-        if now_ns >= self._looks_ns:
-            self._looks_ns = now_ns + SETTLED_NS
-            self._look()
-        if len(requests) < len(self._known):
-            return False
-        return self._known <= {pending.request.caller for pending in requests}
-
-    def _look(self) -> None:
-        """Forget the callers that have gone."""
-        self._known = {caller for caller in self._known if caller.is_open}
-        self._looks_at = max(_MANY, 2 * len(self._known))
 
 
 # --- a latency target in place of a delay: from what was observed in a window to the setting for the next one

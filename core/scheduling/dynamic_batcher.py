@@ -31,7 +31,6 @@ from trident.core.options import DEFAULT_WINDOW, WindowLimits
 from trident.core.scheduling.batch_forming import (
     BatchLimits,
     BatchTuner,
-    Callers,
     Run,
     Wait,
     Work,
@@ -123,9 +122,6 @@ class DynamicBatcher:
         # --- guarded by the lock
         self._queue = RequestQueue(batching, delay_until)
         self._limits = limits_of(spec)
-        self._callers: Callers | None = None
-        if batching and batching.max_queue_delay_ns and not batching.waits_out_delay:
-            self._callers = Callers(batching.max_queue_delay_ns)
         self._pool = InstancePool(self._lock, self._limits.max_batch_size)
         self._looks_ns = sys.maxsize  # when to look for expired requests
         self._stopped = False
@@ -222,9 +218,6 @@ class DynamicBatcher:
         queue.push(pending)
         if self._timeouts is not None and pending.expires_ns:
             self._note_timeout(pending.expires_ns, now_ns)
-        callers = self._callers
-        if callers is not None:
-            callers.note(pending, now_ns)
         if self._order is not None:
             self._order.enter(pending)
         if queue.delay_until:
@@ -236,7 +229,6 @@ class DynamicBatcher:
             holder is None
             or holder.wait.until_ns <= now_ns
             or may_end(holder.wait, pending, queue.items)
-            or (callers is not None and callers.may_all_wait(queue.size, now_ns))
             or not (queue.is_in_order or queue.is_last(pending))
         ):
             if pending.defer is not None and self._may_borrow():
@@ -348,7 +340,7 @@ class DynamicBatcher:
                 pool.wake_idle(self._queue.items)  # for what it was woken for, or held
             return None
         may_run = None if claim is None else claim.request
-        decision = take_work(self._queue, self._limits, self._clock(), self._callers, may_run=may_run)
+        decision = take_work(self._queue, self._limits, self._clock(), may_run=may_run)
         if isinstance(decision, Work):
             pool.take(instance, decision, self._queue)
             return decision
@@ -431,7 +423,7 @@ class DynamicBatcher:
             if now_ns <= until_ns and not instance.retired and not pool.closed:
                 may_run = None if claim is None else claim.try_take
                 is_short = self._short.expected
-                work = take_work(self._queue, self._limits, now_ns, self._callers, is_short=is_short, may_run=may_run)
+                work = take_work(self._queue, self._limits, now_ns, is_short=is_short, may_run=may_run)
                 if isinstance(work, Work):
                     pool.take(instance, work, self._queue)
                     return work

@@ -43,7 +43,7 @@ from trident.core.errors import (
     UnexpectedError,
 )
 from trident.core.inference.pending_request import Deferred, LoneRequest, PendingRequest, StreamedRequest
-from trident.core.inference.request import Caller, InferenceRequest
+from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.lifecycle.loader import ComposedModel
 from trident.core.lifecycle.version import ModelVersion
@@ -96,7 +96,6 @@ class Client:
         self.name = f"client-{number}"
         self.has_flush = schedule.random.random() < 0.5 and schedule.remote is None
         self.flush_fails = schedule.random.random() < 0.1
-        self.caller = drawn(schedule.random, None, Caller())
         self.asked: list[Asked] = []
         self.collected = 0
         self._schedule = schedule
@@ -474,7 +473,7 @@ class Schedule:
             if burst and random.random() < (0.4 if self.shape == "queue" else 0.2):
                 world.sleep(milliseconds(random, 0, 0, 1, 4))
                 self._cancel(drawn(random, *burst))
-            if client.caller is not None or random.random() < 0.3:
+            if random.random() < 0.6:
                 client.wait_for(burst)
             world.sleep(milliseconds(random, 0, 0.3, 0.7, 1, 2, 7, 30))
 
@@ -507,7 +506,6 @@ class Schedule:
             asked.does = self._behaviours.setdefault((spec.name, asked.content), asked.does)
         self.asked[tag] = asked
         request = InferenceRequest(spec.name, asked.inputs(), id=str(tag))
-        request.caller = client.caller
         if sequence is not None:
             asked.is_start = not sequence.asked
             asked.is_end = served.is_iterative or random.random() < 0.3

@@ -49,9 +49,8 @@ from trident.core.http.application import log_request
 from trident.core.http.body import BodyInput
 from trident.core.http.errors import REQUEST_ID_KEY
 from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, RECEIVED_KEY, TRACES_KEY, InferenceNote
-from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY
+from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
 from trident.core.http.stream import UPGRADE_KEY, ModelStream
-from trident.core.inference.request import Caller
 from trident.core.inference.tensors import Buffer, size_of
 from trident.core.memo import Memo
 from trident.core.observability.switches import SWITCHES, TraceGate
@@ -79,7 +78,6 @@ class Http1Connection(Connection):
         "_began_ns",
         "_body",
         "_buffer",
-        "_caller",
         "_half_closed_since",
         "_is_asked",
         "_received",
@@ -100,7 +98,6 @@ class Http1Connection(Connection):
         )
         self._service = service
         self._buffer = b""
-        self._caller = Caller()
         self._body: RequestBody | None = None
         # For the access log only: the start of the current request and its time, 0 before its first byte.
         self._received = b""
@@ -132,7 +129,6 @@ class Http1Connection(Connection):
             log.exception("the connection of %s failed", self._peer)
             self._refuse(Refusal(500, "internal server error"))
         finally:
-            self._caller.is_open = False
             connections.open.discard(self)
             connections.last_end = self._clock.now
             self.close()
@@ -271,7 +267,6 @@ class Http1Connection(Connection):
         body = environ[BODY_KEY]
         environ[CLIENT_GONE_KEY] = self.client_gone
         environ[ARRIVED_KEY] = monotonic_ns()
-        environ[CALLER_KEY] = self._caller
         environ["wsgi.input"] = BytesIO(body) if type(body) is bytes else BodyInput(memoryview(body))
         del body  # see Response.run
         response = self._response = Response(self, head, service.response_heads, self._clock)

@@ -61,10 +61,6 @@ def test_batching_spec_has_sorted_sizes_and_nanoseconds() -> None:
     assert batching(f"max_batch_size: 8 dynamic_batching {{}} {TARGET}") == BatchingSpec(
         preferred_batch_sizes=(8,), target_p99_ns=2_500_000
     )
-    text = 'parameters { key: "WAIT_OUT_QUEUE_DELAY" value { string_value: "true" } }'
-    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {text}") == BatchingSpec(
-        preferred_batch_sizes=(8,), waits_out_delay=True
-    )
     assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
 
 

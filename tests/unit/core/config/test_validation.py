@@ -241,10 +241,6 @@ def target(value: str) -> str:
     return f'parameters {{ key: "TARGET_P99_MS" value {{ string_value: "{value}" }} }}'
 
 
-def waiting_out(value: str) -> str:
-    return f'parameters {{ key: "WAIT_OUT_QUEUE_DELAY" value {{ string_value: "{value}" }} }}'
-
-
 def refused(text: str, *, completed: bool = True) -> list[str]:
     config = text_format.Parse(text, ModelConfig(name="m"))
     return [problem.message for problem in scheduling_problems(config, "m", completed=completed)]
@@ -318,13 +314,6 @@ def test_response_cache_excludes_some_models() -> None:
         f"{start}'decoupled' transaction policy{end}"
     ]
     assert f"{start}sequence batching scheduler{end}" in refused(f"{cached} sequence_batching {{}}")
-
-
-@pytest.mark.parametrize("value", ["", "yes"])
-def test_a_delay_that_is_waited_out_perhaps_is_a_problem(value: str) -> None:
-    assert refused(f"max_batch_size: 8 dynamic_batching {{}} {waiting_out(value)}") == [
-        f"WAIT_OUT_QUEUE_DELAY must be true or false, got '{value}' for m"
-    ]
 
 
 def test_a_trial_that_is_ignored_perhaps_is_a_problem_of_models_with_a_trial() -> None:

@@ -12,15 +12,12 @@ from tests.unit.pending_requests import pending_request as request
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull
 from trident.core.inference.pending_request import CancelCause, PendingRequest
-from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, Caller, CloseReason
+from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
 from trident.core.inference.request import IDLE as NO_WAIT
 from trident.core.inference.response import Origin
 from trident.core.scheduling.batch_forming import (
-    SETTLED_DELAYS,
-    SETTLED_NS,
     UNBATCHED,
     BatchLimits,
-    Callers,
     Run,
     Wait,
     Work,
@@ -185,62 +182,6 @@ def test_a_batch_leaves_the_queue_unless_it_may_grow_or_be_long() -> None:
     queue = queue_with("a")
     assert take_work(queue, UNBATCHED, 1, is_short=ShortExecutions(SPEC).expected) is None
     assert queue.size == 1
-
-
-DELAY_NS = 1000
-LATER_NS = SETTLED_NS + 1
-
-
-def request_of(caller: Caller | None) -> PendingRequest:
-    pending = pending_request()
-    pending.request.caller = caller
-    return pending
-
-
-def noted(*callers: Caller | None, delay_ns: int = DELAY_NS) -> tuple[Callers, list[PendingRequest]]:
-    """Callers that have sent a request at 1, and these requests."""
-    found = Callers(delay_ns)
-    requests = [request_of(caller) for caller in callers]
-    for each in requests:
-        found.note(each, 1)
-    return found, requests
-
-
-def all_wait(callers: Callers, requests: list[PendingRequest], now_ns: int) -> bool:
-    answer = callers.all_wait(requests, now_ns)
-    assert callers.may_all_wait(len(requests), now_ns) or not answer
-    return answer
-
-
-def test_callers_are_known_to_wait_when_none_is_new_for_long_enough() -> None:
-    callers, requests = noted(Caller(), Caller(), Caller())
-    assert all_wait(callers, requests, LATER_NS)
-    assert not all_wait(callers, requests[:2], LATER_NS)
-    assert not all_wait(callers, [requests[0], requests[1], requests[1]], LATER_NS)
-    callers, requests = noted(Caller(), Caller())
-    assert not all_wait(callers, requests, LATER_NS - 1)
-    requests.append(request_of(Caller()))
-    callers.note(requests[-1], LATER_NS)
-    assert not all_wait(callers, requests, LATER_NS)
-    assert all_wait(callers, requests, LATER_NS + SETTLED_NS)
-    callers, requests = noted(Caller(), delay_ns=SETTLED_NS)
-    assert not all_wait(callers, requests, SETTLED_DELAYS * SETTLED_NS)
-    assert all_wait(callers, requests, SETTLED_DELAYS * SETTLED_NS + 1)
-
-
-def test_callers_that_are_unknown_or_gone_are_not_waited_for() -> None:
-    callers, requests = noted(Caller())
-    other = request_of(None)
-    callers.note(other, LATER_NS)
-    assert not all_wait(callers, [*requests, other], LATER_NS)
-    assert not all_wait(callers, requests, LATER_NS + SETTLED_NS - 1)
-    assert all_wait(callers, requests, LATER_NS + SETTLED_NS)
-    gone = Caller()
-    callers, requests = noted(Caller(), gone)
-    assert not all_wait(callers, requests[:1], LATER_NS)
-    gone.is_open = False
-    assert not all_wait(callers, requests[:1], LATER_NS + SETTLED_NS - 1)
-    assert all_wait(callers, requests[:1], LATER_NS + SETTLED_NS)
 
 
 # --- the request queue: the order of its levels, their policies, and the answers to requests that leave it

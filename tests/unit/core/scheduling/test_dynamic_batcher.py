@@ -25,9 +25,8 @@ from trident.core.backends.backend import Execution
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import QueueFull, RequestCancelled, ServerStopping
 from trident.core.inference.pending_request import CancelCause, Deferred
-from trident.core.inference.request import Caller, CloseReason, InferenceRequest
+from trident.core.inference.request import InferenceRequest
 from trident.core.observability.statistics import FailureReason
-from trident.core.scheduling.batch_forming import SETTLED_NS
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.instance import WAITING
 from trident.core.scheduling.rate_limiter import RateLimiter
@@ -68,33 +67,6 @@ def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: Make
     assert not bench.scheduler.run_at_rest("cpu", errand)
     bench.backend.gate.set()
     assert bench.wait(2) == ["a", "b"]
-
-
-@pytest.mark.parametrize("waits_out", [False, True])
-def test_a_queue_delay_ends_when_every_caller_waits(make_bench: MakeBench, waits_out: bool) -> None:
-    now = [1]
-    spec = replace(batching(8, delay_ns=1000), waits_out_delay=waits_out)
-    bench = make_bench(spec, clock=lambda: now[0])
-    callers = [Caller(), Caller()]
-
-    def submit(*ids: str) -> None:
-        for id, caller in zip(ids, callers, strict=False):
-            pending = bench.request(id)
-            pending.request.caller = caller
-            bench.scheduler.submit(pending)
-
-    submit("a", "b")
-    now[0] += SETTLED_NS
-    bench.scheduler.start()
-    assert bench.wait(2) == ["a", "b"]
-    submit("c", "d")
-    if waits_out:
-        until(lambda: bench.scheduler._pool.holder is not None)
-        assert bench.scheduler.queued == 2
-        now[0] += 1000
-    assert bench.wait(4) == ["a", "b", "c", "d"]
-    reason = CloseReason.DELAY if waits_out else CloseReason.CALLERS
-    assert bench.statistics.snapshot().batch_closes[reason] == 1 + waits_out
 
 
 def test_executions_change_the_limits_of_a_model_with_a_target(make_bench: MakeBench) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -22,10 +22,8 @@ from tests.unit.core.scheduling.scheduler_bench import (
 from tests.waiting import until
 from trident.core.backends.backend import Execution
 from trident.core.config.spec import ModelSpec
-from trident.core.inference import request as inference
 from trident.core.inference.pending_request import Deferred, LoneRequest, PendingRequest
-from trident.core.inference.request import CALLERS, InferenceRequest
-from trident.core.scheduling.batch_forming import SETTLED_DELAYS
+from trident.core.inference.request import InferenceRequest
 from trident.core.scheduling.dynamic_batcher import TURN_NS
 from trident.core.scheduling.instance import ShortExecutions
 
@@ -48,11 +46,9 @@ class Caller:
         self._bench = bench
         self.deferred = Deferred()
 
-    def submit(self, *ids: str, callers: Mapping[str, inference.Caller] | None = None) -> None:
-        """`callers` are those of the requests, by id."""
+    def submit(self, *ids: str) -> None:
         for id in ids:
             request = self._bench.request(id)
-            request.request.caller = callers[id] if callers else None
             request.defer = self.deferred.add
             self._bench.scheduler.submit(request)
 
@@ -177,27 +173,6 @@ def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench
     assert bench.wait(1) == ["a"]
     assert bench.error("a") is None
     assert server_threads() == ([] if end == "close" else ["trident-m_0_1"])
-
-
-def test_a_batch_that_every_caller_waits_for_is_executed_at_once(make_bench: MakeBench, now: list[int]) -> None:
-    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
-    caller = Caller(bench)
-    first, second = inference.Caller(), inference.Caller()
-    caller.submit("a", "b", callers={"a": first, "b": second})
-    caller.run()
-    until(lambda: bench.scheduler._pool.holder is not None)
-    assert bench.backend.batches == []
-    now[0] += SETTLED_DELAYS * LONG_NS
-    caller.submit("c", callers={"c": first})
-    caller.run()
-    assert bench.backend.batches == [["a", "b", "c"]]
-    caller.submit("d", callers={"d": first})
-    caller.run()
-    until(lambda: bench.scheduler._pool.holder is not None)
-    caller.submit("e", callers={"e": second})
-    caller.run()
-    assert bench.backend.batches == [["a", "b", "c"], ["d", "e"]]
-    assert bench.statistics.snapshot().batch_closes[CALLERS] == 1
 
 
 def test_a_full_batch_is_taken_from_the_thread_that_waits_with_it(make_bench: MakeBench, now: list[int]) -> None:
