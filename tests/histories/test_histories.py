@@ -12,10 +12,10 @@ import pytest
 from tests.histories.run import Setting, run
 
 pytestmark = pytest.mark.slow
-SECONDS = float(os.environ.get("HISTORIES_SECONDS", "45"))
+SECONDS = float(os.environ.get("HISTORIES_SECONDS", "30"))
 
 
-@pytest.mark.parametrize("shape", ["one-process", "front-ends"])
+@pytest.mark.parametrize("shape", ["one-process", "front-ends", "engines"])
 def test_every_answer_is_right_and_comes_once(shape: str) -> None:
     result = run(Setting(seed=1, shape=shape, seconds=SECONDS))
     print(result)

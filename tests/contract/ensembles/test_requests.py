@@ -81,19 +81,6 @@ def infer(client: Any, model: str, outputs: list[str] | None = None, **arrays: n
     return client.infer(model, inputs, outputs=wanted, request_id="7")
 
 
-def pair(batch: int = 1, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    random = np.random.default_rng(seed)
-    return {f"INPUT{n}": random.integers(-99, 99, (batch, WIDTH)).astype(np.int32) for n in range(2)}
-
-
-@pytest.mark.parametrize("batch", [1, 3, 8])
-def test_steps_run_one_after_the_other(client: Any, batch: int) -> None:
-    given = pair(batch)
-    result = infer(client, "chain", **given)
-    assert (result.as_numpy("OUTPUT0") == 2 * given["INPUT0"]).all()
-    assert (result.as_numpy("OUTPUT1") == 2 * given["INPUT1"]).all()
-
-
 def test_strings_pass_between_steps(client: Any) -> None:
     given = np.array([[b"1.5", b"-2"], [b"3e2", b"0"]], dtype=object)
     result = infer(client, "parsed", TEXT=given)
@@ -109,19 +96,6 @@ def test_a_failing_step_fails_the_request(client: Any) -> None:
     assert after["fail"] == before["fail"] + 1
     assert after["success"] == before["success"]
     assert infer(client, "parsed", TEXT=np.array([[b"1"]], dtype=object)).as_numpy("NUMBER").tolist() == [[1.0]]
-
-
-def test_the_ensemble_and_its_steps_are_counted(client: Any) -> None:
-    names = ("chain", "first", "second")
-    before = {name: statistics(client, name) for name in names}
-    for _ in range(3):
-        infer(client, "chain", **pair(2))
-    for name in names:
-        after = statistics(client, name)
-        assert after["success"] - before[name]["success"] == 3
-        assert after["inference_count"] - before[name]["inference_count"] == 6
-        assert after["execution_count"] - before[name]["execution_count"] == 3
-        assert after["compute_ns"] > before[name]["compute_ns"]
 
 
 def statistics(client: Any, model: str) -> dict[str, int]:

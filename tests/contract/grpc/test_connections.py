@@ -57,15 +57,6 @@ def error_of(goaway: bytes) -> tuple[ErrorCode, bytes]:
     return ErrorCode(int.from_bytes(goaway[4:8], "big")), goaway[8:]
 
 
-def test_pings_that_come_too_fast_end_the_connection(server: ServerProcess) -> None:
-    with raw_connection(server) as client:
-        client.send(frames.frame(frames.PING, 0, 0, b"12345678") * 5)
-        _, _, goaway = client.next(frames.GOAWAY)
-        assert error_of(goaway) == (ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
-        assert client.ends()
-    assert_serves(server)
-
-
 @pytest.mark.parametrize("resets", [True, False], ids=["reset", "closed"])
 def test_clients_that_end_within_a_message_leave_nothing(server: ServerProcess, resets: bool) -> None:
     """The memory for their messages, which front ends share with the engine, is free for others."""

@@ -15,25 +15,20 @@ import pytest
 
 from tests.contract.grpc.grpc_requests import (
     LIMIT_S,
-    Responses,
     assert_simple,
     client_of,
     simple_inputs,
     simple_message,
     stub_of,
     tensor,
-    waiting_inputs,
 )
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.unit import onnx_models
-from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
 ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
-# Rounds of the model `waiting`: about half a second.
-SOME = 300_000
 
 
 @pytest.fixture(scope="module")
@@ -49,41 +44,6 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def client(server: ServerProcess) -> Iterator[Any]:
     with client_of(server) as client:
         yield client
-
-
-def counted(server: ServerProcess, metric: str, **labels: str) -> float:
-    """A metric of the model `waiting`."""
-    wanted = "".join(f'{key}="{value}"' for key, value in labels.items())
-    lines = [
-        line
-        for line in server.request("GET", "/metrics", port=server.metrics_port)[2].decode().splitlines()
-        if line.startswith(metric) and 'model="waiting"' in line and wanted in line
-    ]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-
-def test_responses_come_in_order_though_a_later_request_is_done_first(client: Any) -> None:
-    responses = Responses()
-    client.start_stream(responses.put)
-    client.async_stream_infer("waiting", waiting_inputs(SOME), request_id="slow")
-    client.async_stream_infer("simple", simple_inputs(), request_id="quick")
-    assert [responses.next_result().get_response().id for _ in range(2)] == ["slow", "quick"]
-    client.stop_stream()
-
-
-def test_a_cancelled_stream_cancels_each_of_its_requests(client: Any, server: ServerProcess) -> None:
-    before = counted(server, "nv_inference_request_failure", reason="CANCELED")
-    responses = Responses()
-    client.start_stream(responses.put)
-    for _ in range(100):
-        client.async_stream_infer("waiting", waiting_inputs(SOME))
-    until(lambda: counted(server, "nv_inference_pending_request_count") >= 25, server.log_text)
-    client.stop_stream(cancel_requests=True)
-    until(lambda: counted(server, "nv_inference_pending_request_count") == 0)
-    cancelled = counted(server, "nv_inference_request_failure", reason="CANCELED") - before
-    # Each runs for a second, and some may have run before the cancellation.
-    assert 15 <= cancelled <= 100
-    assert_simple(client.infer("simple", simple_inputs()))
 
 
 def test_a_client_that_takes_no_answers_holds_up_nobody_but_itself(server: ServerProcess) -> None:
@@ -108,21 +68,6 @@ def test_a_client_that_takes_no_answers_holds_up_nobody_but_itself(server: Serve
         assert len(sent) < 200
         assert sum(1 for _ in call) == 199
         assert call.code() is grpc.StatusCode.OK
-
-
-def test_a_deadline_that_is_shorter_than_the_queue(server: ServerProcess) -> None:
-    before = counted(server, "nv_inference_request_failure", reason="CANCELED")
-    with client_of(server) as client:
-        running = Responses()
-        client.async_infer("waiting", waiting_inputs(4 * SOME), running.put)
-        until(lambda: counted(server, "nv_inference_exec_count") >= 0)
-        late = [Responses() for _ in range(10)]
-        for each in late:
-            client.async_infer("waiting", waiting_inputs(SOME), each.put, client_timeout=0.2)
-        for each in late:
-            assert each.next_error().status() == "StatusCode.DEADLINE_EXCEEDED"
-        until(lambda: counted(server, "nv_inference_request_failure", reason="CANCELED") - before >= 9)
-        assert running.next_result().as_numpy("COUNT").tolist() == [4 * SOME]
 
 
 def test_slow_calls_do_not_hold_up_health_checks(server: ServerProcess) -> None:

@@ -6,24 +6,16 @@ Source: docs/spec/grpc.md sections 1 to 5.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import tritonclient.grpc as triton
-import tritonclient.grpc.aio as triton_aio
 from tritonclient.grpc import service_pb2 as pb
-from tritonclient.utils import InferenceServerException
 
 from tests.contract.grpc.grpc_requests import (
     LIMIT_S,
-    Responses,
-    address_of,
-    assert_simple,
     client_of,
-    refusal,
     rpc_refusal,
     simple_inputs,
     stub_of,
@@ -70,13 +62,6 @@ def test_every_datatype_passes(client: Any, datatype: str) -> None:
         assert answer.tobytes() == values.tobytes()
 
 
-@pytest.mark.parametrize("megabytes", [1, 20])
-def test_large_tensors_pass(client: Any, megabytes: int) -> None:
-    values = np.arange(megabytes * 250_000, dtype=np.float32).reshape(1, -1)
-    result = client.infer("same_FP32", [tensor("INPUT0", values, "FP32")])
-    assert np.array_equal(result.as_numpy("OUTPUT0"), values)
-
-
 def test_requested_outputs_and_classes(client: Any) -> None:
     result = client.infer("simple", simple_inputs(), outputs=[triton.InferRequestedOutput("OUTPUT1")])
     assert result.as_numpy("OUTPUT0") is None
@@ -87,95 +72,7 @@ def test_requested_outputs_and_classes(client: Any) -> None:
     ]
 
 
-def test_callbacks_get_results_and_errors(client: Any) -> None:
-    responses = [Responses() for _ in range(40)]
-    for seed, each in enumerate(responses):
-        client.async_infer("nope" if seed == 7 else "simple", simple_inputs(seed), each.put)
-    for seed, each in enumerate(responses):
-        if seed == 7:
-            assert each.next_error().status() == "StatusCode.NOT_FOUND"
-        else:
-            assert_simple(each.next_result(), seed)
-
-
-def test_a_stream_mixes_models_and_one_bad_request_does_not_disturb_it(client: Any) -> None:
-    responses = Responses()
-    client.start_stream(responses.put)
-    values = np.arange(8, dtype=np.float32).reshape(2, 4)
-    for seed in range(0, 30, 3):
-        client.async_stream_infer("simple", simple_inputs(seed), request_id=str(seed))
-        client.async_stream_infer("nope", simple_inputs(), request_id=str(seed + 1))
-        client.async_stream_infer("same_FP32", [tensor("INPUT0", values, "FP32")], request_id=str(seed + 2))
-    for seed in range(0, 30, 3):
-        result = responses.next_result()
-        assert result.get_response().id == str(seed)
-        assert result.get_response().parameters["triton_final_response"].bool_param is True
-        assert_simple(result, seed)
-        assert responses.next_error().message() == "Request for unknown model: 'nope' is not found"
-        assert np.array_equal(responses.next_result().as_numpy("OUTPUT0"), values)
-    client.stop_stream()
-
-
-def test_the_asyncio_client(server: ServerProcess) -> None:
-    async def requests() -> AsyncIterator[dict[str, Any]]:
-        for seed in range(10):
-            yield {"model_name": "simple", "inputs": simple_inputs(seed), "request_id": str(seed)}
-
-    async def test() -> None:
-        async with triton_aio.InferenceServerClient(address_of(server)) as client:
-            assert await client.is_server_ready()
-            results = await asyncio.gather(*(client.infer("simple", simple_inputs(seed)) for seed in range(50)))
-            for seed, result in enumerate(results):
-                assert_simple(result, seed)
-            seen = 0
-            async for result, error in client.stream_infer(requests()):
-                assert error is None
-                assert_simple(result, seen)
-                seen += 1
-            assert seen == 10
-
-    asyncio.run(asyncio.wait_for(test(), LIMIT_S))
-
-
 # --- the other calls
-
-
-def test_a_model_is_unloaded_and_loaded(client: Any, server: ServerProcess) -> None:
-    index = {model.name: model.state for model in client.get_model_repository_index().models}
-    assert index["zipped"] == "READY"
-    client.unload_model("zipped")
-
-    def state() -> str:
-        return {model.name: model.state for model in client.get_model_repository_index().models}["zipped"]
-
-    until(lambda: state() == "UNAVAILABLE")
-    assert not client.is_model_ready("zipped")
-    assert not client.is_model_ready("nope")
-    assert not client.is_model_ready("simple", "9")
-    assert refusal(client.infer, "zipped", []) == (
-        "NOT_FOUND",
-        "Request for unknown model: 'zipped' has no available versions",
-    )
-    client.load_model("zipped")
-    assert client.is_model_ready("zipped")
-    client.unload_model("nope")
-
-
-def test_trace_settings(client: Any) -> None:
-    assert client.get_trace_settings(as_json=True)["settings"]["trace_level"]["value"] == ["OFF"]
-    with pytest.raises(InferenceServerException, match="Request for unknown model : nope"):
-        client.get_trace_settings("nope")
-    with pytest.raises(InferenceServerException, match="Request for unknown model : nope"):
-        client.update_trace_settings("nope", settings={"trace_rate": "1"})
-    changed = client.update_trace_settings("simple", settings={"trace_rate": "7", "trace_count": "3"}, as_json=True)
-    assert changed["settings"]["trace_rate"]["value"] == ["7"]
-    assert client.get_trace_settings(as_json=True)["settings"]["trace_rate"]["value"] == ["1000"]
-    cleared = client.update_trace_settings("simple", settings={"trace_rate": None, "trace_count": []}, as_json=True)
-    assert cleared["settings"]["trace_count"]["value"] == ["-1"]
-    refused = refusal(client.update_trace_settings, settings={"trace_rate": ["1", "2"]})
-    assert refused == ("INVALID_ARGUMENT", "expect only 1 value for 'trace_rate'")
-    refused = refusal(client.update_trace_settings, settings={"trace_file": "x"})
-    assert refused == ("UNIMPLEMENTED", "trace file location can not be updated through network protocol")
 
 
 def test_calls_are_counted_and_logged(server: ServerProcess) -> None:

@@ -6,24 +6,20 @@ Source: docs/spec/http.md sections 4 ("Client disconnect"), 6 and 7; RFC 9112 se
 
 from __future__ import annotations
 
-import json
 import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
 from tests.contract.servers.ports import HOST
-from tests.contract.servers.probe_site import Client, Reply
+from tests.contract.servers.probe_site import Client
 from tests.contract.servers.processes import connected_front_ends, memory_bound, open_files
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import (
-    PATH,
     assert_still_serves,
     good_body,
-    is_good_answer,
     link_models,
     raw_post,
 )
@@ -34,7 +30,6 @@ pytestmark = pytest.mark.slow
 
 MANY = 10_000
 GOOD = raw_post(good_body())
-HELD = "/v2/models/held/infer"
 # A request waits 3 s for another one, far longer than it takes to notice that its client has disconnected.
 HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 3000000 preferred_batch_size: 2 }"
 
@@ -67,25 +62,6 @@ def client(server: ServerProcess) -> Iterator[Client]:
         yield client
 
 
-def post(headers: str, body: bytes = b"") -> bytes:
-    """A POST with exactly these header lines."""
-    return f"POST {PATH} HTTP/1.1\r\nHost: a\r\n{headers}\r\n".encode() + body
-
-
-def chunks(*pieces: bytes) -> bytes:
-    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-
-
-def error_of(reply: Reply) -> str:
-    document = json.loads(reply.body)
-    assert document.keys() - {"hint"} == {"error"}
-    return str(document["error"])
-
-
-def is_good(reply: Reply, seed: int = 0) -> bool:
-    return reply.status == 200 and is_good_answer(reply.body, seed)
-
-
 # --- floods
 
 
@@ -99,68 +75,7 @@ def test_distinct_heads_and_paths_are_not_kept(client: Client, server: ServerPro
 # --- pipelines
 
 
-@pytest.mark.shapes("one-process", "front-ends")
-def test_good_and_bad_requests_in_one_pipeline_are_answered_in_order(client: Client) -> None:
-    bad: list[tuple[bytes, int]] = [
-        (raw_post(b"{"), 400),
-        (raw_post(b"{}", path="/v2/models/none/infer"), 404),
-        (raw_post(good_body(), {"Content-Encoding": "br"}), 501),
-        (b"GET /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\n\r\n", 405),
-        (post("Transfer-Encoding: chunked\r\n", chunks(b"{", b"}")), 400),
-        (b"DELETE /v2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", 405),
-    ]
-    client.send(b"".join(raw_post(good_body(seed)) + raw for seed, (raw, _) in enumerate(bad)) + GOOD)
-    for seed, (_, status) in enumerate(bad):
-        assert is_good(client.reply(), seed)
-        reply = client.reply()
-        assert (reply.status, bool(error_of(reply))) == (status, True)
-    assert is_good(client.reply())
-
-
 # --- clients that disconnect
-
-
-def held_statistics(server: ServerProcess) -> dict[str, Any]:
-    (entry,) = server.json("GET", "/v2/models/held/stats")["model_stats"]
-    return dict(entry)
-
-
-def failures(statistics: dict[str, Any]) -> int:
-    return int(statistics["inference_stats"]["fail"]["count"])
-
-
-def pending(server: ServerProcess) -> int:
-    _, _, page = server.request("GET", "/metrics", port=server.metrics_port)
-    lines = page.decode().splitlines()
-    return int(
-        next(line for line in lines if line.startswith('nv_inference_pending_request_count{model="held"')).split()[1]
-    )
-
-
-def reset(sock: socket.socket) -> None:
-    """Close the connection with RST."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    sock.close()
-
-
-@pytest.mark.shapes("one-process", "front-ends")
-@pytest.mark.parametrize("leave", [socket.socket.close, reset])
-def test_request_of_a_client_that_disconnects_leaves_the_queue_unrun(
-    server: ServerProcess, leave: Callable[[socket.socket], None]
-) -> None:
-    before = held_statistics(server)
-    with Client(server.http_port) as leaver:
-        leaver.send(raw_post(good_body(), path=HELD))
-        until(lambda: pending(server) == 1)
-        leave(leaver.socket)
-        until(lambda: pending(server) == 0)
-    until(lambda: failures(held_statistics(server)) == failures(before) + 1)
-    assert held_statistics(server)["inference_count"] == before["inference_count"]
-    with Client(server.http_port) as first, Client(server.http_port) as second:
-        first.send(raw_post(good_body(1), path=HELD))
-        second.send(raw_post(good_body(2), path=HELD))
-        assert is_good(first.reply(), 1)
-        assert is_good(second.reply(), 2)
 
 
 # --- ten thousand

@@ -6,10 +6,7 @@ Source: docs/spec/http.md sections 1, 2, 4 to 7 and 12.
 
 from __future__ import annotations
 
-import gzip
 import json
-import struct
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,8 +17,6 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import (
     HEADER_LENGTH,
     IDENTITY,
-    PATH,
-    STRINGS,
     assert_accepted,
     assert_refused,
     assert_still_serves,
@@ -162,65 +157,10 @@ def test_binary_sizes_must_agree(server: ServerProcess, sizes: tuple[Any, Any], 
             assert_refused(server, text, body, headers)
 
 
-def test_binary_tensors_need_the_header(server: ServerProcess) -> None:
-    text = "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing"
-    assert_refused(server, text, binary_body()[0])
-    assert_refused(server, text, binary_body(tail=b"")[0])
-
-
 # --- bodies without content, compressed bodies
 
 
-def test_empty_body_is_a_raw_request(server: ServerProcess) -> None:
-    text = "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'simple' model configuration"
-    assert_refused(server, text, b"")
-    assert_refused(server, "the model must have input shape [1]", b"", path=STRINGS)
-    assert b'"shape":[1,0]' in assert_accepted(server, b"", path=IDENTITY)
-    assert_refused(server, "input byte size mismatch for input 'INPUT0'", b"123", {HEADER_LENGTH: "0"}, path=IDENTITY)
-
-
-def test_decompression_bomb_is_refused_within_the_limit(server: ServerProcess) -> None:
-    bomb = gzip_of_zeros(1 << 30)
-    text = f"Decompressed data size exceeds the maximum allowed value of 67108864 bytes. {INCREASE}"
-    with memory_bound(server, 256):
-        for path in (PATH, IDENTITY):
-            assert_refused(server, text, bomb, {"Content-Encoding": "gzip"}, path=path)
-
-
-def gzip_of_zeros(size: int) -> bytes:
-    """A gzip stream of `size` zero bytes, made of repeated compressed blocks."""
-    stream = zlib.compressobj(9, wbits=-15)
-    piece = bytes(1 << 20)
-    head = stream.compress(piece) + stream.flush(zlib.Z_FULL_FLUSH)
-    again = stream.compress(piece) + stream.flush(zlib.Z_FULL_FLUSH)
-    check = 0
-    for _ in range(size >> 20):
-        check = zlib.crc32(piece, check)
-    blocks = head + again * ((size >> 20) - 1) + stream.flush()
-    return gzip.compress(b"")[:10] + blocks + struct.pack("<II", check, size & 0xFFFFFFFF)
-
-
 # --- paths
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "text"),
-    [
-        ("/v2/models/a%00b/infer", 404, "Request for unknown model: 'a%00b' is not found"),
-        ("/v2/models/..%2f..%2fetc/infer", 404, "Request for unknown model: '..%2f..%2fetc' is not found"),
-        ("/v2/models/../../etc/passwd", 404, "Not Found"),
-        ("//v2/models/simple/infer", 404, "Not Found"),
-        ("/v2/models/simple/infer/", 404, "Not Found"),
-        ("/v2/models/simple/versions/1x/infer", 404, "Not Found"),
-        ("/v2/models/simple/versions/0/infer", 400, "invalid model version specified '0' , version should be"),
-        ("/v2/models/simple/versions/" + "9" * 5000 + "/infer", 400, "failed to get model version from specified"),
-        ("/v2/models/simple/versions/7/infer", 404, "Request for unknown model: 'simple' version 7 is not found"),
-        ("/v2/models/" + "a" * 4000 + "/infer", 404, "Request for unknown model: 'aaaa"),
-    ],
-    ids=range(10),
-)
-def test_odd_path_is_refused(server: ServerProcess, path: str, status: int, text: str) -> None:
-    assert_refused(server, text, GOOD, path=path, status=status)
 
 
 # --- limits

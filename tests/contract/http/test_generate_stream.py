@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import requests
 
-from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.contract.servers.streamer import write_streamer
@@ -44,15 +42,6 @@ def event(text: str) -> bytes:
         b"data: %b\n\n"
         % json.dumps({"model_name": "streamer", "model_version": "1", "said": text}, separators=(",", ":")).encode()
     )
-
-
-def connect(server: ServerProcess, *script: str) -> socket.socket:
-    """A client that has sent its request, and reads only when it is told to."""
-    sock = socket.create_connection((HOST, server.http_port), LIMIT_S)
-    body = json.dumps({"script": script}).encode()
-    head = f"POST /v2/models/streamer/generate_stream HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
-    sock.sendall(head.encode() + body)
-    return sock
 
 
 def test_a_model_with_one_response_generates_an_object_or_an_event(server: ServerProcess) -> None:
@@ -89,33 +78,3 @@ def test_an_event_leaves_before_the_next_response(server: ServerProcess, tmp_pat
         assert next(parts) == event("first")
         flag.touch()
         assert b"".join(parts) == event("second")
-
-
-def test_generate_takes_exactly_one_response(server: ServerProcess) -> None:
-    answer = requests.post(url(server, "generate"), json={"script": "say one"}, timeout=LIMIT_S)
-    assert (answer.status_code, answer.json()["said"]) == (200, "one")
-    for script in (["say one", "say two"], []):
-        answer = requests.post(url(server, "generate"), json={"script": script}, timeout=LIMIT_S)
-        assert (answer.status_code, "exactly 1 response" in answer.json()["error"]) == (500, True)
-
-
-@pytest.mark.parametrize("script", [["say one"], []])
-def test_a_client_that_leaves_cancels_the_request(server: ServerProcess, tmp_path: Path, script: list[str]) -> None:
-    gone = tmp_path / "gone"
-    with connect(server, *script, f"cancelled {gone}") as sock:
-        if script:
-            assert sock.recv(100).startswith(b"HTTP/1.1 200 OK")
-    assert until(lambda: gone.exists() and gone.read_text()) == "cancelled"
-
-
-def test_a_client_that_reads_slowly_gets_everything(server: ServerProcess) -> None:
-    with connect(server, *["say " + 100_000 * "y"] * 300) as sock:
-        reader = sock.makefile("rb")
-        assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        while reader.readline() != b"\r\n":
-            pass
-        received = b""
-        while size := int(reader.readline(), 16):
-            received += reader.read(size)
-            reader.readline()
-    assert received == event(100_000 * "y") * 300

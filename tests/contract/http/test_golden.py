@@ -1,7 +1,7 @@
 """Exchanges recorded with a real Triton, replayed against this server.
 
-The status, the content type and the body must be equal. JSON bodies are compared by value. The two shapes of the server
-are compared in test_same_answers.py.
+The status, the content type and the body must be equal, whatever the shape of the server. JSON bodies are compared by
+value.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import pytest
 
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
+
+pytestmark = pytest.mark.shapes("one-process", "front-ends")
 
 GOLDEN = ROOT / "tests" / "golden"
 # tests/contract/lifecycle/test_repository_control.py replays the sections of repository control.
@@ -33,6 +35,7 @@ def exchanges() -> list[Exchange]:
 OTHERWISE: dict[int, tuple[int, str]] = {
     14: (404, "Request for unknown model: 'simple' version 9 is not found"),
     15: (404, "Request for unknown model: 'nope' is not found"),
+    51: (400, "input 'IN' of model 'str_id' has strings that are not UTF-8"),
     75: (400, "failed to parse the request JSON buffer: "),
     96: (400, "Failed to parse 'data' field: shape does not match true shape"),
     105: (400, "element 0 of input 'INPUT0' is 3000000000, which INT32 cannot hold"),

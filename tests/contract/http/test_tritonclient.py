@@ -5,14 +5,12 @@ Source: docs/spec/http.md sections 3 to 6 and 10; docs/spec/statistics-and-metri
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.http as triton
-import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from tests.contract.grpc.grpc_requests import assert_simple
@@ -98,18 +96,6 @@ def test_json_and_binary_tensors_mix(client: Any, binary: tuple[bool, bool]) -> 
     assert_simple(client.infer("simple", simple_inputs(binary=binary), outputs=outputs))
 
 
-@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
-def test_large_tensor_passes(client: Any, datatype: str) -> None:
-    """10 MB both ways."""
-    rng = np.random.default_rng(1)
-    if datatype == "FP32":
-        values = rng.standard_normal((1, 2_621_440), np.float32)
-    else:
-        values = np.array([[rng.bytes(512 * 1024).hex().encode() for _ in range(10)]], np.object_)
-    answer = client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype)]).as_numpy("OUTPUT0")
-    assert np.array_equal(answer, values)
-
-
 @pytest.mark.parametrize(("request_by", "response"), [("gzip", "deflate"), ("deflate", "gzip"), ("gzip", None)])
 def test_bodies_are_compressed_both_ways(client: Any, request_by: str, response: str | None) -> None:
     for inputs in (simple_inputs(), simple_inputs(binary=(False, False))):
@@ -132,35 +118,7 @@ def test_the_labels_of_a_zip_map_are_returned(client: Any, binary: bool) -> None
     assert texts == [["10.000000:2:fish", "6.000000:1:dog"], ["0.000000:0:cat", "-2.000000:1:dog"]]
 
 
-def test_concurrent_requests_get_their_own_answers(client: Any) -> None:
-    requests = [client.async_infer("simple", simple_inputs(seed)) for seed in range(100)]
-    for seed, request in enumerate(requests):
-        assert_simple(request.get_result(), seed)
-
-
 # --- metadata
-
-
-def test_readiness_and_metadata_are_reported(client: Any) -> None:
-    assert client.is_server_ready()
-    assert client.is_model_ready("multi_v", "3")
-    assert not client.is_model_ready("simple", "9")
-    assert client.get_server_metadata()["name"] == "here"
-    assert client.get_model_metadata("multi_v", "1")["versions"] == ["1"]
-
-
-def test_statistics_count_requests_inferences_and_executions(client: Any) -> None:
-    """Of three requests one has two items. Without a dynamic batcher each request is an execution."""
-    for batch in (1, 1, 2):
-        inputs = [tensor(f"INPUT{n}", np.zeros((batch, 16), np.int32), "INT32") for n in range(2)]
-        client.infer("counted", inputs)
-    (statistics,) = client.get_inference_statistics("counted")["model_stats"]
-    assert (statistics["name"], statistics["version"]) == ("counted", "1")
-    assert (statistics["inference_count"], statistics["execution_count"]) == (4, 3)
-    assert statistics["inference_stats"]["success"]["count"] == 3
-    assert [(row["batch_size"], row["compute_infer"]["count"]) for row in statistics["batch_stats"]] == [(1, 2), (2, 1)]
-    everything = client.get_inference_statistics()["model_stats"]
-    assert {"simple", "counted"} <= {entry["name"] for entry in everything}
 
 
 # --- headers
@@ -170,18 +128,6 @@ def refused(client: Any, model: str, inputs: list[Any], **options: Any) -> Infer
     with pytest.raises(InferenceServerException) as caught:
         client.infer(model, inputs, **options)
     return caught.value
-
-
-def test_refusals_have_their_status_and_text(client: Any) -> None:
-    error = refused(client, "none", simple_inputs())
-    assert (error.status(), error.message()) == ("404", "Request for unknown model: 'none' is not found")
-    error = refused(client, "simple", simple_inputs()[:1], request_id="7")
-    assert (error.status(), "[request id: 7] expected 2 inputs but got 1" in error.message()) == ("400", True)
-    with pytest.raises(InferenceServerException, match="explicit model load / unload is not allowed"):
-        client.load_model("simple")
-    with pytest.raises(InferenceServerException, match="Client shared memory is disabled"):
-        client.register_system_shared_memory("region", "/none", 64)
-    assert client.get_system_shared_memory_status() == []
 
 
 def test_headers_with_reserved_names_are_not_forwarded(client: Any) -> None:
@@ -194,18 +140,3 @@ def test_headers_with_reserved_names_are_not_forwarded(client: Any) -> None:
 
 
 # --- asyncio
-
-
-async def by_asyncio(address: str) -> None:
-    async with triton_aio.InferenceServerClient(address) as client:
-        assert await client.is_server_ready()
-        assert (await client.get_model_metadata("simple"))["name"] == "simple"
-        results = await asyncio.gather(*[client.infer("simple", simple_inputs(seed)) for seed in range(100)])
-        for seed, result in enumerate(results):
-            assert_simple(result, seed)
-        with pytest.raises(InferenceServerException, match="Request for unknown model: 'none' is not found"):
-            await client.infer("none", simple_inputs())
-
-
-def test_asyncio_client_is_answered(server: ServerProcess) -> None:
-    asyncio.run(by_asyncio(server.address))

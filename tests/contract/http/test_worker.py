@@ -45,22 +45,6 @@ def chunked(path: str, *chunks: bytes) -> bytes:
 # --- faults of the application
 
 
-def test_an_application_that_raises_before_and_while_it_answers(server: Server) -> None:
-    """Asked where the tensors of a large body begin, as it answers, and after it has begun to."""
-    large = bytes(1_000_000)
-    with Client(server.port) as other:
-        for request, status in ((post("echo", large, "X-Offset: none\r\n"), 500), (post("fail", b""), 500)):
-            with Client(server.port) as client:
-                assert client.ask(request).status == status
-                assert client.is_closed()
-            assert other.ask(GET).status == 200
-        with Client(server.port) as client:
-            client.send(post("break", b""))
-            assert b"begun" in client.rest()
-        assert other.ask(GET).status == 200
-    assert server.output.count("Traceback (most recent call last)") == 3
-
-
 # --- answers
 
 
@@ -84,50 +68,13 @@ def test_stream_is_chunked_for_1_1_and_ends_with_the_connection_for_1_0(server: 
         assert client.ask(b"GET /stream HTTP/1.0\r\n\r\n").body == b"one,two,three"
 
 
-def test_head_and_204_have_no_body(client: Client) -> None:
-    reply = client.ask(b"HEAD /pid HTTP/1.1\r\nHost: a\r\n\r\n", has_body=False)
-    assert int(reply.headers["content-length"]) > 0
-    empty = client.ask(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
-    assert "content-length" not in empty.headers
-    assert client.ask(b"HEAD /stream HTTP/1.1\r\nHost: a\r\n\r\n", has_body=False).status == 200
-    assert client.ask(GET).status == 200
-
-
 @pytest.mark.parametrize(("count", "size"), [(1, 20_000_000), (3000, 1), (3000, 3000)])
 def test_response_of_many_or_large_buffers_is_whole(client: Client, count: int, size: int) -> None:
     expected = b"".join(bytes([index % 251]) * size for index in range(count))
     assert client.ask(f"GET /large?{count},{size} HTTP/1.1\r\n\r\n".encode()).body == expected
 
 
-def test_each_port_has_its_application(server: Server) -> None:
-    with Client(server.ports[1]) as client:
-        assert client.ask(GET).body == str(server.ports[1]).encode()
-
-
 # --- refusals
-
-
-# What ends a connection. The parsers of heads and chunks have the other forms in their own tests.
-REFUSED = {
-    "both lengths": (b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-    "unknown coding": (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: br\r\n\r\n", 501),
-    "endless head": (b"GET /pid HTTP/1.1\r\n" + b"".join(b"A%d: %b\r\n" % (n, b"b" * 8000) for n in range(9)), 431),
-    "HTTP/2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
-    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
-    "no HTTP": (b"hello\r\n\r\n", 400),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_malformed_request_is_refused_and_ends_the_connection(server: Server, client: Client, name: str) -> None:
-    """A request behind an ambiguous one is never answered."""
-    raw, status = REFUSED[name]
-    is_whole = b"\r\n\r\n" in raw
-    reply = client.ask(raw + GET if is_whole else raw)
-    assert reply.status == status
-    assert list(json.loads(reply.body)) == ["error"]
-    assert client.is_closed()
-    assert server.answers()
 
 
 @pytest.mark.parametrize("length", [2**31, 9_999_999_999, 99_999_999_999])
@@ -154,13 +101,6 @@ def test_body_over_the_limit_is_refused_whole_chunked_or_announced() -> None:
             assert client.ask(post("echo", bytes(1000))).status == 200
 
 
-def test_truncated_body_is_dropped(server: Server, client: Client) -> None:
-    client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly this")
-    client.socket.shutdown(socket.SHUT_WR)
-    assert client.is_closed()
-    assert server.answers()
-
-
 def test_announced_lengths_take_no_memory(server: Server) -> None:
     pid = int(server.get("pid"))
     before = resident_bytes(pid)
@@ -173,11 +113,6 @@ def test_announced_lengths_take_no_memory(server: Server) -> None:
 
 
 # --- failures of the application
-
-
-def test_failure_during_a_stream_ends_the_connection(client: Client) -> None:
-    client.send(b"GET /break HTTP/1.1\r\n\r\n")
-    assert client.rest().endswith(b"5\r\nbegun\r\n")
 
 
 def test_response_that_is_too_short_ends_the_connection(client: Client) -> None:
@@ -230,13 +165,6 @@ def test_busy_pipelining_client_does_not_starve_another(server: Server) -> None:
         finally:
             ended.set()
             busy.socket.shutdown(socket.SHUT_RDWR)
-
-
-def test_disconnected_client_is_noticed(server: Server) -> None:
-    with Client(server.port) as client:
-        client.send(b"GET /until_gone HTTP/1.1\r\n\r\n")
-        assert server.get("gone") == "0"
-    until(lambda: server.get("gone") == "1")
 
 
 def ending(client: Client) -> bytes:

@@ -21,20 +21,17 @@ from tritonclient.utils import InferenceServerException
 
 from tests.changing_files import found_below
 from tests.contract.lifecycle.changing_models import (
-    JSON,
     OVERRIDE,
     UNLOADED,
     WIDTH,
     Gate,
     add_scaled,
     base64_of,
-    control,
     factor_of,
     index,
     load,
     scaled,
     state,
-    unload,
     unload_and_wait,
 )
 from tests.contract.servers.server import ServerProcess
@@ -190,30 +187,6 @@ def test_bad_parameters_are_refused(server: ServerProcess, parameters: dict[str,
     assert_still_serves(server)
     assert load(server, "simple") == (200, "")
     assert index(server, "simple") == [READY]  # and no reason
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "text"),
-    [
-        ("..", 400, "invalid model name '..', model name must not contain path traversal characters"),
-        ("a%2Fb", 500, NOT_POLLED % "a%2Fb"),
-        ("n" * 300, 500, NOT_POLLED % ("n" * 300)),
-    ],
-)
-def test_unknown_name_is_refused(server: ServerProcess, name: str, status: int, text: str) -> None:
-    assert load(server, name) == (status, text)
-    assert unload(server, name) == (200, "")
-    assert index(server, name) == []
-
-
-def test_malformed_control_request_is_refused(server: ServerProcess) -> None:
-    for action, document in (("load", b'{"parameters": []}'), ("unload", b"{"), ("unload", b"\xff")):
-        path = f"/v2/repository/models/simple/{action}"
-        status, _, answer = server.request("POST", path, document, JSON)
-        assert (status, list(json.loads(answer))) == (400, ["error"])
-    refused = control(server, "/v2/repository/here/models/simple/unload")
-    assert refused == (501, "'repository_name' specification is not supported")
-    assert index(server, "simple") == [READY]
 
 
 # --- concurrent requests

@@ -150,11 +150,3 @@ def test_the_answer_to_one_protocol_serves_the_other(server: ServerProcess) -> N
         name = f"nv_cache_{kind}_summary_per_model"
         assert f'{name}_count{{model="first",version="1"}} {count}' in page
         assert f'{name}{{model="first",version="1",quantile="0.5"}} Nan' not in page
-
-
-def test_a_reload_forgets_the_answers_of_the_version_before(server: ServerProcess) -> None:
-    assert [factor_of(server, "reloaded") for _ in range(2)] == [2.0, 2.0]
-    replace_weights(server.repository / "reloaded", 1, 5.0)
-    load(server, "reloaded")
-    assert [factor_of(server, "reloaded") for _ in range(2)] == [5.0, 5.0]
-    assert counts(server, "reloaded")[0] == 1

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.contract.lifecycle.changing_models import (
-    BATCHED,
     INDEX,
     JSON,
     add_scaled,
@@ -23,8 +22,6 @@ from tests.contract.lifecycle.changing_models import (
     factor_of,
     load,
     ones_body,
-    replace_weights,
-    state,
     unload,
 )
 from tests.contract.servers.ports import HOST
@@ -150,28 +147,7 @@ def serves(server: ServerProcess, factor: float) -> Callable[[], bool]:
     return lambda: factor_of(server, SERVED) == factor
 
 
-def served_dir(server: ServerProcess) -> Path:
-    return server.repository / SERVED
-
-
 # --- explicit mode: the new weights serve when the load request is answered
-
-
-@pytest.mark.shapes("one-process", "front-ends")
-def test_weights_are_replaced_under_load_and_a_failed_reload_changes_nothing(explicit: ServerProcess) -> None:
-    now, config = factor_of(explicit, SERVED), served_dir(explicit) / "config.pbtxt"
-    with under_load(explicit, now) as clients:
-        config.write_text("no_such_field: 1")
-        assert load(explicit, SERVED)[0] == 500
-        clients.settle(now)
-        config.write_text(BATCHED)
-        for step in range(1, 13):
-            clients.allow(now + step)
-            replace_weights(served_dir(explicit), 1, now + step)
-            assert load(explicit, SERVED) == (200, "")
-            assert factor_of(explicit, SERVED) == now + step
-            clients.settle(now + step)
-    until(lambda: state(explicit, SERVED) == "READY", "not ready")
 
 
 # --- poll mode: the repository decides what serves

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import queue
-import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +16,6 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.contract.lifecycle.changing_models import load
 from tests.contract.python.python_models import write_model
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
@@ -172,17 +169,6 @@ def test_requests_of_different_lengths_share_iterations(server: ServerProcess, m
     assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 2
 
 
-def test_a_model_that_answers_once_takes_as_many_iterations_as_it_wants(server: ServerProcess) -> None:
-    def ask(count: int) -> list[int]:
-        entry = {"name": "COUNT", "datatype": "INT32", "shape": [1, 1], "data": [count]}
-        answer = server.json("POST", "/v2/models/summed/infer", {"inputs": [entry]})
-        return answer["outputs"][0]["data"]  # type: ignore[no-any-return]
-
-    counts = [1, 7, 30, 2, 3, 50]
-    with ThreadPoolExecutor(len(counts)) as clients:
-        assert list(clients.map(ask, counts)) == [[count] * 3 for count in counts]
-
-
 def test_a_client_that_goes_away_frees_its_slot(server: ServerProcess) -> None:
     with tokens(server, "tokens", ENDLESS) as first:
         next(iter(first))
@@ -199,24 +185,6 @@ def test_a_client_that_goes_away_frees_its_slot(server: ServerProcess) -> None:
                     each.cancel()
     until(lambda: statistics(server, "tokens")["inference_stats"]["fail"]["count"] >= 4)
     assert generated(server, "tokens", 2)
-
-
-def test_a_reload_lets_the_requests_end_where_they_began(server: ServerProcess) -> None:
-    model = server.repository / "tokens" / "1" / "model.py"
-    with tokens(server, "tokens", ENDLESS) as long:
-        arriving = iter(long)
-        next(arriving)
-        text = model.read_text()
-        aside = model.with_name("aside")
-        aside.write_text(text.replace("WEIGHT = 1", "WEIGHT = 2"))
-        shutil.move(aside, model)
-        assert load(server, "tokens") == (200, "")
-        assert {weight for *_, weight in generated(server, "tokens", 5)} == {2}
-        seen = [next(arriving) for _ in range(long.arrived + 20)]
-        long.cancel()
-    assert [left for left, *_ in seen] == list(range(ENDLESS - 2, ENDLESS - 2 - len(seen), -1))
-    assert {weight for *_, weight in seen} == {1}
-    until(lambda: "successfully unloaded 'tokens' version 1" in server.log_text())
 
 
 @pytest.mark.parametrize("model", ["dynamic", "sequences"])

@@ -7,9 +7,7 @@ Source: docs/spec/schedulers.md section 3.8, docs/spec/python-backend.md section
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -25,7 +23,6 @@ from tests.contract.ensembles.ensemble_models import step, write_ensemble
 from tests.contract.grpc.grpc_requests import (
     LIMIT_S,
     Responses,
-    assert_simple,
     client_of,
     simple_inputs,
     stub_of,
@@ -33,7 +30,7 @@ from tests.contract.grpc.grpc_requests import (
 )
 from tests.contract.python.python_models import stubs_of, write_model
 from tests.contract.servers.ports import HOST
-from tests.contract.servers.processes import engine_of, front_ends_of, memory_bound
+from tests.contract.servers.processes import memory_bound
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
@@ -197,25 +194,6 @@ def wait_until_held_back(server: ServerProcess, requests_in_flight: int) -> None
         time.sleep(1)
 
 
-def test_events_arrive_in_order_while_the_model_goes_on(server: ServerProcess) -> None:
-    with stream(server, 50) as response:
-        assert response.headers["Content-Type"].startswith("text/event-stream")
-        assert response.headers["Transfer-Encoding"] == "chunked"
-        said = [event["said"] for event in events(response)]
-    assert said == [str(number) for number in range(50)]
-    with stream(server, -1) as endless:
-        told = events(endless)
-        assert [next(told)["number"] for _ in range(1000)] == list(range(1000))
-
-
-def test_an_error_of_the_model_is_an_event(server: ServerProcess) -> None:
-    with stream(server, 1000) as response:
-        told = list(events(response))
-    assert response.status_code == 200
-    assert len(told) == 100
-    assert told[-1]["error"] == "that is enough"
-
-
 def test_messages_arrive_in_order_with_their_final_flags(server: ServerProcess) -> None:
     with client_of(server) as client:
         responses = Responses()
@@ -287,45 +265,6 @@ def test_a_client_that_leaves_cancels_its_request(server: ServerProcess) -> None
     until(lambda: server.log_text().count("cancelled") == before + 2)
 
 
-def test_a_process_of_the_model_that_dies_ends_its_streams(server: ServerProcess) -> None:
-    with stream(server, -1) as response:
-        told = events(response)
-        assert next(told)["said"] == "0"
-        os.kill(stubs_of(server)["talker_0_0"], signal.SIGKILL)
-        *_, last = told
-    assert last["error"] == "Stub process 'talker_0_0' is not healthy."
-    until(lambda: answers_again(server))
-
-
-def answers_again(server: ServerProcess) -> bool:
-    with stream(server, 3) as response:
-        return response.status_code == 200 and len(list(events(response))) == 3
-
-
-@pytest.mark.shapes("front-ends")
-def test_a_front_end_that_dies_cancels_its_requests(server: ServerProcess) -> None:
-    before, running = server.log_text().count("cancelled"), in_flight(server)
-    with stream(server, -1) as response:
-        assert next(events(response))["said"] == "0"
-        for each in front_ends_of(server):
-            os.kill(each, signal.SIGKILL)
-    until(lambda: server.log_text().count("cancelled") == before + 1)
-    server.wait_until_ready()
-    until(lambda: in_flight(server) == running)
-
-
-@pytest.mark.shapes("front-ends")
-def test_an_engine_that_dies_ends_its_streams(server: ServerProcess) -> None:
-    with stream(server, -1) as response:
-        told = events(response)
-        assert next(told)["said"] == "0"
-        os.kill(engine_of(server), signal.SIGKILL)
-        *_, last = told
-    assert last["error"].startswith("the engine is not there")
-    until(lambda: answers_again(server))
-    server.wait_until_ready()  # its other models, too
-
-
 # --- the order of responses, as NVIDIA's L0_decoupled, without its sleeps
 
 
@@ -369,28 +308,6 @@ class Stage:
         return who, number, response.parameters["triton_final_response"].bool_param
 
 
-def solo(who: int, count: int) -> list[Told]:
-    """All responses to a request."""
-    return [(who, number, number == count - 1) for number in range(count)]
-
-
-@pytest.mark.shapes("front-ends")
-@pytest.mark.parametrize("count", [1, 5])
-@pytest.mark.parametrize("clients", [1, 5])
-def test_one_to_one_and_one_to_many(stage: Stage, count: int, clients: int) -> None:
-    """The model sends while it executes the request, and after it has executed all of them."""
-    for who in range(1, clients + 1):
-        stage.enter(who, *[who] * (count - 1), -who)
-    assert stage.told(count * clients) == [told for who in range(1, clients + 1) for told in solo(who, count)]
-    for who in range(1, clients + 1):
-        stage.enter(who)
-    stage.enter(0, *[player for who in range(1, clients + 1) for player in [*[who] * (count - 1), -who]])
-    assert stage.told(count * clients + 1) == [
-        *(told for who in range(1, clients + 1) for told in solo(who, count)),
-        NOBODY,
-    ]
-
-
 @pytest.mark.shapes("front-ends")
 @pytest.mark.parametrize(
     "score",
@@ -408,15 +325,3 @@ def test_responses_come_in_the_order_in_which_they_are_sent(stage: Stage, score:
     stage.enter(0, *score)
     numbers = {1: iter(range(4)), 2: iter(range(4))}
     assert stage.told(9) == [*((abs(who), next(numbers[abs(who)]), who < 0) for who in score), NOBODY]
-
-
-@pytest.mark.shapes("front-ends")
-def test_an_open_request_holds_up_no_other(stage: Stage) -> None:
-    stage.enter(1, 1)
-    assert stage.told(1) == [(1, 0, False)]
-    stage.ask_another()
-    assert_simple(stage.responses.next_result(), 7)
-    stage.enter(2, 2, -2)
-    assert stage.told(2) == solo(2, 2)
-    stage.enter(0, 1, -1)
-    assert stage.told(3) == [(1, 1, False), (1, 2, True), NOBODY]

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
@@ -46,20 +45,6 @@ def tensor(name: str, array: Any, datatype: str) -> triton_http.InferInput:
 
 def text(name: str, value: str) -> triton_http.InferInput:
     return tensor(name, np.array([value], np.object_), "BYTES")
-
-
-@pytest.mark.parametrize("protocol", [triton_http, triton_grpc])
-@pytest.mark.parametrize("size", [1, 500_000])
-def test_strings(server: ServerProcess, protocol: Any, size: int) -> None:
-    given = protocol.InferInput("IN", [2, 2], "BYTES")
-    given.set_data_from_numpy(np.array([["a", "stra\u00dfe"], ["", "x" * size]], np.object_))
-    port = server.http_port if protocol is triton_http else server.grpc_port
-    with protocol.InferenceServerClient(f"127.0.0.1:{port}") as client:
-        result = client.infer("strings", [given])
-        assert result.as_numpy("OBJECTS").tolist() == [[b"A", b"STRASSE"], [b"", b"X" * size]]
-        assert result.as_numpy("TEXTS").tolist() == result.as_numpy("OBJECTS").tolist()
-        wanted = [protocol.InferRequestedOutput("TEXTS")]
-        assert client.infer("strings", [given], outputs=wanted).as_numpy("OBJECTS") is None
 
 
 def test_coroutines_of_a_decoupled_model_overlap(server: ServerProcess) -> None:

@@ -21,11 +21,10 @@ from tests.contract.lifecycle.changing_models import (
     add_scaled,
     base64_of,
     factor_of,
-    index,
     load,
     scaled,
 )
-from tests.contract.remote.remote_server import LIMIT_S, RemoteServer, Traffic, undisturbed
+from tests.contract.remote.remote_server import LIMIT_S, RemoteServer, Traffic
 from tests.contract.sequences.sequence_models import write_models
 from tests.contract.servers.processes import engines_of, front_ends_of
 from tests.contract.servers.session import session_members
@@ -33,8 +32,6 @@ from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-
-CLIENTS = 8
 
 
 @pytest.fixture(scope="module")
@@ -57,28 +54,6 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         assert "Traceback" not in running.log_text()
 
 
-def executed(server: RemoteServer, model: str) -> int:
-    """The number of inferences of a model, as the statistics of the server say."""
-    (entry,) = server.json("GET", f"/v2/models/{model}/stats")["model_stats"]
-    return int(entry["inference_stats"]["success"]["count"])
-
-
-def ticks(process: int) -> int:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
-def test_both_engines_work_and_report_as_one(server: RemoteServer) -> None:
-    engines = engines_of(server)
-    assert len(engines) == 2
-    before, worked = executed(server, "simple"), [ticks(engine) for engine in engines]
-    with undisturbed(server) as traffic:
-        until(lambda: all(ticks(engine) > ago for engine, ago in zip(engines, worked, strict=True)), "one is idle")
-    assert executed(server, "simple") - before == traffic.answers[200]
-    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
-    assert f'nv_inference_request_success{{model="simple",version="1"}} {executed(server, "simple")}' in page
-
-
 def test_many_changes_at_once_end_the_same_everywhere(server: RemoteServer) -> None:
     files = [
         {"config": OVERRIDE, "file:1/model.onnx": base64_of(scaled(float(factor)).SerializeToString())}
@@ -87,29 +62,6 @@ def test_many_changes_at_once_end_the_same_everywhere(server: RemoteServer) -> N
     with ThreadPoolExecutor(len(files)) as pool:
         assert {status for status, _ in pool.map(lambda each: load(server, "given", **each), files)} == {200}
     assert len({factor_of(server, "given") for _ in range(40)}) == 1
-
-
-def test_the_loss_of_one_engine_costs_only_its_requests(server: RemoteServer) -> None:
-    assert load(server, "other") == (200, "")
-    first, second = engines_of(server)
-    log = server.log_text()
-    with Traffic(server, CLIENTS) as traffic:
-        os.kill(first, signal.SIGKILL)
-        until(lambda: first not in session_members(server.process.pid), "it lives on")
-        assert server.is_ready()
-        traffic.wait_for_more(200)
-        until(lambda: len(engines_of(server)) == 2, "the engine is not started again")
-        (new,) = set(engines_of(server)) - {second}
-        at = ticks(new)
-        # Half of the requests of the clients, and it had answered what it was restored with.
-        until(lambda: "successfully loaded 'other'" in server.log_text().removeprefix(log), "not restored")
-        until(lambda: ticks(new) > at + 20, "the new engine gets no requests")
-    assert not traffic.wrong
-    assert not traffic.lost
-    assert set(traffic.answers) <= {200, 503}
-    assert traffic.answers[503] <= 2 * CLIENTS, str(traffic)
-    assert {factor_of(server, "other") for _ in range(20)} == {3.0}
-    assert [entry["state"] for entry in index(server, "other")] == ["READY"]
 
 
 def test_an_engine_that_cannot_start_again_leaves_the_other_one_serving(tmp_path: Path) -> None:

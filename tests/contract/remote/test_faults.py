@@ -6,7 +6,6 @@ Source: docs/architecture.md section 5; docs/spec/repository.md section 1.3.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import shutil
@@ -97,18 +96,6 @@ def test_killed_front_end_is_replaced_and_its_memory_is_freed(server: RemoteServ
     until(lambda: resident_kb(engine, "RssShmem") < shared, "its memory is still there")
     large_echo(server)
     assert_still_serves(server)
-
-
-def test_requests_of_other_front_ends_are_not_disturbed(server: RemoteServer) -> None:
-    """Only connections to the killed front end may be lost."""
-    with Traffic(server, 16) as traffic:
-        kill_front_end(server)
-        traffic.wait_for_more()
-    assert set(traffic.answers) == {200}, str(traffic)
-    assert traffic.wrong == [], str(traffic)
-    assert all(isinstance(error, (ConnectionError, http.client.HTTPException)) for error in traffic.lost), str(traffic)
-    # Two for each client: the pending request, and one sent on a connection that nobody had accepted yet.
-    assert len(traffic.lost) <= 2 * 16, str(traffic)
 
 
 def test_every_request_is_answered_while_the_engine_is_killed_again_and_again(tmp_path: Path) -> None:

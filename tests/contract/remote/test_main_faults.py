@@ -24,7 +24,6 @@ from tests.contract.remote.remote_server import (
     long_request,
     pending,
     private_directory,
-    undisturbed,
 )
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import assert_still_serves, link_models
@@ -96,17 +95,6 @@ def test_next_start_removes_what_a_killed_server_left(repository: Path, tmp_path
         with RemoteServer(repository, make_folder(tmp_path / "next"), beside=killed) as following:
             assert not abandoned.exists()
             assert_still_serves(following)
-
-
-def test_two_servers_do_not_disturb_each_other(repository: Path, tmp_path: Path) -> None:
-    with RemoteServer(repository, tmp_path) as first, undisturbed(first):
-        directory = private_directory(first)
-        with RemoteServer(repository, make_folder(tmp_path / "second"), beside=first) as second:
-            assert directory.exists()
-            assert len(list(first.temporary.glob("trident-*"))) == 2
-            second.restart_engine()
-            assert_still_serves(second)
-        assert directory.exists()
 
 
 def make_folder(path: Path) -> Path:

@@ -77,28 +77,6 @@ def assert_echoed(server: RemoteServer, size: int = FITS, seed: int = 1) -> None
         until(answered, "never room", limit_s=ROOM_LIMIT_S)
 
 
-def test_client_that_does_not_read_holds_no_memory(server: RemoteServer) -> None:
-    """The response is complete when the client reads it at last."""
-    slow = []
-    with ExitStack() as stack:
-        for seed in range(4):
-            array = values(FITS, 1000 * seed)
-            body, headers = message(array)
-            client = stack.enter_context(socket.socket())
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.settimeout(LIMIT_S)
-            client.connect((HOST, server.http_port))
-            client.sendall(post(body, headers))
-            slow.append((client, array))
-            assert client.recv(12, socket.MSG_PEEK)[9:] in (b"200", b"503")
-            assert_echoed(server)
-        for client, array in slow:
-            found = b""
-            while not found.endswith(array.tobytes()) and (part := client.recv(1 << 20)):
-                found += part
-            assert found.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503"))
-
-
 def test_announced_bodies_hold_no_memory(server: RemoteServer) -> None:
     """One client announces a huge body, many others small ones. None of them sends it."""
     with ExitStack() as stack:

@@ -108,30 +108,6 @@ def test_full_memory_is_a_507_until_a_model_is_unloaded(endpoint: MultiModelCont
     assert endpoint.status(loaded[0]) == 404
 
 
-def test_load_during_an_unload_is_answered_truly(endpoint: MultiModelContainer) -> None:
-    endpoint.put("again", 2, 20)
-    for _ in range(5):
-        assert endpoint.load_status("again") == 200
-        with ThreadPoolExecutor(2) as pool:
-            unload, load = pool.submit(endpoint.unload, "again"), pool.submit(endpoint.load_status, "again")
-            outcomes = (unload.result(LIMIT_S), load.result(LIMIT_S))
-        # Either was first: the load finds the model, or waits until it is unloaded.
-        assert outcomes in ((200, 200), (200, 409))
-        is_loaded = outcomes == (200, 200)
-        assert endpoint.status("again") == (200 if is_loaded else 404)
-        assert endpoint.unload("again") == (200 if is_loaded else 404)
-
-
-def test_broken_model_is_a_400_and_leaves_nothing(endpoint: MultiModelContainer) -> None:
-    folder = write_flat(Path(endpoint.url("broken")), 1)
-    (folder / "1" / "model.onnx").write_bytes(b"no model")
-    assert endpoint.load_status("broken") == 400
-    assert endpoint.models() == {}
-    write_flat(folder, 3)
-    assert endpoint.load_status("broken") == 200
-    assert endpoint.status("broken", 3) == 200
-
-
 def test_an_ensemble_comes_with_the_models_of_its_steps(endpoint: MultiModelContainer) -> None:
     """Two archives have models of the same names, which belong to their own ensembles alone."""
     for name, factor in (("six", 3), ("ten", 5)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import http.client
-import io
 import json
 import pickle
 import threading
@@ -24,7 +23,6 @@ from tests.contract.lifecycle.changing_models import WIDTH, Gate
 from tests.contract.platforms.container import LIMIT_S, platform_environment
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
 from tests.contract.servers.ports import HOST, free_ports
-from tests.contract.servers.processes import memory_bound
 from tests.contract.servers.session import TRIDENT, kill_session, start_session
 from tests.project import ROOT
 from tests.unit.onnx_models import identity, write_version
@@ -38,7 +36,6 @@ CSV = "text/csv"
 LINES = "application/jsonlines"
 JSON = "application/json"
 NPY = "application/x-npy"
-NPZ = "application/x-npz"
 BINARY = "application/vnd.sagemaker-triton.binary+json"
 ROW = b"1,2,3,4\n"
 
@@ -144,17 +141,6 @@ def test_mistake_is_refused_with_its_reason(
     answer = container.invoke(body, **headers)
     assert (answer.status, list(json.loads(answer.body))) == (status, ["error"]), answer.text
     assert text in json.loads(answer.body)["error"]
-    assert_serves(container)
-
-
-def test_decompression_bomb_is_refused(container: SageMakerContainer) -> None:
-    """A small npz file of an array of 256 MiB."""
-    file = io.BytesIO()
-    np.savez_compressed(file, INPUT0=np.zeros((1 << 24, WIDTH), "<f4"))
-    assert len(file.getvalue()) < 1 << 20
-    with memory_bound(container, 128):
-        answer = container.invoke(file.getvalue(), Content_Type=NPZ)
-    assert (answer.status, f"at most {100 << 20} are allowed" in answer.text) == (400, True)
     assert_serves(container)
 
 
@@ -299,13 +285,3 @@ def test_largest_body_is_answered_and_a_larger_one_refused(http_workers: str, mo
         text = json.loads(answer)["error"]
         assert text.startswith(f"the body of {LARGEST + 1} bytes exceeds the maximum allowed input size of {LARGEST}")
         assert container.ask("GET", "/ping").status == 200
-
-
-@pytest.mark.shapes("front-ends")
-def test_body_of_any_size_is_answered_without_a_payload_limit(model: Path, tmp_path: Path) -> None:
-    body = array_of(LARGEST + (20 << 20))
-    with batch_container(model, tmp_path, 0) as container:
-        assert json.loads(container.ask("GET", "/execution-parameters").body)["MaxPayloadInMB"] == 0
-        status, answer = post(container, body, chunked=True)
-        assert status == 200, answer[:500]
-        assert answer == body

@@ -25,8 +25,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-LIMIT_S = 30.0
-
 
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -95,14 +93,6 @@ def test_the_model_is_told_the_place_of_each_request(
         }
 
 
-def test_a_python_model_sees_the_slots_of_a_direct_batch(client: Client) -> None:
-    for sequence in (1, 2, 3):
-        client.infer("python", sequence, "s")
-    assert client.infer("python", 3, "")["BATCH"] == [3]
-    for sequence in (1, 2, 3):
-        client.infer("python", sequence, "e")
-
-
 def test_a_state_may_change_its_shape_and_begins_with_the_data_of_a_file(client: Client) -> None:
     seen = list(FIRST_STATE)
     for value, place in ((1, "s"), (2, ""), (3, "e")):
@@ -113,21 +103,6 @@ def test_a_state_may_change_its_shape_and_begins_with_the_data_of_a_file(client:
 def test_a_state_may_be_text(client: Client) -> None:
     found = [client.infer("previous", 5, place, text) for place, text in (("s", b"a"), ("", b"b"), ("e", b"c"))]
     assert found == [{"PREVIOUS": [b""]}, {"PREVIOUS": [b"a"]}, {"PREVIOUS": [b"b"]}]
-
-
-def test_a_client_gets_the_outputs_that_it_asks_for(client: Client) -> None:
-    outputs = [client.module.InferRequestedOutput("OUT_ID")]
-    assert client.infer("numbers", 9, "se", outputs=outputs) == {"OUT_ID": [9]}
-
-
-def test_the_metadata_shows_what_clients_send_and_get(server: ServerProcess) -> None:
-    found = server.json("GET", "/v2/models/history")
-    assert [each["name"] for each in found["inputs"]] == ["INPUT"]
-    assert [each["name"] for each in server.json("GET", "/v2/models/previous")["outputs"]] == ["PREVIOUS"]
-    config = server.json("GET", "/v2/models/numbers/config")["sequence_batching"]
-    assert config["oldest"]["preferred_batch_size"] == [4]
-    assert [each["name"] for each in config["control_input"]] == ["START", "END", "READY", "ID"]
-    assert "sequence" in server.json("GET", "/v2")["extensions"]
 
 
 # --- what clients get wrong or abandon, and changes of the model
@@ -184,12 +159,3 @@ def test_a_python_model_whose_process_dies_has_lost_its_sequences(server: Server
     until(lambda: not set(before.values()) & set(stubs_of(server).values()) and len(stubs_of(server)) == len(before))
     assert ask(server, "python", 14) == start_missing(14, "python")
     assert [ask(server, "python", 14, place)[1] for place in ("s", "e")] == ["s", "e"]
-
-
-def test_a_reload_ends_the_sequences_of_the_model(server: ServerProcess) -> None:
-    assert ask(server, "numbers", 11, "s") == (200, "s")
-    file = server.repository / "numbers" / "config.pbtxt"
-    file.write_text(file.read_text().replace("max_candidate_sequences: 8", "max_candidate_sequences: 9"))
-    assert server.request("POST", "/v2/repository/models/numbers/load")[0] == 200
-    assert ask(server, "numbers", 11) == start_missing(11, "numbers")
-    assert [ask(server, "numbers", 11, place)[1] for place in ("s", "e")] == ["s", "e"]

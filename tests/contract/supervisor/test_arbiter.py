@@ -8,16 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests.contract.servers.probe_site import Client, Server, served
 from tests.contract.servers.session import session_members
-from tests.project import ROOT
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -41,19 +37,6 @@ def test_site_that_fails_later_ends_the_server_after_what_is_in_flight() -> None
         client.send(b"dy")
         assert client.reply().body == b"body"
         assert server.ended() == 1
-
-
-def test_taken_port_ends_the_server() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        command = [sys.executable, "tests/contract/servers/probe_site.py", str(port)]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
-        )
-    assert ended.returncode == 1
-    assert f"error: creating server: Unavailable - Socket '127.0.0.1:{port}' already in use" in ended.stderr
 
 
 def test_ignored_signals_change_nothing() -> None:

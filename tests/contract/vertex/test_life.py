@@ -11,8 +11,6 @@ import json
 import os
 import re
 import signal
-import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +21,6 @@ import pytest
 
 from tests.contract.lifecycle.changing_models import Gate, add_scaled
 from tests.contract.platforms.container import LIMIT_S
-from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import engine_of
 from tests.contract.servers.session import session_members
 from tests.contract.vertex.vertex_container import PREDICT, Answer, VertexContainer
@@ -86,27 +83,6 @@ def test_timeout_is_a_503_and_cancels_queued_requests(tmp_path: Path) -> None:
 # --- callers that disconnect
 
 
-def leave_behind(container: VertexContainer, body: bytes) -> None:
-    """Send a request and disconnect."""
-    head = (
-        f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    with socket.create_connection((HOST, container.port), LIMIT_S) as connection:
-        connection.sendall(head.encode() + body)
-
-
-@pytest.mark.shapes("front-ends")
-def test_requests_of_callers_that_disconnect_do_not_run(tmp_path: Path) -> None:
-    with serving(tmp_path) as container, ThreadPoolExecutor(2) as pool:
-        waited_for = [pool.submit(container.post, rounds(LONG)) for _ in range(2)]
-        until(lambda: pending(container) == 1, container.log_text)
-        for instances in (1, 50, 1, 50):
-            leave_behind(container, json.dumps({"instances": [[LONG]] * instances}).encode())
-        assert [each.result(LIMIT_S).status for each in waited_for] == [200, 200]
-        assert container.predictions([[QUICK]]) == [[QUICK]]
-        assert counts(container) == 3
-
-
 # --- a process with the models that was killed: callers are told to come back, never that there is no such model
 
 
@@ -155,31 +131,6 @@ def test_callers_are_told_to_come_back_until_the_models_are_loaded_again(tmp_pat
 
 
 # --- the end
-
-
-def call_until_refused(container: VertexContainer, body: bytes, answered: threading.Event) -> list[int | str]:
-    """The statuses of requests that are sent one after the other, and the error of the one that found no server."""
-    found: list[int | str] = []
-    while True:
-        try:
-            found.append(container.post(body).status)
-        except (ConnectionError, http.client.HTTPException) as error:
-            return [*found, type(error).__name__]
-        answered.set()
-
-
-@pytest.mark.shapes("one-process", "two-engines")
-def test_sigterm_lets_requests_in_flight_finish(tmp_path: Path) -> None:
-    with serving(tmp_path) as container:
-        answered = threading.Event()
-        with ThreadPoolExecutor(6) as pool:
-            calls = [pool.submit(call_until_refused, container, rounds(MEDIUM // 10), answered) for _ in range(6)]
-            assert answered.wait(LIMIT_S)
-            assert container.stop() == 0, container.log_text()
-            outcomes = [each.result(LIMIT_S) for each in calls]
-    for *statuses, last in outcomes:
-        assert set(statuses) <= {200, 503}
-        assert last in ("ConnectionRefusedError", "ConnectionResetError", "RemoteDisconnected")
 
 
 def test_sigterm_fails_the_probe_at_once_and_serves_through_the_grace(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ without a server; here is that it passes through the socket, the front end and a
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 import random
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.contract.lifecycle.changing_models import scaled
-from tests.contract.vertex.vertex_container import PREDICT, Answer, VertexContainer
+from tests.contract.vertex.vertex_container import Answer, VertexContainer
 from tests.unit.onnx_models import add_sub, identity, picky, strings, write, write_version
 from tests.unit.onnx_serving import add_sub_config, identity_config
 from trident.adapters.vertex.predict import BINARY
@@ -33,8 +32,6 @@ OCTETS = "application/octet-stream"
 ROWS = 30
 ROW = [1.0] * ROWS
 TABLE = np.arange(20 * ROWS, dtype=np.float32).reshape(20, ROWS)
-PAIR = {"INPUT0": [10, 20, 30, 40], "INPUT1": [1, 2, 3, 4]}
-SUM = {"OUTPUT0": [11, 22, 33, 44], "OUTPUT1": [9, 18, 27, 36]}
 
 
 def write_models(repository: Path) -> None:
@@ -70,10 +67,6 @@ def container(running: VertexContainer) -> Iterator[VertexContainer]:
     assert running.process.pid == pid
 
 
-def b64(content: bytes) -> dict[str, str]:
-    return {"b64": base64.b64encode(content).decode()}
-
-
 def assert_refused(answer: Answer, text: str = "", status: int = 400) -> None:
     assert answer.status == status, answer.body[:300]
     assert answer.headers["Content-Type"] == JSON
@@ -90,23 +83,6 @@ def test_order_is_kept_over_batches(container: VertexContainer, model: str, coun
     rows = np.arange(count * ROWS, dtype=np.float32).reshape(count, ROWS)
     instances = [{"INPUT0": row} for row in rows.tolist()] if named else rows.tolist()
     np.testing.assert_array_equal(np.array(container.predictions(instances, model=model), np.float32), rows)
-
-
-def test_objects_have_input_and_output_names(container: VertexContainer) -> None:
-    mixed = {"INPUT0": PAIR["INPUT0"], "INPUT1": b64(np.array(PAIR["INPUT1"], "<i4").tobytes())}
-    for instance in (PAIR, mixed):
-        assert container.predictions([instance] * 10, model="add_sub") == [SUM] * 10
-    assert container.predictions([PAIR], model="add_sub", outputs="OUTPUT1") == [SUM["OUTPUT1"]]
-    # TensorFlow Serving's columns, which only rawPredict passes on.
-    columns = {name: [value, value] for name, value in PAIR.items()}
-    answer = container.post({"inputs": columns, "parameters": {"model": "add_sub"}})
-    assert answer.document == {"outputs": {name: [value, value] for name, value in SUM.items()}}
-
-
-def test_model_and_version_of_the_parameters_answer(container: VertexContainer) -> None:
-    for version, factor in ((2, 20), ("1", 10), (1.0, 10), (-1, 20)):
-        answered = container.predictions([[1, 2, 3, 4]], model="versions", version=version)
-        assert answered == [[factor * n for n in (1, 2, 3, 4)]]
 
 
 def test_one_failing_instance_fails_the_request(container: VertexContainer) -> None:
@@ -137,16 +113,6 @@ def v2_header(binary_output: bool = True) -> bytes:
     return json.dumps({"inputs": [given], "outputs": outputs}).encode()
 
 
-@pytest.mark.parametrize("content_type", [JSON, "text/plain", OCTETS, "application/x-www-form-urlencoded"])
-def test_v2_json_is_answered(container: VertexContainer, content_type: str) -> None:
-    given = {"name": "INPUT0", "datatype": "FP32", "shape": [20, ROWS], "data": TABLE.tolist()}
-    answer = container.post({"id": "7", "inputs": [given]}, Content_Type=content_type)
-    assert (answer.document["id"], answer.document["model_name"]) == ("7", "rows")
-    assert np.array_equal(np.array(answer.document["outputs"][0]["data"], np.float32), TABLE.ravel())
-    binary = container.post({"inputs": [given], "parameters": {"binary_data_output": True}}, Content_Type=content_type)
-    assert np.array_equal(tensor_of(binary), TABLE)
-
-
 def test_binary_tensors_pass_both_ways(container: VertexContainer) -> None:
     header = v2_header()
     body = header + TABLE.tobytes()
@@ -171,19 +137,6 @@ def test_other_formats_are_read_and_written(container: VertexContainer) -> None:
     assert np.array_equal(np.array(answer.document["predictions"], np.float32), TABLE)
 
 
-def test_predict_answers_json_whatever_the_headers_and_the_query_say(container: VertexContainer) -> None:
-    body = {"instances": TABLE.tolist()}
-    for answer in (
-        container.post(body, Accept=CSV),
-        container.post(body, Accept="image/png"),
-        container.post(body, Content_Type="APPLICATION/JSON; charset=utf-8"),
-        container.post(body, f"{PREDICT}?alt=json"),
-        container.ask("POST", PREDICT, json.dumps(body).encode()),
-        container.post(gzip.compress(json.dumps(body).encode()), Content_Encoding="gzip"),
-    ):
-        assert np.array_equal(np.array(answer.document["predictions"], np.float32), TABLE)
-
-
 # --- bad requests
 
 
@@ -204,23 +157,6 @@ def test_bad_body_is_refused_with_its_reason(
     container: VertexContainer, body: bytes, headers: dict[str, str], status: int, text: str
 ) -> None:
     assert_refused(container.post(body, **headers), text, status)
-
-
-@pytest.mark.parametrize(
-    ("instances", "parameters", "status", "text"),
-    [
-        ([ROW, ROW[:-1]], {}, 400, "instance 1, input 'INPUT0': expected a list of 30, got one of 29"),
-        ([PAIR], {"model": "add_sub", "outputs": ["OUTPUT0", "OUTPUT2"]}, 400, "'OUTPUT2'"),
-        ([{"x" * 100_000: 1}], {}, 400, "is not an input of model 'rows'"),
-        ([ROW], {"triton_x": 1}, 400, "triton_"),
-        ([ROW], {"model": "versions", "version": 3}, 404, "versions"),
-    ],
-    ids=["row", "output", "name", "reserved", "version"],
-)
-def test_wrong_instances_and_parameters_are_named(
-    container: VertexContainer, instances: list[Any], parameters: dict[str, Any], status: int, text: str
-) -> None:
-    assert_refused(container.post({"instances": instances, "parameters": parameters}), text, status)
 
 
 def test_bodies_of_ten_megabytes_are_answered(container: VertexContainer) -> None:

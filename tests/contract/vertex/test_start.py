@@ -10,17 +10,15 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, heavy, scaled
+from tests.contract.lifecycle.changing_models import add_scaled, heavy
 from tests.contract.repository.fake_storage import Drip, FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.contract.vertex.vertex_container import HEALTH, PREDICT, VertexContainer
-from tests.unit.onnx_models import write
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
@@ -128,23 +126,6 @@ def test_plain_server_opens_a_vertex_port(tmp_path: Path) -> None:
 # --- the artifacts
 
 
-def write_model(root: Path) -> None:
-    write(scaled(3), root / "1" / "model.onnx")
-    (root / "config.pbtxt").write_text(f'name: "cat" {BATCHED}')
-
-
-def write_file(root: Path) -> None:
-    write(scaled(3), root / "model.onnx")
-
-
-@pytest.mark.parametrize(("kind", "slash", "name"), [(write_model, "", "cat"), (write_file, "/", "model")])
-def test_artifacts_may_be_a_model_or_a_file(tmp_path: Path, kind: Any, slash: str, name: str) -> None:
-    kind(tmp_path / "artifacts")
-    with VertexContainer(tmp_path, f"{tmp_path / 'artifacts'}{slash}") as container:
-        assert_serves(container)
-        assert container.ask("GET", f"/v2/models/{name}").status == 200
-
-
 # --- artifacts in Google's storage, behind a proxy that injects faults
 
 
@@ -185,16 +166,3 @@ def downloaded(container: VertexContainer) -> int:
 
 
 # --- the default model
-
-
-def test_broken_default_model_leaves_it_unhealthy_without_exit_on_error(tmp_path: Path) -> None:
-    (tmp_path / "models" / "dog" / "1").mkdir(parents=True)
-    (tmp_path / "models" / "dog" / "1" / "model.onnx").write_bytes(b"no model")
-    arguments = ("--vertex-ai-default-model=dog", "--exit-on-error=false")
-    with serving(tmp_path, *arguments, ready=False) as container:
-        until(lambda: container.health().document["phase"] == "failed", container.log_text)
-        answer = container.health()
-        assert answer.status == 503
-        assert answer.document["failures"]["dog"]
-        assert container.post(INSTANCES).status in (400, 404, 503)
-        assert container.predictions([[1, 1, 1, 1]], model="cat") == [[3] * 4]
