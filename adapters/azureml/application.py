@@ -65,7 +65,7 @@ def _score(default: DefaultModel, application: V2Application, environ: Environ) 
     found = None if size_text is not None else body_format(environ.get("CONTENT_TYPE", ""), body, model.spec, "")
     if found is None:
         return infer_body(application, environ, one_response(model), body, LATEST, size_text)
-    payload = decode_payload(application, environ, body, model.spec, found)
+    payload = decode_payload(application, body, model.spec, found)
     media_type = format_for(environ.get("HTTP_ACCEPT"), outputs=len(model.spec.outputs))
     result = infer_payload(
         application, environ, one_response(model), payload, InferenceRequest(model.spec.name, [], model_version=LATEST)

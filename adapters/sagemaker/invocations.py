@@ -232,7 +232,7 @@ def invoke(application: V2Application, environ: Environ, model: ServedModel, res
         accept = environ.get("HTTP_ACCEPT")
         if found is not None:
             media_type = response_types.of(accept, found, len(spec.outputs))
-            payload = decode_payload(application, environ, body, spec, found)
+            payload = decode_payload(application, body, spec, found)
             result = infer_payload(application, environ, model, payload)
             return payload_reply(application, environ, result, media_type, payload.form)
         wanted = other_than_v2(accept) if accept is not None else None

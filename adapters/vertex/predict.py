@@ -25,7 +25,7 @@ from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, Ser
 from trident.core.frontend.bridge import Bridge, ClientGone
 from trident.core.frontend.request import LATEST, DefaultModel, version_number
 from trident.core.http.application import V2Application
-from trident.core.http.body import SLICE, Slicing, choose, outline_of, parse_json
+from trident.core.http.body import choose, parse_json
 from trident.core.http.completions import invocation
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.generate import answer_events, answer_object, stream_events
@@ -56,8 +56,6 @@ _LAST_VERSION = 2**63 - 1
 # A body without these members cannot name a model; a body with them is parsed to find out.
 _PARAMETERS = re.compile(rb'"parameters"')
 _NAMES_ONE = re.compile(rb'"(?:model|version)"')
-_LONGEST_NAME = len('"parameters"')
-_INSTANCES = re.compile(rb'"instances"[ \t\r\n]*:[ \t\r\n]*\[')
 _QUOTE, _BACKSLASH = b'"\\'
 _LARGE = 4096
 _ESCAPED = re.compile(rb"\\u00")
@@ -83,15 +81,9 @@ def names_model(body: Buffer) -> bool:
     """Whether the document may name a model or a version, by a search of its text: False is certain, True is not."""
     if len(body) > _LARGE and _is_one_member(body):
         return False
-    if not (_is_found(_PARAMETERS, body) and _is_found(_NAMES_ONE, body)):
-        return _is_found(_ESCAPED, body)
+    if _PARAMETERS.search(body) is None or _NAMES_ONE.search(body) is None:
+        return _ESCAPED.search(body) is not None
     return True
-
-
-def _is_found(pattern: re.Pattern[bytes], body: Buffer) -> bool:
-    """Whether the pattern is in the text. It is searched part by part, as a search holds the interpreter's lock."""
-    starts = range(0, len(body), SLICE)
-    return any(pattern.search(body, start, start + SLICE + _LONGEST_NAME) is not None for start in starts)
 
 
 def _is_one_member(body: Buffer) -> bool:
@@ -102,8 +94,7 @@ def _is_one_member(body: Buffer) -> bool:
 
 def read_target(body: Buffer) -> Target:
     """The target that the document names, or the default target. Raises InvalidRequest."""
-    outline = outline_of(memoryview(body), _INSTANCES, Slicing(), whole_elements=True) if len(body) > SLICE else None
-    document = parse_json(body) if outline is None else outline.document
+    document = parse_json(body)
     parameters = document.get("parameters") if type(document) is dict else None
     return take_target(dict(parameters)) if type(parameters) is dict else DEFAULT_TARGET
 
@@ -211,7 +202,7 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
             raise no_stream(model.spec)
         reply = infer_body(application, environ, one_response(model), body, version, size_text)
     else:
-        payload = decode_payload(application, environ, body, model.spec, found, endpoint.key_fields)
+        payload = decode_payload(application, body, model.spec, found, endpoint.key_fields)
         reply = _predictions(application, environ, model, version, payload, is_stream=is_stream)
     endpoint.limits.check_response(body_size(reply))
     return reply
@@ -320,7 +311,7 @@ def _prediction_events(
         )
 
     def encode(response: InferenceResponse) -> bytes:
-        return b"".join(content_of(result_of([response], payload).columns, JSON.media_types[0], payload.form))
+        return content_of(result_of([response], payload).columns, JSON.media_types[0], payload.form)
 
     return stream_events(application, environ, model, pattern, encode)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -29,8 +28,8 @@ import orjson
 
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
-from trident.core.errors import InvalidRequest, RequestCancelled, ServerError, Unsupported
-from trident.core.frontend.bridge import ClientGone, P, ResponseStream, ResponseStreams, infer_many
+from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.frontend.bridge import P, ResponseStream, ResponseStreams, infer_many
 from trident.core.frontend.request import (
     LATEST,
     HeaderPattern,
@@ -40,10 +39,7 @@ from trident.core.frontend.request import (
     version_number,
 )
 from trident.core.http.body import (
-    ELEMENTS,
     IDENTITY,
-    LongAnswer,
-    Slicing,
     choose_encoding,
     compress,
     decompress,
@@ -61,11 +57,11 @@ from trident.core.http.reply import (
     Headers,
     Reply,
 )
-from trident.core.http.v2_json import NotStrict, json_values
+from trident.core.http.v2_json import json_values
 from trident.core.http.v2_request import ResponsePlan, decode_request, response_texts
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
-from trident.core.inference.tensors import BYTES, Array, Buffer
+from trident.core.inference.tensors import Array, Buffer
 from trident.core.observability.switches import SWITCHES
 
 T = TypeVar("T")
@@ -80,12 +76,8 @@ TRACESTATE: Final = "HTTP_TRACESTATE"
 _LARGE: Final = 65536
 # A small compressed body may become this many times as large.
 _INFLATES_BY: Final = 32
-# Text of these sizes is read in 10 to 30 milliseconds. Numbers are read as a whole up to there, because that takes half
-# of the CPU time: another thread and the search for the ends of slices cost as much as the parser.
-_LONG_NUMBERS: Final = 4 << 20
-_LONG_STRINGS: Final = 1 << 20
-# With NaN, a text of this size takes 5 to 10 milliseconds: it is read again in slices.
-_LONG_LENIENT: Final = 1 << 19
+# JSON of this size is read in 10 to 30 milliseconds.
+LONG_TEXT: Final = 1 << 20
 # Four megabytes of JSON.
 _LONG_ANSWER: Final = 1 << 20
 _INT32: Final = range(-(2**31), 2**31)
@@ -183,36 +175,11 @@ def decode_v2(
     front_end: HttpFrontEnd, environ: Environ, body: Buffer, header_length: int | None, version: int, spec: ModelSpec
 ) -> tuple[InferenceRequest, ResponsePlan]:
     """The v2 request in `body`, and the form of its response. Raises ServerError."""
-    limit = front_end.options.max_input_size
     size = len(body) if header_length is None else header_length
-    if size < _LONG_LENIENT:
+    limit = front_end.options.max_input_size
+    if size < LONG_TEXT:
         return decode_request(body, header_length, version, spec, limit)
-    slicing = slicing_of(environ, size, spec)
-    if slicing is None:
-        with suppress(NotStrict):
-            return decode_request(body, header_length, version, spec, limit, is_strict=True)
-        slicing = _slicing(environ)
-    return front_end.bridge.run(decode_request, body, header_length, version, spec, limit, slicing)
-
-
-def slicing_of(environ: Environ, size: int, spec: ModelSpec) -> Slicing | None:
-    """How to read a JSON text of `size` bytes for the model in slices; None for a text that is read as a whole.
-
-    Reading ends with RequestCancelled when the client has gone. Any thread.
-    """
-    is_long = size >= _LONG_STRINGS and (
-        size >= _LONG_NUMBERS or any(expected.datatype is BYTES for expected in spec.inputs.values())
-    )
-    return _slicing(environ) if is_long else None
-
-
-def _slicing(environ: Environ) -> Slicing:
-    return Slicing(partial(_check_client, environ.get(CLIENT_GONE_KEY)))
-
-
-def _check_client(client_gone: ClientGone | None) -> None:
-    if client_gone is not None and client_gone():
-        raise RequestCancelled("the client went away")
+    return front_end.bridge.run(decode_request, body, header_length, version, spec, limit)
 
 
 def complete(front_end: HttpFrontEnd, environ: Environ, request: InferenceRequest, *, forwards: bool = True) -> None:
@@ -404,7 +371,6 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
     entries: list[dict[str, Any]] = []
     document["outputs"] = entries
     binary: list[Buffer] = []
-    long: LongAnswer | None = None
     for output in response.outputs:
         if output.name in plan.placed:
             entries.append({"name": output.name, "datatype": output.datatype, "shape": output.shape})
@@ -419,51 +385,31 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
             if size:
                 binary.append(content)
         else:
-            array = output.array
-            if array.size <= ELEMENTS:
-                entry["data"] = json_values(array, output.datatype)
-            else:
-                long = long or LongAnswer()
-                entry["data"] = long.add(array.reshape(-1), partial(json_values, datatype=output.datatype))
+            entry["data"] = json_values(output.array, output.datatype)
         entries.append(entry)
-    text = _write(document, long)
-    return [*text, *binary], sum(map(len, text)) if binary else None
+    text = _write(document)
+    return [text, *binary], len(text) if binary else None
 
 
-def _write(document: dict[str, Any], long: LongAnswer | None) -> list[Buffer]:
-    """The text in parts, which are one if no array is long."""
+def _write(document: dict[str, Any]) -> bytes:
+    """The text as Triton writes it: with NaN and infinities as words, and strings that are not UTF-8 byte for byte."""
     try:
-        return _texts(document, long, _write_finite)
-    except (TypeError, _NonFinite):
-        # Strings that are not UTF-8 are written byte for byte, as Triton does.
-        return _texts(document, long, write_lenient)
+        text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        return write_lenient(document)
+    if len(text) <= _SEARCHED and b"null" not in text:
+        return text
+    has_words = False
+    for entry in document["outputs"]:
+        numbers = entry.get("data")
+        if isinstance(numbers, np.ndarray) and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+            entry["data"] = orjson.Fragment(_with_words(numbers))
+            has_words = True
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY) if has_words else text
 
 
-def _texts(document: dict[str, Any], long: LongAnswer | None, write: Callable[[Any], bytes]) -> list[Buffer]:
-    return [write(document)] if long is None else list(long.texts(document, write))
-
-
-class _NonFinite(Exception):
-    """A tensor holds NaN or an infinity, which orjson writes as null where Triton writes the word."""
-
-
-def _write_finite(value: Any) -> bytes:
-    text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    if (len(text) > _SEARCHED or b"null" in text) and _has_non_finite(value):
-        if type(value) is not np.ndarray:
-            raise _NonFinite
-        return _with_words(text, value)
-    return text
-
-
-def _with_words(text: bytes, numbers: Array) -> bytes:
-    """The text of a slice, with the words of `write_lenient`, which takes ten times as long, where orjson has null."""
+def _with_words(numbers: Array) -> bytes:
+    """The text of numbers with words where orjson writes null; `write_lenient` takes ten times as long."""
     words = [_WORDS[repr(number)] for number in numbers[~np.isfinite(numbers)].tolist()]
-    first, *rest = text.split(b"null")
+    first, *rest = orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
     return b"".join([first, *[word + part for word, part in zip(words, rest, strict=True)]])
-
-
-def _has_non_finite(value: Any) -> bool:
-    """Whether `value`, a document or a part of a tensor, has NaN or an infinity in a tensor."""
-    arrays = [entry.get("data") for entry in value["outputs"]] if type(value) is dict else [value]
-    return any(isinstance(a, np.ndarray) and a.dtype.kind == "f" and not np.isfinite(a).all() for a in arrays)

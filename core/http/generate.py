@@ -6,7 +6,6 @@ Source: docs/spec/http.md section 9.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from math import prod
 from struct import Struct
@@ -23,10 +22,6 @@ from trident.core.frontend.bridge import ResponseStream
 from trident.core.frontend.request import set_custom_parameter, string
 from trident.core.http.body import (
     IDENTITY,
-    SlicedArray,
-    Slicing,
-    joined_array,
-    outline_of,
     parse_json,
     too_large,
     write_lenient,
@@ -42,7 +37,6 @@ from trident.core.http.dataplane import (
     open_stream,
     read_body,
     run,
-    slicing_of,
 )
 from trident.core.http.errors import AS_EVENT_KEY, EVENT_STREAM, UNBUFFERED, error_event, event, log_error
 from trident.core.http.front_end import (
@@ -54,10 +48,10 @@ from trident.core.http.front_end import (
     note_traces,
 )
 from trident.core.http.reply import JSON, Environ, Headers, Reply, text_reply
-from trident.core.http.v2_json import array_from_json, json_datatype, json_values, read_slice
+from trident.core.http.v2_json import array_from_json, json_datatype, json_values
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, Origin, OutputTensor, ReceivedOutput
-from trident.core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Datatype, Shape
+from trident.core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Shape
 
 # Errors of these origins are told as those of any other request. All others are responses, and so events.
 _NO_RESPONSES = (Origin.REFUSED, Origin.CANCELLED)
@@ -120,8 +114,7 @@ def _decode_body(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int
 ) -> InferenceRequest:
     limit, spec = front_end.options.max_input_size, model.spec
-    slicing = slicing_of(environ, len(body), spec)
-    request = off_hub(front_end, len(body), decode_object, body, version, spec, limit, slicing)
+    request = off_hub(front_end, len(body), decode_object, body, version, spec, limit)
     complete(front_end, environ, request, forwards=False)
     return request
 
@@ -297,40 +290,13 @@ class _Members(list[tuple[str, Any]]):
 Members = dict[str, Any] | _Members
 
 
-def decode_object(
-    body: Buffer, version: int, spec: ModelSpec, max_input_size: int, slicing: Slicing | None = None
-) -> InferenceRequest:
+def decode_object(body: Buffer, version: int, spec: ModelSpec, max_input_size: int) -> InferenceRequest:
     """The request in `body` for `version` of the model, -1 for the latest.
 
-    With `slicing`, long lists are read in slices. No memory is taken for tensors of more than `max_input_size` bytes.
-    Raises InvalidRequest with Triton's texts.
+    No memory is taken for tensors of more than `max_input_size` bytes. Raises InvalidRequest with Triton's texts.
     """
-    if slicing is not None:
-        sliced = _decode_slices(memoryview(body), version, spec, max_input_size, slicing)
-        if sliced is not None:
-            return sliced
     request = InferenceRequest(spec.name, [], model_version=version)
     return _decode(_parse(body, spec), _Reading(request, spec, max_input_size))
-
-
-def _decode_slices(
-    text: memoryview, version: int, spec: ModelSpec, max_input_size: int, slicing: Slicing
-) -> InferenceRequest | None:
-    """The request whose object is `text`; None if it has no long list of values, or has to be read as a whole.
-
-    So has every text with an error, because only the whole text has the right words and place for it.
-    """
-    names = b"|".join([re.escape(_key(name)) for name in spec.inputs])
-    member = re.compile(rb"(?:%b)\s*:\s*\[" % names)
-    outline = outline_of(text, member, slicing, whole_elements=True)
-    if outline is None or type(outline.document) is not dict or _may_repeat(outline.text, spec):
-        return None
-    request = InferenceRequest(spec.name, [], model_version=version)
-    try:
-        _decode(outline.document, _Reading(request, spec, max_input_size, outline.take))
-    except (InvalidRequest, ValueError):
-        return None
-    return request if outline.is_taken() and outline.is_read() else None
 
 
 def _decode(members: Members, reading: _Reading) -> InferenceRequest:
@@ -348,26 +314,15 @@ def _decode(members: Members, reading: _Reading) -> InferenceRequest:
     return request
 
 
-def _nothing(value: Any) -> None:
-    """What a reader takes that knows of no long lists."""
-
-
 class _Reading:
-    """Fills `request`, member by member. `take` gives the long list for which a value stands."""
+    """Fills `request`, member by member."""
 
-    def __init__(
-        self,
-        request: InferenceRequest,
-        spec: ModelSpec,
-        max_input_size: int,
-        take: Callable[[Any], SlicedArray | None] = _nothing,
-    ) -> None:
+    def __init__(self, request: InferenceRequest, spec: ModelSpec, max_input_size: int) -> None:
         self.request = request
         self.spec = spec
         self._inputs: list[InputTensor] = []
         request.inputs = self._inputs
         self._max_input_size = max_input_size
-        self._take = take
         self._size = 0
 
     def read(self, key: str, value: Any) -> None:
@@ -395,13 +350,8 @@ class _Reading:
     def _add_tensor(self, expected: InputSpec, value: Any) -> None:
         name, datatype = expected.name, expected.datatype
         json_datatype(datatype.name, name)
-        long = self._take(value)
         content = value if type(value) is list else [value]
-        if long is not None:
-            array = _sliced(long, datatype, name, self._max_input_size)
-            self._count(name, _wire_size(array) if datatype is BYTES else array.nbytes)
-            shape = self._shape(expected, array.size)
-        elif datatype is BYTES:
+        if datatype is BYTES:
             array = array_from_json(content, datatype, None, name)
             self._count(name, _wire_size(array))
             shape = self._shape(expected, len(content))
@@ -444,30 +394,6 @@ def _no_shape(name: str) -> InvalidRequest:
     return InvalidRequest(f"The schema can not convert input '{name}' to tensor with proper shape")
 
 
-def _key(name: str) -> bytes:
-    return b'"%b"' % name.encode()
-
-
-def _may_repeat(text: bytes, spec: ModelSpec) -> bool:
-    """Whether an input may be given twice in the text; a string may also be its name."""
-    return any(text.count(_key(name)) > 1 for name in spec.inputs)
-
-
-def _sliced(content: SlicedArray, datatype: Datatype, name: str, max_size: int) -> Array:
-    """The values of a flat list in slices. Raises InvalidRequest or ValueError, also for a list in the list, and for
-    more bytes than `max_size`.
-    """
-    parts: list[Array] = []
-    for text in content.texts():
-        if sum([part.nbytes for part in parts]) > max_size:
-            raise ValueError("the list is too long")
-        values = read_slice(text, datatype.name)
-        if text.count(b"[") > 1 and (datatype is not BYTES or list in map(type, values)):
-            raise ValueError("a list in the list")
-        parts.append(array_from_json(values, datatype, None, name))
-    return joined_array(parts)
-
-
 def _wire_size(array: Array) -> int:
     return sum(map(len, array.tolist())) + _LENGTH_SIZE * array.size
 
@@ -482,7 +408,7 @@ def _parse(body: Buffer, spec: ModelSpec) -> Members:
     if type(document) is not dict:
         raise InvalidRequest("attempt to get members for non-object", hint="send a JSON object with a value per input")
     text = bytes(body)
-    if _may_repeat(text, spec):
+    if any(text.count(b'"%b"' % name.encode()) > 1 for name in spec.inputs):
         # Only the second look tells a key from a string. A dict would keep the last value of a key.
         pairs: Members = parse_json(text, pairs=_Members)
         return pairs

@@ -7,7 +7,6 @@ Source: docs/spec/http.md sections 1 (texts) and 5; docs/architecture.md section
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import numpy as np
@@ -18,19 +17,14 @@ from trident.core.http.body import (
     MAX_DEPTH,
     NESTED_TOO_DEEP,
     WIDE,
-    Outline,
-    SlicedArray,
-    Slicing,
     flat_numbers,
-    joined_array,
-    outline_of,
     parse,
     parse_json,
     plain_value,
     simdjson,
     unique_keys,
 )
-from trident.core.inference.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, bytes_array
+from trident.core.inference.tensors import BY_NAME, Array, Buffer, Datatype, bytes_array
 
 _IN_JSON = {name: row for name, row in BY_NAME.items() if name not in ("FP16", "BF16")}
 _PARSE = "Unable to parse 'data': "
@@ -179,21 +173,8 @@ def json_values(array: Array, datatype: str) -> Array | list[Any]:
     return flat
 
 
-# Source: docs/spec/http.md section 5.
-
-
-def array_from_slices(content: SlicedArray, datatype: Datatype, count: int, input_name: str) -> Array:
-    """As `array_from_json`. The InvalidRequest or ValueError that it raises need not be that of the whole array."""
-    parts = [array_from_json(read_slice(text, datatype.name), datatype, None, input_name) for text in content.texts()]
-    array = joined_array(parts)
-    if datatype is not BYTES:
-        check_count(array.size, count)
-    return array
-
-
 # From this size on simdjson and its buffers are faster (256 floats, 5 KB: 12 µs, orjson 31 µs).
 _LARGE = 1024
-_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 _BINARY_SIZE = b'"binary_data_size"'
 BINARY_WITHOUT_HEADER = (
     "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
@@ -201,14 +182,8 @@ BINARY_WITHOUT_HEADER = (
 )
 
 
-class NotStrict(Exception):
-    """A text is no JSON for the fast parsers, and only these were to read it."""
-
-
-def parse_document(text: Buffer, *, binary_follows: bool, is_strict: bool = False) -> dict[str, Any]:
+def parse_document(text: Buffer, *, binary_follows: bool) -> dict[str, Any]:
     """The document as a dict; {} for another kind of value, whose members are then missing, as in Triton.
-
-    `is_strict`: only the fast parsers read it, and raise NotStrict. The others take ten times as long.
 
     `binary_follows`: the request announced binary data. If it did not and binary data follows the JSON, the error names
     the missing header. Raises InvalidRequest with Triton's prefix, the parser's reason and the offset.
@@ -217,36 +192,10 @@ def parse_document(text: Buffer, *, binary_follows: bool, is_strict: bool = Fals
         is_large = len(text) > _LARGE and simdjson is not None
         document = parse(text, _plain_document) if is_large else orjson.loads(text)
     except (ValueError, RuntimeError):
-        if is_strict:
-            raise NotStrict from None
         if not binary_follows and _has_binary_size(bytes(text)):
             raise InvalidRequest(BINARY_WITHOUT_HEADER) from None
         document = parse_json(text)
     return document if type(document) is dict else {}
-
-
-def outline_document(text: memoryview, slicing: Slicing) -> Outline | None:
-    """The outline of a document, with a SlicedArray in the place of each long array under `inputs[].data`.
-
-    None if there is no such array, or if the text has to be read as a whole. The slices are not parsed here.
-    """
-    outline = outline_of(text, _DATA, slicing, whole_elements=False)
-    if outline is None or type(outline.document) is not dict:
-        return None
-    inputs = outline.document.get("inputs")
-    for item in inputs if type(inputs) is list else ():
-        array = outline.take(item.get("data")) if type(item) is dict else None
-        if array is not None:
-            item["data"] = array
-    return outline if outline.is_taken() else None
-
-
-def read_slice(text: bytes, datatype: str) -> Any:
-    """The content of one slice of an array, as `parse_document` gives that of a whole one. Raises InvalidRequest."""
-    try:
-        return parse(text, lambda content: _numbers(content, datatype))
-    except (ValueError, RuntimeError):
-        return parse_json(text)
 
 
 def _plain_document(document: Any) -> Any:

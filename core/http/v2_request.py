@@ -16,16 +16,14 @@ from typing import Any, Final
 import orjson
 
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import InvalidRequest, ModelNotFound
+from trident.core.errors import InvalidRequest
 from trident.core.frontend.request import NON_UNSIGNED, boolean, check_rank, read_parameters, string, unable, unsigned
-from trident.core.http.body import SlicedArray, Slicing, too_large
+from trident.core.http.body import too_large
 from trident.core.http.v2_json import (
     BINARY_WITHOUT_HEADER,
     ELEMENT_TYPES,
     array_from_json,
-    array_from_slices,
     json_datatype,
-    outline_document,
     parse_document,
 )
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
@@ -68,62 +66,30 @@ def decode_request(
     version: int,
     spec: ModelSpec,
     max_input_size: int,
-    slicing: Slicing | None = None,
-    *,
-    is_strict: bool = False,
 ) -> Decoded:
     """The request in `body`, whose first `header_length` bytes are JSON (None: all bytes; 0: raw tensor bytes).
 
-    With `slicing`, long arrays are read in slices. Raises InvalidRequest with Triton's texts, and with `is_strict`
-    NotStrict as `parse_document` does.
+    Raises InvalidRequest with Triton's texts.
     """
     if header_length == 0 or (header_length is None and not body):
         return _raw_request(body, version, spec, max_input_size), ResponsePlan(binary=True)
     size = len(body) if header_length is None else header_length
     if size > max_input_size:
         raise too_large(str(size), max_input_size)
-    if slicing is not None:
-        view = memoryview(body)
-        tail = None if header_length is None else view[size:]
-        sliced = _decode_slices(view[:size], tail, version, spec, max_input_size, slicing)
-        if sliced is not None:
-            return sliced
     if header_length is None:
         text = body if type(body) is bytes else memoryview(body)
-        document = parse_document(text, binary_follows=False, is_strict=is_strict)
-        return _decode(document, None, version, spec, max_input_size)
-    return _decode_binary(body, size, version, spec, max_input_size, is_strict)
+        return _decode(parse_document(text, binary_follows=False), None, version, spec, max_input_size)
+    return _decode_binary(body, size, version, spec, max_input_size)
 
 
-def _decode_slices(
-    text: memoryview, tail: memoryview | None, version: int, spec: ModelSpec, max_input_size: int, slicing: Slicing
-) -> Decoded | None:
-    """The request whose JSON is `text`; None if it has no long array, or has to be read as a whole.
-
-    So has every text with an error, because only the whole text has the right words and place for it.
-    """
-    outline = outline_document(text, slicing)
-    if outline is None:
-        return None
-    try:
-        decoded = _decode(outline.document, tail, version, spec, max_input_size)
-    except (InvalidRequest, ModelNotFound, ValueError):
-        return None
-    return decoded if outline.is_read() else None
-
-
-def _decode_binary(
-    body: Buffer, size: int, version: int, spec: ModelSpec, max_input_size: int, is_strict: bool
-) -> Decoded:
+def _decode_binary(body: Buffer, size: int, version: int, spec: ModelSpec, max_input_size: int) -> Decoded:
     view = memoryview(body)
     # A small body is `bytes`, whose slice costs less than one of a view.
     header, tail = body[:size] if type(body) is bytes else bytes(view[:size]), view[size:]
     known = _known_headers.recall(spec.name, version, header, tail)
     if known is not None:
         return known
-    decoded = _decode(
-        parse_document(header, binary_follows=True, is_strict=is_strict), tail, version, spec, max_input_size
-    )
+    decoded = _decode(parse_document(header, binary_follows=True), tail, version, spec, max_input_size)
     request = decoded[0]
     if type(request) is InferenceRequest and request.nbytes == len(tail):  # no input has its data in the JSON
         _known_headers.remember(header, *decoded)
@@ -277,8 +243,7 @@ def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_i
         numbers = _numbers(content, datatype, count)
         if numbers is not None:
             return InputTensor(name, datatype_name, shape, numbers)
-    read = array_from_slices if type(content) is SlicedArray else array_from_json
-    return InputTensor(name, datatype_name, shape, read(content, datatype, count, name))
+    return InputTensor(name, datatype_name, shape, array_from_json(content, datatype, count, name))
 
 
 def _numbers(content: list[Any], datatype: Datatype, count: int) -> memoryview | None:

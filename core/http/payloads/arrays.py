@@ -60,7 +60,7 @@ def decode_npy(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     return decode_arrays({expected.name: read_npy(body, "the body")}, spec)
 
 
-def encode_npy(columns: list[OutputColumn]) -> list[bytes]:
+def encode_npy(columns: list[OutputColumn]) -> bytes:
     """Encode the only output. Raises InvalidRequest if there are several."""
     if len(columns) > 1:
         names = ", ".join(f"'{column.name}'" for column in columns)
@@ -68,7 +68,7 @@ def encode_npy(columns: list[OutputColumn]) -> list[bytes]:
             f"application/x-npy holds one array, the model has the outputs {names}",
             hint="ask for application/x-npz, or for one output",
         )
-    return [write_npy(storable(columns[0], "application/x-npy"))]
+    return write_npy(storable(columns[0], "application/x-npy"))
 
 
 def read_npy(content: Buffer, location: str) -> Array:
@@ -192,7 +192,7 @@ def decode_npz(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     return decode_arrays(arrays, spec)
 
 
-def encode_npz(columns: list[OutputColumn]) -> list[bytes]:
+def encode_npz(columns: list[OutputColumn]) -> bytes:
     """Encode an uncompressed array for each output. Raises InvalidRequest for rows of different shapes."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -200,7 +200,7 @@ def encode_npz(columns: list[OutputColumn]) -> list[bytes]:
             # A ZipInfo, because a plain name would put the time of day into the file.
             member = zipfile.ZipInfo(column.name + _SUFFIX)
             archive.writestr(member, write_npy(storable(column, "application/x-npz")))
-    return [file.getvalue()]
+    return file.getvalue()
 
 
 def _check_directory(content: bytes) -> None:

@@ -20,7 +20,6 @@ import numpy as np
 from trident.core.config.golden import shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.body import line_slices
 from trident.core.http.payloads.json import json_value, parse_number_array, wide_kind, write_json
 from trident.core.http.payloads.payload import (
     CsvErrorLocation,
@@ -31,11 +30,9 @@ from trident.core.http.payloads.payload import (
     RowLayout,
     as_datatype,
     csv_row_name,
-    decode_slices,
     expected_text,
     instance_signature,
     mismatch,
-    row_slices,
     wide_integers,
 )
 from trident.core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array
@@ -59,14 +56,12 @@ def decode_csv(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     if len(body) == start:
         raise InvalidRequest(_NO_ROWS)
     signature = instance_signature(spec, None)
-    text = memoryview(body)[start:]
-    if rules.slicing is not None:
-        # A slice that ends within a quoted field has an error, as its last quote is missing.
-        texts = filter(None, map(_without_empty_rows, line_slices(text, rules.slicing)))
-        payload = decode_slices(texts, lambda rows: (_decoded(rows, signature), None))
-        if payload is not None:
-            return payload
-    return _decoded(_without_empty_rows(bytes(text)), signature)
+    text = _without_empty_rows(bytes(body[start:]))
+    arrays = _from_numbers(text, signature)
+    if arrays is None:
+        arrays = _from_fields(text, signature)
+    count = len(next(iter(arrays.values())))
+    return DecodedPayload(arrays=arrays, count=count, stacked=signature.stacked)
 
 
 def _without_empty_rows(text: bytes) -> bytes:
@@ -74,14 +69,6 @@ def _without_empty_rows(text: bytes) -> bytes:
     if b'"' in text or not (_EMPTY(text) or text[:1] in (b"\n", b"\r")):
         return text  # an empty line may be a part of a quoted field: `csv` tells
     return b"\n".join([line for line in text.split(b"\n") if line not in (b"", b"\r")])
-
-
-def _decoded(text: bytes, signature: InstanceSignature) -> DecodedPayload:
-    arrays = _from_numbers(text, signature)
-    if arrays is None:
-        arrays = _from_fields(text, signature)
-    count = len(next(iter(arrays.values())))
-    return DecodedPayload(arrays=arrays, count=count, stacked=signature.stacked)
 
 
 def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array] | None:
@@ -257,12 +244,8 @@ def _can(read: Callable[[str], Any], field: str) -> bool:
 _NEEDS_QUOTES = re.compile(rb'[,"\r\n]|\A\Z|\A\s|\s\Z')
 
 
-def encode_csv(columns: list[OutputColumn]) -> list[bytes]:
+def encode_csv(columns: list[OutputColumn]) -> bytes:
     """Encode the outputs. Raises InvalidRequest if whole tensors have different numbers of rows."""
-    return [_encoded_rows(part) for part in row_slices(columns)]
-
-
-def _encoded_rows(columns: list[OutputColumn]) -> bytes:
     lines = [_column_lines(column) for column in columns]
     if len({len(own) for own in lines}) > 1:
         raise InvalidRequest(

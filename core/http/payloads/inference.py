@@ -27,7 +27,6 @@ from trident.core.http.dataplane import (
     read_body,
     run,
     run_many,
-    slicing_of,
 )
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.payloads.arrays import decode_npy, decode_npz, decode_octets, decode_raw, encode_npy, encode_npz
@@ -116,8 +115,7 @@ class BinaryType:
 
 
 Decode = Callable[[Buffer, ModelSpec, DecodeRules], DecodedPayload]
-# The parts of the content, which are not joined: that would hold the interpreter for 25 ms if they have 45 MB.
-Encode = Callable[[list[OutputColumn]], list[bytes]]
+Encode = Callable[[list[OutputColumn]], bytes]
 
 _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 
@@ -291,7 +289,6 @@ class PayloadResult:
 
 def decode_payload(
     front_end: HttpFrontEnd,
-    environ: Environ,
     body: Buffer,
     spec: ModelSpec,
     format: Format,
@@ -303,11 +300,7 @@ def decode_payload(
     """
     check_size(front_end, len(body))
     size = len(body) * _INFLATES_BY if format is NPZ else len(body) // _READS_BY
-    rules = DecodeRules(
-        max_input_size=front_end.options.max_input_size,
-        ignored_fields=ignored_fields,
-        slicing=slicing_of(environ, len(body), spec),
-    )
+    rules = DecodeRules(max_input_size=front_end.options.max_input_size, ignored_fields=ignored_fields)
     return off_hub(front_end, size, format.decode, body, spec, rules)
 
 
@@ -401,13 +394,13 @@ def payload_reply(
 ) -> Reply:
     """The reply with the outputs as `media_type`; `form` is the form of the request if that was JSON."""
     size = sum(part.nbytes for column in result.columns for part in column.parts)
-    content: list[Buffer] = [*off_hub(front_end, size, content_of, result.columns, media_type, form)]
+    content = off_hub(front_end, size, content_of, result.columns, media_type, form)
     headers = [("Content-Type", media_type)]
-    return finish(front_end, environ, content, headers, result.parameters, result.times)
+    return finish(front_end, environ, [content], headers, result.parameters, result.times)
 
 
-def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> list[bytes]:
-    """The parts of the body of the reply that `payload_reply` makes."""
+def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> bytes:
+    """The body of the reply that `payload_reply` makes."""
     if media_type in JSON.media_types:
         return encode_json(columns, form)
     return encoder_of(media_type)(columns)
@@ -453,8 +446,7 @@ _BLANKS = re.compile(rb"\s*")
 _NEXT = re.compile(rb"\s*[{\[]")
 # Blanks behind a document that are looked through.
 _LONGEST_BLANK = 64
-# Bytes that are copied at a time to search a large body for a line break.
-_CHUNK = 1 << 16
+_LINE_BREAK = re.compile(rb"\n")
 
 
 def may_be_request_lines(content_type: str, body: Buffer) -> bool:
@@ -485,12 +477,8 @@ def _first_line(body: Buffer) -> tuple[int, int]:
     """Where the first line that is not blank begins, and its line break is, -1 if it has none."""
     blanks = _BLANKS.match(body)
     begin = blanks.end() if blanks else 0
-    view = memoryview(body)
-    for start in range(begin, len(view), _CHUNK):
-        found = bytes(view[start : start + _CHUNK]).find(b"\n")
-        if found >= 0:
-            return begin, start + found
-    return begin, -1
+    found = _LINE_BREAK.search(body, begin)
+    return begin, found.start() if found else -1
 
 
 def _is_between(body: Buffer, end: int) -> bool:
@@ -588,8 +576,7 @@ class _Lines:
 
     def _v2(self, line: bytes, media_type: str | None) -> tuple[list[InferenceRequest], Answer]:
         spec = self._spec
-        slicing = slicing_of(self._environ, len(line), spec)
-        request, plan = decode_request(line, None, LATEST, spec, self._limit, slicing)
+        request, plan = decode_request(line, None, LATEST, spec, self._limit)
         if media_type is not None:
             check_convertible(request, spec, media_type)
         elif any(plan.form_of(name)[0] for name in request.outputs or spec.outputs):
@@ -599,19 +586,18 @@ class _Lines:
         def answer(responses: list[InferenceResponse]) -> bytes:
             if media_type is None:
                 return b"".join(encode_response(responses[0], plan, spec)[0])
-            return b"".join(content_of(converted(request, responses[0], plan, spec).columns, media_type, None))
+            return content_of(converted(request, responses[0], plan, spec).columns, media_type, None)
 
         return [request], answer
 
     def _instances(self, line: bytes, media_type: str) -> tuple[list[InferenceRequest], Answer]:
-        slicing = slicing_of(self._environ, len(line), self._spec)
-        payload = decode_json(line, self._spec, DecodeRules(max_input_size=self._limit, slicing=slicing))
+        payload = decode_json(line, self._spec, DecodeRules(max_input_size=self._limit))
         pattern = InferenceRequest(self._spec.name, [])
         if payload.parameters:
             read_parameters(payload.parameters, pattern)
         complete(self._front_end, self._environ, pattern)
-        return list(requests_of(payload, self._spec, pattern)), lambda responses: b"".join(
-            content_of(result_of(responses, payload).columns, media_type, payload.form)
+        return list(requests_of(payload, self._spec, pattern)), lambda responses: content_of(
+            result_of(responses, payload).columns, media_type, payload.form
         )
 
 
@@ -634,7 +620,7 @@ def predict(front_end: HttpFrontEnd, environ: Environ, model: str, version: str 
     body = read_body(front_end, environ)
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send {'instances': [...]}")
-    payload = decode_payload(front_end, environ, body, served.spec, JSON)
+    payload = decode_payload(front_end, body, served.spec, JSON)
     pattern = InferenceRequest(served.spec.name, [], model_version=number)
     result = infer_payload(front_end, environ, served, payload, pattern)
     return payload_reply(front_end, environ, result, JSON.media_types[0], payload.form)

@@ -9,8 +9,7 @@ Source: docs/spec/vertex.md section D points 1 to 5; docs/spec/sagemaker.md sect
 from __future__ import annotations
 
 import binascii
-import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -25,22 +24,16 @@ from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.body import (
     WIDE,
-    SlicedArray,
-    Slicing,
     flat_numbers,
-    line_slices,
-    outline_of,
     parse,
     parse_json,
     plain_value,
     simdjson,
-    slice_array,
     unique_keys,
     without_blank_lines,
 )
 from trident.core.http.payloads.payload import (
     DecodedPayload,
-    DecodedSlice,
     DecodeRules,
     DocumentForm,
     ErrorLocation,
@@ -51,7 +44,6 @@ from trident.core.http.payloads.payload import (
     as_datatype,
     check_names,
     common_count,
-    decode_slices,
     document_form,
     expected_text,
     fits_dims,
@@ -59,7 +51,6 @@ from trident.core.http.payloads.payload import (
     instance_signature,
     line_name,
     mismatch,
-    row_slices,
     single_input,
     unravelled,
     wide_integers,
@@ -80,9 +71,7 @@ _MEMBERS = {
 def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
     """Decode a document. Raises InvalidRequest that names the instance, the input and the element."""
     form = document_form(body)
-    payload = _decode_slices(body, spec, rules, form)
-    if payload is None and len(body) > _LARGE:
-        payload = _decode_numbers(body, spec, form)
+    payload = _decode_numbers(body, spec, form) if len(body) > _LARGE else None
     if payload is None:
         payload = _decode_values(body, spec, rules, form)
     payload.form = form
@@ -167,72 +156,6 @@ def _row(index: int) -> str:
 
 def _whole(_index: int) -> str:
     return "the tensor"
-
-
-# --- many instances, an array of whole instances at a time
-
-LISTS, VALUES = "lists", "values"
-_BRACKET = re.compile(rb"[ \t\r\n]*\[")
-_BLANKS = b" \t\r\n"
-_INSTANCES = re.compile(rb'"instances"[ \t\r\n]*:[ \t\r\n]*\[')
-
-
-def _decode_slices(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload | None:
-    """The payload of many instances, if the rules allow slices; None for a document that has to be read as a whole."""
-    if rules.slicing is None:
-        return None
-    found = _sliced_instances(memoryview(body), form, rules.slicing)
-    if found is None:
-        return None
-    array, others = found
-    is_bare = form is DocumentForm.BARE
-    payload = decode_slices(array.texts(), lambda text: _decode_slice(text, spec, rules, is_bare=is_bare))
-    if payload is not None:
-        payload.parameters = _parameters(others, form)
-    return payload
-
-
-def _sliced_instances(
-    body: memoryview, form: DocumentForm, slicing: Slicing
-) -> tuple[SlicedArray, dict[str, Any]] | None:
-    """The instances of a document with many, and its other members; None for any other text, valid or not."""
-    if form is DocumentForm.BARE:
-        found = _BRACKET.match(body)
-        bare = None if found is None else slice_array(body, found.end() - 1, slicing, whole_elements=True)
-        is_whole = bare is not None and bare.is_long and not bytes(body[bare.end :]).strip(_BLANKS)
-        return (bare, {}) if bare is not None and is_whole else None
-    outline = outline_of(body, _INSTANCES, slicing, whole_elements=True) if form is DocumentForm.INSTANCES else None
-    if outline is None or type(outline.document) is not dict:
-        return None
-    others: dict[str, Any] = outline.document
-    array = outline.take(others.pop("instances", None))
-    return (array, others) if array is not None and outline.is_taken() else None
-
-
-def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules, *, is_bare: bool) -> DecodedSlice | None:
-    """The payload of an array of instances, and their form.
-
-    None if it has to be decoded together with the others: in a bare array, because that may be one instance. Raises
-    InvalidRequest.
-    """
-    kind = only_numbers(spec)
-    found = parse_number_array(text, None, kind) if kind is not None else None
-    if found is not None:
-        rank = found[0].ndim
-        payload = decode_numbers(found[0], spec, instance_name)
-        if payload is not None:
-            return None if is_bare and is_one_instance(rank, spec) else (payload, LISTS if rank > 1 else VALUES)
-    instances = parse_json(text)
-    if is_bare and _is_instance(instances, spec):
-        return None
-    return decode_instances(instances, spec, rules, instance_name), form_of_instance(instances[0])
-
-
-def form_of_instance(value: Any) -> Hashable:
-    """What all instances of a body must have in common, besides what their arrays show."""
-    if type(value) is dict:
-        return tuple(value)
-    return LISTS if type(value) is list else VALUES
 
 
 # --- numbers of the only input
@@ -656,19 +579,16 @@ def _wrong(flat: list[Any], index: int, shape: Shape, datatype: Datatype, locati
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
-def encode_predictions(columns: list[OutputColumn]) -> list[bytes]:
-    """Encode as `{"predictions": [...]}`, one value per instance, in order."""
-    return _rows_text(columns, b'{"predictions":[', b"]}")
-
-
-def encode_json(columns: list[OutputColumn], form: DocumentForm | None = None) -> list[bytes]:
+def encode_json(columns: list[OutputColumn], form: DocumentForm | None = None) -> bytes:
     """Encode the answer to a document of `form`: predictions, a bare array, or TensorFlow Serving's outputs."""
-    if form is DocumentForm.BARE:
-        return _rows_text(columns, b"[", b"]")
     if form is DocumentForm.COLUMNS:
         tensors = {column.name: _tensor(column) for column in columns}
-        return [write_json({"outputs": tensors if len(tensors) > 1 else next(iter(tensors.values()))})]
-    return encode_predictions(columns)
+        return write_json({"outputs": tensors if len(tensors) > 1 else next(iter(tensors.values()))})
+    if len(columns) == 1 and len(columns[0].parts) == 1 and columns[0].parts[0].ndim:
+        rows = json_value(columns[0].parts[0], columns[0].datatype)  # one array, which is written faster
+    else:
+        rows = prediction_rows(columns)
+    return write_json(rows if form is DocumentForm.BARE else {"predictions": rows})
 
 
 def prediction_rows(columns: list[OutputColumn]) -> list[Any]:
@@ -713,21 +633,6 @@ def write_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _rows_text(columns: list[OutputColumn], start: bytes, end: bytes) -> list[bytes]:
-    """The predictions between `start` and `end`, in parts, so that no step holds the interpreter for long."""
-    parts: list[bytes] = []
-    for part in row_slices(columns):
-        parts += (b"," if parts else start, write_json(_predictions(part))[1:-1])
-    return [b"".join((*parts, end))] if len(parts) == 2 else [*parts, end]
-
-
-def _predictions(columns: list[OutputColumn]) -> Any:
-    """The rows, as one array if possible, which is written faster."""
-    if len(columns) == 1 and len(columns[0].parts) == 1 and columns[0].parts[0].ndim:
-        return json_value(columns[0].parts[0], columns[0].datatype)
-    return prediction_rows(columns)
-
-
 def _tensor(column: OutputColumn) -> Any:
     value = json_value(column.parts[0], column.datatype) if len(column.parts) == 1 else prediction_rows([column])
     return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
@@ -754,25 +659,15 @@ def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> Decod
 
     Raises InvalidRequest that names the line, from 1.
     """
-    if rules.slicing is not None:
-        texts = filter(None, map(without_blank_lines, line_slices(memoryview(body), rules.slicing)))
-        payload = decode_slices(texts, lambda text: _decode_lines(text, spec, rules))
-        if payload is not None:
-            return payload
     text = without_blank_lines(bytes(body))
-    return _decode_lines(text, spec, rules)[0]
-
-
-def _decode_lines(text: bytes, spec: ModelSpec, rules: DecodeRules) -> DecodedSlice:
-    """The payload of lines, and their form. Raises InvalidRequest."""
     payload = _decode_number_lines(text, spec)
     if payload is not None:
-        return payload, LISTS
+        return payload
     lines = text.split(b"\n")
     if not lines[-1].strip():
         lines.pop()
     instances = [parse_json(line, line_name(index)) for index, line in enumerate(lines)]
-    return decode_instances(instances, spec, rules, line_name), form_of_instance(instances[0])
+    return decode_instances(instances, spec, rules, line_name)
 
 
 def _decode_number_lines(text: bytes, spec: ModelSpec) -> DecodedPayload | None:
@@ -791,5 +686,5 @@ def _decode_number_lines(text: bytes, spec: ModelSpec) -> DecodedPayload | None:
     return decode_numbers(found[0], spec, line_name)
 
 
-def encode_jsonlines(columns: list[OutputColumn]) -> list[bytes]:
-    return [b"\n".join([*map(write_json, prediction_rows(part)), b""]) for part in row_slices(columns)]
+def encode_jsonlines(columns: list[OutputColumn]) -> bytes:
+    return b"\n".join([*map(write_json, prediction_rows(columns)), b""])

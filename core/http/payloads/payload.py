@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from trident.core.config.golden import as_numbers, is_floating, narrowed, nearest, shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest
-from trident.core.http.body import ELEMENTS, Slicing, joined_array, parse_json
+from trident.core.http.body import parse_json
 from trident.core.inference.request import InputTensor
 from trident.core.inference.response import Outputs
 from trident.core.inference.tensors import (
@@ -244,20 +244,6 @@ class OutputColumn:
         return self.parts[0]
 
 
-def row_slices(columns: list[OutputColumn]) -> Iterator[list[OutputColumn]]:
-    """The columns in slices of rows, with about ELEMENTS elements each; one slice if rows have different shapes."""
-    parts = [column.parts[0] for column in columns]
-    count = len(parts[0]) if parts[0].ndim else 1
-    elements = sum(part.size for part in parts)
-    if elements <= ELEMENTS or not all(len(c.parts) == 1 and c.parts[0].shape[:1] == (count,) for c in columns):
-        yield columns
-        return
-    step = max(1, ELEMENTS * count // elements)
-    for start in range(0, count, step):
-        rows = slice(start, start + step)
-        yield [OutputColumn(c.name, c.datatype, [c.parts[0][rows]], c.whole) for c in columns]
-
-
 def output_columns(responses: Sequence[Outputs], payload: DecodedPayload) -> list[OutputColumn]:
     """The columns of the responses to the requests of `split_instances`, in their order.
 
@@ -342,13 +328,11 @@ DEFAULT_MAX_SIZE = 64 << 20
 class DecodeRules:
     """An adapter's rules. `max_input_size` is the limit of compressed content in bytes after inflation.
 
-    With `slicing`, a long text is decoded in slices.
     `ignored_fields` are members of object instances that are not inputs, such as a key, unless an input has that name.
     """
 
     ignored_fields: frozenset[str] = frozenset()
     max_input_size: int = DEFAULT_MAX_SIZE
-    slicing: Slicing | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -366,38 +350,6 @@ class DecodedPayload:
     rows: list[dict[str, Array]] | None = None
     form: DocumentForm | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
-
-
-# The payload of a slice, and the form of its rows, in which all rows of a body must agree.
-DecodedSlice = tuple[DecodedPayload, Hashable]
-
-
-def decode_slices(texts: Iterable[bytes], decode: Callable[[bytes], DecodedSlice | None]) -> DecodedPayload | None:
-    """The payload of a body whose slices are `texts`, each of which `decode` reads as if it were the body.
-
-    None if the whole body must be decoded: a slice has an error, for which only the whole body has the right words and
-    place, or the slices differ in what a decoder compares between the rows of one body, or `decode` gives None.
-    """
-    parts: list[DecodedPayload] = []
-    agreed: Hashable = None
-    for text in texts:
-        try:
-            found = decode(text)
-        except InvalidRequest:
-            return None
-        if found is None or found[0].rows is not None or found[0].count is None:
-            return None
-        part = found[0]
-        shapes = tuple((name, array.shape[1:]) for name, array in part.arrays.items())
-        form = (shapes, part.stacked, found[1])
-        if parts and form != agreed:
-            return None
-        agreed = form
-        parts.append(part)
-    if not parts:
-        return None
-    arrays = {name: joined_array([part.arrays[name] for part in parts]) for name in parts[0].arrays}
-    return DecodedPayload(arrays=arrays, count=sum(part.count or 0 for part in parts), stacked=parts[0].stacked)
 
 
 def most_rows(spec: ModelSpec) -> int:

@@ -13,7 +13,6 @@ from tests.unit.core.http.streaming_engine import StreamingEngine, said
 from trident.adapters.vertex.platform import PayloadKind
 from trident.adapters.vertex.predict import DEFAULT_TARGET, Target, names_model, read_target, take_target, wants_stream
 from trident.core.errors import BackendFailed, InvalidRequest
-from trident.core.http.body import SLICE
 from trident.core.http.errors import HINT_HEADER
 from trident.core.lifecycle.state import IndexEntry
 
@@ -256,9 +255,8 @@ def test_a_document_that_names_no_model_is_skipped(body: bytes) -> None:
     assert not names_model(body)
 
 
-@pytest.mark.parametrize("before", range(SLICE - 20, SLICE + 2, 3))
-def test_a_long_document_names_its_model(before: int) -> None:
-    text = '{"instances":["' + "x" * before + '","' + "y" * SLICE + '"],"parameters":{"model":"cat"}}'
+def test_a_long_document_names_its_model() -> None:
+    text = '{"instances":["' + "x" * 10_000 + '"],"parameters":{"model":"cat"}}'
     body = text.encode()
     assert names_model(body)
     assert read_target(body) == Target("cat")

@@ -1,22 +1,12 @@
-"""Random texts for readers that must not depend on slices."""
+"""Random JSON texts, right and damaged."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import threading
-from types import SimpleNamespace
 from typing import Any
 
-import orjson
-import pytest
-import simdjson
 from hypothesis import strategies as st
 
-from trident.core.http import body
-
-sizes = st.integers(1, 40)
 strings = st.text(alphabet='ab"\\,[]{}: \u00e9\U0001f600\n', max_size=8)
 numbers = st.one_of(
     st.integers(-300, 300), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([2**63, 2**64, -(2**63)])
@@ -58,25 +48,3 @@ def damaged(draw: st.DrawFn, texts: st.SearchStrategy[bytes]) -> bytes:
             [text[:at] + text[at + 1 :], text[:at] + byte + text[at:], text[:at], text[:at] + byte + text[at + 1 :]]
         )
     )
-
-
-def sizes_parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all texts that parsers read from now on, each in one step."""
-    sizes: list[int] = []
-
-    def noted(parse: Any) -> Any:
-        def note(text: Any, *arguments: Any, **options: Any) -> Any:
-            sizes.append(len(text.getvalue() if isinstance(text, io.StringIO) else text))
-            return parse(text, *arguments, **options)
-
-        return note
-
-    class Parser:
-        def __init__(self) -> None:
-            self.parse = noted(simdjson.Parser().parse)
-
-    monkeypatch.setattr(body, "simdjson", SimpleNamespace(Parser=Parser))
-    monkeypatch.setattr(body, "_local", threading.local())
-    for module, name in ((orjson, "loads"), (json, "loads"), (csv, "reader")):
-        monkeypatch.setattr(module, name, noted(getattr(module, name)))
-    return sizes

@@ -5,14 +5,10 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, sizes, strings, values
 from tests.unit.packed_tensors import spec
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
-from trident.core.http.body import Slicing
+from trident.core.errors import InvalidRequest
 from trident.core.http.generate import ObjectEncoder, decode_object, encode_object
 from trident.core.inference.request import InferenceRequest, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
@@ -145,53 +141,6 @@ def test_tensors_over_the_limit_are_refused(document: Any, sizes: tuple[int, str
         "size of 99. Use --http-max-input-size to increase the limit."
     )
     decode(document, model, total)
-
-
-# --- an object that is read in slices is the request that is read as a whole, and so is its error
-
-
-SPEC = spec(INT=("INT32", (-1,)), FP=("FP32", (-1,)), TEXT=("BYTES", (-1,)), FLAG=("BOOL", (-1,)))
-
-
-def outcome(body: bytes, slicing: Slicing | None = None, limit: int = LIMIT) -> Any:
-    """The request, or the text of its error."""
-    try:
-        request = decode_object(bytearray(body), -1, SPEC, limit, slicing)
-    except ServerError as error:
-        return type(error), error.message, error.hint
-    inputs = [(t.name, t.datatype, t.shape, t.data.dtype, list(map(repr, t.data.tolist()))) for t in request.inputs]  # type: ignore[union-attr]
-    return request.id, repr(request.parameters), inputs
-
-
-lists = {
-    "INT": st.lists(st.integers(-300, 300), max_size=9) | nested(numbers),
-    "FP": st.lists(numbers, max_size=9) | nested(values),
-    "TEXT": st.lists(strings, max_size=9) | nested(values),
-    "FLAG": st.lists(st.booleans(), max_size=9),
-    "other": values | nested(values),
-}
-members = st.fixed_dictionaries({}, optional=lists)
-objects = st.builds(
-    lambda flat, under, more: {**flat, **({"parameters": under} if more else {})}, members, members, st.booleans()
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=300)
-@given(body=damaged(json_text(objects)), size=sizes)
-def test_slices_do_not_change_a_request_or_its_error(body: bytes, size: int) -> None:
-    assert outcome(body, Slicing(size=size)) == outcome(body)
-
-
-def test_an_object_is_not_read_further_when_the_pause_stops_it() -> None:
-    left = iter(range(5))
-
-    def pause() -> None:
-        if next(left, None) is None:
-            raise RequestCancelled("gone")
-
-    with pytest.raises(RequestCancelled):
-        decode_object(orjson.dumps({"INT": list(range(999))}), -1, SPEC, LIMIT, Slicing(pause, 100))
 
 
 # --- response object

@@ -107,25 +107,23 @@ def test_outputs_are_columns_side_by_side() -> None:
         column("B", "BYTES", [b"x", b"y"]),
         column("C", "BF16", [[0.5, 1], [2, 3]]),
     ]
-    assert b"".join(encode_csv(columns)) == b"7,x,0.5,1.0\n8,y,2.0,3.0\n"
+    assert encode_csv(columns) == b"7,x,0.5,1.0\n8,y,2.0,3.0\n"
 
 
 def test_special_values_are_written_as_words_and_strings_quoted_if_necessary() -> None:
-    assert (
-        b"".join(encode_csv([column("A", "FP16", [[np.nan, np.inf, -np.inf, 1]])])) == b"NaN,Infinity,-Infinity,1.0\n"
-    )
+    assert encode_csv([column("A", "FP16", [[np.nan, np.inf, -np.inf, 1]])]) == b"NaN,Infinity,-Infinity,1.0\n"
     column_of_strings = column("A", "BYTES", [b"plain", b"a,b", b'"', b"a\r\nb", b"", b" a", b"\xff"])
-    assert b"".join(encode_csv([column_of_strings])) == b'plain\n"a,b"\n""""\n"a\r\nb"\n""\n" a"\n\xff\n'
+    assert encode_csv([column_of_strings]) == b'plain\n"a,b"\n""""\n"a\r\nb"\n""\n" a"\n\xff\n'
 
 
 def test_outputs_may_have_rows_of_different_lengths_or_none() -> None:
     ragged = OutputColumn("A", BY_NAME["INT8"], [np.ones((1, 1), np.int8), np.ones((1, 2), np.int8)])
-    assert b"".join(encode_csv([ragged])) == b"1\n1,1\n"
+    assert encode_csv([ragged]) == b"1\n1,1\n"
     scalar, vector = column("A", "FP32", 1.5, whole=True), column("B", "INT8", [1, 2], whole=True)
-    assert b"".join(encode_csv([scalar])) == b"1.5\n"
-    assert b"".join(encode_csv([vector])) == b"1\n2\n"
+    assert encode_csv([scalar]) == b"1.5\n"
+    assert encode_csv([vector]) == b"1\n2\n"
     with pytest.raises(InvalidRequest, match="different numbers of rows"):
-        b"".join(encode_csv([scalar, vector]))
+        encode_csv([scalar, vector])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.body import ELEMENTS, parse_json
+from trident.core.http.body import parse_json
 from trident.core.http.payloads.inference import may_be_request_lines, request_lines
 from trident.core.http.payloads.json import (
     column_array,
@@ -18,8 +18,6 @@ from trident.core.http.payloads.json import (
     decode_json,
     decode_jsonlines,
     encode_json,
-    encode_jsonlines,
-    encode_predictions,
 )
 from trident.core.http.payloads.payload import (
     DecodedPayload,
@@ -359,9 +357,9 @@ def test_an_error_has_a_reason_and_an_offset(text: bytes, message: str) -> None:
 def test_one_output_is_a_value_for_each_instance(datatype: str, values: Any, text: str) -> None:
     columns = [column("A", datatype, values)]
     # By its version orjson writes an exponent with or without a plus sign.
-    written = b"".join(encode_predictions(columns)).decode().replace("e+", "e")
+    written = encode_json(columns).decode().replace("e+", "e")
     assert written == f'{{"predictions":{text}}}'
-    assert b"".join(encode_json(columns, DocumentForm.BARE)).decode().replace("e+", "e") == text
+    assert encode_json(columns, DocumentForm.BARE).decode().replace("e+", "e") == text
 
 
 def test_several_outputs_are_an_object_for_each_instance() -> None:
@@ -370,7 +368,7 @@ def test_several_outputs_are_an_object_for_each_instance() -> None:
         column("B", "INT8", [1, 2]),
         column("C", "BYTES", [b"x", b"\xff"]),
     ]
-    assert orjson.loads(b"".join(encode_json(columns, DocumentForm.INSTANCES))) == {
+    assert orjson.loads(encode_json(columns, DocumentForm.INSTANCES)) == {
         "predictions": [
             {"A": [0.1], "B": 1, "C": ["x"]},
             {"A": ["Infinity"], "B": 2, "C": [{"b64": "/w=="}]},
@@ -380,28 +378,17 @@ def test_several_outputs_are_an_object_for_each_instance() -> None:
 
 def test_outputs_are_rows_of_any_shape_columns_or_whole() -> None:
     ragged = OutputColumn("A", BY_NAME["FP32"], [np.ones((1, 1), np.float32), np.ones((2, 2), np.float32)])
-    assert b"".join(encode_predictions([ragged])) == b'{"predictions":[[1.0],[1.0,1.0],[1.0,1.0]]}'
-    assert b"".join(encode_json([ragged], DocumentForm.COLUMNS)) == b'{"outputs":[[1.0],[1.0,1.0],[1.0,1.0]]}'
+    assert encode_json([ragged]) == b'{"predictions":[[1.0],[1.0,1.0],[1.0,1.0]]}'
+    assert encode_json([ragged], DocumentForm.COLUMNS) == b'{"outputs":[[1.0],[1.0,1.0],[1.0,1.0]]}'
     columns = [column("A", "FP32", [[1], [2]]), column("B", "BOOL", [True, False])]
-    assert b"".join(encode_json(columns[:1], DocumentForm.COLUMNS)) == b'{"outputs":[[1.0],[2.0]]}'
-    assert b"".join(encode_json(columns, DocumentForm.COLUMNS)) == b'{"outputs":{"A":[[1.0],[2.0]],"B":[true,false]}}'
+    assert encode_json(columns[:1], DocumentForm.COLUMNS) == b'{"outputs":[[1.0],[2.0]]}'
+    assert encode_json(columns, DocumentForm.COLUMNS) == b'{"outputs":{"A":[[1.0],[2.0]],"B":[true,false]}}'
     scalar, vector = column("A", "FP32", 1.5, whole=True), column("B", "INT8", [1, 2], whole=True)
-    assert b"".join(encode_predictions([scalar])) == b'{"predictions":[1.5]}'
-    assert b"".join(encode_predictions([vector])) == b'{"predictions":[1,2]}'
-    assert b"".join(encode_predictions([scalar, vector])) == b'{"predictions":[{"A":1.5,"B":[1,2]}]}'
-    assert b"".join(encode_predictions([vector, vector])) == b'{"predictions":[{"B":1},{"B":2}]}'
-    assert b"".join(encode_json([scalar], DocumentForm.COLUMNS)) == b'{"outputs":1.5}'
-
-
-def test_many_rows_are_written_in_parts() -> None:
-    texts = [b"%d" % number for number in range(2 * ELEMENTS + 1)]
-    parts = encode_predictions([column("A", "BYTES", texts)])
-    assert max(map(len, parts)) < 12 * ELEMENTS
-    assert orjson.loads(b"".join(parts)) == {"predictions": [[text.decode()] for text in texts]}
-    rows = range(2 * ELEMENTS + 1)
-    parts = encode_jsonlines([column("A", "INT32", list(rows))])
-    assert len(parts) == 3
-    assert b"".join(parts) == b"".join(b"%d\n" % row for row in rows)
+    assert encode_json([scalar]) == b'{"predictions":[1.5]}'
+    assert encode_json([vector]) == b'{"predictions":[1,2]}'
+    assert encode_json([scalar, vector]) == b'{"predictions":[{"A":1.5,"B":[1,2]}]}'
+    assert encode_json([vector, vector]) == b'{"predictions":[{"B":1},{"B":2}]}'
+    assert encode_json([scalar], DocumentForm.COLUMNS) == b'{"outputs":1.5}'
 
 
 # --- json lines

@@ -10,11 +10,9 @@ import pytest
 
 from tests.unit.core.http.payloads.payload_models import RULES, one
 from trident.core.errors import InvalidRequest
-from trident.core.http.body import Slicing
 from trident.core.http.generate import decode_object
 from trident.core.http.payloads.csv import decode_csv
 from trident.core.http.payloads.json import decode_json, decode_jsonlines
-from trident.core.http.payloads.payload import DecodeRules
 from trident.core.http.v2_request import decode_request
 from trident.core.inference.tensors import BY_NAME, Array, array_of
 
@@ -36,24 +34,24 @@ NUMBERS = [
 DATATYPES = ["INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "FP32", "FP64"]
 
 
-def v2(texts: list[str], datatype: str, around: str, slicing: Slicing | None) -> Array:
+def v2(texts: list[str], datatype: str, around: str) -> Array:
     tensor = f'"name":"IN","datatype":"{datatype}","shape":[1,{len(texts)}],"data":[{",".join(texts)}]'
     body = f'{{{around}"inputs":[{{{tensor}}}]}}'
-    request, _ = decode_request(body.encode(), None, -1, one(datatype, -1), LIMIT, slicing)
+    request, _ = decode_request(body.encode(), None, -1, one(datatype, -1), LIMIT)
     (found,) = request.inputs
     return array_of(found.data, BY_NAME[datatype].dtype, found.shape).reshape(-1)
 
 
-def generate(texts: list[str], datatype: str, around: str, slicing: Slicing | None) -> Array:
+def generate(texts: list[str], datatype: str, around: str) -> Array:
     body = f'{{{around}"IN":[{",".join(texts)}]}}'
-    (tensor,) = decode_object(body.encode(), -1, one(datatype, -1), LIMIT, slicing).inputs
+    (tensor,) = decode_object(body.encode(), -1, one(datatype, -1), LIMIT).inputs
     return array_of(tensor.data, BY_NAME[datatype].dtype, tensor.shape).reshape(-1)
 
 
 def payload(decode: Callable[..., object], form: str, separator: str) -> Callable[..., Array]:
-    def read(texts: list[str], datatype: str, around: str, slicing: Slicing | None) -> Array:
+    def read(texts: list[str], datatype: str, around: str) -> Array:
         body = (form % separator.join(texts)).replace("{", "{" + around, 1)
-        decoded = decode(body.encode(), one(datatype, 1), DecodeRules(slicing=slicing) if slicing else RULES)
+        decoded = decode(body.encode(), one(datatype, 1), RULES)
         array: Array = decoded.arrays["IN"]  # type: ignore[attr-defined]
         return array.reshape(-1)
 
@@ -99,9 +97,9 @@ def right(text: str, datatype: str, format: str) -> object:
     return None if np.isinf(narrow) and not is_v2 else narrow.item()
 
 
-def outcome(format: str, texts: list[str], datatype: str, around: str = "", slicing: Slicing | None = None) -> object:
+def outcome(format: str, texts: list[str], datatype: str, around: str = "") -> object:
     try:
-        return list(map(repr, FORMATS[format](texts, datatype, around, slicing).tolist()))
+        return list(map(repr, FORMATS[format](texts, datatype, around).tolist()))
     except InvalidRequest:
         return None
 
@@ -127,7 +125,6 @@ def test_a_number_is_exact_or_refused(format: str, datatype: str) -> None:
                 both = [text, other]
                 for around in places[:3]:
                     assert outcome(format, both, datatype, around) == wanted, (text, other, around)
-                    assert outcome(format, both, datatype, around, Slicing(size=16)) == wanted, (text, other, around)
                 if wanted is not None:
                     many = outcome(format, both * 300, datatype)
                     assert many == wanted * 300, (text, other)

@@ -75,7 +75,7 @@ def same(got: Array, sent: Array, datatype: str) -> bool:
 def encoded(row: Format, tensors: dict[str, tuple[str, Array]]) -> bytes:
     (count,) = {len(array) for _, array in tensors.values()}
     outputs = [OutputTensor(name, datatype, array.shape, array) for name, (datatype, array) in tensors.items()]
-    body = b"".join(row.encode(output_columns([outputs], DecodedPayload(arrays={}, count=count, stacked=True))))
+    body = row.encode(output_columns([outputs], DecodedPayload(arrays={}, count=count, stacked=True)))
     return orjson.dumps({"instances": orjson.loads(body)["predictions"]}) if row is JSON else body
 
 
