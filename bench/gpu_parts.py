@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,7 +32,7 @@ import onnx
 import onnxruntime
 
 from bench.cases import ADD_SUB, BY_KEY, LENGTH, Case
-from bench.clients import BUILD, ClientResult, Load, write_requests
+from bench.clients import BUILD, Load, Run
 from bench.loads import infer
 from bench.machine import tree_members, tree_seconds
 from bench.models import networks, repositories
@@ -206,16 +206,12 @@ def loop(graph: Path, feeds_file: Path, provider: str, binding: bool, count_file
         bound.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(feed, device, 0))
     for output in session.get_outputs():
         bound.bind_output(output.name, device, 0)
-    began = time.perf_counter()
     while not ended:
         if binding:
             session.run_with_iobinding(bound)
         else:
             session.run(None, feeds)
         count[0] += 1
-    seconds = time.perf_counter() - began
-    result = ClientResult(int(count[0]), seconds, 0, 0, time.process_time())
-    print(json.dumps(asdict(result)))
 
 
 class BareServer(Server):
@@ -233,13 +229,34 @@ class BareServer(Server):
         return tree_seconds(self.client.pid)
 
 
+class BareRun:
+    def __init__(self, loop: subprocess.Popen[str]) -> None:
+        self._loop = loop
+        self.go_on()
+
+    def pause(self) -> None:
+        self._loop.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._loop.send_signal(signal.SIGCONT)
+
+    def end(self) -> int:
+        self.go_on()
+        self._loop.send_signal(signal.SIGINT)
+        self._loop.communicate()
+        return 0
+
+    def kill(self) -> None:
+        self._loop.kill()
+        self._loop.wait()
+
+
 @dataclass(frozen=True, slots=True)
 class BareLoad(Load):
     server: BareServer
 
-    def start(self, *, connections: int, seconds: int) -> subprocess.Popen[str]:
-        self.server.client.send_signal(signal.SIGCONT)
-        return self.server.client
+    def start(self, connections: int) -> Run:
+        return BareRun(self.server.client)
 
 
 def bare(case: Case, graph: Path, provider: str, binding: bool) -> Ask:
@@ -257,7 +274,7 @@ def bare(case: Case, graph: Path, provider: str, binding: bool) -> Ask:
                     raise RuntimeError(f"the session ended: {server.client.communicate()[1][-300:]}")
                 time.sleep(0.01)
             server.client.send_signal(signal.SIGSTOP)
-            yield BareLoad(server, case.model, "", count)
+            yield BareLoad(server, case.model, "")
         finally:
             server.client.kill()
             server.client.communicate()
@@ -292,8 +309,7 @@ def in_shared_memory(case: Case, sizes: dict[str, int], region: Region) -> Ask:
             outputs = [{"name": each, **place(size)} for each, size in sizes.items()]
             body = json.dumps({"inputs": inputs, "outputs": outputs}).encode()
             server.ask("POST", case.path, body, JSON_HEADERS)
-            requests = write_requests(f"{case.key}-{name}", body, headers=JSON_HEADERS)
-            yield Load(server, case.model, server.url(case.path), requests)
+            yield Load(server, case.model, server.url(case.path), [body], JSON_HEADERS)
 
     return opened
 

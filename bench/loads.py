@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
 from bench.cases import LENGTH, SEED, Case
-from bench.clients import GRPC_SERVICE, Load, write_requests
+from bench.clients import GRPC_SERVICE, Load
 from bench.models.repositories import FEATURES, SEQUENCES, TABULAR
 from bench.runner import Ask, NotServed
 from bench.servers.server import JSON_HEADERS, PREDICT, Server
@@ -56,7 +56,7 @@ def infer(
         answered, answer = _post(url, body, headers)
         if checked:
             check_outputs(server, case, answered, answer)
-        yield Load(server, asked, url, write_requests(f"{case.key}-{port}", body, headers=headers))
+        yield Load(server, asked, url, [body], headers)
 
     return opened
 
@@ -96,7 +96,7 @@ def infer_message(case: Case) -> bytes:
 
 
 def grpc(case: Case, *, streams: bool = False, in_flight: int = 1, connections: int = 0) -> Ask:
-    """The case's request over gRPC; see start_client."""
+    """The case's request over gRPC; see `target_of`."""
 
     @contextmanager
     def opened(server: Server) -> Iterator[Load]:
@@ -115,8 +115,7 @@ def grpc(case: Case, *, streams: bool = False, in_flight: int = 1, connections: 
         except grpcio.RpcError as error:
             raise NotServed(str(error.details())) from error
         url = f"grpc://{HOST}:{server.ports['grpc']}{GRPC_SERVICE}{'ModelStreamInfer' if streams else 'ModelInfer'}"
-        requests = write_requests(f"{case.key}-grpc", message)
-        yield Load(server, case.model, url, requests, in_flight, streams, connections)
+        yield Load(server, case.model, url, [message], {}, in_flight, streams, connections)
 
     return opened
 
@@ -144,8 +143,7 @@ def shared_memory(case: Case, connections: int) -> Ask:
                 memory.seek(-size, os.SEEK_END)
                 if memory.read() != content:
                     raise RuntimeError(f"'{case.model}' does not echo through shared memory")
-            requests = write_requests(f"{case.key}-shared", *bodies, headers=JSON_HEADERS)
-            yield Load(server, case.model, server.url(case.path), requests)
+            yield Load(server, case.model, server.url(case.path), bodies, JSON_HEADERS)
         finally:
             region.unlink(missing_ok=True)
             server.exchange("POST", "/v2/systemsharedmemory/unregister")
@@ -182,8 +180,8 @@ def sequences(count: int) -> Ask:
         except triton.InferenceServerException as error:
             raise NotServed(str(error)) from error
         made = [triton.InferenceServerClient.generate_request_body(tensors, sequence_id=each) for each in ids]
-        requests = write_requests(SEQUENCES, *(body for body, _ in made), headers={LENGTH: str(made[0][1])})
-        yield Load(server, SEQUENCES, server.url(f"/v2/models/{SEQUENCES}/infer"), requests)
+        url, bodies = server.url(f"/v2/models/{SEQUENCES}/infer"), [body for body, _ in made]
+        yield Load(server, SEQUENCES, url, bodies, {LENGTH: str(made[0][1])})
 
     return opened
 
@@ -195,13 +193,13 @@ def tabular_rows(count: int) -> np.ndarray:
 def csv(count: int) -> Ask:
     """Rows of features as CSV, at SageMaker's port."""
     text = "\n".join(",".join(map(str, row)) for row in tabular_rows(count).tolist()).encode()
-    return _tabular("csv", "sagemaker", "/invocations", text, {"Content-Type": "text/csv"})
+    return _tabular("sagemaker", "/invocations", text, {"Content-Type": "text/csv"})
 
 
 def instances(count: int) -> Ask:
     """Rows of features as Vertex AI's instances."""
     body = json.dumps({"instances": tabular_rows(count).tolist()}).encode()
-    return _tabular("instances", "vertex", PREDICT, body, JSON_HEADERS)
+    return _tabular("vertex", PREDICT, body, JSON_HEADERS)
 
 
 def tabular_tensor(count: int) -> Ask:
@@ -209,14 +207,14 @@ def tabular_tensor(count: int) -> Ask:
     rows = tabular_rows(count)
     tensor = {"name": "IN", "shape": list(rows.shape), "datatype": "FP32", "data": rows.tolist()}
     body = json.dumps({"inputs": [tensor]}).encode()
-    return _tabular("v2", "http", f"/v2/models/{TABULAR}/infer", body, JSON_HEADERS)
+    return _tabular("http", f"/v2/models/{TABULAR}/infer", body, JSON_HEADERS)
 
 
-def _tabular(name: str, port: str, path: str, body: bytes, headers: dict[str, str]) -> Ask:
+def _tabular(port: str, path: str, body: bytes, headers: dict[str, str]) -> Ask:
     @contextmanager
     def opened(server: Server) -> Iterator[Load]:
         url = server.url(path, port)
         _post(url, body, headers)
-        yield Load(server, TABULAR, url, write_requests(f"{TABULAR}-{name}", body, headers=headers))
+        yield Load(server, TABULAR, url, [body], headers)
 
     return opened

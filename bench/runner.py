@@ -1,16 +1,14 @@
 """The runner: loads are interleaved in turns of a fraction of a second, and the pairs of turns give ratios.
 
-Whatever else the machine does hits all loads of a row alike. Each load has its own client, which is stopped (SIGSTOP)
-while another load has its turn, so no turn pays for a start. A benchmark is data: its servers and its rows.
+Whatever else the machine does hits all loads of a row alike. Each load has its own client, which is paused while
+another load has its turn, so no turn pays for a start. A benchmark is data: its servers and its rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from bench.clients import BUILD, Load, finish
+from bench.clients import BUILD, Load, Run
 from bench.results import Comparison, Figures, Publication, Turn, add_publication_arguments, names_among, positive
 from bench.servers.server import Server, beside, beside_command
 
 WARM_UP_S = 1.0
 DRAIN_S = 0.01
-# A client must be told a duration; the runner ends it earlier.
-LONGEST_S = 3600
-END_LIMIT_S = 60.0
 
 
 class NothingMeasured(RuntimeError):
@@ -57,12 +52,12 @@ class Interleaved:
         self.warm_up_s = warm_up_s
         self.connections = connections
         self.seconds = seconds
-        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._running: dict[str, Run] = {}
 
     def __enter__(self) -> Interleaved:
         try:
             for name, load in self.loads.items():
-                self._running[name] = load.start(connections=self.connections, seconds=LONGEST_S)
+                self._running[name] = load.start(self.connections)
                 time.sleep(self.warm_up_s)
                 self._drain(load)
         except BaseException:
@@ -75,9 +70,7 @@ class Interleaved:
     ) -> None:
         try:
             if kind is None:
-                for process in self._running.values():
-                    _interrupt(process)
-                self.errors = sum(finish(process).errors for process in self._running.values())
+                self.errors = sum(run.end() for run in self._running.values())
         finally:
             self._kill()
 
@@ -89,10 +82,10 @@ class Interleaved:
         names = list(self.loads) if number % 2 == 0 else list(self.loads)[::-1]
         return {name: self._turn(self.loads[name], self._running[name]) for name in names}
 
-    def _turn(self, load: Load, process: subprocess.Popen[str]) -> Turn:
+    def _turn(self, load: Load, run: Run) -> Turn:
         count, cpu_s = self._drain(load)
         start = time.perf_counter()
-        process.send_signal(signal.SIGCONT)
+        run.go_on()
         time.sleep(self.seconds)
         self._stop()
         took_s = time.perf_counter() - start
@@ -117,22 +110,12 @@ class Interleaved:
             before = count
 
     def _stop(self) -> None:
-        for process in self._running.values():
-            process.send_signal(signal.SIGSTOP)
+        for run in self._running.values():
+            run.pause()
 
     def _kill(self) -> None:
-        for process in self._running.values():
-            process.kill()
-            process.wait()
-
-
-def _interrupt(client: subprocess.Popen[str]) -> None:
-    """End a client; it still reports its result. Any of its threads may take a signal, and only the first heeds it."""
-    deadline = time.monotonic() + END_LIMIT_S
-    while client.poll() is None and time.monotonic() < deadline:
-        client.send_signal(signal.SIGCONT)
-        client.send_signal(signal.SIGINT)
-        time.sleep(0.05)
+        for run in self._running.values():
+            run.kill()
 
 
 def compare(title: str, loads: Mapping[str, Load], *, connections: int, pairs: int, seconds: float) -> Comparison:

@@ -26,11 +26,13 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from bench.cases import SEED
-from bench.clients import BUILD, REQUESTS, run_client, write_requests
+from bench.clients import BUILD, target_of
 from bench.results import Comparison, Figures, Publication, Turn, add_publication_arguments, names_among, positive
 from bench.servers.server import JSON_HEADERS, Server, trident
 from tests.contract.servers.ports import HOST
 from tests.project import ROOT
+from trident.tools.bench.client import LoadClient
+from trident.tools.bench.measure import level_of
 
 FOLDER = BUILD / "text"
 OURS, INFINITY, FLASK, BARE = "trident", "infinity-emb", "flask", "bare loop"
@@ -127,13 +129,14 @@ class Rounds:
             for server in self.servers[:: 1 if number % 2 == 0 else -1]:
                 path, _ = body_of(server, [])
                 bodies = [body_of(server, texts)[1] for texts in requests]
-                asked = write_requests(f"text-{server.name}-{case}", *bodies, headers=JSON_HEADERS)
+                target = target_of(server.url(path), bodies, JSON_HEADERS, connections=connections)
                 before = server.cpu_seconds()
-                found = run_client(server.url(path), asked, connections=connections, seconds=seconds)
+                with LoadClient(target) as client:
+                    found = level_of(client.run(seconds, concurrency=connections), concurrency=connections)
                 server.settle()
                 cpu_us = (server.cpu_seconds() - before) / max(1, found.requests) * 1e6
                 turn[server.name] = Turn(found.rate, cpu_us)
-                tails.setdefault(server.name, []).append(found.p99_ms)
+                tails.setdefault(server.name, []).append(found.p99)
                 errors += found.errors
             if BARE in self.options.servers:
                 turn[BARE] = bare_loop(self.options.folder, requests, self.options.seconds)
@@ -160,7 +163,8 @@ class Rounds:
 
 def bare_loop(folder: Path, requests: list[list[str]], seconds: float) -> Turn:
     """A turn of the loop in a process of its own, which runs the texts of one request at a time."""
-    texts = REQUESTS / "texts.json"
+    texts = BUILD / "texts.json"
+    texts.parent.mkdir(parents=True, exist_ok=True)
     texts.write_text(json.dumps(requests))
     command = [sys.executable, "-m", "bench.servers.text_loop", str(folder), str(texts), str(seconds)]
     answer = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=300).stdout)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.cases import ADD_SUB, ADD_SUB_JSON, Case
-from bench.clients import BUILD, target_of, write_requests
+from bench.clients import BUILD, target_of
 from bench.models import repositories
 from bench.results import Figures, Publication, Ratio, add_publication_arguments, positive
 from bench.servers.server import Server, trident
@@ -52,11 +52,10 @@ def measure(server: Server, case: Case, connections: int, rounds: int, figures: 
     # JSON and Lua escape printable ASCII alike.
     lines = [f"wrk.headers[{json.dumps(name)}] = {json.dumps(text)}" for name, text in headers.items()]
     script.write_text(_SCRIPT.format(body=json.dumps(str(file)), headers="\n".join(lines)))
-    requests = write_requests(case.key, body, headers=headers)
     ours: list[float] = []
     theirs: list[float] = []
     cores: list[float] = []
-    with LoadClient(target_of(url, requests, connections, 1, streams=False)) as client:
+    with LoadClient(target_of(url, [body], headers, connections=connections)) as client:
         client.run(0.5, concurrency=connections)
         for turn in range(rounds):
             for is_ours in (True, False) if turn % 2 == 0 else (False, True):

@@ -7,7 +7,9 @@ its caller would find it. Requests are made before; the client sends bytes and c
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import re
 import select
 import signal
@@ -16,7 +18,7 @@ import ssl
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
@@ -85,6 +87,18 @@ class Sample:
         self.errors += other.errors
         self.error = self.error or other.error
         self.cpu = max(self.cpu, other.cpu)
+
+
+def http_request(method: str, path: str, headers: Mapping[str, object], body: bytes | None = None) -> bytes:
+    """The whole text of a request; with a body it gets its length."""
+    fields = headers if body is None else {**headers, "Content-Length": len(body)}
+    lines = "".join(f"{name}: {text}\r\n" for name, text in fields.items())
+    return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + (body or b"")
+
+
+def grpc_frame(message: bytes) -> bytes:
+    """The message as gRPC frames it."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 class Broken(Exception):
@@ -575,7 +589,12 @@ def _serve(pipe: Pipe, target: Target, number: int) -> None:
 
 
 class LoadClient:
-    """Client processes before one target. A context manager; `processes` share the load evenly."""
+    """Client processes before one target. A context manager; `processes` share the load evenly.
+
+    A run is `run`, or `start` and `finish`. `interrupted`: Ctrl-C has ended one early.
+    """
+
+    interrupted = False
 
     def __init__(self, target: Target, processes: int = 1) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -594,6 +613,9 @@ class LoadClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -608,18 +630,32 @@ class LoadClient:
         due: Sequence[float] | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> Sample:
-        """One run. `tick` is called about five times a second. Ctrl-C ends it early and sets `interrupted`.
+        """One run, as `start` and `finish`."""
+        self.start(seconds, concurrency=concurrency, due=due)
+        return self.finish(tick)
 
-        Raises OSError if the server cannot be reached.
-        """
+    def start(self, seconds: float, *, concurrency: int = 1, due: Sequence[float] | None = None) -> None:
+        """Begin a run: keep `concurrency` requests under way, or send at the times `due`."""
         count = len(self._pipes) if due is not None else min(len(self._pipes), concurrency)
-        used = self._pipes[:count]
-        for index, pipe in enumerate(used):
+        self._seconds, self._used = seconds, self._pipes[:count]
+        for index, pipe in enumerate(self._used):
             share = (concurrency + count - 1 - index) // count
             own = None if due is None else due[index::count]
             pipe.send((seconds, share, own))
-        sample = Sample(seconds)
-        left: list[Any] = list(used)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the processes: SIGSTOP and SIGCONT pause and continue a run, SIGTERM ends it early."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid or 0, number)
+
+    def finish(self, tick: Callable[[], None] = lambda: None) -> Sample:
+        """Wait for the end of the run. `tick` is called about five times a second, and Ctrl-C ends the run early.
+
+        Raises OSError if the server cannot be reached.
+        """
+        sample = Sample(self._seconds)
+        left: list[Any] = list(self._used)
         while left:
             try:
                 for ready in wait(left, 0.2):
@@ -632,9 +668,6 @@ class LoadClient:
                     sample.add(found)
                 tick()
             except KeyboardInterrupt:
-                for process in self._processes:
-                    process.terminate()
+                self.signal(signal.SIGTERM)
                 self.interrupted = True
         return sample
-
-    interrupted = False

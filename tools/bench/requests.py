@@ -22,7 +22,7 @@ from trident.core.errors import InvalidRequest
 from trident.core.http.payloads.inference import SIZE
 from trident.core.http.sample_request import make_sample
 from trident.core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, unpack_bytes, wire_bytes
-from trident.tools.bench.client import Target
+from trident.tools.bench.client import Target, grpc_frame, http_request
 
 Inputs = Sequence[GoldenTensor]
 _MOST_REQUESTS = 64
@@ -235,10 +235,7 @@ def _http_request(spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool
         headers["Content-Type"] = f"{platform.binary_type};{SIZE}={size}"
     else:
         headers |= {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": size}
-    headers |= {"Content-Length": len(body), **dict(way.headers)}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    place = (slash + base).rstrip("/") + path
-    return f"POST {place} HTTP/1.1\r\n{lines}\r\n".encode() + body
+    return http_request("POST", (slash + base).rstrip("/") + path, headers | dict(way.headers), body)
 
 
 def _infer_body(spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool | int], way: Way) -> tuple[bytes, int]:
@@ -269,7 +266,6 @@ def _json_data(tensor: GoldenTensor) -> list[Any]:
 
 
 def _grpc_request(spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool | int], at: str, way: Way) -> bytes:
-    """The message as gRPC frames it."""
     request = ModelInferRequest(model_name=spec.name, model_version=way.version)
     for each in inputs:
         request.inputs.add(name=each.name, datatype=each.datatype.name, shape=each.array.shape)
@@ -278,5 +274,4 @@ def _grpc_request(spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool
         setattr(request.parameters[name], "bool_param" if isinstance(value, bool) else "int64_param", value)
     if way.streaming and spec.decoupled:
         request.parameters["triton_enable_empty_final_response"].bool_param = True
-    message: bytes = request.SerializeToString()
-    return b"\0" + len(message).to_bytes(4, "big") + message
+    return grpc_frame(request.SerializeToString())

@@ -305,7 +305,7 @@ def _row(servers: dict[str, Server], *served: str) -> Row:
     def opened(server: Server) -> Iterator[Load]:
         if server not in [servers[name] for name in served]:
             raise NotServed("404: unknown model")
-        yield Load(server, "simple", server.url("/"), Path("script"))
+        yield Load(server, "simple", server.url("/"))
 
     return Row("key", "a row", opened)
 
