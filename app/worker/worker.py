@@ -45,7 +45,7 @@ from trident.core.waiting import Mailbox, ThreadMailbox
 
 if TYPE_CHECKING:
     from trident.app.worker.http2.connection import Http2Connection, Http2Service
-    from trident.core.remote.connection import LinkHandler
+    from trident.core.remote.engine_client import RemoteEngine
 
 log = logging.getLogger("trident.server")
 
@@ -438,7 +438,7 @@ class GeventLink:
         hub = gevent.get_hub()
         self._loop = hub.loop
         self._thread_id = get_ident()
-        self._handler: LinkHandler | None = None
+        self._engine: RemoteEngine | None = None
         self._watched: Any = None
         self._readable: Any = None
         self._writable: Any = None
@@ -446,8 +446,8 @@ class GeventLink:
         self._is_flush_due = False
         self._timer = self._loop.timer(_LOOK_SECONDS, _LOOK_SECONDS)
 
-    def start(self, handler: LinkHandler) -> None:
-        self._handler = handler
+    def start(self, engine: RemoteEngine) -> None:
+        self._engine = engine
         self._timer.start(self._look)
         self._look()
 
@@ -461,7 +461,7 @@ class GeventLink:
 
     def close(self) -> None:
         """Call it on the hub's thread."""
-        self._handler = None
+        self._engine = None
         self._unwatch()
         self._timer.stop()
         self._timer.close()
@@ -469,26 +469,26 @@ class GeventLink:
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._handler is not None:
-            guarded(self._handler.flush, "sending to the engine")
+        if self._engine is not None:
+            guarded(self._engine.flush, "sending to the engine")
             self._watch()
 
     def _read(self) -> None:
-        if self._handler is not None:
-            guarded(self._handler.read, "reading from the engine")
+        if self._engine is not None:
+            guarded(self._engine.read, "reading from the engine")
             self._watch()
 
     def _look(self) -> None:
-        if self._handler is not None:
-            guarded(self._handler.look, "looking for the engine")
+        if self._engine is not None:
+            guarded(self._engine.look, "looking for the engine")
             self._watch()
 
     def _watch(self) -> None:
         """Watch the connection's present socket, for writing too while the connection has unsent bytes."""
-        handler = self._handler
-        if handler is None:
+        engine = self._engine
+        if engine is None:
             return
-        sock = handler.sock
+        sock = engine.sock
         if sock is not self._watched:
             self._unwatch()
             self._watched = sock
@@ -496,7 +496,7 @@ class GeventLink:
                 # With priority over the clients: a client must not see a state older than the answer it has received.
                 self._readable = self._loop.io(sock.fileno(), _READ, priority=self._loop.MAXPRI)
                 self._readable.start(self._read)
-        if sock is not None and handler.wants_to_write:
+        if sock is not None and engine.wants_to_write:
             if self._writable is None:
                 self._writable = self._loop.io(sock.fileno(), _WRITE)
                 self._writable.start(self._flush)

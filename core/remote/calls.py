@@ -41,7 +41,7 @@ _LENIENT = b" "
 
 
 def to_plain(value: object) -> Any:
-    """`value` as orjson can write it. Raises TypeError for a type that cannot be sent."""
+    """Turn `value` into what orjson can write. Raises TypeError for a type that cannot be sent."""
     if type(value) in _UNCHANGED:
         return value
     if isinstance(value, Enum):
@@ -55,7 +55,7 @@ def to_plain(value: object) -> Any:
     if isinstance(value, Datatype):
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
-        return [to_plain(getattr(value, name)) for name in _field_names(type(value))]
+        return [to_plain(getattr(value, field.name)) for field in fields(value)]
     if isinstance(value, bytes):
         return {_BYTES: b64encode(value).decode()}
     if isinstance(value, str | int):
@@ -64,12 +64,12 @@ def to_plain(value: object) -> Any:
 
 
 def from_plain(plain: Any, hint: Any) -> Any:
-    """The value of type `hint` that `plain` stands for. Both ends are of one installation, so it is not checked."""
+    """Return the value of type `hint` for `plain`. Both ends are of one installation, so it is not checked."""
     return reader_of(hint)(plain)
 
 
 def write_plain(plain: Any) -> bytes:
-    """JSON, also of values that orjson refuses: half a surrogate pair, an integer of more than 64 bits.
+    """Write JSON, also of values that orjson refuses: half a surrogate pair, an integer of more than 64 bits.
 
     A float must be finite, as `to_plain` makes it: orjson writes null for any other.
     """
@@ -81,7 +81,7 @@ def write_plain(plain: Any) -> bytes:
 
 
 def write_exactly(plain: Any) -> bytes:
-    """JSON as Python writes it, also NaN and the infinities. The blank says which parser to use."""
+    """Write JSON as Python does, also NaN and the infinities. The leading blank selects the parser."""
     return _LENIENT + json.dumps(plain, separators=(",", ":")).encode()
 
 
@@ -102,13 +102,8 @@ def _plain_key(key: object) -> str:
 
 
 @cache
-def _field_names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
-
-
-@cache
 def reader_of(hint: Any) -> _Read:
-    """The function that `from_plain` uses for one hint. Callers with many values keep it: each lookup hashes the hint.
+    """Return the function that reads values of one hint. Callers with many values store it: a lookup hashes the hint.
 
     Raises TypeError for a hint whose values cannot be sent.
     """
@@ -117,10 +112,12 @@ def reader_of(hint: Any) -> _Read:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     if isinstance(hint, type) and is_dataclass(hint):
-        return _dataclass_reader(hint)
+        hints = get_type_hints(hint)
+        steps = [(field.name, reader_of(hints[field.name])) for field in fields(hint)]
+        return lambda plain: hint(**{name: read(value) for (name, read), value in zip(steps, plain, strict=True)})
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _union_reader(list(arguments))
+        return _union_reader(arguments)
     if origin is list or arguments[1:] == (...,):
         read_item = reader_of(arguments[0])
         return lambda plain: origin(map(read_item, plain))
@@ -128,7 +125,11 @@ def reader_of(hint: Any) -> _Read:
         readers = [reader_of(each) for each in arguments]
         return lambda plain: tuple(read(item) for read, item in zip(readers, plain, strict=True))
     if origin in (dict, Mapping):
-        return _mapping_reader(arguments[0], reader_of(arguments[1]))
+        key, read_value = arguments[0], reader_of(arguments[1])
+        read_key: _Read = int if key is int else _unchanged
+        if isinstance(key, type) and issubclass(key, Enum):
+            read_key = {_plain_key(member): member for member in key}.__getitem__
+        return lambda plain: {read_key(text): read_value(value) for text, value in plain.items()}
     raise TypeError(f"values of {hint} cannot be sent to another process")
 
 
@@ -144,34 +145,20 @@ _READERS: dict[Any, _Read] = {
 }
 
 
-def _dataclass_reader(kind: type[Any]) -> _Read:
-    hints = get_type_hints(kind)
-    steps = [(field.name, reader_of(hints[field.name])) for field in fields(kind)]
-    return lambda plain: kind(**{name: read(value) for (name, read), value in zip(steps, plain, strict=True)})
-
-
-def _mapping_reader(key: Any, read_value: _Read) -> _Read:
-    read_key: _Read = _unchanged
-    if isinstance(key, type) and issubclass(key, Enum):
-        read_key = {_plain_key(member): member for member in key}.__getitem__
-    elif key is int:
-        read_key = int
-    return lambda plain: {read_key(text): read_value(value) for text, value in plain.items()}
-
-
-def _union_reader(members: list[Any]) -> _Read:
-    """The type of the JSON value tells which of several members it is: they are scalars, and one of each other form."""
-    readers = {_json_type(each): reader_of(each) for each in members if each is not NoneType}
+def _union_reader(members: tuple[Any, ...]) -> _Read:
+    """Return a reader that chooses by the JSON value's type: at most one member is a list, at most one an object."""
+    readers: dict[type[Any], _Read] = {}
+    for each in members:
+        if each is bytes or get_origin(each) in (dict, Mapping):
+            readers[dict] = reader_of(each)
+        elif get_origin(each) in (list, tuple) or is_dataclass(each):
+            readers[list] = reader_of(each)
+        elif each is not NoneType:
+            readers[object] = reader_of(each)
     if len(members) == 2 and NoneType in members:
         (read,) = readers.values()
         return read if read is _unchanged else lambda plain: None if plain is None else read(plain)
     return lambda plain: readers[type(plain)](plain) if type(plain) in readers else plain
-
-
-def _json_type(hint: Any) -> type[Any]:
-    if hint is bytes or get_origin(hint) in (dict, Mapping):
-        return dict
-    return list if get_origin(hint) in (list, tuple) or is_dataclass(hint) else object
 
 
 # A call is [name, arguments], a result is [true, value] or [false, error]. The annotations of the protocol give the
@@ -179,8 +166,10 @@ def _json_type(hint: Any) -> type[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One method. `parameters` and `result` are type hints; the last `keywords` parameters are keyword-only."""
+class EngineMethod:
+    """A method of the Engine protocol. `parameters` and `result` are type hints; the last `keywords` parameters are
+    keyword-only.
+    """
 
     name: str
     mark: CallMark
@@ -190,12 +179,12 @@ class Call:
     _signature: Signature
 
     @staticmethod
-    def of(name: str, mark: CallMark) -> Call:
+    def of(name: str, mark: CallMark) -> EngineMethod:
         method = getattr(Engine, name)
         hints = get_type_hints(method)
         taken = signature(method)
         parameters = list(taken.parameters.values())[1:]
-        return Call(
+        return EngineMethod(
             name=name,
             mark=mark,
             parameters=tuple(hints[each.name] for each in parameters),
@@ -205,7 +194,7 @@ class Call:
         )
 
     def bind(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> list[Any]:
-        """All arguments of the method in order, defaults included. Raises TypeError if they do not fit it."""
+        """Return all arguments in order, defaults included. Raises TypeError if they do not fit the method."""
         bound = self._signature.bind(*arguments, **keywords)
         bound.apply_defaults()
         return list(bound.arguments.values())
@@ -217,8 +206,8 @@ class Call:
         return getattr(engine, self.name)(*arguments[:positional], **named)
 
 
-CALLS: dict[str, Call] = {
-    name: Call.of(name, mark) for name, method in vars(Engine).items() if (mark := mark_of(method)) is not None
+CALLS: dict[str, EngineMethod] = {
+    name: EngineMethod.of(name, mark) for name, method in vars(Engine).items() if (mark := mark_of(method)) is not None
 }
 
 S = TypeVar("S")
@@ -227,9 +216,9 @@ R = TypeVar("R")
 
 
 def sent_by(
-    send: Callable[[S, Call, list[Any]], Any], method: Callable[Concatenate[Any, P], R]
+    send: Callable[[S, EngineMethod, list[Any]], Any], method: Callable[Concatenate[Any, P], R]
 ) -> Callable[Concatenate[S, P], R]:
-    """A method with the signature of one of the protocol, which passes the call and its arguments to `send`."""
+    """Return a method with the signature of `method` that passes itself and its arguments to `send`."""
     call = CALLS[method.__name__]
 
     def sent(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -240,18 +229,18 @@ def sent_by(
 
 
 def encode_call(name: str, arguments: Sequence[object]) -> bytes:
-    """A call with all arguments of the method in order."""
+    """Write a call with all arguments of the method in order."""
     return write_plain([name, to_plain(arguments)])
 
 
-def decode_call(content: Buffer) -> tuple[Call, list[Any]]:
+def decode_call(content: Buffer) -> tuple[EngineMethod, list[Any]]:
     """Read what `encode_call` wrote."""
     name, plain = read_plain(content)
     call = CALLS[name]
     return call, [reader_of(hint)(each) for hint, each in zip(call.parameters, plain, strict=True)]
 
 
-def encode_result(call: Call, value: object) -> bytes:
+def encode_result(call: EngineMethod, value: object) -> bytes:
     """Raises TypeError for a value that cannot be sent."""
     return write_plain([True, to_plain(value)])
 
@@ -261,8 +250,8 @@ def encode_failure(error: BaseException) -> bytes:
     return write_plain([False, error_to_plain(error)])
 
 
-def decode_result(call: Call, content: Buffer) -> Any:
-    """The value that the call returned. Raises the ServerError that it raised."""
+def decode_result(call: EngineMethod, content: Buffer) -> Any:
+    """Return the value that the call returned. Raises the ServerError that it raised."""
     went_well, plain = read_plain(content)
     if not went_well:
         raise error_of(plain)
@@ -288,7 +277,7 @@ class EngineState:
 
 
 def engine_down(reason: str) -> EngineState:
-    """The state without an engine: live, because it is being restarted, but not ready."""
+    """Return the state without an engine: live, because it is being restarted, but not ready."""
     phase = ServingPhase(name=Phase.ENGINE_DOWN, failures={"engine": reason})
     return EngineState(live=True, ready=False, generation=-1, phase=phase)
 
@@ -314,9 +303,9 @@ _CLASSES: dict[str, type[ServerError]] = {
 
 
 def error_to_plain(error: BaseException) -> list[Any]:
-    """Class, code, message, hint, model and the problems of a model configuration, for `error_of`.
+    """Return class, code, message, hint, model and the problems of a model configuration, for `error_of`.
 
-    Of an error that is no ServerError the client learns only that it happened; the log has it with its traceback.
+    Any other error than a ServerError becomes a general one; the log has it with its traceback.
     """
     error = expected(error, "a request or a call of a front end")
     return [
@@ -325,12 +314,13 @@ def error_to_plain(error: BaseException) -> list[Any]:
         _unicode(error.message),
         None if error.hint is None else _unicode(error.hint),
         None if error.model is None else _unicode(error.model),
-        _problems(error),
+        [[_unicode(each.path), _unicode(each.message), _unicode(each.hint)] for each in error.problems]
+        if isinstance(error, InvalidModelConfig)
+        else [],
     ]
 
 
 def error_of(plain: Any) -> ServerError:
-    """The error, to be raised."""
     name, code, message, hint, model, problems = plain
     if name == InvalidModelConfig.__name__ and problems:
         return InvalidModelConfig([Problem(*each) for each in problems], model=model)
@@ -339,12 +329,6 @@ def error_of(plain: Any) -> ServerError:
     return error
 
 
-def _problems(error: ServerError) -> list[Any]:
-    if not isinstance(error, InvalidModelConfig):
-        return []
-    return [[_unicode(each.path), _unicode(each.message), _unicode(each.hint)] for each in error.problems]
-
-
 def _unicode(text: str) -> str:
-    """`text` as valid Unicode: it may quote a client's bytes or a file name."""
+    """Return `text` as valid Unicode: it may quote a client's bytes or a file name."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -34,48 +34,33 @@ from trident.core.remote.wire import (
     STREAMED,
     TO_FRONT_END,
     TRACED,
-    RequestWriter,
-    ResponseReader,
-    peer_of,
+    RequestEncoder,
+    ResponseDecoder,
 )
 from trident.core.waiting import Mailbox
 
-
-class LinkHandler(Protocol):
-    """The owner of a connection, whose methods a link calls on its own thread."""
-
-    @property
-    def sock(self) -> socket.socket | None:
-        """The connected socket, None while there is none."""
-
-    @property
-    def wants_to_write(self) -> bool:
-        """Whether something could not be sent yet."""
-
-    def read(self) -> None:
-        """Read what has arrived."""
-
-    def flush(self) -> None:
-        """Send what was collected, as much as the socket takes."""
-
-    def look(self) -> None:
-        """Connect if there is no connection, and give up what has waited too long. Called about every 50 ms."""
+if TYPE_CHECKING:
+    from trident.core.remote.engine_client import RemoteEngine
 
 
 class Link(Protocol):
-    def start(self, handler: LinkHandler) -> None:
+    """Drives a RemoteEngine: calls its `read`, `flush` and `look` on one thread, `look` about every 50 ms."""
+
+    def start(self, engine: RemoteEngine) -> None:
         """Begin to drive. Called once."""
 
     def wake(self) -> None:
         """Have `flush` called soon, once for all calls until then. Any thread."""
 
     def mailbox(self) -> Mailbox[Any]:
-        """A mailbox for the calling thread or greenlet."""
+        """Return a mailbox for the calling thread or greenlet."""
         ...
 
     def close(self) -> None:
-        """Stop driving. After this returns `handler` is no longer called."""
+        """Stop driving. After this returns nothing of the engine is called any more."""
 
+
+SOON = "it is being restarted; send the request again in a few seconds"
 
 OnState = Callable[[EngineState], None]
 OnResult = Callable[[object], None]
@@ -91,7 +76,7 @@ class SharedMemoryFull(Exception):
     """The shared memory has no space for an input now."""
 
 
-class Connection:
+class EngineConnection:
     """The link's thread calls `read` and `lose`; any thread calls the other methods."""
 
     def __init__(self, path: str, memory_bytes: int, on_state: OnState, wake: Callable[[], None]) -> None:
@@ -100,11 +85,11 @@ class Connection:
         self.sock.setblocking(False)  # already for the connect, which blocks while many others connect
         try:
             self.sock.connect(path)
-            self._memory = SharedMemory.create(memory_bytes)
+            self.memory = SharedMemory.create(memory_bytes)
             try:
-                socket.send_fds(self.sock, [frame(HELLO, 0)], [self._memory.descriptor])
+                socket.send_fds(self.sock, [frame(HELLO, 0)], [self.memory.descriptor])
             except BaseException:
-                self._memory.close()
+                self.memory.close()
                 raise
         except MemoryError as error:
             self.sock.close()
@@ -115,12 +100,12 @@ class Connection:
         except BaseException:
             self.sock.close()
             raise
-        self._memory.on_unused = wake
+        self.memory.on_unused = wake
         self._on_state = on_state
         self._wake = wake
         self._reader = FrameReader(TO_FRONT_END, "the engine")
-        self._requests = RequestWriter()
-        self._responses = ResponseReader(self._memory.received)
+        self._requests = RequestEncoder()
+        self._responses = ResponseDecoder(self.memory.received)
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._calls: dict[int, OnResult] = {}
@@ -130,11 +115,6 @@ class Connection:
         self._is_lost = False
 
     @property
-    def process_id(self) -> int:
-        """The process that listens at the socket."""
-        return peer_of(self.sock)[0]
-
-    @property
     def wants_to_write(self) -> bool:
         return self._queue.is_blocked
 
@@ -142,23 +122,6 @@ class Connection:
     def in_flight(self) -> int:
         """Number of requests that the engine has not answered."""
         return len(self._pending)
-
-    # --- memory
-
-    def allocate(self, size: int) -> Array | None:
-        """Shared memory for `size` bytes of a request; None if none is free now.
-
-        It is free again when the array and its views are gone.
-        """
-        return self._memory.allocate(size)
-
-    def has_in_memory(self, content: Buffer | Array) -> bool:
-        """Return whether `content` lies in the shared memory."""
-        return self._memory.offset_of(content) is not None
-
-    def release_memory(self) -> None:
-        """Return to the system the memory that no request uses."""
-        self._memory.reclaim()
 
     # --- to the engine
 
@@ -179,25 +142,25 @@ class Connection:
         pending.on_cancel = self._cancel
         self._pending[number] = (pending, held)
         if self._is_lost and self._pending.pop(number, None) is not None:
-            raise EngineGone("the engine ended before it had the request")
+            raise EngineGone("engine unavailable: its process exited before it received the request")
         self._send_soon(content)
 
     def _share(self, held: list[Array], content: Buffer) -> int | None:
-        """The offset of a large input in shared memory: it was received there, or is copied there and `held`.
+        """Return the offset of a large input in shared memory: it was received there, or is copied there and `held`.
 
         None if the memory is too small for it: then it goes through the socket. Raises SharedMemoryFull.
         """
-        offset = self._memory.offset_of(content)
+        offset = self.memory.offset_of(content)
         if offset is None:
             size = len(content)
-            if size > self._memory.pages.capacity:
+            if size > self.memory.pages.capacity:
                 return None
-            memory = self.allocate(size)
+            memory = self.memory.allocate(size)
             if memory is None:
                 raise SharedMemoryFull
             memory[:] = memoryview(content)
             held.append(memory)
-            offset = self._memory.offset_of(memory)
+            offset = self.memory.offset_of(memory)
             assert offset is not None
         return offset
 
@@ -213,15 +176,8 @@ class Connection:
                 self._taken[number] = self._taken.get(number, 0) + count
             self._wake()
 
-    def _send_acknowledgements(self) -> None:
-        """One frame for each request, however many of its responses were taken one by one."""
-        with self._acknowledging:
-            taken, self._taken = self._taken, {}
-        for number, count in taken.items():
-            self._queue.append(frame(ACK, number, (b"%d" % count,)))
-
     def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
-        """Say that the answer to the request of a trace was sent."""
+        """Report that the answer to a traced request was sent."""
         self._send_soon(frame(TRACED, number, (orjson.dumps((ahead, behind)),)))
 
     def call(self, content: bytes, on_result: OnResult) -> int:
@@ -235,7 +191,7 @@ class Connection:
         return number
 
     def forget(self, number: int) -> None:
-        """The caller no longer waits for the result of a call."""
+        """Drop the result of a call."""
         self._calls.pop(number, None)
 
     def _send_soon(self, content: bytes) -> None:
@@ -244,9 +200,12 @@ class Connection:
 
     def flush(self) -> None:
         """Send what was collected, as much as the socket takes. Does not block."""
-        if self._taken:
-            self._send_acknowledgements()
-        release = self._memory.release(RELEASE)
+        if self._taken:  # one frame for each request, however many of its responses were taken one by one
+            with self._acknowledging:
+                taken, self._taken = self._taken, {}
+            for number, count in taken.items():
+                self._queue.append(frame(ACK, number, (b"%d" % count,)))
+        release = self.memory.release(RELEASE)
         if release:
             self._queue.append(release)
         self._queue.flush()
@@ -296,13 +255,12 @@ class Connection:
             except KeyError:
                 break
             on_result(LOST)
-        self._memory.close()
+        self.memory.close()
 
 
 def gone(request: InferenceRequest, reason: str) -> EngineGone:
-    """Return the error of a request whose engine is gone."""
     return EngineGone(
-        f"the engine is not there: {reason}",
-        hint="it is being started again; send the request again in a few seconds",
+        f"engine unavailable: {reason}",
+        hint=SOON,
         model=request.model_name,
     )

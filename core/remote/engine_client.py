@@ -24,33 +24,36 @@ from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.log import change_log, log_levels
 from trident.core.observability.switches import TraceGate
 from trident.core.observability.tracing.trace import TraceEvent
-from trident.core.remote.calls import Call, EngineGone, EngineState, decode_result, encode_call, engine_down, sent_by
-from trident.core.remote.connection import LOST, Connection, Link, SharedMemoryFull, gone
+from trident.core.remote.calls import (
+    EngineGone,
+    EngineMethod,
+    EngineState,
+    decode_result,
+    encode_call,
+    engine_down,
+    sent_by,
+)
+from trident.core.remote.connection import LOST, SOON, EngineConnection, Link, SharedMemoryFull, gone
+from trident.core.remote.wire import peer_of
 from trident.core.waiting import Mailbox
 
 _log = logging.getLogger("trident.engine")
 
-# How long a request with large inputs waits for room in shared memory.
+# How long a request with large inputs waits for shared memory.
 _MEMORY_SECONDS = 1.0
 # A call that does not block is answered at once unless the engine is in trouble.
 _CALL_SECONDS = 60.0
 _LATEST = -1
-_SOON = "it is being started again; send the request again in a few seconds"
-_NOT_YET = "it has not started yet"
+_NOT_YET = "not started yet"
 _STILL_LOADING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
 
 
-class _WaitsForMemory(NamedTuple):
-    until: float
-    pending: PendingRequest
-
-
 class PendingCall(NamedTuple):
-    """A call that was sent. Its result is awaited where it was sent, once."""
+    """A call that was sent; `result` is called once, by the sender."""
 
-    call: Call
+    call: EngineMethod
     subject: object
-    connection: Connection
+    connection: EngineConnection
     number: int
     results: Mailbox[Any]
     was_recovering: bool
@@ -61,22 +64,20 @@ class PendingCall(NamedTuple):
         try:
             result = self.results.get(timeout_s)
             if result is None:
-                raise EngineGone(f"the engine did not answer '{self.call.name}' within {timeout_s:g} seconds")
+                raise EngineGone(f"engine unavailable: no answer to '{self.call.name}' within {timeout_s:g} seconds")
             if result is LOST:
-                raise EngineGone(f"the engine ended while it had to answer '{self.call.name}'")
+                raise EngineGone(f"engine unavailable: its process exited during '{self.call.name}'")
             return decode_result(self.call, result)
         except ModelNotFound as error:
             if not self.was_recovering:
                 raise
-            raise EngineGone(
-                f"the engine has been started again and has not loaded '{self.subject}' yet", hint=_SOON
-            ) from error
+            raise EngineGone(f"the engine has restarted and '{self.subject}' is not loaded yet", hint=SOON) from error
         finally:
             self.connection.forget(self.number)
 
 
 class RemoteModel(NamedTuple):
-    """A model of the engine. It is the ServedModel for all requests until other versions serve."""
+    """A model of the engine: the ServedModel for all requests until other versions serve."""
 
     spec: ModelSpec
     submit: Callable[[PendingRequest], None]
@@ -97,14 +98,15 @@ class RemoteEngine:
         self._on_change = on_change
         self._link = link
         self._memory_bytes = memory_bytes
-        self.connection: Connection | None = None
+        self.connection: EngineConnection | None = None
         """The present connection, None while there is no engine."""
         self._state = engine_down(_NOT_YET)
         self._models: dict[tuple[str, int], RemoteModel] = {}
-        self._waiting: deque[_WaitsForMemory] = deque()
+        self._waiting: deque[tuple[float, PendingRequest]] = deque()
+        """The requests that wait for shared memory, and until when (monotonic seconds)."""
         self._is_exiting = False
         self.is_recovering = False
-        """Whether an engine was lost, and the next one has not loaded its models yet."""
+        """True from the loss of an engine until the next one has loaded its models."""
         self.trace_gate = TraceGate()
 
     def start(self) -> None:
@@ -119,18 +121,18 @@ class RemoteEngine:
         """End the connection; every request and call that still waits gets EngineGone."""
         self._is_exiting = True
         self._link.close()
-        self._lose("this server stops")
+        self._lose("this server is stopping")
 
     def allocate(self, size: int) -> Array | None:
-        """Shared memory for a body of `size` bytes, which the engine reads in place; None if none is free now."""
+        """Return shared memory for a body of `size` bytes, which the engine reads in place; None if none is free."""
         connection = self.connection
-        return connection.allocate(size) if connection is not None else None
+        return connection.memory.allocate(size) if connection is not None else None
 
     def release_memory(self) -> None:
         """Return to the system the shared memory that no request uses; it takes milliseconds."""
         connection = self.connection
         if connection is not None:
-            connection.release_memory()
+            connection.memory.reclaim()
 
     @property
     def in_flight(self) -> int:
@@ -141,12 +143,12 @@ class RemoteEngine:
     def process_ids(self) -> list[int]:
         """Return the engine's process, if it is connected."""
         connection = self.connection
-        return [connection.process_id] if connection is not None else []
+        return [peer_of(connection.sock)[0]] if connection is not None else []
 
     def has_in_memory(self, content: Buffer | Array) -> bool:
         """Return whether `content` lies in the memory shared with the engine."""
         connection = self.connection
-        return connection is not None and connection.has_in_memory(content)
+        return connection is not None and connection.memory.offset_of(content) is not None
 
     # --- driven by the link
 
@@ -165,10 +167,10 @@ class RemoteEngine:
         try:
             connection.read()
         except OSError:
-            self._lose("it has ended")
+            self._lose("its process exited")
         except Exception:  # the boundary of a process: what cannot be read must not end the hub's greenlets
-            _log.exception("the engine was disconnected, it sent what cannot be read")
-            self._lose("it could not be understood")
+            _log.exception("disconnecting the engine: its message cannot be read")
+            self._lose("its message could not be read")
         if self._waiting:
             self._submit_waiting()
 
@@ -188,12 +190,12 @@ class RemoteEngine:
 
     def _connect(self) -> None:
         try:
-            self.connection = Connection(self._path, self._memory_bytes, self._learn, self._link.wake)
+            self.connection = EngineConnection(self._path, self._memory_bytes, self._learn, self._link.wake)
         except OSError as error:
             _log.debug("no engine at %s: %s", self._path, error)
         except ServerError as error:
             if self._state.phase.failures.get("engine") != error.message:
-                _log.error("no connection to the engine: %s", error.message)
+                _log.error("cannot connect to the engine: %s", error.message)
                 self._state = engine_down(error.message)
 
     def _lose(self, reason: str) -> None:
@@ -203,7 +205,7 @@ class RemoteEngine:
         self.is_recovering = True
         if connection is not None:
             if not self._is_exiting:
-                _log.error("the connection to the engine is lost: %s", reason)
+                _log.error("lost the connection to the engine: %s", reason)
             connection.lose(reason)
         while self._waiting:
             _, pending = self._waiting.popleft()
@@ -239,7 +241,12 @@ class RemoteEngine:
             except SharedMemoryFull:
                 if time.monotonic() < until:
                     return
-                pending.refuse(_memory_full())
+                pending.refuse(
+                    QueueFull(
+                        f"shared memory full: no space for the tensors within {_MEMORY_SECONDS:g} s",
+                        hint="send fewer large requests at once, or give more with --http-worker-memory-bytes",
+                    )
+                )
             except Exception as error:
                 pending.fail(error)
             self._waiting.popleft()
@@ -266,12 +273,12 @@ class RemoteEngine:
         try:
             connection.submit(pending)
         except SharedMemoryFull:
-            self._waiting.append(_WaitsForMemory(time.monotonic() + _MEMORY_SECONDS, pending))
+            self._waiting.append((time.monotonic() + _MEMORY_SECONDS, pending))
             self._link.wake()
         except ServerError as error:
             pending.refuse(error)
 
-    def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
+    def _ask(self, call: EngineMethod, arguments: Sequence[object]) -> Any:
         """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""
         return self.begin(call, arguments).result()
 
@@ -316,7 +323,7 @@ class RemoteEngine:
     def phase(self) -> ServingPhase:
         return ServingPhase(name=Phase.EXITING) if self._is_exiting else self._state.phase
 
-    def begin(self, call: Call, arguments: Sequence[object]) -> PendingCall:
+    def begin(self, call: EngineMethod, arguments: Sequence[object]) -> PendingCall:
         """Send a call. Raises EngineGone if there is no engine."""
         connection = self.connection
         if connection is None:
@@ -327,13 +334,5 @@ class RemoteEngine:
         return PendingCall(call, arguments[0] if arguments else "", connection, number, results, was_recovering)
 
     def no_engine(self) -> EngineGone:
-        """Return the error for a call or request without an engine."""
         reason = self._state.phase.failures.get("engine", _NOT_YET)
-        return EngineGone(f"the engine is not there: {reason}", hint=_SOON)
-
-
-def _memory_full() -> QueueFull:
-    return QueueFull(
-        f"there was no room for the request's tensors within {_MEMORY_SECONDS:g} s, as other requests have it",
-        hint="send fewer large requests at once, or give more with --http-worker-memory-bytes",
-    )
+        return EngineGone(f"engine unavailable: {reason}", hint=SOON)

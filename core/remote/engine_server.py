@@ -1,5 +1,4 @@
-"""The engine's end of the socket: accepts front ends, reads their requests and calls, and sends them its state. A front
-end as the engine sees it has a connection, shared memory and requests.
+"""The engine's end of the sockets: accepts front ends, reads their requests and calls, and sends them its state.
 
 Source: docs/architecture.md section 5.
 """
@@ -30,7 +29,7 @@ from trident.core.lifecycle.state import Phase
 from trident.core.observability.log import log_levels
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.remote.calls import (
-    Call,
+    EngineMethod,
     EngineState,
     decode_call,
     encode_failure,
@@ -40,7 +39,7 @@ from trident.core.remote.calls import (
     to_plain,
     write_plain,
 )
-from trident.core.remote.changes import Change
+from trident.core.remote.changes import ControlChange
 from trident.core.remote.wire import (
     ACK,
     CALL,
@@ -52,8 +51,8 @@ from trident.core.remote.wire import (
     STREAMED,
     TO_ENGINE,
     TRACED,
-    RequestReader,
-    ResponseWriter,
+    RequestDecoder,
+    ResponseEncoder,
     failed_response,
     peer_of,
 )
@@ -65,7 +64,7 @@ _CALLS_AT_ONCE = 64
 # A front end that cannot start must not keep the others from serving.
 _GATHERING_SECONDS = 10.0
 
-OnChange = Callable[[Change], None]
+OnChange = Callable[[ControlChange], None]
 
 
 class EngineServer:
@@ -73,10 +72,9 @@ class EngineServer:
     this user.
 
     `on_change` is called with every successful load and unload, on the thread of the call, and `after_change` after
-    each of them, also one that failed, before the caller has its answer. The server is not ready
-    while `is_restoring()` is true, because the models of the last engine are still being loaded. Nor is it ready until
-    `expected` front ends have connected or `gathering_s` seconds have passed: a client that one front end told that the
-    server is ready may reach another one next.
+    each of them, also one that failed, before the caller has its answer. The server is not ready while `is_restoring()`
+    is true, because the models of the last engine are still being loaded. Nor is it ready until `expected` front ends
+    have connected or `gathering_s` seconds have passed: the next front end that a client reaches must be ready, too.
     """
 
     def __init__(
@@ -151,9 +149,10 @@ class EngineServer:
                     front_end.send(content)
 
     def release_memory(self) -> None:
-        """Return to the system the shared memory that no response uses. Any thread; it takes milliseconds."""
+        """Return unused shared memory to the system. Any thread; it takes milliseconds."""
         for front_end in list(self._front_ends.values()):
-            front_end.release_memory()
+            if front_end.memory is not None:
+                front_end.memory.reclaim()
 
     # --- the thread
 
@@ -182,12 +181,12 @@ class EngineServer:
         except BlockingIOError:
             return
         except OSError as error:  # no descriptor is left: the thread must not spin until one is
-            _log.error("a front end could not be accepted: %s", error)
+            _log.error("cannot accept a front end: %s", error)
             self._poll.modify(self._listener.fileno(), 0)
             return
         _, user = peer_of(sock)
         if user not in (os.getuid(), 0):
-            _log.warning("a connection of user %d was refused: front ends run as user %d", user, os.getuid())
+            _log.warning("refusing a connection of user %d: front ends run as user %d", user, os.getuid())
             sock.close()
             return
         sock.setblocking(False)
@@ -204,10 +203,10 @@ class EngineServer:
             goes_on = not events & ~select.EPOLLOUT or front_end.read()
         except BadFrame as error:
             # A text and not the error, which refers to the shared memory through its traceback.
-            _log.error("a front end was disconnected, it sent %s", str(error))
+            _log.error("disconnecting a front end: it sent %s", str(error))
             goes_on = False
         except Exception:
-            _log.exception("a front end was disconnected, its message caused an unexpected error")
+            _log.exception("disconnecting a front end: its message caused an unexpected error")
             goes_on = False
         if not goes_on:
             self._end(front_end)
@@ -220,7 +219,7 @@ class EngineServer:
 
     @property
     def is_gathering(self) -> bool:
-        """Whether front ends are still awaited. Any thread."""
+        """True until the expected front ends have connected or the time for it has passed. Any thread."""
         return self._missing > 0 and time.monotonic() < self._gathered_by
 
     def _end(self, front_end: FrontEnd) -> None:
@@ -232,7 +231,7 @@ class EngineServer:
     def _watch(self, front_end: FrontEnd, blocked: bool) -> None:
         """Have the server's thread send the rest. Any thread.
 
-        It does not read from the front end meanwhile, so one that takes no answers cannot ask for more of them.
+        It does not read from the front end meanwhile: one that receives no answers cannot ask for more.
         """
         with contextlib.suppress(OSError):  # the connection is ending
             self._poll.modify(front_end.sock.fileno(), select.EPOLLOUT if blocked else select.EPOLLIN)
@@ -246,7 +245,7 @@ class EngineServer:
         else:
             self._run(front_end, number, call, arguments)
 
-    def _run(self, front_end: FrontEnd, number: int, call: Call, arguments: list[Any]) -> None:
+    def _run(self, front_end: FrontEnd, number: int, call: EngineMethod, arguments: list[Any]) -> None:
         try:
             value = call.ask(self._engine, arguments)
             if call.mark.hold is HoldChange.TAKE:
@@ -254,7 +253,7 @@ class EngineServer:
             elif call.mark.hold is HoldChange.RELEASE:
                 front_end.holds.discard((arguments[0], arguments[1]))
             if call.mark.change is not None and self._on_change is not None:
-                self._on_change(Change(call, arguments))
+                self._on_change(ControlChange(call, arguments))
             content = encode_result(call, value)
         except Exception as error:  # the caller waits for an answer, whatever went wrong
             content = encode_failure(error)
@@ -263,7 +262,7 @@ class EngineServer:
         if call.mark.changes_state:
             # The other front ends must know of the change, or of a failed load, before the caller does.
             guarded(self.push_state, "telling the front ends of the engine's state")
-        front_end.result(number, content)
+        front_end.send(frame(RESULT, number, (content,)))
 
 
 def _state_frame(state: EngineState) -> bytes:
@@ -274,17 +273,17 @@ _TRACED = tuple[tuple[TraceEvent, ...], tuple[TraceEvent, ...]]
 _RECEIVE_SIZE = 1 << 16
 OnCall = Callable[["FrontEnd", int, memoryview], None]
 OnBlocked = Callable[["FrontEnd", bool], None]
-# Makes a call on another thread, after all earlier ones.
+# Calls a function on another thread, in the order in which they are given.
 Elsewhere = Callable[[Callable[[], None]], object]
 
 
 class FrontEnd:
     """The server's thread calls `read` and `close`; any thread may send.
 
-    Responses are collected until `flush`, so that those of a batch leave together. `on_blocked` is told when the socket
-    takes no more for now and when it has taken everything; in between the server calls `flush` when it takes more.
-    Requests with many strings are submitted `elsewhere`: a million of them is unpacked in half a second, for which all
-    front ends would wait.
+    Responses are collected until `flush`, so that those of a batch are sent together. `on_blocked` is called with True
+    when the socket takes no more for now and with False when it has taken everything; in between the server calls
+    `flush` when the socket is writable. Requests with many strings are submitted `elsewhere`: unpacking a million takes
+    half a second, for which all front ends would wait.
     """
 
     def __init__(
@@ -292,36 +291,38 @@ class FrontEnd:
     ) -> None:
         self.sock = sock
         self.is_closed = False
-        # The versions that it holds, as (name, number). The server's thread.
+        # The versions held for it, as (name, number). The server's thread.
         self.holds: set[tuple[str, int]] = set()
         self._engine = engine
         self._on_call = on_call
         self._elsewhere = elsewhere
         self._reader = FrameReader(TO_ENGINE, "the front end")
-        self._memory: SharedMemory | None = None
-        # The offsets of outputs that models write into the shared memory, until they are sent, each with a mark of its
-        # own: where one was sent and released, the next one may begin before the engine has forgotten the first.
+        self.memory: SharedMemory | None = None
+        """Set with the front end's greeting."""
+        # The offsets of outputs that models write into the shared memory, until they are sent. Each has its own mark:
+        # where one was sent and released, the next one may begin before `_forget` is called for the first.
         self._unsent: dict[int, object] = {}
-        self._requests = RequestReader(self._view_of)
-        self._responses = ResponseWriter(self._share, self._unshare)
+        self._requests = RequestDecoder(self._view_of)
+        self._responses = ResponseEncoder(self._share, self._unshare)
         self._pending: dict[int, PendingRequest] = {}
-        self._flush = self.flush  # one object for all requests: a batch calls it once
         self._deferred = Deferred()
         self.queue = SendQueue(sock, partial(on_blocked, self))
+        # Sends the collected responses. Any thread; one object for all requests, because a batch calls it once.
+        self.flush: Callable[[], None] = self.queue.flush
 
     @property
     def has_greeted(self) -> bool:
-        return self._memory is not None
+        return self.memory is not None
 
     # --- from the front end
 
     def read(self) -> bool:
-        """Read what has arrived and act on it. False if the front end has closed its end.
+        """Read what has arrived and act on it. Returns False if the front end has closed its end.
 
         Raises BadFrame, and other errors for what no front end sends.
         """
         try:
-            frames = self._reader.receive(self.sock) if self._memory is not None else self._receive_greeting()
+            frames = self._reader.receive(self.sock) if self.memory is not None else self._receive_greeting()
         except BlockingIOError:
             return True
         except OSError:
@@ -342,7 +343,7 @@ class FrontEnd:
             raise ConnectionResetError("the front end closed its socket")
         if not descriptors:
             raise BadFrame("no shared memory with its first frame")
-        self._memory = SharedMemory.attach(descriptors[0])
+        self.memory = SharedMemory.attach(descriptors[0])
         return self._reader.feed(content)
 
     def _take(self, found: Frame) -> None:
@@ -354,12 +355,16 @@ class FrontEnd:
             if pending is not None:
                 pending.cancel(CancelCause.of_number(flags))
         elif kind == ACK:
-            self._acknowledge(number, content)
+            pending = self._pending.get(number)
+            if pending is not None:  # otherwise its final response was sent
+                assert isinstance(pending, StreamedRequest)
+                pending.take(int(bytes(content)))
         elif kind == RELEASE:
-            assert self._memory is not None
-            self._memory.released(content, number)
+            assert self.memory is not None
+            self.memory.released(content, number)
         elif kind == TRACED:
-            self._end_trace(number, content)
+            ahead, behind = from_plain(read_plain(content), _TRACED)
+            guarded(partial(self._engine.trace_answered, number, ahead, behind), "noting an answer in a trace")
         elif kind == CALL:
             self._on_call(self, number, content)
 
@@ -376,32 +381,21 @@ class FrontEnd:
             request.output_memory = self._output_memory
         is_slow = (shared or len(content) >= LARGE) and request.may_be_passed
         defer = None if is_slow else self._deferred.add
-        pending = make(request, partial(self._respond, number), defer=defer, flush=self._flush)
+        pending = make(request, partial(self._respond, number), defer=defer, flush=self.flush)
         self._pending[number] = pending
         if is_slow:
             self._elsewhere(partial(pending.submit_to, model))
         else:
             pending.submit_to(model)
 
-    def _acknowledge(self, number: int, content: memoryview) -> None:
-        pending = self._pending.get(number)
-        if pending is None:
-            return  # its final response is on the way
-        assert isinstance(pending, StreamedRequest)
-        pending.take(int(bytes(content)))
-
-    def _end_trace(self, number: int, content: memoryview) -> None:
-        ahead, behind = from_plain(read_plain(content), _TRACED)
-        guarded(partial(self._engine.trace_answered, number, ahead, behind), "noting an answer in a trace")
-
     def _view_of(self, offset: int, size: int) -> memoryview:
-        assert self._memory is not None
-        return self._memory.view(offset, size).data
+        assert self.memory is not None
+        return self.memory.view(offset, size).data
 
     # --- to the front end
 
     def _respond(self, number: int, response: InferenceResponse) -> None:
-        """Collect a response, unless the final one was collected before: the front end knows the number no more."""
+        """Collect a response, unless the final one was collected before."""
         if (self._pending.pop(number, None) if response.final else self._pending.get(number)) is not None:
             self._collect(number, response)
 
@@ -419,23 +413,25 @@ class FrontEnd:
         self.queue.append(content)
 
     def _share(self, content: Buffer) -> int | None:
-        """Copy a large output into shared memory, unless the model wrote it there. Returns its offset; None without
-        room: then the socket carries it."""
-        if self._memory is None:
+        """Copy a large output into shared memory, unless the model wrote it there, and return its offset.
+
+        None without space: then it goes through the socket.
+        """
+        if self.memory is None:
             return None
         if self._unsent:
-            written = self._memory.offset_of(content)
+            written = self.memory.offset_of(content)
             if written is not None and self._unsent.pop(written, None) is not None:
                 return written
-        return self._memory.share(content)
+        return self.memory.share(content)
 
     def _unshare(self, offset: int) -> None:
-        if self._memory is not None:
-            self._memory.unshare(offset)
+        if self.memory is not None:
+            self.memory.unshare(offset)
 
     def _output_memory(self, size: int) -> Array | None:
-        """Shared memory for an output. It is free again when nothing refers to it and it was not sent. Any thread."""
-        memory = self._memory
+        """Return shared memory for an output, freed when nothing refers to it and it was not sent. Any thread."""
+        memory = self.memory
         offset = None if memory is None else memory.pages.allocate(size)
         if offset is None or memory is None:
             return None
@@ -446,30 +442,16 @@ class FrontEnd:
             return None
 
     def _forget(self, offset: int, mark: object) -> None:
-        """The engine does not refer to an output any more."""
+        """Free the memory of an output that was not sent, when nothing refers to it any more."""
         if self._unsent.get(offset) is mark:
             del self._unsent[offset]
-            assert self._memory is not None
-            self._memory.pages.free(offset)
-
-    def release_memory(self) -> None:
-        """Return to the system the shared memory that no response uses. Any thread."""
-        memory = self._memory
-        if memory is not None:
-            memory.reclaim()
+            assert self.memory is not None
+            self.memory.pages.free(offset)
 
     def send(self, content: bytes) -> None:
         """Send a frame now, after those that were collected. Any thread."""
         self.queue.append(content)
         self.flush()
-
-    def result(self, number: int, content: bytes) -> None:
-        """Answer a call. Any thread."""
-        self.send(frame(RESULT, number, (content,)))
-
-    def flush(self) -> None:
-        """Send what was collected, as much as the socket takes. Any thread; does not block."""
-        self.queue.flush()
 
     def close(self) -> None:
         """Cancel its requests, release what it holds, and close its memory and its socket. The server's thread."""
@@ -481,6 +463,6 @@ class FrontEnd:
         for name, number in self.holds:
             guarded(partial(self._engine.release_version, name, number), "releasing a model version")
         self.holds.clear()
-        if self._memory is not None:
-            self._memory.close()
+        if self.memory is not None:
+            self.memory.close()
         self.sock.close()

@@ -1,4 +1,4 @@
-"""Several engines as one, as a front end has them: which of them gets a request, and what they report together.
+"""Several engines as one for a front end: the choice of an engine for a request, and merged reports.
 
 Source: docs/processes.md "Several engines"; docs/spec/statistics-and-metrics.md.
 """
@@ -23,10 +23,10 @@ from trident.core.errors import InvalidRequest, ModelNotFound, ServerError
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import RegionInput
-from trident.core.inference.tensors import Array, Buffer
+from trident.core.inference.tensors import Array
 from trident.core.interprocess.frames import LARGE
 from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase, VersionOverview
-from trident.core.observability.hardware import GpuReading, HardwareReading
+from trident.core.observability.hardware import HardwareReading
 from trident.core.observability.history import (
     Activity,
     VersionHistory,
@@ -55,18 +55,18 @@ from trident.core.observability.statistics import (
 )
 from trident.core.observability.switches import TraceGate
 from trident.core.observability.tracing.trace import TraceEvent, TraceRecord
-from trident.core.remote.calls import CALLS, Call, EngineGone, sent_by
-from trident.core.remote.changes import Broadcast, Change, ModelAssignment
+from trident.core.remote.calls import CALLS, EngineGone, EngineMethod, sent_by
+from trident.core.remote.changes import Broadcast, ControlChange, ModelAssignment
 from trident.core.remote.connection import Link
 from trident.core.remote.engine_client import RemoteEngine, RemoteModel
 
 # The number of a hold in the first engine; below it there are no clients' versions.
 _FIRST_HOLD = -2
 _FIRST_TRACE = 1
-# A front end that starts does not wait longer for an engine that is not there.
+# How long a front end that starts waits for engines that cannot be reached.
 _MISSING_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
-# The order in which engines get ready; what the slowest has reached is what all have.
+# The order in which engines get ready.
 _PHASES = (Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING, Phase.FAILED, Phase.EXITING, Phase.READY)
 _STILL_LOADING = frozenset((Phase.STARTING, Phase.LOADING))
 _IN_FLIGHT = attrgetter("in_flight")
@@ -74,30 +74,23 @@ MakeLink = Callable[[], Link]
 T = TypeVar("T")
 
 
-def least_busy(in_flight: Sequence[int], turn: int) -> int:
-    """Return the index of the less busy of two engines; of more than two, a pair that changes with `turn` is compared.
-
-    Comparing two is enough (the load of the fullest grows with the logarithm of the logarithm of their number), and
-    costs the same for any number. Equally busy engines take turns.
-    """
+def least_busy(in_flight: Sequence[int], start: int) -> int:
+    """Return the index of the engine with the fewest requests; of equal ones the next from `start` on."""
     count = len(in_flight)
-    first = turn % count
-    second = (first + 1 + turn // count % (count - 1)) % count if count > 1 else first
-    return second if in_flight[second] < in_flight[first] else first
+    return min(((start + offset) % count for offset in range(count)), key=in_flight.__getitem__)
 
 
 def home_of(key: str, engines: Sequence[int]) -> int:
-    """Which of `engines`, by their numbers in the server, has the state that `key` names.
+    """Return the position in `engines`, which are numbers in the server, of the engine with the state of `key`.
 
-    All front ends come to the same answer, without a word between them. If an engine is missing, only what had its
-    state there moves (rendezvous hashing).
+    All front ends choose the same one. If an engine is missing, only its own keys move (rendezvous hashing).
     """
     text = key.encode("utf-8", "replace")
     return max(range(len(engines)), key=lambda position: blake2b(b"%d %s" % (engines[position], text)).digest())
 
 
-class Candidate(NamedTuple):
-    """An engine that serves the model: its number in the server, itself, and the model there."""
+class Replica(NamedTuple):
+    """A model in one engine, and the engine's number in the server."""
 
     number: int
     engine: RemoteEngine
@@ -107,59 +100,46 @@ class Candidate(NamedTuple):
 class PooledModel:
     """The model of all `candidates`, until the engines or their models change. Any thread may submit.
 
-    A request of a sequence goes to the engine that has its state, and every request for a model whose answers an engine
-    keeps, or whose responses have the order of the requests, goes to one engine; any other request to the engine with
-    the fewest in flight.
+    A request of a sequence goes to the engine with its state. With `is_pinned` one engine gets all requests. Any other
+    request goes to the engine whose memory has its input, or to the one with the fewest requests in flight.
     """
 
     cached_answer: None = None
 
-    def __init__(self, candidates: Sequence[Candidate], *, is_pinned: bool) -> None:
-        """`candidates` is not empty. With `is_pinned` one of them gets all requests."""
+    def __init__(self, candidates: Sequence[Replica], *, is_pinned: bool) -> None:
+        """`candidates` is not empty."""
         self._candidates = list(candidates)
         first = candidates[0].model
         self.spec: ModelSpec = first.spec
         self._numbers = [each.number for each in candidates]
-        self._turns = itertools.count()
+        self._requests = itertools.count()
         if is_pinned:
             self._candidates = [self._candidates[home_of(f"model {first.spec.name}", self._numbers)]]
 
     def submit(self, pending: PendingRequest) -> None:
         self._chosen(pending.request).model.submit(pending)
 
-    def _chosen(self, request: InferenceRequest) -> Candidate:
+    def _chosen(self, request: InferenceRequest) -> Replica:
         candidates = self._candidates
         if len(candidates) == 1:
             return candidates[0]
         if request.correlation_id:
             return candidates[home_of(f"sequence {request.correlation_id}", self._numbers)]
         if type(request.inputs) is list:
-            found = self._with_memory_of(request)
-            if found is not None:
-                return found
-        return candidates[least_busy([each.engine.in_flight for each in candidates], next(self._turns))]
-
-    def _with_memory_of(self, request: InferenceRequest) -> Candidate | None:
-        """The candidate that can read the first large input in place; None if it would be copied anyway."""
-        content = _large_input(request)
-        if content is None:
-            return None
-        return next((each for each in self._candidates if each.engine.has_in_memory(content)), None)
-
-
-def _large_input(request: InferenceRequest) -> Buffer | Array | None:
-    for tensor in request.inputs:
-        if type(tensor) is not RegionInput and tensor.nbytes >= LARGE:
-            return tensor.data
-    return None
+            large = (each for each in request.inputs if type(each) is not RegionInput and each.nbytes >= LARGE)
+            first = next(large, None)
+            for candidate in candidates if first is not None else ():
+                if candidate.engine.has_in_memory(first.data):  # which reads it in place
+                    return candidate
+        return candidates[least_busy([each.engine.in_flight for each in candidates], next(self._requests))]
 
 
 class EnginePool:
     """The engines that listen at `paths`. Any thread may call any method; a call blocks only its thread or greenlet.
 
-    Requests go to the engines that have their model ready; the loss of one fails only the requests that it has. Changes
-    are made by all engines, or, `by_model`, those of a model by the one engine that has it. The processes of the server
-    share `folder` for that.
+    Requests go to the engines that have their model ready; the loss of one fails only the requests that it has. All
+    engines make a change; with `by_model`, the one engine that has the model makes those of a model. The processes of
+    the server share `folder` for that.
     """
 
     def __init__(
@@ -172,7 +152,7 @@ class EnginePool:
         keeps_answers: bool,
         by_model: bool = False,
     ) -> None:
-        """`keeps_answers`: each engine has a response cache of its own. `by_model`: each model lives on one engine."""
+        """`keeps_answers`: each engine has its own response cache. `by_model`: each model is in one engine."""
         self._links = [make_link() for _ in paths]
         self._engines = [
             RemoteEngine(path, link, memory_bytes, self._changed) for path, link in zip(paths, self._links, strict=True)
@@ -180,8 +160,7 @@ class EnginePool:
         self._keeps_answers = keeps_answers
         self._broadcast = Broadcast(self._engines, folder, self._wait)
         self._assignment = ModelAssignment(self._engines, folder, self._wait) if by_model else None
-        # What tells least of a model: that an engine which may not be meant is gone; or, where only one has the model,
-        # that another one does not know it.
+        # The errors that say least about a model: its engine is gone; or, with `by_model`, it is in another.
         self._dull = (ModelNotFound, InvalidRequest) if by_model else EngineGone
         self._models: dict[tuple[str, int], PooledModel] = {}
         self._is_exiting = False
@@ -193,7 +172,7 @@ class EnginePool:
         self._links[0].mailbox().get(seconds)
 
     def start(self) -> None:
-        """Begin to connect to all engines, and then to finish what a front end had begun when it died."""
+        """Begin to connect to all engines, and then finish the changes that a front end had begun when it died."""
         self._started = time.monotonic()
         for engine in self._engines:
             engine.start()
@@ -201,7 +180,6 @@ class EnginePool:
             threading.Thread(target=self._finish, name="trident-unfinished", daemon=True).start()
 
     def _finish(self) -> None:
-        """On a thread of its own."""
         while self._awaited() and not self._is_exiting:
             time.sleep(_LOOK_SECONDS)
         self._broadcast.finish_unfinished()
@@ -219,7 +197,7 @@ class EnginePool:
             engine.close()
 
     def allocate(self, size: int) -> Array | None:
-        """Memory for a body of `size` bytes that is shared with the least busy engine, which then gets the request."""
+        """Return memory shared with the least busy engine for a body of `size` bytes; it then gets the request."""
         for engine in sorted(self._engines, key=_IN_FLIGHT):
             memory = engine.allocate(size)
             if memory is not None:
@@ -231,12 +209,12 @@ class EnginePool:
         return [number for engine in self._engines for number in engine.process_ids()]
 
     def release_memory(self) -> None:
-        """Return to the system the shared memory that no request uses."""
+        """Return unused shared memory to the system."""
         for engine in self._engines:
             engine.release_memory()
 
     def _changed(self) -> None:
-        """Forget what was known of the models, after the state of an engine has changed. A link's thread."""
+        """Drop what is known of the models after a change of an engine's state. A link's thread."""
         self._models = {}
         gates = [engine.trace_gate for engine in self._engines]
         self.trace_gate.is_open = any(gate.is_open for gate in gates)
@@ -261,7 +239,7 @@ class EnginePool:
         errors: list[ServerError] = []
         for number, engine in enumerate(self._engines):
             try:
-                candidates.append(Candidate(number, engine, engine.model(name, version)))
+                candidates.append(Replica(number, engine, engine.model(name, version)))
             except ServerError as error:
                 errors.append(error)
         if not candidates:
@@ -287,9 +265,9 @@ class EnginePool:
         engine = self._engines[(number - _FIRST_TRACE) % len(self._engines)]
         engine.trace_answered(number, ahead, behind)
 
-    # --- what one engine knows as well as all
+    # --- asked of the first engine that answers
 
-    def _ask_one(self, call: Call, arguments: Sequence[object]) -> Any:
+    def _ask_one(self, call: EngineMethod, arguments: Sequence[object]) -> Any:
         """Return the first engine's result that is no error. Raises the most telling error if all fail."""
         return self._first_answer(self._engines, lambda engine: engine.begin(call, arguments).result())
 
@@ -311,10 +289,11 @@ class EnginePool:
     system_regions = sent_by(_ask_one, Engine.system_regions)
     cuda_regions = sent_by(_ask_one, Engine.cuda_regions)
 
-    # --- what all engines have together
+    # --- merged from all engines
 
     def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
-        return merged_version_statistics(self._ask_all(CALLS["model_statistics"], [name, version]))
+        answers = self._ask_all(CALLS["model_statistics"], [name, version])
+        return [merged(same) for same in _groups(part for answer in answers for part in answer).values()]
 
     def slowest_requests(self, name: str, version: int = -1) -> list[VersionRequests]:
         answers = self._ask_all(CALLS["slowest_requests"], [name, version])
@@ -349,7 +328,7 @@ class EnginePool:
             raise self._most_telling(errors)
         return all(answers) and not [error for error in errors if not isinstance(error, (EngineGone, self._dull))]
 
-    def _ask_all(self, call: Call, arguments: Sequence[object], *, but_recovering: bool = False) -> list[Any]:
+    def _ask_all(self, call: EngineMethod, arguments: Sequence[object], *, but_recovering: bool = False) -> list[Any]:
         """Return the results of the engines that did not fail. Raises the most telling error if all fail."""
         answers, errors = self._answers(call, arguments, but_recovering=but_recovering)
         if not answers:
@@ -357,9 +336,9 @@ class EnginePool:
         return answers
 
     def _answers(
-        self, call: Call, arguments: Sequence[object], *, but_recovering: bool = False
+        self, call: EngineMethod, arguments: Sequence[object], *, but_recovering: bool = False
     ) -> tuple[list[Any], list[ServerError]]:
-        """Ask all engines at once; with `but_recovering` none that loads its models again while others have them."""
+        """Ask all engines at once; with `but_recovering`, only those with loaded models if there are any."""
         asked, answers, errors = [], [], list[ServerError]()
         leaves_out = but_recovering and self._assignment is None
         there = [engine for engine in self._engines if not (leaves_out and engine.is_recovering)]
@@ -378,10 +357,10 @@ class EnginePool:
     def _most_telling(self, errors: Sequence[ServerError]) -> ServerError:
         return next((error for error in errors if not isinstance(error, self._dull)), errors[0])
 
-    # --- what all engines change
+    # --- changes
 
-    def _change(self, call: Call, arguments: list[Any]) -> None:
-        change = Change(call, arguments)
+    def _change(self, call: EngineMethod, arguments: list[Any]) -> None:
+        change = ControlChange(call, arguments)
         if self._assignment is not None and change.is_of_model:
             self._assignment.make(change)
         else:
@@ -402,13 +381,13 @@ class EnginePool:
         return not self._is_exiting and any(engine.is_live() for engine in self._engines)
 
     def is_ready(self) -> bool:
-        """At the start whether all engines are; later one is enough, as it gets the requests of those that are gone."""
+        """At the start True if all engines are ready; later one is enough, as it gets the requests of the others."""
         if self._is_exiting or not any(engine.is_ready() for engine in self._engines):
             return False
         return not self._awaited()
 
     def phase(self) -> ServingPhase:
-        """That of the slowest engine at the start, later that of the one that has come furthest."""
+        """The phase of the slowest engine at the start, later that of the most advanced one."""
         if self._is_exiting:
             return ServingPhase(name=Phase.EXITING)
         engines = self._awaited()
@@ -417,7 +396,7 @@ class EnginePool:
         return max((engine.phase() for engine in self._engines), key=_progress)
 
     def _awaited(self) -> list[RemoteEngine]:
-        """The engines without which the server is not ready: those that this front end has not seen ready once."""
+        """The engines that the server waits for at its start; none after all were ready once."""
         if self._was_complete:
             return []
         is_early = time.monotonic() - self._started < _MISSING_SECONDS
@@ -432,20 +411,19 @@ def _progress(phase: ServingPhase) -> tuple[int, int]:
     return _PHASES.index(phase.name), phase.done
 
 
-# The worst first. None is a model that was never loaded.
+# Worst first. None is a model that was never loaded.
 _ORDER = (ModelState.UNAVAILABLE, None, ModelState.UNLOADING, ModelState.LOADING, ModelState.READY)
 
 
 def worst_state(states: Iterable[ModelState | None]) -> ModelState | None:
-    """The state that counts for a version that has these states in the engines; at least one."""
+    """Return the worst of a version's states in the engines; there is at least one."""
     return min(states, key=_ORDER.index)
 
 
 def merged_index(of_engines: Sequence[Sequence[IndexEntry]]) -> list[IndexEntry]:
-    """The entries by model and version, each in its worst state, with the first reason that an engine gives for it.
+    """Return the entries by model and version, each in its worst state, with the first reason that an engine gives.
 
-    A version that only some engines know is in the state in which they have it: the others are about to know it, or
-    know no longer.
+    A version that only some engines know has its state there: the others are about to add it, or have removed it.
     """
     found: dict[tuple[str, int | None], list[IndexEntry]] = {}
     for entries in of_engines:
@@ -468,7 +446,7 @@ def _merged(same: Sequence[IndexEntry]) -> IndexEntry:
 
 
 def merged_overview(of_engines: Iterable[Sequence[VersionOverview]]) -> list[VersionOverview]:
-    """One line per version, in its worst state."""
+    """Return one line per version, in its worst state."""
     found: dict[tuple[str, int | None], list[VersionOverview]] = {}
     for lines in of_engines:
         for line in lines:
@@ -479,18 +457,12 @@ def merged_overview(of_engines: Iterable[Sequence[VersionOverview]]) -> list[Ver
 # --- statistics and metrics
 
 
-def merged_version_statistics(of_engines: Iterable[Sequence[VersionStatistics]]) -> list[VersionStatistics]:
-    """One item per version of each model, in the order in which the engines name them."""
-    same_versions = _groups(version for versions in of_engines for version in versions)
-    return [merged(same) for same in same_versions.values()]
-
-
 def merged(parts: Sequence[T]) -> T:
-    """Some objects of one dataclass, at least one, as one.
+    """Merge objects of one dataclass, at least one, into one.
 
     Numbers are sums: counts, durations, sizes, and gauges too, as each engine has its own instances of a model. Counts
     by a key are added by it, and numbers in columns by their column. Objects in tuples are merged if their `_KEYS` are
-    equal, and go by them. What is merged otherwise has a function in `_RULES`; of the rest the first value counts.
+    equal, and sorted by them. `_RULES` has functions for other fields; of the rest the first value counts.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -515,32 +487,28 @@ def _merged_field(kind: type[Any], name: str, values: Sequence[Any]) -> Any:
     if isinstance(first, Mapping):
         return _added(there)
     if isinstance(first, tuple):
-        return _merged_tuples(there)
+        items = [item for value in there for item in value]
+        if items and is_dataclass(items[0]):
+            return tuple(merged(same) for _, same in sorted(_groups(items).items()))
+        return tuple(map(sum, zip(*there, strict=True)))
     return merged(there) if is_dataclass(first) else first
 
 
-def _merged_tuples(values: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    items = [item for value in values for item in value]
-    if items and is_dataclass(items[0]):
-        return tuple(merged(same) for _, same in sorted(_groups(items).items()))
-    return tuple(map(sum, zip(*values, strict=True)))
-
-
 def _groups(items: Iterable[T]) -> dict[tuple[Any, ...], list[T]]:
-    """The items by their keys."""
+    """Group the items by sortable forms of their keys."""
     found: dict[tuple[Any, ...], list[T]] = {}
     for item in items:
-        key = tuple(_sortable(getattr(item, name)) for name in _KEYS[type(item)])
+        values = (getattr(item, name) for name in _KEYS[type(item)])
+        key = tuple(
+            "" if each is None else tuple(sorted(each.items())) if isinstance(each, Mapping) else each
+            for each in values
+        )
         found.setdefault(key, []).append(item)
     return found
 
 
-def _sortable(value: Any) -> Any:
-    return tuple(sorted(value.items())) if isinstance(value, Mapping) else "" if value is None else value
-
-
 def _added(counts: Iterable[Mapping[Any, int]]) -> dict[Any, int]:
-    """The sum of counts by key; keys with 0 stay."""
+    """Add counts by key; keys with 0 stay."""
     total: Counter[Any] = Counter()
     for part in counts:
         total.update(part)
@@ -551,25 +519,6 @@ def _first(values: Sequence[T]) -> T:
     return next((value for value in values if value is not None), values[0])
 
 
-def _common(values: Sequence[T]) -> T | None:
-    """The value that all have: several GPUs are no GPU, as in one engine."""
-    return values[0] if len(set(values)) == 1 else None
-
-
-def _added_numbers(values: Sequence[tuple[int, ...] | None]) -> tuple[int, ...] | None:
-    there = [value for value in values if value is not None]
-    return tuple(map(sum, zip(*there, strict=True))) if there else None
-
-
-def _worst(states: Sequence[str]) -> str:
-    worst = worst_state(ModelState(state) for state in states)
-    return states[0] if worst is None else worst.value
-
-
-def _all_gpus(readings: Sequence[tuple[GpuReading, ...]]) -> tuple[GpuReading, ...]:
-    return tuple({gpu.uuid: gpu for gpus in readings for gpu in gpus}.values())
-
-
 def _latest(columns: Sequence[tuple[Exemplar | None, ...]]) -> tuple[Exemplar | None, ...]:
     return tuple(
         max((each for each in column if each is not None), key=lambda each: each.timestamp, default=None)
@@ -578,7 +527,7 @@ def _latest(columns: Sequence[tuple[Exemplar | None, ...]]) -> tuple[Exemplar | 
 
 
 def _largest(columns: Sequence[tuple[tuple[float, float], ...]]) -> tuple[tuple[float, float], ...]:
-    """The quantiles of several distributions do not give that of their sum: the largest is an upper bound of it."""
+    """Return the largest of each quantile, an upper bound of that of all values together."""
     return tuple(
         (column[0][0], max((value for _, value in column if not math.isnan(value)), default=math.nan))
         for column in zip(*columns, strict=True)
@@ -610,18 +559,18 @@ _RULES: dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]] = {
     (BatchTuning, "delay_ns"): max,  # the largest limits that any of the batchers has set itself
     (BatchTuning, "max_size"): max,
     (HardwareReading, "cpu"): _first,  # all engines read the same machine
-    (HardwareReading, "gpus"): _all_gpus,
+    (HardwareReading, "gpus"): lambda readings: tuple({gpu.uuid: gpu for gpus in readings for gpu in gpus}.values()),
     (HistogramMetrics, "bounds"): _first,
     (HistogramMetrics, "exemplars"): _latest,
     (ModelMetrics, "load_duration_secs"): max,  # the loads of a model took as long as the longest
     (ModelMetrics, "tags"): _first,
-    (ModelMetrics, "gpu_uuid"): _common,
+    # Several GPUs are none, as in one engine.
+    (ModelMetrics, "gpu_uuid"): lambda values: values[0] if len(set(values)) == 1 else None,
     (ModelProcessMetrics, "process_id"): _first,
     (RemoteCacheMetrics, "is_up"): all,
     (StatisticsSnapshot, "last_inference_ms"): max,
     (StatisticsSnapshot, "oldest_execution_ns"): max,
     (SummaryMetrics, "quantiles"): _largest,
     (VersionOverview, "load_seconds"): max,
-    (VersionOverview, "sequences"): _added_numbers,
-    (VersionStateMetrics, "state"): _worst,
+    (VersionStateMetrics, "state"): lambda values: min(values, key=lambda each: _ORDER.index(ModelState(each))),
 }

@@ -83,7 +83,7 @@ _PEER = struct.Struct("3i")
 
 
 def peer_of(sock: socket.socket) -> tuple[int, int]:
-    """The process and the user at the other end of a Unix socket."""
+    """Return the process and the user at the other end of a Unix socket."""
     process, user, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return process, user
 
@@ -106,7 +106,6 @@ class TensorMeta(NamedTuple):
 
 
 def layout_in_frame(tensors: Iterable[TensorMeta]) -> TensorLayout:
-    """Return the layout of the tensors in the frame."""
     return layout_of([tensor[:4] for tensor in tensors if not tensor.is_shared])
 
 
@@ -128,7 +127,7 @@ def contents_of(
 class BlockReader(Generic[T]):
     """Reads blocks, on one thread. `parse` turns a meta document into what the message needs.
 
-    The other end is of the same installation: nothing but what it wrote is expected here.
+    The other end is of the same installation, so that what it wrote is not checked.
     """
 
     def __init__(self, parse: Callable[[Any], T]) -> None:
@@ -143,36 +142,39 @@ class BlockReader(Generic[T]):
         meta = bytes(content[at : at + meta_size])
         parsed = self._known.get(meta)
         if parsed is None:
-            parsed = self._learn(meta)
+            parsed = self._parse(read_plain(meta))
+            if len(meta) <= _LONGEST_REMEMBERED:
+                self._known[meta] = parsed
         offsets = tuple([_OFFSET.unpack_from(content, 8 + 8 * i)[0] for i in range(shared)]) if shared else ()
         text = str(content[end - text_size : end], "utf-8", "surrogatepass") if text_size else ""
         return parsed, text, offsets, (end + 15) & -16
 
-    def _learn(self, meta: bytes) -> T:
-        parsed = self._parse(read_plain(meta))
-        if len(meta) <= _LONGEST_REMEMBERED:
-            self._known[meta] = parsed
-        return parsed
 
-
-# Puts the bytes of a large tensor into shared memory and returns their offset; None if they go into the frame.
+# Puts the bytes of a large tensor into shared memory and returns their offset, None to have them in the frame.
 Share = Callable[[Buffer], int | None]
 # `TensorMeta` as the document has it, where JSON has no named tuples.
 _Entry = tuple[str, str, Shape, int, bool]
 _MOMENT = struct.Struct("<Q")
 
 
-class RequestWriter:
+class RequestEncoder:
     """Makes frames of requests. Any thread."""
 
     def __init__(self) -> None:
-        # The meta document that similar requests share, and the head of the block for those without an id.
+        # By all that decides it: the meta document of similar requests, and the head of the block without an id.
         self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
 
     def write(self, request: InferenceRequest, number: int, share: Share, flags: int = 0) -> bytes:
         """The frame. Raises what `share` raises."""
         inputs = request.inputs
-        if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not _is_plain(request):
+        is_plain = type(request) is InferenceRequest and not (
+            request.parameters
+            or request.correlation_id
+            or request.sequence_start
+            or request.sequence_end
+            or request.trace
+        )
+        if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not is_plain:
             return _write(request, number, share, flags)
         layout = inputs.layout
         key = (layout, request.model_name, request.model_version, request.outputs, request.priority, request.timeout_us)
@@ -187,15 +189,6 @@ class RequestWriter:
             return frame(REQUEST, number, (head, inputs.content), flags=flags)
         moment = _MOMENT.pack(request.arrived_ns)
         return frame(REQUEST, number, (head, inputs.content, moment), flags=flags | TIMED)
-
-
-def _is_plain(request: InferenceRequest) -> bool:
-    """Return whether only the id and the tensors differ from other requests of its kind."""
-    if type(request) is not InferenceRequest:
-        return False
-    return not (
-        request.parameters or request.correlation_id or request.sequence_start or request.sequence_end or request.trace
-    )
 
 
 def _write(request: InferenceRequest, number: int, share: Share, flags: int) -> bytes:
@@ -223,7 +216,7 @@ def _packed_entries(layout: TensorLayout) -> list[_Entry]:
 
 
 def _put(content: Buffer, share: Share, tensors: list[Buffer], offsets: list[int]) -> bool:
-    """Put a tensor into shared memory, or into the frame. Returns whether it is in shared memory."""
+    """Put a tensor into shared memory, or into the frame. Returns True if it is in shared memory."""
     offset = share(content) if len(content) >= LARGE else None
     if offset is None:
         tensors.append(content)
@@ -237,7 +230,7 @@ def _encoded(request_id: str) -> bytes:
 
 
 def _writer_for(parameters: Mapping[str, Parameter] | None) -> Callable[[Any], bytes]:
-    """Only parameters may have numbers that are not finite."""
+    """Return the writer for a document with these parameters: only they may have numbers that are not finite."""
     return write_exactly if parameters and float in map(type, parameters.values()) else write_plain
 
 
@@ -270,7 +263,7 @@ class _RegionMeta(NamedTuple):
 
 
 class _RequestMeta(NamedTuple):
-    """The decoded meta document, which similar requests have in common."""
+    """The decoded meta document of similar requests."""
 
     model_name: str
     model_version: int
@@ -290,6 +283,10 @@ class _RequestMeta(NamedTuple):
 def _request_meta(meta: Any) -> _RequestMeta:
     name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed, context, *regions = meta
     inputs = tuple(map(_tensor, listed))
+    placed: _RegionMeta | None = None
+    if regions:
+        of_inputs = tuple(None if region is None else RegionReference(*region) for region in regions[0])
+        placed = _RegionMeta(of_inputs, {name: RegionReference(*region) for name, region in regions[1].items()})
     return _RequestMeta(
         name,
         version,
@@ -303,13 +300,8 @@ def _request_meta(meta: Any) -> _RequestMeta:
         inputs,
         layout_in_frame(inputs),
         None if context is None else RequestTrace(0, False, *context),
-        _regions(*regions) if regions else None,
+        placed,
     )
-
-
-def _regions(of_inputs: Any, of_outputs: Any) -> _RegionMeta:
-    inputs = tuple(None if region is None else RegionReference(*region) for region in of_inputs)
-    return _RegionMeta(inputs, {name: RegionReference(*region) for name, region in of_outputs.items()})
 
 
 def _tensor(entry: Any) -> TensorMeta:
@@ -317,7 +309,7 @@ def _tensor(entry: Any) -> TensorMeta:
     return TensorMeta(name, datatype, tuple(shape), size, is_shared)
 
 
-class RequestReader:
+class RequestDecoder:
     """Makes requests of frames, on one thread. Their inputs are views of the frame or of shared memory."""
 
     def __init__(self, view_of: ViewOf) -> None:
@@ -349,29 +341,27 @@ class RequestReader:
         if flags & TIMED:
             (request.arrived_ns,) = _MOMENT.unpack_from(content, end)
         request.trace = meta.trace
-        return request if meta.regions is None else _in_regions(request, meta.regions)
+        if meta.regions is None:
+            return request
+        request.inputs = [
+            tensor if region is None else RegionInput(tensor.name, tensor.datatype, tensor.shape, region)
+            for tensor, region in zip(request.inputs, meta.regions.inputs, strict=True)
+        ]
+        return RegionRequest.of(request, meta.regions.outputs)
 
 
-def _in_regions(request: InferenceRequest, regions: _RegionMeta) -> RegionRequest:
-    request.inputs = [
-        tensor if region is None else RegionInput(tensor.name, tensor.datatype, tensor.shape, region)
-        for tensor, region in zip(request.inputs, regions.inputs, strict=True)
-    ]
-    return RegionRequest.of(request, regions.outputs)
-
-
-# How many numbers a response has that is traced: that of its trace alone, or after its times.
+# A traced response has the number of its trace alone, or after its six times.
 _TRACED = (1, 7)
 
 
-class ResponseWriter:
+class ResponseEncoder:
     """Makes frames of responses. Any thread."""
 
     def __init__(self, share: Share, unshare: Callable[[int], None]) -> None:
-        """`unshare` frees what `share` has put into shared memory for a frame that could not be made."""
+        """`unshare` frees what `share` has put into shared memory for a frame that was not sent."""
         self._share = share
         self._unshare = unshare
-        # The meta document that the responses of a batch share, and the head of the block for those without times.
+        # The meta document of the responses of a batch, and the head of the block without times.
         self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
 
     def write(self, response: InferenceResponse, number: int) -> bytes:
@@ -418,7 +408,7 @@ def _notes(response: InferenceResponse) -> bytes:
 
 
 def _note(response: InferenceResponse, text: str) -> None:
-    """Give `response` what `_notes` made of it."""
+    """Set the times and the trace of `response` from what `_notes` wrote."""
     numbers = [int(word) for word in text.split()]
     if len(numbers) in _TRACED:
         response.trace = numbers.pop()
@@ -435,14 +425,14 @@ def _response_meta(response: InferenceResponse, outputs: list[_Entry]) -> bytes:
 def failed_response(
     response: InferenceResponse, error: BaseException, number: int, origin: Origin = Origin.FAILED
 ) -> bytes:
-    """The frame that carries `error` instead of the outputs of `response`."""
+    """Return the frame with `error` instead of the outputs of `response`."""
     meta = write_plain((response.model_name, response.model_version, (origin.value, error_to_plain(error))))
     flags = FAILED | (FINAL if response.final else 0)
     return frame(RESPONSE, number, (block_head(meta, _notes(response)),), flags=flags)
 
 
 class _ResponseMeta(NamedTuple):
-    """The decoded meta document, which similar responses have in common."""
+    """The decoded meta document of similar responses."""
 
     model_name: str
     model_version: int
@@ -460,7 +450,7 @@ def _read_response_meta(meta: Any) -> _ResponseMeta:
     return _ResponseMeta(name, version, parameters, outputs, None, layout_in_frame(outputs))
 
 
-class ResponseReader:
+class ResponseDecoder:
     """Makes responses of frames, on one thread. Their outputs are views of the frame or of shared memory."""
 
     def __init__(self, view_of: ViewOf) -> None:

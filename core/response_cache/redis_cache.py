@@ -117,7 +117,7 @@ LARGEST = 16 << 20
 """The largest value in bytes that is written, and the most that is read of one."""
 
 
-class BadFrame(ValueError):
+class BadValue(ValueError):
     """The value is damaged, or something else wrote it; the argument says how it can be seen."""
 
 
@@ -132,21 +132,21 @@ def encode(name: bytes, response: CachedResponse) -> bytes | None:
 
 
 def decode(name: bytes, value: bytes) -> CachedResponse:
-    """The response that `encode` made of `name`. Raises BadFrame."""
+    """The response that `encode` made of `name`. Raises BadValue."""
     if len(value) < _START.size or not value.startswith(_MAGIC):
-        raise BadFrame("something else wrote it")
+        raise BadValue("something else wrote it")
     _, head_size, content_size, checksum = _START.unpack_from(value)
     if head_size > LARGEST_HEAD or _START.size + head_size + content_size != len(value):
-        raise BadFrame(f"it has {len(value)} bytes and says otherwise")
+        raise BadValue(f"it has {len(value)} bytes and says otherwise")
     head = value[_START.size : _START.size + head_size]
     content = value[_START.size + head_size :]
     if _checksum(name, head, content) != checksum:
-        raise BadFrame("its checksum is wrong")
+        raise BadValue("its checksum is wrong")
     try:
         outputs, parameters = json.loads(head)
         return CachedResponse(_layout(outputs, content), content, _parameters(parameters))
     except (ValueError, TypeError, RecursionError, InvalidRequest) as error:
-        raise BadFrame(f"its head is wrong: {error}") from None
+        raise BadValue(f"its head is wrong: {error}") from None
 
 
 def _checksum(name: bytes, head: bytes, content: bytes) -> int:
@@ -476,9 +476,9 @@ class RedisCache:
             return None
         try:
             if isinstance(value, Exception):  # it is no string
-                raise BadFrame("something else wrote it")
+                raise BadValue("something else wrote it")
             return decode(name, value)
-        except BadFrame as error:
+        except BadValue as error:
             self._count("damaged")
             self._say_once(f"the response cache at {self._options.address} has a damaged answer: {error}")
             return None

@@ -15,7 +15,7 @@ from tests.simulation.models import milliseconds
 from tests.simulation.threads import SimulatedThread, World, wake_all, worlds
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.switches import TraceGate
-from trident.core.remote.connection import LinkHandler
+from trident.core.remote.engine_client import RemoteEngine
 from trident.core.waiting import ThreadMailbox
 
 CAPACITY = 2000
@@ -202,10 +202,10 @@ class Link:
     def __init__(self) -> None:
         self._is_asked = self._is_closing = False
         self._own_thread = SimulatedThread(name="link")
-        self._handler: Any = None
+        self._engine: Any = None
 
-    def start(self, handler: LinkHandler) -> None:
-        self._handler = handler
+    def start(self, engine: RemoteEngine) -> None:
+        self._engine = engine
         self._own_thread.target = self._drive
         self._own_thread.start()
 
@@ -222,23 +222,23 @@ class Link:
         self._own_thread.join()
 
     def _wanted(self) -> dict[Socket, int]:
-        sock = self._handler.sock
-        return {} if sock is None else {sock: READ | (WRITE if self._handler.wants_to_write else 0)}
+        sock = self._engine.sock
+        return {} if sock is None else {sock: READ | (WRITE if self._engine.wants_to_write else 0)}
 
     def _drive(self) -> None:
-        handler = self._handler
+        engine = self._engine
         while not self._is_closing:
-            handler.look()
-            sock = handler.sock
+            engine.look()
+            sock = engine.sock
             ready = wait_for(self._wanted, 0.05, lambda: self._is_asked)
             if self._is_asked:
                 self._is_asked = False
-                handler.flush()
+                engine.flush()
             events = ready.get(sock, 0)
             if events & WRITE:
-                handler.flush()
+                engine.flush()
             if events & READ:
-                handler.read()
+                engine.read()
 
 
 class Memory:

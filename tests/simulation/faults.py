@@ -172,19 +172,19 @@ FAULTS = (
     ),
     Fault(
         "a response goes to the request with another number",
-        "remote.connection:Connection._answer",
+        "remote.connection:EngineConnection._answer",
         "found = self._pending.get(number)",
         "found = self._pending.get(number ^ 1) or self._pending.get(number)",
     ),
     Fault(
         "the requests of a lost engine are forgotten",
-        "remote.connection:Connection.lose",
+        "remote.connection:EngineConnection.lose",
         "while self._pending:",
         "while False:",
     ),
     Fault(
         "acknowledgements of responses are not sent",
-        "remote.connection:Connection.flush",
+        "remote.connection:EngineConnection.flush",
         "if self._taken:",
         "if False:",
     ),

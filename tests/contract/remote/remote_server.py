@@ -122,7 +122,7 @@ class RemoteServer(ServerProcess):
         self.wait_until_all_ready()
 
     def _losses(self) -> int:
-        return self.log_text().count("the connection to the engine is lost")
+        return self.log_text().count("lost the connection to the engine")
 
     def left(self) -> list[str]:
         """The processes, files and open ports of the server."""

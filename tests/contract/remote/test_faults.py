@@ -138,7 +138,7 @@ def test_engine_killed_during_a_load_request_fails_the_request(explicit: RemoteS
         until(lambda: "gated" in explicit.log_text(), "it is not being loaded")
         explicit.kill_engine()
         status, text = loading.result(LIMIT_S)
-    assert (status, text) == (503, "the engine ended while it had to answer 'load_model'")
+    assert (status, text) == (503, "engine unavailable: its process exited during 'load_model'")
     explicit.wait_until_all_ready()
     assert explicit.request("GET", "/v2/models/gated/ready")[0] != 200
     with ThreadPoolExecutor(1) as pool:

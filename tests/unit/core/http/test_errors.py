@@ -73,7 +73,7 @@ def test_the_body_has_the_hint_unless_the_port_keeps_it_out() -> None:
     [
         (QueueFull("Exceeds maximum queue size"), ("Retry-After", "1")),
         (ModelLoading("Server not ready"), ("Retry-After", "1")),
-        (EngineGone("the engine is not there"), ("Retry-After", "1")),
+        (EngineGone("engine unavailable"), ("Retry-After", "1")),
         (UnsupportedEncoding(), ("Accept-Encoding", "gzip, deflate")),
         (MethodNotAllowed({"POST", "GET"}), ("Allow", "GET, POST")),
     ],

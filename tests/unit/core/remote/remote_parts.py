@@ -24,7 +24,6 @@ from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array, Buffer
 from trident.core.interprocess.frames import Frame, FrameReader, frame
 from trident.core.observability.statistics import MetricsSnapshot
-from trident.core.remote.connection import LinkHandler
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
 from trident.core.remote.pool import EnginePool
@@ -84,7 +83,7 @@ class ThreadLink:
     """Drives the connection on a native thread, as a front end does on its hub."""
 
     def __init__(self) -> None:
-        self._handler: LinkHandler | None = None
+        self._engine: RemoteEngine | None = None
         self._awake, self._waker = socket.socketpair()
         self._awake.setblocking(False)
         self._waker.setblocking(False)
@@ -92,8 +91,8 @@ class ThreadLink:
         self._is_closing = False
         self._own_thread = threading.Thread(target=self._drive, name="trident-engine-link", daemon=True)
 
-    def start(self, handler: LinkHandler) -> None:
-        self._handler = handler
+    def start(self, engine: RemoteEngine) -> None:
+        self._engine = engine
         self._own_thread.start()
 
     def wake(self) -> None:
@@ -117,27 +116,27 @@ class ThreadLink:
             self._waker.send(b"\0")
 
     def _drive(self) -> None:
-        handler = self._handler
-        assert handler is not None
+        engine = self._engine
+        assert engine is not None
         while not self._is_closing:
-            handler.look()
+            engine.look()
             with selectors.DefaultSelector() as selector:
-                sock = handler.sock
+                sock = engine.sock
                 selector.register(self._awake, selectors.EVENT_READ)
                 if sock is not None:
-                    write = selectors.EVENT_WRITE if handler.wants_to_write else 0
+                    write = selectors.EVENT_WRITE if engine.wants_to_write else 0
                     selector.register(sock, selectors.EVENT_READ | write)
                 ready = {key.fileobj: events for key, events in selector.select(_LOOK_SECONDS)}
             if self._awake in ready:
                 # In this order: a signal that this takes must not leave `_asked` set.
                 self._awake.recv(4096)
                 self._asked = False
-                handler.flush()
+                engine.flush()
             events = ready.get(sock, 0) if sock is not None else 0
             if events & selectors.EVENT_WRITE:
-                handler.flush()
+                engine.flush()
             if events & selectors.EVENT_READ:
-                handler.read()
+                engine.read()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tests.waiting import until
 from trident.core.errors import InvalidRequest, ModelLoadFailed
 from trident.core.observability.log import LogLevels
 from trident.core.remote.calls import CALLS, EngineGone
-from trident.core.remote.changes import Change, ControlLog, Restoration
+from trident.core.remote.changes import ControlChange, ControlLog, Restoration
 from trident.core.shared_memory import RegionKind
 
 LEVELS = LogLevels(verbose=0)
@@ -82,7 +82,7 @@ def test_all_engines_make_a_change_and_it_is_noted(pool: Pooled, engines: list[M
 
 def test_a_change_whose_front_end_died_is_made_by_all_engines(engines: list[Models], tmp_path: Path) -> None:
     log = ControlLog(tmp_path / "changes")
-    with log.begun(Change(CALLS["load_model"], ["m", {}])):
+    with log.begun(ControlChange(CALLS["load_model"], ["m", {}])):
         engines[0].versions["m"] = (1,)
         (record,) = (tmp_path / "changes").glob("*.begun")
         content = record.read_bytes()
@@ -228,7 +228,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def note(control_log: ControlLog, call: str, *arguments: Any) -> None:
-    control_log.note(Change(CALLS[call], list(arguments)))
+    control_log.note(ControlChange(CALLS[call], list(arguments)))
 
 
 def test_the_log_keeps_the_last_change_of_each_model_in_order(folder: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_malformed_note_is_skipped_and_logged(folder: Path, content: bytes, ca
     note(control_log, "load_model", "b", {})
     (folder / "1").write_bytes(content)
     assert [arguments[0] for _, arguments in later(folder)] == ["b"]
-    assert "cannot be read" in caplog.text
+    assert "cannot read a file" in caplog.text
 
 
 def test_a_note_that_cannot_be_written_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -288,5 +288,5 @@ def test_a_note_that_cannot_be_written_is_logged(folder: Path, caplog: pytest.Lo
     note(control_log, "load_model", "a", {})
     (folder / f"{os.getpid()}.next").mkdir()  # nothing can replace it
     note(control_log, "load_model", "b", {})
-    assert "'b' was changed" in caplog.text
+    assert "change of 'b'" in caplog.text
     assert [change.arguments[0] for change in control_log.changes()] == ["a"]

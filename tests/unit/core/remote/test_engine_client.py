@@ -40,7 +40,7 @@ from trident.core.observability.statistics import MetricsSnapshot
 from trident.core.options import WindowLimits
 from trident.core.remote import engine_client as engine_client
 from trident.core.remote.calls import EngineGone
-from trident.core.remote.connection import Connection
+from trident.core.remote.connection import EngineConnection
 from trident.core.remote.engine_client import RemoteEngine
 
 
@@ -92,10 +92,10 @@ def test_connecting_does_not_block_on_a_full_backlog(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(0)
-        first = Connection(path, SHARED, lambda state: None, lambda: None)
+        first = EngineConnection(path, SHARED, lambda state: None, lambda: None)
         before = descriptors()
         with pytest.raises(BlockingIOError):
-            Connection(path, SHARED, lambda state: None, lambda: None)
+            EngineConnection(path, SHARED, lambda state: None, lambda: None)
         assert descriptors() == before
         first.lose("the test is over")
 
@@ -192,7 +192,7 @@ def test_a_request_that_waits_too_long_for_room_is_answered_with_an_error(
     memory = remote.allocate(HALF)
     error = ask(remote, numbers(filled(LARGE))).get().error
     assert isinstance(error, QueueFull)
-    assert "no room for the request's tensors within 0.05 s" in error.message
+    assert "no space for the tensors within 0.05 s" in error.message
     assert error.hint is not None
     assert "--http-worker-memory-bytes" in error.hint
     del memory
@@ -237,7 +237,7 @@ def test_a_model_that_the_next_engine_has_not_loaded_yet_is_unavailable(engine: 
         with served(tmp_path, following):
             until(lambda: remote.phase().name == Phase.LOADING)
             for call in (remote.model, remote.is_model_ready, remote.model_config):
-                with pytest.raises(EngineGone, match="has not loaded 'simple' yet"):
+                with pytest.raises(EngineGone, match="'simple' is not loaded yet"):
                     call("simple")
             following.serving = ServingPhase(name=Phase.READY)
             until(lambda: remote.phase().name == Phase.READY)
@@ -254,7 +254,7 @@ def test_a_call_fails_when_the_engine_does_not_answer(
     may_go_on = threading.Event()
     engine.metrics = lambda: may_go_on.wait(LIMIT_S) and MetricsSnapshot()  # type: ignore[method-assign,return-value]
     with served(tmp_path, engine) as (path, _), connected(path) as remote:
-        with pytest.raises(EngineGone, match=r"did not answer 'metrics' within 0.05 seconds"):
+        with pytest.raises(EngineGone, match=r"no answer to 'metrics' within 0.05 seconds"):
             remote.metrics()
         may_go_on.set()
         monkeypatch.setattr(engine_client, "_CALL_SECONDS", LIMIT_S)
@@ -273,8 +273,8 @@ def test_an_engine_that_sends_malformed_frames_is_disconnected(
                 sock, _ = listener.accept()
                 with sock:
                     sock.sendall(nonsense)
-                    until(lambda: caplog.text.count("the engine was disconnected, it sent") == count)  # noqa: B023
-                    until(lambda: remote.phase().failures == {"engine": "it could not be understood"})
+                    until(lambda: caplog.text.count("disconnecting the engine") == count)  # noqa: B023
+                    until(lambda: remote.phase().failures == {"engine": "its message could not be read"})
 
 
 def test_missing_memory_is_logged_once(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
@@ -283,7 +283,7 @@ def test_missing_memory_is_logged_once(engine: ServedEngine, tmp_path: Path, cap
         with pytest.raises(EngineGone, match="--http-worker-memory-bytes"):
             remote.model("simple")
         assert not remote.is_ready()
-    assert caplog.text.count("no connection to the engine") == 1
+    assert caplog.text.count("cannot connect to the engine") == 1
 
 
 def test_close_answers_everything_that_waits(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:

@@ -27,10 +27,10 @@ from trident.core.remote.wire import (
     TO_ENGINE,
     TO_FRONT_END,
     BlockReader,
-    RequestReader,
-    RequestWriter,
-    ResponseReader,
-    ResponseWriter,
+    RequestDecoder,
+    RequestEncoder,
+    ResponseDecoder,
+    ResponseEncoder,
     Share,
     block_head,
 )
@@ -96,10 +96,10 @@ def none_shared(offset: int) -> None:
     raise AssertionError(f"nothing was shared at {offset}")
 
 
-def read_request(block: bytes, reader: RequestReader | None = None) -> InferenceRequest:
+def read_request(block: bytes, reader: RequestDecoder | None = None) -> InferenceRequest:
     ((kind, flags, shared, _, content),) = FrameReader(TO_ENGINE, "peer").feed(block)
     assert kind == REQUEST
-    return (reader or RequestReader(view_of)).read(content, shared, flags)
+    return (reader or RequestDecoder(view_of)).read(content, shared, flags)
 
 
 def as_tuple(request: InferenceRequest) -> tuple[Any, ...]:
@@ -130,7 +130,7 @@ def test_every_field_of_a_request_arrives() -> None:
     request.parameters = {"text": "x", "number": 1, "float": 0.5, "yes": True}
     request.correlation_id = "sequence"
     request.sequence_start = True
-    found = read_request(RequestWriter().write(request, 1, no_offset))
+    found = read_request(RequestEncoder().write(request, 1, no_offset))
     assert as_tuple(found) == as_tuple(request)
     (tensor,) = found.inputs
     assert (tensor.name, tensor.datatype, tensor.shape) == ("IN", "INT32", (2, 1))
@@ -138,7 +138,7 @@ def test_every_field_of_a_request_arrives() -> None:
 
 
 def test_defaults_and_tensors_without_dimensions_arrive() -> None:
-    found = read_request(RequestWriter().write(InferenceRequest("m", []), 1, no_offset))
+    found = read_request(RequestEncoder().write(InferenceRequest("m", []), 1, no_offset))
     assert as_tuple(found) == as_tuple(InferenceRequest("m", []))
     assert list(found.inputs) == []
     (scalar,) = sent(InferenceResponse("m", 1, [output("OUT", "FP32", np.array(1.5, np.float32))])).outputs
@@ -156,7 +156,7 @@ def test_large_inputs_are_read_from_shared_memory() -> None:
     large = np.arange(LARGE // 4, dtype=np.int32)
     inputs = [InputTensor(name, "INT32", value.shape, value) for name, value in (("A", large), ("B", large[::-1]))]
     inputs.insert(1, InputTensor("SMALL", "INT32", (2,), np.array([7, 8], np.int32)))
-    block = RequestWriter().write(InferenceRequest("m", inputs), 1, put)
+    block = RequestEncoder().write(InferenceRequest("m", inputs), 1, put)
     assert len(block) < 1000
     found = read_request(block)
     values = [np.frombuffer(tensor.data, np.int32) for tensor in found.inputs]
@@ -175,11 +175,11 @@ def test_the_moment_of_arrival_arrives_whatever_the_inputs_are(size: int, share:
     for each in (request, packed_request([1, 2, 3], 0.5)):
         for arrived_ns in (0, 2**63):
             each.arrived_ns = arrived_ns
-            assert read_request(RequestWriter().write(each, 1, share)).arrived_ns == arrived_ns
+            assert read_request(RequestEncoder().write(each, 1, share)).arrived_ns == arrived_ns
 
 
 def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
-    writer, reader = RequestWriter(), RequestReader(lambda offset, size: memoryview(b""))
+    writer, reader = RequestEncoder(), RequestDecoder(lambda offset, size: memoryview(b""))
     layouts = set()
     for number, request_id in enumerate(("", "", "an id", "")):
         request = packed_request([number, 2, 3], number / 2)
@@ -205,7 +205,7 @@ def test_places_in_shared_memory_arrive(packed: bool) -> None:
             InputTensor("C", "INT8", (LARGE,), memoryview(SHARED)[:LARGE]),
         ]
         given = RegionRequest.of(InferenceRequest("m", inputs, id="7"), {"OUT": place})
-    found = read_request(RequestWriter().write(given, 1, lambda content: 0))
+    found = read_request(RequestEncoder().write(given, 1, lambda content: 0))
     assert isinstance(found, RegionRequest)
     assert found.needs_regions
     assert as_tuple(found) == as_tuple(given)
@@ -220,14 +220,14 @@ def test_places_in_shared_memory_arrive(packed: bool) -> None:
             assert bytes(tensor.data) == bytes(expected.data)
 
 
-def read_response(block: bytes, reader: ResponseReader | None = None) -> InferenceResponse:
+def read_response(block: bytes, reader: ResponseDecoder | None = None) -> InferenceResponse:
     ((kind, flags, shared, _, content),) = FrameReader(TO_FRONT_END, "peer").feed(block)
     assert kind == RESPONSE
-    return (reader or ResponseReader(view_of)).read(content, flags, shared, "the id")
+    return (reader or ResponseDecoder(view_of)).read(content, flags, shared, "the id")
 
 
 def sent(response: InferenceResponse) -> InferenceResponse:
-    return read_response(ResponseWriter(no_offset, none_shared).write(response, 1))
+    return read_response(ResponseEncoder(no_offset, none_shared).write(response, 1))
 
 
 def output(name: str, datatype: str, array: Array) -> OutputTensor:
@@ -261,7 +261,7 @@ def test_an_error_arrives_with_its_class_code_and_origin(code: ErrorCode, origin
 
 
 def test_times_arrive_whatever_the_outputs_are() -> None:
-    writer, reader = ResponseWriter(no_offset, none_shared), ResponseReader(view_of)
+    writer, reader = ResponseEncoder(no_offset, none_shared), ResponseDecoder(view_of)
     for response in (*packed_responses(2), InferenceResponse("m", 1, [output("A", "INT32", np.zeros(1, np.int32))])):
         for times in (InferenceTimes(1, 2, 3, 4, 5, CloseReason.DELAY), None, InferenceTimes(2**60, 0, 0, 0, 1)):
             response.times = times
@@ -270,7 +270,7 @@ def test_times_arrive_whatever_the_outputs_are() -> None:
 
 def test_similar_responses_are_told_apart() -> None:
     """The head of the block is written once for all similar responses."""
-    writer, reader = ResponseWriter(no_offset, none_shared), ResponseReader(view_of)
+    writer, reader = ResponseEncoder(no_offset, none_shared), ResponseDecoder(view_of)
     for name, array, parameters in (
         ("A", np.arange(3), None),
         ("A", np.arange(4), None),
@@ -288,7 +288,7 @@ def test_similar_responses_are_told_apart() -> None:
 
 
 def test_packed_responses_arrive_unchanged() -> None:
-    writer, reader = ResponseWriter(no_offset, none_shared), ResponseReader(lambda offset, size: np.zeros(0))
+    writer, reader = ResponseEncoder(no_offset, none_shared), ResponseDecoder(lambda offset, size: np.zeros(0))
     for number, response in enumerate(packed_responses(3)):
         ((_, flags, placed, _, content),) = FrameReader(TO_FRONT_END, "peer").feed(writer.write(response, number))
         found = reader.read(content, flags, placed, "id")
