@@ -72,7 +72,10 @@ def write_folder(
         names = ("Transformer", "Pooling", "Normalize")
         _write(
             folder / "modules.json",
-            [{"path": f"{at}_{name}" if at else "", "type": f"st.models.{name}"} for at, name in enumerate(names)],
+            [
+                {"path": f"{at}_{name}" if at else "", "type": f"sentence_transformers.models.{name}"}
+                for at, name in enumerate(names)
+            ],
         )
         _write(folder / "1_Pooling" / "config.json", dict(pooling))
     _tokenizer().save(str(folder / "tokenizer.json"))

@@ -101,6 +101,7 @@ class BatchingFault:
 class ModelSignature:
     """The tensors of a graph. `optional_inputs` are initializers that a request may override.
 
+    `batches_optional`: requests are batched though some have optional inputs and others do not.
     `can_batch` is what the model itself says about its first dimensions; None if only their sizes say it. It, and the
     sizes, may be wrong: `batching_fault` is what running the graph has shown.
     """
@@ -110,3 +111,4 @@ class ModelSignature:
     optional_inputs: tuple[TensorSignature, ...] = ()
     can_batch: bool | None = None
     batching_fault: BatchingFault | None = None
+    batches_optional: bool = False

@@ -751,6 +751,11 @@ def _signature_problems(config: ModelConfig, signature: ModelSignature, model_na
     yield from _input_count_problems(config, signature, model_name)
     for index, entry in enumerate(config.input):
         allowed = signature.optional_inputs if entry.optional else signature.inputs
+        if entry.optional and config.max_batch_size > 0 and not signature.batches_optional:
+            text = (
+                f"unable to load model '{model_name}', optional input '{entry.name}' is not supported for models that "
+            )
+            yield Problem(f"input[{index}].optional", f"{text}support batching")
         yield from _input_problems(config, entry, allowed, f"input[{index}]", model_name)
     for index, batch_input in enumerate(config.batch_input):
         for name in batch_input.target_name:
@@ -837,10 +842,6 @@ def _input_count_problems(config: ModelConfig, signature: ModelSignature, model_
 def _input_problems(
     config: ModelConfig, entry: ModelInput, allowed: tuple[TensorSignature, ...], path: str, model_name: str
 ) -> Iterator[Problem]:
-    unable = f"unable to load model '{model_name}', "
-    if entry.optional and config.max_batch_size > 0:
-        text = f"{unable}optional input '{entry.name}' is not supported for models that support batching"
-        yield Problem(f"{path}.optional", text)
     tensor = _named(allowed, entry.name)
     if tensor is None:
         yield _unexpected("input", entry.name, allowed, f"{path}.name")
@@ -849,7 +850,7 @@ def _input_problems(
     if not entry.allow_ragged_batch:
         yield from _dims_problems(config, entry, tensor, path, model_name, narrower=True)
         return
-    ragged = f"{unable}configuration expects model provides input with shape [-1] "
+    ragged = f"unable to load model '{model_name}', configuration expects model provides input with shape [-1] "
     if entry.optional:
         text = f"{ragged}for ragged input '{entry.name}', which is not supported for optional input"
         yield Problem(f"{path}.allow_ragged_batch", text)

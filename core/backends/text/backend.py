@@ -4,45 +4,30 @@ The dynamic batcher gives an execution the texts that are queued. They are sorte
 groups of at most `max_batch_tokens` tokens, so that a short text is hardly padded to the length of a long one, and one
 large request takes no more memory than many small ones.
 
-Nothing in the folder is executed. Its code (`auto_map` in `config.json`), which transformers runs with
-`trust_remote_code`, is ignored, and nothing is fetched: what is missing is an error.
-Source: the files that transformers and sentence-transformers write (`save_pretrained`); docs/text-models.md.
+Source: docs/text-models.md.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
-from trident.core.backends.model_files import at_least_one, boolean, field_of, parameters_of
 from trident.core.backends.registry import importing
-from trident.core.backends.text.tasks import (
-    STRIDE,
-    TASKS,
-    Activation,
-    Group,
-    Pooling,
-    Task,
-    TaskName,
-    Text,
-    TextModel,
-    is_entailment,
-)
+from trident.core.backends.text.folder import CONFIG, TaskName, TextModel, labels_for, read_text_model, read_tokenizer
+from trident.core.backends.text.tasks import TASKS, Call, Group, Task, is_entailment
 from trident.core.config.autocomplete import Watch, auto_complete, is_complete, unwatched
 from trident.core.config.placement import Placement
-from trident.core.config.problem import ModelSignature, is_plain
+from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig, copy_of
-from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerError
 from trident.core.inference.tensors import Array
 from trident.core.observability.statistics import BucketUse
 
@@ -85,8 +70,14 @@ class TextBackend:
         """The tensors of the task of the model in the version directory `path`."""
         model = read_text_model(path, config)
         session = self._onnxruntime.inspection_session(path, _with_file(config, model))
-        task = _make_task(model, _read_tokenizer(model, config.name), session)
-        return ModelSignature(inputs=task.inputs, outputs=task.outputs, can_batch=True)
+        task = TASKS[model.task](model, read_tokenizer(model), _shapes(session))
+        return ModelSignature(
+            inputs=task.inputs,
+            optional_inputs=task.optional_inputs,
+            outputs=task.outputs,
+            can_batch=True,
+            batches_optional=True,
+        )
 
     def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
         """Fill in the file, the tensors of the task, and batches."""
@@ -96,7 +87,14 @@ class TextBackend:
         config.parameters["task"].string_value = model.task.value
         if not is_complete(config):
             is_unlimited = config.max_batch_size == 0
-            auto_complete(config, signature, _MAX_BATCH_SIZE)
+            optional = {each.name for each in signature.optional_inputs} if not config.input else set()
+            auto_complete(
+                config,
+                replace(signature, inputs=(*signature.inputs, *signature.optional_inputs)),
+                _MAX_BATCH_SIZE,
+            )
+            for tensor in config.input:
+                tensor.optional = tensor.optional or tensor.name in optional
             batching = config.dynamic_batching
             if is_unlimited and config.HasField("dynamic_batching") and not batching.preferred_batch_size:
                 batching.preferred_batch_size.append(_GPU_PREFERRED if self.supports_gpus else _CPU_PREFERRED)
@@ -116,14 +114,19 @@ class TextBackend:
                 *(name, ", ".join(model.labels), CONFIG),
             )
         config = _with_file(context.config, model)
-        tokenizer = _read_tokenizer(model, name)
         plan = self._onnxruntime.plan(config, context)
+        scores = [
+            each.dims[-1] for each in context.spec.outputs.values() if each.name == "scores" and each.dims[-1] > 0
+        ]
+        tokenizer_for = cache(lambda most: _cutting(read_tokenizer(model), replace(model, max_tokens=most)))
 
         def load(placement: Placement) -> Any:
-            return self._onnxruntime.session(config, context, placement, plan).session
+            session = self._onnxruntime.session(config, context, placement, plan).session
+            _try(TextRun(session, model, tokenizer_for), model)
+            return session
 
         def runner(session: Any, placement: Placement) -> Runner:
-            run = TextRun(session, model, tokenizer, _make_task(model, tokenizer, session))
+            run = TextRun(session, model, tokenizer_for)
             options = run_options(settings_on(plan, placement, context.placements))
             return Runner(run=run, run_options=options, padding=run, end=ender(options))
 
@@ -135,7 +138,7 @@ class TextBackend:
                 failures=_FAILURES,
                 provider=lambda session: str(session.get_providers()[0]),
                 threads=plan.thread_plan,
-                labels={"scores": model.labels},
+                labels={"scores": labels_for(model.labels, scores[-1]) if scores and scores[-1] > 0 else model.labels},
             ),
         )
 
@@ -154,21 +157,21 @@ class TokenIds:
 
 
 class TextRun:
-    """Runs batches of texts: a Run. `use` says how the latest one was padded. On one thread at a time."""
+    """Runs batches of texts: a Run. `use` says how the latest one was padded. On one thread at a time.
 
-    def __init__(self, session: Any, model: TextModel, tokenizer: Any, task: Task) -> None:
-        """Raises ModelLoadFailed for a graph that needs other inputs than a tokenizer gives."""
+    A graph may have a fixed length or a fixed number of rows; both are filled up. Without the input `attention_mask` it
+    would take padding for tokens, so that only texts of one length are run together.
+    """
+
+    def __init__(self, session: Any, model: TextModel, tokenizer_for: Callable[[int], Any]) -> None:
+        """`tokenizer_for` gives the tokenizer that cuts texts to so many tokens.
+
+        Raises ModelLoadFailed for a graph that needs other inputs than a tokenizer gives.
+        """
         self.use = BucketUse(0, 0, 0, 0)
         self._session = session
-        self._model = model
-        self._task = task
-        self._encode = tokenizer.encode_batch if task.needs_offsets else tokenizer.encode_batch_fast
-        self._pad_id = tokenizer.token_to_id(model.pad_token) or 0 if model.pad_token else 0
-        self._special = _special_tokens(tokenizer)
-        is_cpu = session.get_providers()[0] == "CPUExecutionProvider"
-        self._most = model.max_batch_tokens or (_CPU_TOKENS if is_cpu else _GPU_TOKENS)
-        self._padding = _CPU_PADDING if is_cpu else _GPU_PADDING
         self._inputs: dict[str, type[np.generic]] = {}
+        shape: Sequence[Any] = ()
         for argument in session.get_inputs():
             if argument.name not in _KNOWN_INPUTS:
                 raise ModelLoadFailed(
@@ -176,63 +179,101 @@ class TextRun:
                     hint=f"export the model for {model.task.value}: its inputs may be {', '.join(_KNOWN_INPUTS)}",
                 )
             self._inputs[argument.name] = np.int32 if "int32" in argument.type else np.int64
+            shape = argument.shape
+        self._rows, self._length = (each if isinstance(each, int) else 0 for each in (*shape, 0, 0)[:2])
+        most = min(model.max_tokens, self._length) if self._length else model.max_tokens
+        self._model = model = replace(model, max_tokens=most)
+        tokenizer = tokenizer_for(most)
+        self._task: Task = TASKS[model.task](model, tokenizer, _shapes(session))
+        self._encode = tokenizer.encode_batch if self._task.needs_offsets else tokenizer.encode_batch_fast
+        self._pad_id = tokenizer.token_to_id(model.pad_token) or 0 if model.pad_token else 0
+        self._special = _special_tokens(tokenizer)
+        is_cpu = session.get_providers()[0] == "CPUExecutionProvider"
+        self._most = model.max_batch_tokens or (_CPU_TOKENS if is_cpu else _GPU_TOKENS)
+        self._padding = _CPU_PADDING if is_cpu else _GPU_PADDING
+        if "attention_mask" not in self._inputs and not self._length:
+            self._padding = 0
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], options: Any) -> Sequence[Array]:
         """The outputs `names` for the texts in `feed`. Raises InvalidRequest for a text that the model cannot take."""
         task = self._task
-        texts = task.texts(feed)
-        encodings = self._encoded(texts)
-        if not self._model.truncate:
-            self._refuse_long(encodings)
-        owners = list(range(len(encodings)))
-        if task.splits:
-            owners = [at for at, encoding in enumerate(encodings) for _ in range(1 + len(encoding.overflowing))]
-            encodings = [part for encoding in encodings for part in (encoding, *encoding.overflowing)]
-        rows: list[Any] = [None] * len(encodings)
+        call = task.begin(feed)
+        encodings = self._encoded(call)
+        parts: list[Any] = []
+        owners: list[int] = []
+        for at, encoding in enumerate(encodings):
+            found = task.parts(encoding, call.options[at])
+            parts += found
+            owners += [at] * len(found)
+        rows: list[list[Any]] = [[] for _ in encodings]
         tokens = padding = 0
-        for indices in groups([len(encoding) for encoding in encodings], self._most, self._padding):
-            group = self._run([encodings[at] for at in indices], options)
+        results: list[Any] = [None] * len(parts)
+        lengths = [self._length or len(part) for part in parts]
+        for indices in groups(lengths, self._most, self._padding, self._rows):
+            group = self._run([owners[at] for at in indices], [parts[at] for at in indices], options)
             tokens += int(group.mask.sum())
             padding += group.mask.size
-            for at, row in zip(indices, task.rows(group), strict=True):
-                rows[at] = row
+            for at, row in zip(indices, task.rows(group, call), strict=True):
+                results[at] = row
+        for owner, result in zip(owners, results, strict=True):
+            rows[owner].append(result)
         self.use = BucketUse(0, 0, tokens, padding - tokens)
-        if task.splits:
-            parts: list[list[Any]] = [[] for _ in texts]
-            for owner, row in zip(owners, rows, strict=True):
-                parts[owner].append(row)
-            rows = parts
-        tensors = task.tensors(rows, feed)
+        tensors = task.tensors(rows, call)
         return [tensors[name] for name in names]
 
-    def _encoded(self, texts: Sequence[Text]) -> list[Any]:
-        most = self._model.max_tokens * _MOST_CHARACTERS
+    @property
+    def task(self) -> Task:
+        return self._task
+
+    def _encoded(self, call: Call) -> list[Any]:
+        # What is cut anyway is not read; a context that is read in parts is read whole.
+        most = None if self._task.needs_offsets else self._model.max_tokens * _MOST_CHARACTERS
+        if self._model.truncation_side == "left":
+            most = None
         written = [
             text[:most] if isinstance(text, str) else (text[0][:most], text[1][:most])
-            for text in texts
+            for text in call.texts
             if not isinstance(text, list)
         ]
         try:
-            encodings = self._encode(written)
+            found = iter(self._encode(written))
         except Exception as error:  # the library raises nothing narrower
             raise InvalidRequest(f"the tokenizer cannot read the texts: {error}") from error
-        if len(written) == len(texts):
-            return list(encodings)
-        found = iter(encodings)
-        return [self._with_special_tokens(text) if isinstance(text, list) else next(found) for text in texts]
+        encodings = []
+        for at, text in enumerate(call.texts):
+            encoding = self._with_special_tokens(text) if isinstance(text, list) else next(found)
+            is_cut = bool(encoding.overflowing) or (isinstance(text, str) and most is not None and len(text) > most)
+            if (is_cut and call.options[at].get("truncate") is False) or not self._model.truncate:
+                self._refuse_long(at, encoding, is_cut)
+            encodings.append(encoding)
+        return encodings
+
+    def _refuse_long(self, at: int, encoding: Any, is_cut: bool) -> None:
+        most = self._model.max_tokens
+        if is_cut or len(encoding) > most:
+            count = "more" if is_cut else f"{len(encoding)} tokens, more"
+            raise InvalidRequest(
+                f"text {at} has {count} than the {most} tokens that the model takes",
+                hint="shorten it, or let the server cut texts: truncate",
+            )
 
     def _with_special_tokens(self, ids: list[int]) -> TokenIds:
         """`ids` between the special tokens of a text, unless they have them already."""
         before, after = self._special
         if ids[: len(before)] == before and ids[len(ids) - len(after) :] == after:
             ids = ids[len(before) : len(ids) - len(after)]
+        room = max(0, self._model.max_tokens - len(before) - len(after))
+        cut = ids
         if self._model.truncate:
-            ids = ids[: self._model.max_tokens - len(before) - len(after)]
-        return TokenIds([*before, *ids, *after])
+            cut = ids[:room] if self._model.truncation_side == "right" else ids[max(0, len(ids) - room) :]
+        found = TokenIds([*before, *cut, *after])
+        found.overflowing = [ids[room:]] if len(cut) < len(ids) else []
+        return found
 
-    def _run(self, encodings: list[Any], options: Any) -> Group:
-        length = max(map(len, encodings))
-        ids = np.full((len(encodings), length), self._pad_id, np.int64)
+    def _run(self, indices: list[int], encodings: list[Any], options: Any) -> Group:
+        length = self._length or max(map(len, encodings))
+        count = len(encodings)
+        ids = np.full((self._rows or count, length), self._pad_id, np.int64)
         mask = np.zeros_like(ids)
         types = np.zeros_like(ids)
         for row, encoding in enumerate(encodings):
@@ -241,34 +282,28 @@ class TextRun:
             mask[row, :size] = 1
             if "token_type_ids" in self._inputs:
                 types[row, :size] = encoding.type_ids
+        # Rows that nothing is read from have a text, too: the graph may divide by its length.
+        ids[count:], mask[count:], types[count:] = ids[0], mask[0], types[0]
         made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         if "position_ids" in self._inputs:
             made["position_ids"] = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
         feed = {name: made[name].astype(kind, copy=False) for name, kind in self._inputs.items()}
-        return Group(encodings, mask, self._session.run(self._task.graph_outputs, feed, options))
-
-    def _refuse_long(self, encodings: Sequence[Any]) -> None:
-        most = self._model.max_tokens
-        for at, encoding in enumerate(encodings):
-            if len(encoding) > most:
-                raise InvalidRequest(
-                    f"text {at} has {len(encoding)} tokens, the model takes {most}",
-                    hint="shorten it, or let the server cut texts: parameter truncate of the model",
-                )
+        outputs = self._session.run(self._task.graph_outputs, feed, options)
+        return Group(indices, encodings, mask[:count], [output[:count] for output in outputs])
 
 
-def groups(lengths: Sequence[int], most: int, padding: int) -> Iterator[list[int]]:
+def groups(lengths: Sequence[int], most: int, padding: int, rows: int = 0) -> Iterator[list[int]]:
     """The indices of texts of `lengths` tokens, in groups of like length.
 
-    A group has at most `most` tokens, padding counted, of which at most `padding` are padding. A text that is longer is
-    a group of its own.
+    A group has at most `most` tokens, padding counted, of which at most `padding` are padding, and at most `rows`
+    texts, if that is not 0. A text that is longer is a group of its own.
     """
     group: list[int] = []
     tokens = 0
     for at in sorted(range(len(lengths)), key=lengths.__getitem__):
         tokens += lengths[at]
         size = (len(group) + 1) * lengths[at]
-        if group and (size > most or size - tokens > padding):
+        if group and (size > most or size - tokens > padding or len(group) == rows):
             yield group
             group, tokens = [], lengths[at]
         group.append(at)
@@ -279,7 +314,7 @@ def groups(lengths: Sequence[int], most: int, padding: int) -> Iterator[list[int
 def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The ids that go before and after those of a text."""
     found = tokenizer.encode("a")
-    inside = [at for at, special in enumerate(found.special_tokens_mask) if not special]
+    inside = [at for at, special in enumerate(found.special_tokens_mask) if not special] or [0, -1]
     return found.ids[: inside[0]], found.ids[inside[-1] + 1 :]
 
 
@@ -290,271 +325,36 @@ def _with_file(config: ModelConfig, model: TextModel) -> ModelConfig:
     return named
 
 
-def _make_task(model: TextModel, tokenizer: Any, session: Any) -> Task:
-    return TASKS[model.task](model, tokenizer, {each.name: len(each.shape) for each in session.get_outputs()})
+def _shapes(session: Any) -> dict[str, Sequence[Any]]:
+    return {each.name: each.shape for each in session.get_outputs()}
 
 
-def _read_tokenizer(model: TextModel, name: str) -> Any:
-    """The Hub's tokenizer, set to cut texts as `model` says. Raises ModelLoadFailed."""
-    try:
-        tokenizer = Tokenizer.from_file(str(model.folder / TOKENIZER))
-    except Exception as error:  # the library raises nothing narrower
-        raise ModelLoadFailed(f"failed to read {model.folder / TOKENIZER} of text model '{name}': {error}") from error
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    if model.truncate:
-        if TASKS[model.task].splits:
-            stride = min(STRIDE, model.max_tokens // 2)
-            tokenizer.enable_truncation(model.max_tokens, stride=stride, strategy="only_second")
-        else:
-            tokenizer.enable_truncation(model.max_tokens)
+def _cutting(tokenizer: Any, model: TextModel) -> Any:
+    """`tokenizer`, set to cut texts as `model` says; those that are run in parts are cut later."""
+    task = TASKS[model.task]
+    if model.truncate and not task.needs_offsets:
+        tokenizer.enable_truncation(model.max_tokens, strategy=task.cuts, direction=model.truncation_side)
     return tokenizer
 
 
-# --- the folder: the files of a text model, and what they say about it
-
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-# Bytes. The largest known tokenizer.json has 35 MB.
-_LARGEST_JSON = 256 << 20
-# What transformers writes for "no limit" is about 1e30.
-_NO_LIMIT = 1 << 24
-# The ends of the names of architectures, in `config.json`.
-_ARCHITECTURES = {
-    "ForSequenceClassification": TaskName.TEXT_CLASSIFICATION,
-    "ForTokenClassification": TaskName.TOKEN_CLASSIFICATION,
-    "ForQuestionAnswering": TaskName.QUESTION_ANSWERING,
-    "ForMaskedLM": TaskName.FILL_MASK,
-}
-# The flags of a pooling module of sentence-transformers, before it had `pooling_mode`.
-_POOLING_FLAGS = {
-    "pooling_mode_cls_token": Pooling.CLS,
-    "pooling_mode_mean_tokens": Pooling.MEAN,
-    "pooling_mode_max_tokens": Pooling.MAX,
-    "pooling_mode_lasttoken": Pooling.LAST_TOKEN,
-}
-_POOLING_NAMES = {"lasttoken": Pooling.LAST_TOKEN}
-_Choice = TypeVar("_Choice", bound=Enum)
-_PLAIN_MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
-
-
-def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
-    """What the version directory `folder` and the `parameters` of `config` say.
-
-    Raises ModelLoadFailed for a folder that lacks something, ConfigInvalid for a wrong parameter.
-    """
-    name = config.name
-    read = partial(_read_json, folder, name)
-    parameters = _Parameters(parameters_of(config), name)
-    settings = read(CONFIG)
-    if not (folder / TOKENIZER).is_file():
-        raise ModelLoadFailed(
-            f"failed to load text model '{name}': there is no {TOKENIZER} in {folder}",
-            hint=f"write one with transformers: AutoTokenizer.from_pretrained(…).save_pretrained({str(folder)!r}); "
-            "tokenizers that are Python code are not executed",
-            model=name,
-        )
-    if "auto_map" in settings:
-        _log.info("model '%s': the Python code that comes with it (auto_map) is not executed", name)
-    tokenizer = read("tokenizer_config.json", required=False)
-    tokens = read("special_tokens_map.json", required=False) | tokenizer
-    modules = _modules(read("modules.json", required=False), name)
-    pooling = read(f"{modules['Pooling']}/{CONFIG}", required=False) if modules.get("Pooling") else {}
-    sentence = read("sentence_bert_config.json", required=False)
-    cross_encoder = settings.get("sentence_transformers")
-    prompts = read("config_sentence_transformers.json", required=False)
-    labels = _labels(settings)
-    task = parameters.choice("task", TaskName) or _task_of(settings, bool(modules), len(labels), name)
-    limits = [_positive(tokenizer.get("model_max_length")), _positive(sentence.get("max_seq_length"))]
-    found_activation = _activation_of(settings, cross_encoder if isinstance(cross_encoder, dict) else {}, len(labels))
-    return TextModel(
-        folder=folder,
-        file=_graph_file(folder, config),
-        task=task,
-        max_tokens=parameters.number("max_tokens", min(filter(None, [*limits, _positions(settings)]), default=512)),
-        max_batch_tokens=parameters.number("max_batch_tokens", 0),
-        truncate=parameters.flag("truncate", True),
-        labels=labels,
-        hidden_size=_positive(settings.get("hidden_size") or settings.get("dim")) or -1,
-        pooling=parameters.choice("pooling", Pooling) or _pooling_of(pooling, name),
-        normalize=parameters.flag("normalize", "Normalize" in modules),
-        activation=parameters.choice("activation", Activation) or found_activation,
-        pad_token=_token(tokens.get("pad_token")),
-        mask_token=_token(tokens.get("mask_token")),
-        prompt=parameters.text("prompt", _default_prompt(prompts)),
-        top_k=parameters.number("top_k", 5),
-        hypothesis=parameters.text("hypothesis_template", "This example is {}."),
-    )
-
-
-class _Parameters:
-    """The parameters of a configuration. Each method raises ConfigInvalid for a value that cannot be."""
-
-    def __init__(self, values: Mapping[str, str], model: str) -> None:
-        self._values = values
-        self._model = model
-
-    def choice(self, name: str, kind: type[_Choice]) -> _Choice | None:
-        value = self._values.get(name)
-        if value is None:
-            return None
-        try:
-            return kind(value)
-        except ValueError:
-            known = ", ".join(str(each.value) for each in kind)
-            raise ConfigInvalid(
-                f"parameter '{name}' of model '{self._model}' is '{value}'",
-                hint=f"one of: {known}",
-                model=self._model,
-                field=field_of(name),
-            ) from None
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self._values.get(name)
-        return default if value is None else boolean(value, field_of(name))
-
-    def number(self, name: str, default: int) -> int:
-        if name not in self._values:
-            return default
-        return at_least_one(self._values[name], name, self._model)
-
-    def text(self, name: str, default: str) -> str:
-        return self._values.get(name, default)
-
-
-def _read_json(folder: Path, model: str, file: str, *, required: bool = True) -> Any:
-    path = folder / file
-    if not is_plain(file):
-        raise ModelLoadFailed(f"text model '{model}' names the file '{file}', which is outside of it", model=model)
+def _try(run: TextRun, model: TextModel) -> None:
+    """Answer two texts, so that a graph that cannot is no model that is ready. Raises ModelLoadFailed."""
+    names = [each.name for each in run.task.outputs]
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise ModelLoadFailed(f"{path} of text model '{model}' is larger than {_LARGEST_JSON} bytes", model=model)
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            if not required:
-                return {}
-            hint = "copy the whole folder of the model from the Hub"
+        found = dict(zip(names, run(names, run.task.trial(), None), strict=True))
+    except ServerError:
+        raise
+    except Exception as error:
+        raise ModelLoadFailed(
+            f"text model '{model.name}' cannot answer: {error}",
+            hint="export the graph in FP32 or FP16" if "bfloat16" in str(error).lower() else None,
+            model=model.name,
+        ) from error
+    for each in run.task.outputs:
+        width, expected = found[each.name].shape[-1], each.shape[-1]
+        if expected not in (-1, width):
             raise ModelLoadFailed(
-                f"failed to load text model '{model}': there is no {path}", hint=hint, model=model
-            ) from None
-        raise ModelLoadFailed(f"failed to read {path} of text model '{model}': {error}", model=model) from error
-
-
-def _graph_file(folder: Path, config: ModelConfig) -> str:
-    """The ONNX file: the configured one, else `model.onnx` or `onnx/model.onnx`, else the only one."""
-    wanted = config.default_model_filename
-    if wanted and wanted != "model.onnx":
-        return str(wanted)
-    for name in ("model.onnx", "onnx/model.onnx"):
-        if (folder / name).is_file():
-            return name
-    found = sorted(
-        path.relative_to(folder).as_posix() for path in [*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")]
-    )
-    if len(found) == 1:
-        return found[0]
-    if found:
-        hint = f'name one of them: default_model_filename: "{found[0]}" (there are {", ".join(found)})'
-    else:
-        hint = f"export it: optimum-cli export onnx --model {folder.name} FOLDER, or copy the folder onnx from the Hub"
-    raise ModelLoadFailed(
-        f"failed to load text model '{config.name}': there is no model.onnx or onnx/model.onnx in {folder}",
-        hint=hint,
-        model=config.name,
-    )
-
-
-def _modules(found: Any, model: str) -> dict[str, str]:
-    """The paths of the modules of sentence-transformers by class; {} if the folder has none.
-
-    Raises ModelLoadFailed for modules whose weights are not in the graph.
-    """
-    if not isinstance(found, list):
-        return {}
-    modules = {str(each.get("type", "")).rpartition(".")[2]: str(each.get("path", "")) for each in found}
-    if others := sorted(modules.keys() - _PLAIN_MODULES):
-        raise ModelLoadFailed(
-            f"text model '{model}' has the module '{others[0]}', which is not in its graph",
-            hint="export the whole model, so that the graph has the output sentence_embedding, and remove modules.json",
-            model=model,
-        )
-    return modules
-
-
-def _task_of(settings: Mapping[str, Any], has_modules: bool, labels: int, model: str) -> TaskName:
-    if has_modules:
-        return TaskName.FEATURE_EXTRACTION
-    architectures = settings.get("architectures") or [""]
-    for end, task in _ARCHITECTURES.items():
-        if str(architectures[0]).endswith(end):
-            return TaskName.TEXT_RANKING if task is TaskName.TEXT_CLASSIFICATION and labels == 1 else task
-    if str(architectures[0]).endswith(("ForCausalLM", "ForConditionalGeneration")):
-        raise ModelLoadFailed(
-            f"text model '{model}' is a {architectures[0]}, which generates text",
-            hint="if it is used for embeddings, set the parameter task to feature-extraction",
-            model=model,
-        )
-    return TaskName.FEATURE_EXTRACTION
-
-
-def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    named = settings.get("id2label")
-    if isinstance(named, dict) and named:
-        by_index = {int(index): str(label) for index, label in named.items()}
-        return tuple(by_index.get(index, f"LABEL_{index}") for index in range(max(by_index) + 1))
-    # transformers leaves them out if they are the two default ones.
-    return ("LABEL_0", "LABEL_1")
-
-
-def _positions(settings: Mapping[str, Any]) -> int:
-    """How many tokens the position embeddings have; 0 if the configuration does not say it.
-
-    RoBERTa and its kin count positions from the padding's index on.
-    """
-    positions = _positive(settings.get("max_position_embeddings") or settings.get("n_positions"))
-    offset = settings.get("pad_token_id")
-    is_offset = settings.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
-    return max(1, positions - int(offset or 0) - 1) if positions and is_offset else positions
-
-
-def _pooling_of(found: Mapping[str, Any], model: str) -> Pooling:
-    if not found:
-        return Pooling.MEAN
-    named = found.get("pooling_mode")
-    modes = [str(named)] if named else [flag for flag, is_on in found.items() if is_on is True and "mode" in flag]
-    mode = modes[0] if len(modes) == 1 else "+".join(modes)
-    pooling = _POOLING_FLAGS.get(mode) or _POOLING_NAMES.get(mode)
-    if pooling is None and mode in [each.value for each in Pooling]:
-        pooling = Pooling(mode)
-    if pooling is None:
-        raise ModelLoadFailed(
-            f"text model '{model}' pools with '{mode}'",
-            hint=f"set the parameter pooling to one of {', '.join(each.value for each in Pooling)}",
-            model=model,
-        )
-    return pooling
-
-
-def _activation_of(settings: Mapping[str, Any], cross_encoder: Mapping[str, Any], labels: int) -> Activation:
-    named = str(cross_encoder.get("activation_fn") or settings.get("sbert_ce_default_activation_function") or "")
-    if named.endswith("Identity"):
-        return Activation.NONE
-    if labels == 1 or named.endswith("Sigmoid") or settings.get("problem_type") == "multi_label_classification":
-        return Activation.SIGMOID
-    return Activation.NONE if settings.get("problem_type") == "regression" else Activation.SOFTMAX
-
-
-def _default_prompt(prompts: Mapping[str, Any]) -> str:
-    known = prompts.get("prompts")
-    return str(known.get(prompts.get("default_prompt_name"), "")) if isinstance(known, dict) else ""
-
-
-def _positive(value: Any) -> int:
-    """A limit; 0 if it is none."""
-    is_limit = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _NO_LIMIT
-    return int(value) if is_limit else 0
-
-
-def _token(value: Any) -> str:
-    """A special token, which is text or an object with it."""
-    return str(value.get("content", "")) if isinstance(value, dict) else str(value or "")
+                f"text model '{model.name}' gives {width} numbers for a text, its files say {expected}",
+                hint=f"correct {CONFIG}, or leave the outputs out of config.pbtxt",
+                model=model.name,
+            )

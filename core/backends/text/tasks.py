@@ -1,102 +1,129 @@
-"""Text models and their tasks: the tensors of a request, the texts that the graph sees, what is made of its results.
+"""The tasks of text models: the tensors of a request, the texts that the graph sees, what is made of its results.
 
 The answers are those of transformers' pipelines and of sentence-transformers for the same folder. Those of tasks that
-find parts of a text are JSON, in the pipelines' form.
-Source: docs/text-models.md; the documentation of transformers' pipelines.
+find parts of a text are JSON, in the pipelines' form. `tests/record_text_answers.py` asks those libraries.
+Source: docs/text-models.md; transformers' pipelines; sentence-transformers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import orjson
 
+from trident.core.backends.text.folder import Activation, TaskName, TextModel, labels_for
+from trident.core.backends.text.modules import normalized, pool, steps_of
 from trident.core.config.problem import TensorSignature
 from trident.core.errors import InvalidRequest, ModelLoadFailed
 from trident.core.inference.tensors import Array, bytes_array
 
-
-class TaskName(Enum):
-    """The tasks, by the names that the Hub has for them."""
-
-    FEATURE_EXTRACTION = "feature-extraction"
-    TEXT_CLASSIFICATION = "text-classification"
-    TOKEN_CLASSIFICATION = "token-classification"
-    TEXT_RANKING = "text-ranking"
-    FILL_MASK = "fill-mask"
-    ZERO_SHOT_CLASSIFICATION = "zero-shot-classification"
-    QUESTION_ANSWERING = "question-answering"
-
-
-class Pooling(Enum):
-    """How the vectors of a text's tokens become one."""
-
-    MEAN = "mean"
-    CLS = "cls"
-    LAST_TOKEN = "last-token"
-    MAX = "max"
-
-
-class Activation(Enum):
-    """What makes scores of logits."""
-
-    SOFTMAX = "softmax"
-    SIGMOID = "sigmoid"
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextModel:
-    """What a folder and the parameters of its configuration say.
-
-    `file` is the ONNX file below the folder. `max_tokens` is the length in tokens of the longest text, with special
-    tokens. `labels` are the classes by index. `prompt` goes before each text. `max_batch_tokens` limits one execution
-    of the graph, padding counted; 0 leaves it to the device. With `truncate` longer texts are cut, otherwise refused.
-    `top_k` is how many words fill a mask. `hypothesis` is the sentence about a candidate label, in which `{}` is the
-    label.
-    """
-
-    folder: Path
-    file: str
-    task: TaskName
-    max_tokens: int
-    max_batch_tokens: int
-    truncate: bool
-    labels: tuple[str, ...]
-    hidden_size: int
-    pooling: Pooling
-    normalize: bool
-    activation: Activation
-    pad_token: str
-    mask_token: str
-    prompt: str
-    top_k: int
-    hypothesis: str
-
-
 IDS = b"\xffids"
 """Begins an element that is token ids, INT32 in little-endian order. No UTF-8 text has its first byte."""
 Text = str | tuple[str, str] | list[int]
+Options = Mapping[str, Any]
+Shapes = Mapping[str, Sequence[Any]]
+"""The shapes of a graph's outputs by name; a dimension that is no number is variable."""
+OPTIONS = "parameters"
+"""The input with a text's own options, as JSON."""
+
 # What a graph may call the vectors of whole texts, where it has the pooling itself.
 _POOLED = ("sentence_embedding", "text_embeds")
+_TEXT = TensorSignature("text", "BYTES", (-1, 1))
 _TOKENS = TensorSignature("tokens", "INT32", (-1, 1))
+_OPTIONS = TensorSignature(OPTIONS, "BYTES", (-1, 1))
 _MASK = re.compile(r"\[MASK\]|<mask>")
-_LONGEST_ANSWER = 15
-"""Tokens of an answer to a question, as in transformers."""
-STRIDE = 128
-"""Tokens that two parts of a long context share, as in transformers."""
+# As in transformers: tokens of a part of a question's context, and those that two parts share.
+_QUESTION_TOKENS, _STRIDE = 384, 128
+
+
+# --- options of a text, each with what reads its value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("a whole number of at least 1")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def _names(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+        raise ValueError("a text or a list of texts")
+    return value
+
+
+def _any_names(value: Any) -> list[str]:
+    return [] if value == [] else _names(value)
+
+
+def _template(value: Any) -> str:
+    if not isinstance(value, str) or "{}" not in value:
+        raise ValueError("a text with {} where the label goes")
+    return value
+
+
+def _one_of(*known: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or value.lower() not in known:
+            raise ValueError(f"one of {', '.join(known)}")
+        return value.lower()
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The texts of an execution, `each` for an item of the batch, and the options of each text."""
+
+    texts: Sequence[Text]
+    options: Sequence[Options]
+    each: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A run of tokens of a text that is too long, between the special tokens. `indices` are those in `whole`."""
+
+    whole: Any
+    indices: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def ids(self) -> list[int]:
+        return [self.whole.ids[at] for at in self.indices]
+
+    @property
+    def type_ids(self) -> list[int]:
+        return [self.whole.type_ids[at] for at in self.indices]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Texts that the graph has run together. `mask` is 1 where a row has a token, `outputs` are in the task's order."""
+    """Texts that the graph has run together: their indices in the call, their tokens, and the graph's `outputs`.
 
+    `mask` is 1 where a row has a token. The outputs are in the task's order.
+    """
+
+    indices: Sequence[int]
     encodings: Sequence[Any]
     mask: Array
     outputs: Sequence[Array]
@@ -106,42 +133,83 @@ class Task:
     """One task of one model. `rows` is called on the instance's thread, the others on any.
 
     `graph_outputs` are the outputs that it takes from the graph. `needs_offsets`: it says where in a text it has found
-    something. `splits`: texts that are too long are run in parts.
+    something. `cuts`: the side of a pair that is cut if both are too long together, for the tokenizer.
+    `options` are those that a text may have, with what reads them.
     """
 
-    inputs: tuple[TensorSignature, ...] = (TensorSignature("text", "BYTES", (-1, 1)),)
+    inputs: tuple[TensorSignature, ...] = (_TEXT,)
+    optional_inputs: tuple[TensorSignature, ...] = (_OPTIONS,)
     outputs: tuple[TensorSignature, ...]
+    options: Mapping[str, Callable[[Any], Any]] = {}
     needs_offsets = False
-    splits = False
+    cuts = "longest_first"
 
-    def __init__(self, model: TextModel, tokenizer: Any, graph_outputs: Mapping[str, int]) -> None:
-        """`graph_outputs` are the ranks of the graph's outputs by name. Raises ModelLoadFailed if they do not fit."""
+    def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
+        """`graph` are the shapes of its outputs. Raises ModelLoadFailed if they do not fit."""
         self._model = model
         self._tokenizer = tokenizer
-        self.graph_outputs = self._choose(graph_outputs)
+        self.graph_outputs = self._choose(graph)
 
-    def texts(self, feed: Mapping[str, Array]) -> list[Text]:
-        """The texts of a batch, in any number for each item. Raises InvalidRequest."""
-        return [*texts_of(feed["text"], self._model.prompt)]
+    def begin(self, feed: Mapping[str, Array]) -> Call:
+        """The texts of a batch and their options. Raises InvalidRequest."""
+        options = self._options(feed)
+        return Call(self._texts(feed, options), options)
 
-    def rows(self, group: Group) -> Sequence[Any]:
+    def parts(self, encoding: Any, options: Options) -> Sequence[Any]:
+        """What the graph sees of a text: its tokens, or several runs of them, whose rows are joined by `tensors`."""
+        return [encoding]
+
+    def rows(self, group: Group, call: Call) -> Sequence[Any]:
         """The result for each text of `group`."""
         raise NotImplementedError
 
-    def tensors(self, rows: list[Any], feed: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs for the results of all texts of a batch, in their order."""
+    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+        """The outputs for the results of all parts of all texts of a batch, in their order."""
         raise NotImplementedError
 
-    def _choose(self, graph_outputs: Mapping[str, int]) -> list[str]:
-        return [self._one_of(graph_outputs, 2)]
+    def trial(self) -> dict[str, Array]:
+        """Inputs for two texts of different lengths, to see at the load that they are answered."""
+        return {"text": _column("a", "a a a")}
 
-    def _one_of(self, graph_outputs: Mapping[str, int], rank: int) -> str:
-        for name, each in graph_outputs.items():
-            if each == rank:
+    def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
+        return texts_of(feed["text"])
+
+    def _options(self, feed: Mapping[str, Array]) -> list[Options]:
+        given = feed.get(OPTIONS)
+        if given is None:
+            return [{}] * len(next(iter(feed.values())))
+        return [self._read_options(text, at) for at, text in enumerate(texts_of(given))]
+
+    def _read_options(self, text: str, at: int) -> Options:
+        try:
+            found = orjson.loads(text or "{}")
+            if not isinstance(found, dict):
+                raise ValueError("it is no object")
+        except ValueError as error:
+            raise InvalidRequest(f"the {OPTIONS} of text {at} are no JSON object: {error}") from None
+        read = {}
+        for name, value in found.items():
+            if name not in self.options:
+                raise InvalidRequest(
+                    f"the parameter '{name}' is not known for {self._model.task.value}",
+                    hint=f"known are: {', '.join(sorted(self.options))}",
+                )
+            try:
+                read[name] = self.options[name](value)
+            except ValueError as error:
+                raise InvalidRequest(f"the parameter '{name}' is {orjson.dumps(value).decode()}, not {error}") from None
+        return read
+
+    def _choose(self, graph: Shapes) -> list[str]:
+        return [self._with_rank(graph, 2)]
+
+    def _with_rank(self, graph: Shapes, rank: int) -> str:
+        for name, shape in graph.items():
+            if len(shape) == rank:
                 return name
         raise ModelLoadFailed(
             f"the graph {self._model.file} has no output of {rank} dimensions, which {self._model.task.value} needs: "
-            f"its outputs are {', '.join(graph_outputs)}",
+            f"its outputs are {', '.join(graph)}",
             hint=f"export the model for this task, or set the parameter task (now {self._model.task.value})",
         )
 
@@ -149,25 +217,43 @@ class Task:
 class Embedding(Task):
     """`embedding`: one vector for each text, or for each list of token ids, and `tokens`: how many tokens it has."""
 
-    def __init__(self, model: TextModel, tokenizer: Any, graph_outputs: Mapping[str, int]) -> None:
-        super().__init__(model, tokenizer, graph_outputs)
-        self.outputs = (TensorSignature("embedding", "FP32", (-1, model.hidden_size)), _TOKENS)
-        self._is_pooled = graph_outputs[self.graph_outputs[0]] == 2
-        prompt = model.prompt and tokenizer.encode(model.prompt, add_special_tokens=False).ids
-        self._prompt_ids = list(prompt)
-        self._vocabulary = tokenizer.get_vocab_size()
+    options: Mapping[str, Callable[[Any], Any]] = {"prompt_name": _text, "normalize": _flag, "truncate": _flag}
 
-    def texts(self, feed: Mapping[str, Array]) -> list[Text]:
-        elements = feed["text"].ravel().tolist()
-        found = {
-            at: self._ids(element.removeprefix(IDS), at)
-            for at, element in enumerate(elements)
-            if isinstance(element, bytes) and element.startswith(IDS)
-        }
-        if not found:
-            return super().texts(feed)
-        written = np.array([b"" if at in found else element for at, element in enumerate(elements)], np.object_)
-        return [found.get(at, text) for at, text in enumerate(texts_of(written, self._model.prompt))]
+    def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
+        super().__init__(model, tokenizer, graph)
+        shape = graph[self.graph_outputs[0]]
+        self._is_pooled = len(shape) == 2
+        width = shape[-1] if isinstance(shape[-1], int) else model.hidden_size
+        if self._is_pooled:
+            # The graph has what follows it; a second Normalize changes nothing.
+            model = replace(model, modules=tuple(each for each in model.modules if each[0] == "Normalize"))
+        elif width > 0:
+            width *= len(model.pooling)
+        self._steps, width = steps_of(model, width)
+        self.outputs = (TensorSignature("embedding", "FP32", (-1, width)), _TOKENS)
+        self._vocabulary = tokenizer.get_vocab_size()
+        self._prompt_tokens: dict[str, list[int]] = {}
+
+    def _prompt(self, options: Options) -> str:
+        name, prompts = options.get("prompt_name"), self._model.prompts
+        if name is None:
+            return self._model.prompt
+        if name not in prompts:
+            raise InvalidRequest(
+                f"the model has no prompt '{name}'", hint=f"its prompts are: {', '.join(prompts) or 'none'}"
+            )
+        return prompts[name]
+
+    def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
+        texts: list[Text] = []
+        for at, element in enumerate(feed["text"].ravel().tolist()):
+            prompt = self._prompt(options[at])
+            if isinstance(element, bytes) and element.startswith(IDS):
+                ids = self._tokenizer.encode(prompt, add_special_tokens=False).ids if prompt else []
+                texts.append([*ids, *self._ids(element.removeprefix(IDS), at)])
+            else:
+                texts.append(prompt + text_of(element, at))
+        return texts
 
     def _ids(self, content: bytes, at: int) -> list[int]:
         if len(content) % 4 or not content:
@@ -179,92 +265,141 @@ class Embedding(Task):
                 f"text {at} has the token id {wrong[0]}, the model's vocabulary has 0 to {self._vocabulary - 1}",
                 hint="send text, or the ids of the model's own tokenizer",
             )
-        return [*self._prompt_ids, *ids.tolist()]
+        found: list[int] = ids.tolist()
+        return found
 
-    def _choose(self, graph_outputs: Mapping[str, int]) -> list[str]:
-        pooled = [name for name in _POOLED if graph_outputs.get(name) == 2]
-        return pooled[:1] or [self._one_of(graph_outputs, 3)]
+    def _choose(self, graph: Shapes) -> list[str]:
+        pooled = [name for name in _POOLED if len(graph.get(name, ())) == 2]
+        return pooled[:1] or [self._with_rank(graph, 3)]
 
-    def rows(self, group: Group) -> Sequence[Any]:
-        vectors = group.outputs[0]
-        pooled = vectors if self._is_pooled else pool(vectors, group.mask, self._model.pooling)
-        if self._model.normalize:
-            pooled = pooled / np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
-        return list(zip(pooled.astype(np.float32, copy=False), group.mask.sum(axis=1), strict=True))
+    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+        vectors = group.outputs[0].astype(np.float32, copy=False)
+        if not self._is_pooled:
+            skipped = None
+            if not self._model.include_prompt:
+                skipped = np.array([self._prompt_length(self._prompt(call.options[at])) for at in group.indices])
+            vectors = pool(vectors, group.mask, self._model.pooling, skipped)
+        for step in self._steps:
+            vectors = step(vectors)
+        found = list(vectors)
+        for row, at in enumerate(group.indices):
+            if call.options[at].get("normalize"):
+                found[row] = normalized(found[row])
+        return list(zip(found, group.mask.sum(axis=1), strict=True))
 
-    def tensors(self, rows: list[Any], feed: Mapping[str, Array]) -> dict[str, Array]:
-        vectors, tokens = zip(*rows, strict=True)
+    def _prompt_length(self, prompt: str) -> int:
+        """The tokens of `prompt` at the beginning of a text, special ones counted, as sentence-transformers counts."""
+        if not prompt:
+            return 0
+        if prompt not in self._prompt_tokens:
+            found = self._tokenizer.encode(prompt)
+            self._prompt_tokens[prompt] = found.ids[: len(found) - found.special_tokens_mask[-1]]
+        return len(self._prompt_tokens[prompt])
+
+    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+        vectors, tokens = zip(*(row for (row,) in rows), strict=True)
         return {"embedding": np.stack(vectors), "tokens": _counts(tokens)}
 
 
 class Classification(Task):
     """`scores`: of each label. Triton's classification extension gives the labels with them."""
 
-    def __init__(self, model: TextModel, tokenizer: Any, graph_outputs: Mapping[str, int]) -> None:
-        super().__init__(model, tokenizer, graph_outputs)
-        self.outputs = (TensorSignature("scores", "FP32", (-1, len(model.labels))),)
+    optional_inputs = (TensorSignature("text_pair", "BYTES", (-1, 1)), _OPTIONS)
+    options: Mapping[str, Callable[[Any], Any]] = {
+        "function_to_apply": _one_of("softmax", "sigmoid", "none"),
+        "truncate": _flag,
+    }
 
-    def rows(self, group: Group) -> Sequence[Any]:
-        return list(activated(group.outputs[0], self._model.activation))
+    def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
+        super().__init__(model, tokenizer, graph)
+        self.labels = _labels_of(model, graph[self.graph_outputs[0]])
+        self.outputs = (TensorSignature("scores", "FP32", (-1, len(self.labels))),)
 
-    def tensors(self, rows: list[Any], feed: Mapping[str, Array]) -> dict[str, Array]:
-        return {"scores": np.stack(rows)}
+    def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
+        texts = texts_of(feed["text"])
+        return list(zip(texts, texts_of(feed["text_pair"]), strict=True)) if "text_pair" in feed else texts
+
+    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+        asked = [call.options[at].get("function_to_apply") for at in group.indices]
+        return [
+            activated(logits, Activation(name) if name else self._model.activation)
+            for logits, name in zip(group.outputs[0], asked, strict=True)
+        ]
+
+    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+        return {"scores": np.stack([row for (row,) in rows])}
 
 
 class Ranking(Task):
     """`score`: how well a text answers a query, and `tokens`: how many tokens both have."""
 
-    inputs = (TensorSignature("query", "BYTES", (-1, 1)), TensorSignature("text", "BYTES", (-1, 1)))
+    inputs = (TensorSignature("query", "BYTES", (-1, 1)), _TEXT)
     outputs = (TensorSignature("score", "FP32", (-1, 1)), _TOKENS)
+    options: Mapping[str, Callable[[Any], Any]] = {"raw_scores": _flag, "truncate": _flag}
 
-    def texts(self, feed: Mapping[str, Array]) -> list[Text]:
+    def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
         return list(zip(texts_of(feed["query"]), texts_of(feed["text"]), strict=True))
 
-    def rows(self, group: Group) -> Sequence[Any]:
-        return list(zip(activated(group.outputs[0], self._model.activation), group.mask.sum(axis=1), strict=True))
+    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+        raw = [call.options[at].get("raw_scores") for at in group.indices]
+        scores = [
+            activated(logits, Activation.NONE if is_raw else self._model.activation)
+            for logits, is_raw in zip(group.outputs[0], raw, strict=True)
+        ]
+        return list(zip(scores, group.mask.sum(axis=1), strict=True))
 
-    def tensors(self, rows: list[Any], feed: Mapping[str, Array]) -> dict[str, Array]:
-        scores, tokens = zip(*rows, strict=True)
+    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+        scores, tokens = zip(*(row for (row,) in rows), strict=True)
         return {"score": np.stack(scores)[:, -1:], "tokens": _counts(tokens)}
+
+    def trial(self) -> dict[str, Array]:
+        return {"query": _column("a", "a"), "text": _column("a", "a a a")}
 
 
 class ZeroShot(Task):
     """`scores`: of each of the request's own labels, by a model that was trained on entailment.
 
-    With the activation sigmoid each label is judged by itself, otherwise the scores of a text's labels sum to 1.
+    One label, or several of which each may be true, are judged by themselves: entailment against contradiction.
+    Otherwise the scores of a text's labels sum to 1.
     """
 
-    inputs = (TensorSignature("text", "BYTES", (-1, 1)), TensorSignature("candidate_labels", "BYTES", (-1, -1)))
+    inputs = (_TEXT, TensorSignature("candidate_labels", "BYTES", (-1, -1)))
     outputs = (TensorSignature("scores", "FP32", (-1, -1)),)
+    options: Mapping[str, Callable[[Any], Any]] = {"multi_label": _flag, "hypothesis_template": _template}
+    cuts = "only_first"
 
-    def __init__(self, model: TextModel, tokenizer: Any, graph_outputs: Mapping[str, int]) -> None:
-        super().__init__(model, tokenizer, graph_outputs)
+    def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
+        super().__init__(model, tokenizer, graph)
         self._entailment = next((at for at, label in enumerate(model.labels) if is_entailment(label)), -1)
         self._contradiction = 0 if self._entailment != 0 else -1
 
-    def texts(self, feed: Mapping[str, Array]) -> list[Text]:
-        texts = texts_of(feed["text"])
-        labels = texts_of(feed["candidate_labels"])
+    def begin(self, feed: Mapping[str, Array]) -> Call:
+        texts, labels, options = texts_of(feed["text"]), texts_of(feed["candidate_labels"]), self._options(feed)
         if not labels:
             raise InvalidRequest("candidate_labels is empty: at least one label is needed")
         each = len(labels) // len(texts)
-        hypothesis = self._model.hypothesis
-        return [
-            (text, hypothesis.replace("{}", label))
+        pairs = [
+            (text, options[at].get("hypothesis_template", self._model.hypothesis).replace("{}", label))
             for at, text in enumerate(texts)
             for label in labels[at * each : (at + 1) * each]
         ]
+        return Call(pairs, [options[at] for at in range(len(texts)) for _ in range(each)], each)
 
-    def rows(self, group: Group) -> Sequence[Any]:
-        return list(group.outputs[0])
+    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+        return list(group.outputs[0].astype(np.float32, copy=False))
 
-    def tensors(self, rows: list[Any], feed: Mapping[str, Array]) -> dict[str, Array]:
-        logits = np.stack(rows).reshape(len(feed["text"]), -1, len(self._model.labels))
+    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+        logits = np.stack([row for (row,) in rows]).reshape(-1, call.each, len(rows[0][0]))
         entailment = logits[:, :, self._entailment]
-        if self._model.activation is Activation.SIGMOID:
-            pairs = np.stack([logits[:, :, self._contradiction], entailment], axis=-1)
-            return {"scores": activated(pairs, Activation.SOFTMAX)[..., 1]}
-        return {"scores": activated(entailment, Activation.SOFTMAX)}
+        pairs = np.stack([logits[:, :, self._contradiction], entailment], axis=-1)
+        alone = activated(pairs, Activation.SOFTMAX)[:, :, 1]
+        together = activated(entailment, Activation.SOFTMAX)
+        by_default = self._model.activation is Activation.SIGMOID
+        is_alone = [call.each == 1 or options.get("multi_label", by_default) for options in call.options[:: call.each]]
+        return {"scores": np.where(np.array(is_alone)[:, None], alone, together)}
+
+    def trial(self) -> dict[str, Array]:
+        return {"text": _column("a", "a a a"), "candidate_labels": bytes_array([b"a", b"a a"] * 2, (2, 2))}
 
 
 class _Found(Task):
@@ -272,125 +407,315 @@ class _Found(Task):
 
     outputs = (TensorSignature("answer", "BYTES", (-1, 1)),)
 
-    def tensors(self, rows: list[Any], feed: Mapping[str, Array]) -> dict[str, Array]:
-        return {"answer": bytes_array([orjson.dumps(row) for row in rows], (len(rows), 1))}
+    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+        answers = [self.answer(parts, at, call) for at, parts in enumerate(rows)]
+        return {"answer": bytes_array([orjson.dumps(each) for each in answers], (len(answers), 1))}
+
+    def answer(self, parts: list[Any], at: int, call: Call) -> Any:
+        """The answer to text `at`, by the results of its parts."""
+        return parts[0]
 
 
 class TokenClassification(_Found):
-    """The entities of each text, joined as transformers does with `aggregation_strategy="simple"`."""
+    """The entities of each text, by default joined as with `aggregation_strategy="simple"`."""
 
+    options: Mapping[str, Callable[[Any], Any]] = {
+        "aggregation_strategy": _one_of("none", "simple", "first", "average", "max"),
+        "ignore_labels": _any_names,
+        "stride": _count,
+        "truncate": _flag,
+    }
     needs_offsets = True
 
-    def _choose(self, graph_outputs: Mapping[str, int]) -> list[str]:
-        return [self._one_of(graph_outputs, 3)]
+    def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
+        super().__init__(model, tokenizer, graph)
+        self.labels = _labels_of(model, graph[self.graph_outputs[0]])
+        self._unknown = tokenizer.token_to_id(model.unknown_token) if model.unknown_token else None
+        self._prefixes = bool(getattr(tokenizer.model, "continuing_subword_prefix", None))
 
-    def rows(self, group: Group) -> Sequence[Any]:
+    def _choose(self, graph: Shapes) -> list[str]:
+        return [self._with_rank(graph, 3)]
+
+    def parts(self, encoding: Any, options: Options) -> Sequence[Any]:
+        most, stride = self._model.max_tokens, options.get("stride")
+        if len(encoding) <= most:
+            return [encoding]
+        special = sum(encoding.special_tokens_mask)
+        found = list(_parts(encoding, 0, most, min(stride or 0, most - special - 1)))
+        return found if stride else found[:1]
+
+    def rows(self, group: Group, call: Call) -> Sequence[Any]:
         scores = activated(group.outputs[0], Activation.SOFTMAX)
-        return [self._entities(encoding, scores[at]) for at, encoding in enumerate(group.encodings)]
+        return [
+            self._entities(each, scores[row], call.texts[at], call.options[at])
+            for row, (at, each) in enumerate(zip(group.indices, group.encodings, strict=True))
+        ]
 
-    def _entities(self, encoding: Any, scores: Array) -> list[dict[str, Any]]:
-        best = scores.argmax(axis=-1)
-        found: list[tuple[str, list[int]]] = []
-        for at, special in enumerate(encoding.special_tokens_mask):
-            if special:
+    def _entities(self, encoding: Any, scores: Array, text: Text, options: Options) -> list[dict[str, Any]]:
+        """As `TokenClassificationPipeline.postprocess` does for one part of a text."""
+        strategy = options.get("aggregation_strategy", "simple")
+        whole = encoding.whole if isinstance(encoding, Part) else encoding
+        words: list[list[dict[str, Any]]] = []
+        for index, at in enumerate(encoding.indices if isinstance(encoding, Part) else range(len(encoding))):
+            if whole.special_tokens_mask[at]:
                 continue
-            label = self._model.labels[best[at]]
-            starts, tag = label.startswith("B-"), label[2:] if label[:2] in ("B-", "I-") else label
-            if found and found[-1][0] == tag and not starts:
-                found[-1][1].append(at)
+            start, end = whole.offsets[at]
+            word, written = whole.tokens[at], str(text)[start:end]
+            if self._prefixes:
+                is_subword = len(word) != len(written)
             else:
-                found.append((tag, [at]))
+                is_subword = start > 0 and " " not in str(text)[start - 1 : start + 1]
+            if whole.ids[at] == self._unknown:
+                word, is_subword = written, False
+            token = {"word": word, "scores": scores[index], "index": index, "start": start, "end": end}
+            if words and is_subword and strategy in ("first", "average", "max"):
+                words[-1].append(token)
+            else:
+                words.append([token])
+        entities = [self._word(tokens, strategy) for tokens in words]
+        ignored = options.get("ignore_labels", ["O"])
+        if strategy == "none":
+            return [each for each in entities if each["entity"] not in ignored]
+        for each in entities:
+            del each["index"]
+        return [each for each in self._grouped(entities) if each["entity_group"] not in ignored]
+
+    def _word(self, tokens: list[dict[str, Any]], strategy: str) -> dict[str, Any]:
+        """The entity of a word's tokens, of which there are several only where the strategy joins them."""
+        if strategy == "average":
+            scores = np.mean([token["scores"] for token in tokens], axis=0)
+        elif strategy == "max":
+            scores = max(tokens, key=lambda token: float(token["scores"].max()))["scores"]
+        else:
+            scores = tokens[0]["scores"]
+        best = int(scores.argmax())
+        joined = strategy in ("first", "average", "max")
+        return {
+            "entity": self.labels[best],
+            "score": float(scores[best]),
+            "index": tokens[0]["index"],
+            "word": self._joined([token["word"] for token in tokens]) if joined else tokens[0]["word"],
+            "start": tokens[0]["start"],
+            "end": tokens[-1]["end"],
+        }
+
+    def _grouped(self, entities: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        groups: list[tuple[str, list[dict[str, Any]]]] = []
+        for entity in entities:
+            label = entity["entity"]
+            begins, tag = label.startswith("B-"), label[2:] if label[:2] in ("B-", "I-") else label
+            if groups and groups[-1][0] == tag and not begins:
+                groups[-1][1].append(entity)
+            else:
+                groups.append((tag, [entity]))
         return [
             {
-                "entity_group": tag,
-                "score": float(np.mean([scores[at, best[at]] for at in tokens])),
-                "word": self._tokenizer.decode([encoding.ids[at] for at in tokens]),
-                "start": encoding.offsets[tokens[0]][0],
-                "end": encoding.offsets[tokens[-1]][1],
+                "entity_group": found[0]["entity"].split("-", 1)[-1],
+                "score": float(np.mean([each["score"] for each in found])),
+                "word": self._joined([each["word"] for each in found]),
+                "start": found[0]["start"],
+                "end": found[-1]["end"],
             }
-            for tag, tokens in found
-            if tag != "O"
+            for _, found in groups
         ]
+
+    def _joined(self, tokens: list[str]) -> str:
+        decoder = self._tokenizer.decoder
+        return str(decoder.decode(tokens)) if decoder is not None else " ".join(tokens)
+
+    def answer(self, parts: list[Any], at: int, call: Call) -> Any:
+        """Of entities that overlap, in parts that overlap, the longer or likelier one."""
+        entities = [entity for part in parts for entity in part]
+        if len(parts) == 1 or not entities:
+            return entities
+        entities.sort(key=lambda each: each["start"])
+        found, previous = [], entities[0]
+        for entity in entities:
+            if not previous["start"] <= entity["start"] < previous["end"]:
+                found.append(previous)
+                previous = entity
+            elif (entity["end"] - entity["start"], entity["score"]) > (
+                previous["end"] - previous["start"],
+                previous["score"],
+            ):
+                previous = entity
+        return [*found, previous]
 
 
 class FillMask(_Found):
     """The most likely words for the mask of each text; a list of them for each mask if there are several."""
 
-    def _choose(self, graph_outputs: Mapping[str, int]) -> list[str]:
-        return [self._one_of(graph_outputs, 3)]
+    options: Mapping[str, Callable[[Any], Any]] = {"top_k": _count, "targets": _names, "truncate": _flag}
 
-    def texts(self, feed: Mapping[str, Array]) -> list[Text]:
+    def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
+        super().__init__(model, tokenizer, graph)
+        if not model.mask_token or tokenizer.token_to_id(model.mask_token) is None:
+            raise ModelLoadFailed(
+                f"the tokenizer of text model '{model.name}' has no mask_token, which fill-mask needs",
+                hint="name it in tokenizer_config.json",
+                model=model.name,
+            )
+        self._mask_id = tokenizer.token_to_id(model.mask_token)
+        self._pad_id = tokenizer.token_to_id(model.pad_token) if model.pad_token else None
+
+    def _token_ids(self, words: Sequence[str]) -> Array:
+        """The tokens of words; of a word that is no token its first one, as transformers does."""
+        found = set()
+        for word in words:
+            known = self._tokenizer.token_to_id(word)
+            ids = [known] if known is not None else self._tokenizer.encode(word, add_special_tokens=False).ids
+            found |= set(ids[:1])
+        if not found:
+            raise InvalidRequest("the parameter 'targets' has no word that the tokenizer knows")
+        return np.array(sorted(found))
+
+    def _choose(self, graph: Shapes) -> list[str]:
+        return [self._with_rank(graph, 3)]
+
+    def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
         mask = self._model.mask_token
         # Whichever of the two a model has, both are understood.
         texts = [text if mask in text else _MASK.sub(lambda _: mask, text) for text in texts_of(feed["text"])]
         for at, text in enumerate(texts):
             if mask not in text:
                 raise InvalidRequest(f"text {at} has no mask: write {mask} where a word is missing")
-        return [*texts]
+        return texts
 
-    def rows(self, group: Group) -> Sequence[Any]:
-        mask_id = self._tokenizer.token_to_id(self._model.mask_token)
+    def rows(self, group: Group, call: Call) -> Sequence[Any]:
         rows = []
-        for at, encoding in enumerate(group.encodings):
+        for row, (at, encoding) in enumerate(zip(group.indices, group.encodings, strict=True)):
             ids = list(encoding.ids)
-            masks = [position for position, token in enumerate(ids) if token == mask_id]
-            found = [self._words(ids, position, group.outputs[0][at, position]) for position in masks]
+            masks = [position for position, token in enumerate(ids) if token == self._mask_id]
+            if not masks:
+                raise InvalidRequest(f"text {at} is cut before its mask: it has more than {len(ids)} tokens")
+            logits = group.outputs[0]
+            options = call.options[at]
+            found = [self._words(ids, position, logits[row, position], options, len(masks)) for position in masks]
             rows.append(found[0] if len(found) == 1 else found)
         return rows
 
-    def _words(self, ids: list[int], position: int, logits: Array) -> list[dict[str, Any]]:
+    def _words(
+        self, ids: list[int], position: int, logits: Array, options: Options, masks: int
+    ) -> list[dict[str, Any]]:
         scores = activated(logits, Activation.SOFTMAX)
+        tokens = self._token_ids(options["targets"]) if "targets" in options else np.arange(len(scores))
+        best = tokens[np.argsort(-scores[tokens], kind="stable")][: options.get("top_k", self._model.top_k)]
         decode = self._tokenizer.decode
-        return [
-            {
-                "score": float(scores[token]),
-                "token": int(token),
-                "token_str": decode([int(token)], skip_special_tokens=False),
-                "sequence": decode([*ids[:position], int(token), *ids[position + 1 :]]),
-            }
-            for token in np.argsort(-scores)[: self._model.top_k]
-        ]
+        found = []
+        for token in best.tolist():
+            sequence = [each for each in (*ids[:position], token, *ids[position + 1 :]) if each != self._pad_id]
+            found.append(
+                {
+                    "score": float(scores[token]),
+                    "token": token,
+                    "token_str": decode([token], skip_special_tokens=False),
+                    "sequence": decode(sequence, skip_special_tokens=masks == 1),
+                }
+            )
+        return found
+
+    def trial(self) -> dict[str, Array]:
+        return {"text": _column(self._model.mask_token, f"a {self._model.mask_token} a")}
 
 
 class QuestionAnswering(_Found):
-    """The part of each context that answers the question. A long context is read in parts that overlap."""
+    """The parts of each context that answer the question. A long context is read in parts that overlap."""
 
     inputs = (TensorSignature("question", "BYTES", (-1, 1)), TensorSignature("context", "BYTES", (-1, 1)))
+    options: Mapping[str, Callable[[Any], Any]] = {
+        "top_k": _count,
+        "doc_stride": _count,
+        "max_answer_len": _count,
+        "max_seq_len": _count,
+        "max_question_len": _count,
+        "handle_impossible_answer": _flag,
+        "align_to_words": _flag,
+    }
     needs_offsets = True
-    splits = True
+    cuts = "only_second"
 
-    def _choose(self, graph_outputs: Mapping[str, int]) -> list[str]:
+    def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
+        super().__init__(model, tokenizer, graph)
+        self._cls_id = tokenizer.token_to_id(model.cls_token) if model.cls_token else None
+
+    def _choose(self, graph: Shapes) -> list[str]:
         names = ["start_logits", "end_logits"]
-        return names if names[0] in graph_outputs and names[1] in graph_outputs else list(graph_outputs)[:2]
+        return names if names[0] in graph and names[1] in graph else list(graph)[:2]
 
-    def texts(self, feed: Mapping[str, Array]) -> list[Text]:
+    def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
         return list(zip(texts_of(feed["question"]), texts_of(feed["context"]), strict=True))
 
-    def rows(self, group: Group) -> Sequence[Any]:
+    def parts(self, encoding: Any, options: Options) -> Sequence[Any]:
+        most = options.get("max_seq_len", min(self._model.max_tokens, _QUESTION_TOKENS))
+        stride = options.get("doc_stride", min(most // 2, _STRIDE))
+        question = encoding.sequence_ids.count(0)
+        if most > self._model.max_tokens or stride > most:
+            raise InvalidRequest(
+                f"max_seq_len is {most} and doc_stride {stride}: at most {self._model.max_tokens}, and at most that"
+            )
+        longest = options.get("max_question_len", question)
+        if question > longest:
+            raise InvalidRequest(f"the question has {question} tokens, more than max_question_len, {longest}")
+        return list(_parts(encoding, 1, most, stride))
+
+    def rows(self, group: Group, call: Call) -> Sequence[Any]:
         starts, ends = group.outputs
-        return [self._best(encoding, starts[at], ends[at]) for at, encoding in enumerate(group.encodings)]
+        return [
+            self._spans(part, starts[row], ends[row], call.texts[at][1], call.options[at])
+            for row, (at, part) in enumerate(zip(group.indices, group.encodings, strict=True))
+        ]
 
-    def tensors(self, rows: list[Any], feed: Mapping[str, Array]) -> dict[str, Array]:
-        """`rows` are the best answers of the parts of each context."""
-        answers = []
-        for parts, context in zip(rows, texts_of(feed["context"]), strict=True):
-            score, start, end = max(parts)
-            answers.append({"score": score, "start": start, "end": end, "answer": context[start:end]})
-        return super().tensors(answers, feed)
-
-    def _best(self, encoding: Any, start_logits: Array, end_logits: Array) -> tuple[float, int, int]:
-        """The score, and the first and last character in the context."""
-        length = len(encoding.ids)
-        is_context = np.array([each == 1 for each in encoding.sequence_ids])
-        if not is_context.any():
-            return 0.0, 0, 0
+    def _spans(
+        self, part: Part, start_logits: Array, end_logits: Array, context: Any, options: Options
+    ) -> tuple[float, list[dict[str, Any]]]:
+        """The score of no answer, and the likeliest answers, as transformers' `select_starts_ends` finds them."""
+        whole, length = part.whole, len(part)
+        # The first token belongs to the scores, too: some models point at it where there is no answer.
+        allowed = np.array([whole.sequence_ids[at] == 1 or whole.ids[at] == self._cls_id for at in part.indices])
         starts, ends = (
-            activated(np.where(is_context, logits[:length], -np.inf), Activation.SOFTMAX)
+            activated(np.where(allowed, logits[:length], -10000.0), Activation.SOFTMAX)
             for logits in (start_logits, end_logits)
         )
-        scores = np.tril(np.triu(np.outer(starts, ends)), _LONGEST_ANSWER - 1)
-        first, last = np.unravel_index(scores.argmax(), scores.shape)
-        return float(scores[first, last]), encoding.offsets[first][0], encoding.offsets[last][1]
+        nothing = float(starts[0] * ends[0])
+        starts[0] = ends[0] = 0.0
+        aligned = options.get("align_to_words", True)
+        wanted = options.get("top_k", 1) * 2 + 10 if aligned else options.get("top_k", 1)
+        scores = np.tril(np.triu(np.outer(starts, ends)), options.get("max_answer_len", 15) - 1)
+        order = np.argsort(-scores, axis=None, kind="stable")[:wanted]
+        found = []
+        for first, last in zip(*np.unravel_index(order, scores.shape), strict=True):
+            if not (allowed[first] and allowed[last]):
+                continue
+            start, end = self._characters(whole, part.indices[first], part.indices[last], aligned)
+            score = float(scores[first, last])
+            found.append({"score": score, "start": start, "end": end, "answer": context[start:end]})
+        return nothing, found
+
+    def _characters(self, whole: Any, first: int, last: int, aligned: bool) -> tuple[int, int]:
+        words = (whole.token_to_word(first), whole.token_to_word(last)) if aligned else (None, None)
+        if None not in words and whole.sequence_ids[first] == whole.sequence_ids[last] == 1:
+            spans = [whole.word_to_chars(word, 1) for word in words]
+            if None not in spans:
+                return int(spans[0][0]), int(spans[1][1])
+        return int(whole.offsets[first][0]), int(whole.offsets[last][1])
+
+    def answer(self, parts: list[Any], at: int, call: Call) -> Any:
+        """Answers with the same text count as one."""
+        found: dict[str, dict[str, Any]] = {}
+        for _, spans in parts:
+            for span in spans:
+                known = found.setdefault(span["answer"].lower(), span)
+                if known is not span:
+                    known["score"] += span["score"]
+        answers = list(found.values())
+        options = call.options[at]
+        if options.get("handle_impossible_answer"):
+            answers.append({"score": min(nothing for nothing, _ in parts), "start": 0, "end": 0, "answer": ""})
+        answers = sorted(answers, key=lambda each: -each["score"])[: options.get("top_k", 1)]
+        return answers[0] if len(answers) == 1 else answers
+
+    def trial(self) -> dict[str, Array]:
+        return {"question": _column("a", "a"), "context": _column("a", "a a a")}
 
 
 TASKS: Mapping[TaskName, type[Task]] = {
@@ -408,35 +733,51 @@ def is_entailment(label: str) -> bool:
     return label.lower().startswith("entail")
 
 
-def texts_of(array: Array, prompt: str = "") -> list[str]:
-    """The elements of a BYTES tensor as text, after `prompt`. Raises InvalidRequest for what is not UTF-8."""
-    texts = []
-    for at, element in enumerate(array.ravel().tolist()):
-        try:
-            texts.append(prompt + (element.decode() if isinstance(element, bytes) else element))
-        except UnicodeDecodeError as error:
-            raise InvalidRequest(f"text {at} is not UTF-8: {error.reason} at byte {error.start}") from None
-    return texts
+def text_of(element: Any, at: int) -> str:
+    """An element of a BYTES tensor as text. Raises InvalidRequest for what is not UTF-8."""
+    try:
+        return element.decode() if isinstance(element, bytes) else str(element)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"text {at} is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def texts_of(array: Array) -> list[str]:
+    """The elements of a BYTES tensor as text. Raises InvalidRequest for what is not UTF-8."""
+    return [text_of(element, at) for at, element in enumerate(array.ravel().tolist())]
+
+
+def _column(*texts: str) -> Array:
+    return bytes_array([text.encode() for text in texts], (len(texts), 1))
 
 
 def _counts(tokens: Sequence[Any]) -> Array:
     return np.array(tokens, np.int32).reshape(-1, 1)
 
 
-def pool(vectors: Array, mask: Array, pooling: Pooling) -> Array:
-    """One vector [text, size] for each text of `vectors` [text, token, size]."""
-    pooled: Array
-    if pooling is Pooling.CLS:
-        pooled = vectors[:, 0]
-    elif pooling is Pooling.LAST_TOKEN:
-        pooled = vectors[np.arange(len(vectors)), mask.sum(axis=1) - 1]
-    elif pooling is Pooling.MAX:
-        pooled = np.where(mask[:, :, None] == 1, vectors, -np.inf).max(axis=1)
-    else:
-        weights = mask.astype(np.float32)
-        sums = np.matmul(weights[:, None, :], vectors.astype(np.float32, copy=False))[:, 0]
-        pooled = sums / np.maximum(weights.sum(axis=1, keepdims=True), 1e-9)
-    return pooled
+def _labels_of(model: TextModel, shape: Sequence[Any]) -> tuple[str, ...]:
+    """A label for each score of the graph, whose count is in its shape or in the folder."""
+    return labels_for(model.labels, shape[-1]) if isinstance(shape[-1], int) else model.labels
+
+
+def _parts(encoding: Any, sequence: int, most: int, stride: int) -> Iterator[Part]:
+    """The parts of at most `most` tokens of a text, in which `sequence` is cut; two share `stride` of its tokens.
+
+    Raises InvalidRequest if what is not cut leaves no room.
+    """
+    inside = [at for at, each in enumerate(encoding.sequence_ids) if each == sequence]
+    first, last = (inside[0], inside[-1] + 1) if inside else (len(encoding), len(encoding))
+    before, after = range(first), range(last, len(encoding))
+    room = most - len(before) - len(after)
+    if room <= stride and last - first > room:
+        raise InvalidRequest(
+            f"of {most} tokens, {len(before) + len(after)} are not of the text that is cut, and {stride} are shared",
+            hint="shorten the question, or make doc_stride smaller or max_seq_len larger",
+        )
+    for start in range(first, max(last, first + 1), max(1, room - stride)):
+        end = min(start + room, last)
+        yield Part(encoding, [*before, *range(start, end), *after])
+        if end == last:
+            break
 
 
 def activated(logits: Array, activation: Activation) -> Array:

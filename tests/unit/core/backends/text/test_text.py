@@ -53,7 +53,10 @@ def answers(found: dict[str, Array]) -> list[Any]:
 
 def test_a_folder_completes_its_configuration(tmp_path: Path) -> None:
     _, config = completed(write_folder(tmp_path, pooling={"pooling_mode_mean_tokens": True}))
-    assert [(each.name, list(each.dims)) for each in config.input] == [("text", [1])]
+    assert [(each.name, list(each.dims), each.optional) for each in config.input] == [
+        ("text", [1], False),
+        ("parameters", [1], True),
+    ]
     assert [(each.name, list(each.dims)) for each in config.output] == [("embedding", [SIZE]), ("tokens", [1])]
     assert (config.max_batch_size, list(config.dynamic_batching.preferred_batch_size)) == (1024, [8])
     assert config.default_model_filename == "onnx/model.onnx"
@@ -195,7 +198,7 @@ def test_long_texts_are_cut_or_refused(tmp_path: Path) -> None:
     with serving(write_folder(tmp_path)) as model:
         found = model.infer({"text": column(long)})
     assert found["tokens"].item() == LONGEST
-    refused = pytest.raises(InvalidRequest, match=r"text 1 has 502 tokens, the model takes 32")
+    refused = pytest.raises(InvalidRequest, match="text 1 has 502 tokens, more than the 32 tokens")
     with serving(tmp_path, parameter("truncate", "false")) as model, refused:
         model.infer({"text": column("cat", long)})
 
@@ -230,9 +233,15 @@ def broken(folder: Path, file: str, content: str | None) -> Path:
         ("config.json", None, "there is no .*config.json"),
         ("config.json", "[" * 100_000, "failed to read .*config.json"),
         ("onnx/model.onnx", None, "there is no model.onnx or onnx/model.onnx"),
-        ("modules.json", '[{"type": "st.models.Dense", "path": "2_Dense"}]', "the module 'Dense'"),
-        ("modules.json", '[{"type": "st.models.Pooling", "path": "../.."}]', "outside of it"),
-        ("1_Pooling/config.json", '{"pooling_mode_weightedmean_tokens": true}', "pools with 'pooling_mode_weighted"),
+        (
+            "modules.json",
+            '[{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]',
+            "read 2_Dense/config.js",
+        ),
+        ("modules.json", '[{"type": "sentence_transformers.models.LSTM", "path": "2_LSTM"}]', "the module 'LSTM'"),
+        ("modules.json", '[{"type": "custom_st.Transformer", "path": ""}]', r"the module 'custom_st\.Transformer'"),
+        ("modules.json", '[{"type": "sentence_transformers.models.Pooling", "path": "../.."}]', "outside of it"),
+        ("1_Pooling/config.json", '{"pooling_mode_median_tokens": true}', "pools with 'pooling_mode_median"),
         ("config.json", '{"architectures": ["LlamaForCausalLM"]}', None),
     ],
 )

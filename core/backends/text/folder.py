@@ -1,0 +1,438 @@
+"""The folder of a text model: what its files and the parameters of its configuration say, and its tokenizer.
+
+What transformers and sentence-transformers read in a folder is read here, and what cannot be honoured is an error of
+the load. Nothing in the folder is executed: its code (`auto_map` in `config.json`), which transformers runs with
+`trust_remote_code`, is ignored, and nothing is fetched.
+Source: the files that transformers and sentence-transformers write (`save_pretrained`), and how they read them;
+docs/text-models.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tokenizers import Tokenizer, normalizers, processors
+
+from trident.core.backends.model_files import at_least_one, boolean, field_of, parameters_of
+from trident.core.config.problem import is_plain
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, ModelLoadFailed
+
+_log = logging.getLogger("trident.backends")
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+# Bytes. The largest known tokenizer.json has 35 MB.
+_LARGEST_JSON = 256 << 20
+# What transformers writes for "no limit" is about 1e30.
+_NO_LIMIT = 1 << 24
+
+
+class TaskName(Enum):
+    """The tasks, by the names that the Hub has for them."""
+
+    FEATURE_EXTRACTION = "feature-extraction"
+    TEXT_CLASSIFICATION = "text-classification"
+    TOKEN_CLASSIFICATION = "token-classification"
+    TEXT_RANKING = "text-ranking"
+    FILL_MASK = "fill-mask"
+    ZERO_SHOT_CLASSIFICATION = "zero-shot-classification"
+    QUESTION_ANSWERING = "question-answering"
+
+
+class Pooling(Enum):
+    """How the vectors of a text's tokens become one."""
+
+    MEAN = "mean"
+    CLS = "cls"
+    LAST_TOKEN = "last-token"
+    MAX = "max"
+    MEAN_SQRT_LENGTH = "mean-sqrt-len"
+    WEIGHTED_MEAN = "weighted-mean"
+
+
+class Activation(Enum):
+    """What makes scores of logits."""
+
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
+    NONE = "none"
+
+
+# The ends of the names of architectures, in `config.json`.
+_ARCHITECTURES = {
+    "ForSequenceClassification": TaskName.TEXT_CLASSIFICATION,
+    "ForTokenClassification": TaskName.TOKEN_CLASSIFICATION,
+    "ForQuestionAnswering": TaskName.QUESTION_ANSWERING,
+    "ForMaskedLM": TaskName.FILL_MASK,
+}
+# sentence-transformers joins several vectors in this order. The first name is that of a flag, which it wrote before it
+# wrote `pooling_mode`, the second its value there.
+_POOLING = {
+    ("pooling_mode_cls_token", "cls"): Pooling.CLS,
+    ("pooling_mode_max_tokens", "max"): Pooling.MAX,
+    ("pooling_mode_mean_tokens", "mean"): Pooling.MEAN,
+    ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"): Pooling.MEAN_SQRT_LENGTH,
+    ("pooling_mode_weightedmean_tokens", "weightedmean"): Pooling.WEIGHTED_MEAN,
+    ("pooling_mode_lasttoken", "lasttoken"): Pooling.LAST_TOKEN,
+}
+# The settings of sentence-transformers' first module are in one of these.
+_TRANSFORMER_FILES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+# What they have without effect on vectors of texts, or in agreement with what is done here.
+_PLAIN_SETTINGS = {"max_seq_length", "do_lower_case", "transformer_task", "modality_config", "module_output_name"}
+# Tokenizers that transformers builds anew from these settings of tokenizer_config.json, whatever tokenizer.json says.
+_BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "ConvBertTokenizer", "MPNetTokenizer"}
+_BERT_MODELS = {"bert", "distilbert", "electra", "convbert", "mpnet", "nomic_bert", "megatron-bert", "ernie", "nezha"}
+# Tokenizers that begin and end a text as `add_bos_token` and `add_eos_token` say.
+_BOS_TOKENIZERS = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextModel:
+    """What a folder and the parameters of its configuration say.
+
+    `file` is the ONNX file below the folder, `inner` the folder in it with the tokenizer. `max_tokens` is the length in
+    tokens of the longest text, with special tokens. `labels` are the classes by index. `modules` are those of
+    sentence-transformers behind its first, class and path. `include_prompt`: the tokens of a prompt are pooled, too.
+    `dimensions` cuts vectors; 0 leaves them. `prompt` goes before each text, unless the request names one of `prompts`.
+    `lowercase`: texts are lowered before the tokenizer. `max_batch_tokens` limits one execution of the graph, padding
+    counted; 0 leaves it to the device. With `truncate` longer texts are cut, otherwise refused. `top_k` is how many
+    words fill a mask. `hypothesis` is the sentence about a candidate label, in which `{}` is the label.
+    """
+
+    name: str
+    folder: Path
+    inner: str
+    file: str
+    task: TaskName
+    max_tokens: int
+    max_batch_tokens: int
+    truncate: bool
+    truncation_side: str
+    lowercase: bool
+    labels: tuple[str, ...]
+    hidden_size: int
+    modules: tuple[tuple[str, str], ...]
+    pooling: tuple[Pooling, ...]
+    include_prompt: bool
+    normalize: bool | None
+    dimensions: int
+    activation: Activation
+    pad_token: str
+    mask_token: str
+    cls_token: str
+    unknown_token: str
+    prompt: str
+    prompts: Mapping[str, str]
+    top_k: int
+    hypothesis: str
+
+
+def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
+    """What the version directory `folder` and the `parameters` of `config` say.
+
+    Raises ModelLoadFailed for a folder that lacks something or has something that cannot be honoured, ConfigInvalid for
+    a wrong parameter.
+    """
+    name = config.name
+    read = partial(_read_json, folder, name)
+    parameters = _Parameters(parameters_of(config), name)
+    modules = _modules(read("modules.json", required=False), name)
+    # The first module of sentence-transformers may have a folder of its own.
+    inner = f"{modules[0][1]}/" if modules and modules[0][0] == "Transformer" and modules[0][1] else ""
+    settings = read(inner + CONFIG)
+    if not (folder / inner / TOKENIZER).is_file():
+        raise ModelLoadFailed(
+            f"failed to load text model '{name}': there is no {TOKENIZER} in {folder / inner}",
+            hint=f"write one with transformers: AutoTokenizer.from_pretrained(…).save_pretrained({str(folder)!r})"
+            + ("; vocab.txt alone is not read" if (folder / inner / "vocab.txt").is_file() else "")
+            + "; tokenizers that are Python code are not executed",
+            model=name,
+        )
+    if "auto_map" in settings:
+        _log.info("model '%s': the Python code that comes with it (auto_map) is not executed", name)
+    tokenizer = read(f"{inner}tokenizer_config.json", required=False)
+    tokens = read(f"{inner}special_tokens_map.json", required=False) | tokenizer
+    found = [read(inner + each, required=False) for each in _TRANSFORMER_FILES]
+    sentence: dict[str, Any] = next(filter(None, found), {})
+    if unused := sorted(key for key in sentence.keys() - _PLAIN_SETTINGS if sentence[key]):
+        _log.warning("model '%s': these settings of sentence-transformers have no effect: %s", name, ", ".join(unused))
+    pooling_path = next((path for kind, path in modules if kind == "Pooling"), None)
+    pooling = {} if pooling_path is None else read(f"{pooling_path}/{CONFIG}", required=False)
+    whole = read("config_sentence_transformers.json", required=False)
+    prompts = {str(key): str(text or "") for key, text in (whole.get("prompts") or {}).items()}
+    cross_encoder = settings.get("sentence_transformers")
+    labels = _labels(settings)
+    task = parameters.choice("task", TaskName) or _task_of(settings, bool(modules), len(labels), name)
+    found_activation = _activation_of(
+        settings, cross_encoder if isinstance(cross_encoder, dict) else {}, task, len(labels)
+    )
+    normalize = parameters.flag("normalize", None)
+    chosen_pooling = parameters.choice("pooling", Pooling)
+    longest = _positive(sentence.get("max_seq_length")) or _positive(tokenizer.get("model_max_length"))
+    return TextModel(
+        name=name,
+        folder=folder,
+        inner=inner,
+        file=_graph_file(folder, config),
+        task=task,
+        max_tokens=parameters.number("max_tokens", min(filter(None, [longest, _positions(settings)]), default=512)),
+        max_batch_tokens=parameters.number("max_batch_tokens", 0),
+        truncate=bool(parameters.flag("truncate", True)),
+        truncation_side="left" if tokenizer.get("truncation_side") == "left" else "right",
+        lowercase=sentence.get("do_lower_case") is True,
+        labels=labels,
+        hidden_size=_positive(settings.get("hidden_size") or settings.get("dim")) or -1,
+        modules=tuple(each for each in modules if each[0] != "Transformer"),
+        pooling=(chosen_pooling,) if chosen_pooling else _pooling_of(pooling, name),
+        include_prompt=pooling.get("include_prompt") is not False,
+        normalize=normalize,
+        dimensions=parameters.number("truncate_dim", _positive(whole.get("truncate_dim"))),
+        activation=parameters.choice("activation", Activation) or found_activation,
+        pad_token=_token(tokens.get("pad_token")),
+        mask_token=_token(tokens.get("mask_token")),
+        cls_token=_token(tokens.get("cls_token")),
+        unknown_token=_token(tokens.get("unk_token")),
+        prompt=parameters.text("prompt", prompts.get(str(whole.get("default_prompt_name")), "")),
+        prompts=prompts,
+        top_k=parameters.number("top_k", 5),
+        hypothesis=parameters.text("hypothesis_template", "This example is {}."),
+    )
+
+
+def read_tokenizer(model: TextModel) -> Any:
+    """The Hub's tokenizer as transformers would set it up, without truncation and padding. Raises ModelLoadFailed."""
+    path = model.folder / model.inner / TOKENIZER
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        message = f"failed to read {path} of text model '{model.name}': {error}"
+        raise ModelLoadFailed(message, hint=_pointer_hint(path), model=model.name) from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    read = partial(_read_json, model.folder / model.inner, model.name)
+    settings = read("tokenizer_config.json", required=False)
+    kind = str(settings.get("tokenizer_class") or "").removesuffix("Fast")
+    is_bert = kind in _BERT_TOKENIZERS or (not kind and read(CONFIG).get("model_type") in _BERT_MODELS)
+    if is_bert and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
+        tokenizer.normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+            strip_accents=settings.get("strip_accents"),
+            lowercase=settings.get("do_lower_case", True),
+        )
+    if kind in _BOS_TOKENIZERS and ("add_bos_token" in settings or "add_eos_token" in settings):
+        first = _token(settings.get("bos_token")) if settings.get("add_bos_token", True) else ""
+        last = _token(settings.get("eos_token")) if settings.get("add_eos_token") else ""
+        begin, end = ([first] if first else []), ([last] if last else [])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*begin, "$A", *end],
+            pair=[*begin, "$A", *end, *(f"{each}:1" for each in [*begin, "$B", *end])],
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in {*begin, *end}],
+        )
+    if model.lowercase:
+        found = tokenizer.normalizer
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([found] if found is not None else [])])
+    return tokenizer
+
+
+def _read_json(folder: Path, model: str, file: str, *, required: bool = True) -> Any:
+    path = folder / file
+    if not is_plain(file):
+        raise ModelLoadFailed(f"text model '{model}' names the file '{file}', which is outside of it", model=model)
+    try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise ModelLoadFailed(f"{path} of text model '{model}' is larger than {_LARGEST_JSON} bytes", model=model)
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            if not required:
+                return {}
+            message, hint = f"failed to load text model '{model}': there is no {path}", "copy the whole folder"
+            raise ModelLoadFailed(message, hint=f"{hint} of the model from the Hub", model=model) from None
+        message = f"failed to read {path} of text model '{model}': {error}"
+        raise ModelLoadFailed(message, hint=_pointer_hint(path), model=model) from error
+
+
+def _pointer_hint(path: Path) -> str | None:
+    """The cure for a file that Git LFS left out."""
+    try:
+        is_pointer = path.stat().st_size < 1024 and path.read_bytes().startswith(b"version https://git-lfs")
+    except OSError:
+        return None
+    return f"{path.name} is a pointer of Git LFS: run git lfs pull, or download the file" if is_pointer else None
+
+
+class _Parameters:
+    """The parameters of a configuration. Each method raises ConfigInvalid for a value that cannot be."""
+
+    def __init__(self, values: Mapping[str, str], model: str) -> None:
+        self._values = values
+        self._model = model
+
+    def choice(self, name: str, kind: type[_Choice]) -> _Choice | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
+        try:
+            return kind(value)
+        except ValueError:
+            known = ", ".join(str(each.value) for each in kind)
+            raise ConfigInvalid(
+                f"parameter '{name}' of model '{self._model}' is '{value}'",
+                hint=f"one of: {known}",
+                model=self._model,
+                field=field_of(name),
+            ) from None
+
+    def flag(self, name: str, default: bool | None) -> bool | None:
+        value = self._values.get(name)
+        return default if value is None else boolean(value, field_of(name))
+
+    def number(self, name: str, default: int) -> int:
+        if name not in self._values:
+            return default
+        return at_least_one(self._values[name], name, self._model)
+
+    def text(self, name: str, default: str) -> str:
+        return self._values.get(name, default)
+
+
+def _graph_file(folder: Path, config: ModelConfig) -> str:
+    """The ONNX file: the configured one, else `model.onnx` or `onnx/model.onnx`, else the only one."""
+    wanted = config.default_model_filename
+    if wanted and wanted != "model.onnx":
+        return str(wanted)
+    for name in ("model.onnx", "onnx/model.onnx"):
+        if (folder / name).is_file():
+            if hint := _pointer_hint(folder / name):
+                raise ModelLoadFailed(f"failed to load text model '{config.name}'", hint=hint, model=config.name)
+            return name
+    found = sorted(
+        path.relative_to(folder).as_posix() for path in [*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")]
+    )
+    if len(found) == 1:
+        return found[0]
+    if found:
+        hint = f'name one of them: default_model_filename: "{found[0]}" (there are {", ".join(found)})'
+    else:
+        hint = f"export it: optimum-cli export onnx --model {folder.name} FOLDER, or copy the folder onnx from the Hub"
+    weights = next(filter(None, (each.name for each in sorted(folder.glob("*.safetensors")))), None)
+    raise ModelLoadFailed(
+        f"failed to load text model '{config.name}': there is no model.onnx or onnx/model.onnx in {folder}"
+        + (f", only {weights}, which PyTorch runs" if weights and not found else ""),
+        hint=hint,
+        model=config.name,
+    )
+
+
+def _modules(found: Any, model: str) -> list[tuple[str, str]]:
+    """The modules of sentence-transformers in their order, class and path; [] if the folder has none."""
+    if not isinstance(found, list):
+        return []
+    modules = []
+    for each in found:
+        package, _, kind = str(each.get("type", "")).rpartition(".")
+        # The code of a class that the folder brings is not executed; it counts as a module that is not known.
+        is_known = package.partition(".")[0] == "sentence_transformers"
+        modules.append((kind if is_known else f"{package}.{kind}", str(each.get("path", ""))))
+    return modules
+
+
+def _task_of(settings: Mapping[str, Any], has_modules: bool, labels: int, model: str) -> TaskName:
+    architecture = str((settings.get("architectures") or [""])[0])
+    is_cross_encoder = architecture.endswith("ForSequenceClassification")
+    if has_modules and not is_cross_encoder:
+        return TaskName.FEATURE_EXTRACTION
+    for end, task in _ARCHITECTURES.items():
+        if architecture.endswith(end):
+            return TaskName.TEXT_RANKING if task is TaskName.TEXT_CLASSIFICATION and labels == 1 else task
+    if architecture.endswith(("ForCausalLM", "ForConditionalGeneration")):
+        raise ModelLoadFailed(
+            f"text model '{model}' is a {architecture}, which generates text",
+            hint="if it is used for embeddings, set the parameter task to feature-extraction",
+            model=model,
+        )
+    return TaskName.FEATURE_EXTRACTION
+
+
+def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    named = settings.get("id2label")
+    by_index = {int(index): str(label) for index, label in named.items()} if isinstance(named, dict) else {}
+    # transformers leaves both out if there are two labels with these names.
+    count = max(by_index) + 1 if by_index else _positive(settings.get("num_labels")) or 2
+    return tuple(by_index.get(index, f"LABEL_{index}") for index in range(count))
+
+
+def _positions(settings: Mapping[str, Any]) -> int:
+    """How many tokens the position embeddings have; 0 if the configuration does not say it.
+
+    RoBERTa and its kin count positions from the padding's index on.
+    """
+    positions = _positive(settings.get("max_position_embeddings") or settings.get("n_positions"))
+    offset = settings.get("pad_token_id")
+    is_offset = settings.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+    return max(1, positions - int(offset or 0) - 1) if positions and is_offset else positions
+
+
+def _pooling_of(found: Mapping[str, Any], model: str) -> tuple[Pooling, ...]:
+    known = {name: pooling for names, pooling in _POOLING.items() for name in names}
+    named = found.get("pooling_mode")
+    if named is None:
+        modes = [flag for flag, is_on in found.items() if is_on is True and flag.startswith("pooling_mode")]
+        modes.sort(key=lambda flag: list(known).index(flag) if flag in known else -1)
+    else:
+        modes = [str(each) for each in named] if isinstance(named, list) else [str(named)]
+    if unknown := [mode for mode in modes if mode not in known]:
+        raise ModelLoadFailed(
+            f"text model '{model}' pools with '{unknown[0]}'",
+            hint=f"set the parameter pooling to one of {', '.join(each.value for each in Pooling)}",
+            model=model,
+        )
+    return tuple(known[mode] for mode in modes) or (Pooling.MEAN,)
+
+
+def _activation_of(
+    settings: Mapping[str, Any], cross_encoder: Mapping[str, Any], task: TaskName, labels: int
+) -> Activation:
+    """Rankers have that of a CrossEncoder, all others that of transformers' pipeline."""
+    named = str(cross_encoder.get("activation_fn") or settings.get("sbert_ce_default_activation_function") or "")
+    if named.endswith("Identity"):
+        return Activation.NONE
+    if named.endswith("Sigmoid") or task is TaskName.TEXT_RANKING:
+        return Activation.SIGMOID
+    kind = settings.get("problem_type")
+    if kind == "regression":
+        return Activation.NONE
+    return Activation.SIGMOID if labels == 1 or kind == "multi_label_classification" else Activation.SOFTMAX
+
+
+def _positive(value: Any) -> int:
+    """A limit; 0 if it is none."""
+    is_limit = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _NO_LIMIT
+    return int(value) if is_limit else 0
+
+
+def _token(value: Any) -> str:
+    """A special token, which is text or an object with it."""
+    return str(value.get("content", "")) if isinstance(value, dict) else str(value or "")
+
+
+def labels_for(labels: Sequence[str], width: int) -> tuple[str, ...]:
+    """A label for each of `width` outputs, as transformers names those without one."""
+    return tuple(labels[at] if at < len(labels) else f"LABEL_{at}" for at in range(width))

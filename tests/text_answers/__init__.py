@@ -1,0 +1,284 @@
+"""What the authors' libraries answer for tiny text models: the rows, the folders, and what was recorded.
+
+`python -m tests.text_answers.record` makes the models and asks the libraries; `tests/unit/core/backends/text` asks
+Trident. A row is a kind of model, the files of its folder that differ from the plain ones, and a call.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+HERE = Path(__file__).parent
+RECORDED = HERE / "recorded.json"
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDS = (
+    *SPECIAL, "ask", "this", ":", "a", "cat", "sat", "on", "the", "mat", "un", "##happy", "who", "blue", "pages", "has",
+    "book", "anna", "lives", "in", "paris", "and", "berlin", "example", "is", ".", "##s", "?", "é", "e", "about", "A",
+    "Cat", "good", "bad", "##ly",
+)  # fmt: skip
+SIZE, LONGEST = 8, 64
+# Of each kind of model: its class in transformers, and its labels.
+KINDS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "encoder": ("BertModel", ()),
+    "classifier": ("BertForSequenceClassification", ("contradiction", "neutral", "entailment")),
+    "ranker": ("BertForSequenceClassification", ("LABEL_0",)),
+    "tagger": ("BertForTokenClassification", ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")),
+    "reader": ("BertForQuestionAnswering", ()),
+    "filler": ("BertForMaskedLM", ()),
+}
+MEAN = {"word_embedding_dimension": SIZE, "pooling_mode_mean_tokens": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A call: `inputs` of the task by name, `options` as the library's keyword arguments.
+
+    `files` are JSON files of the folder, merged into the plain ones. `modules` are those of sentence-transformers
+    behind the first.
+    """
+
+    name: str
+    kind: str
+    inputs: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
+    modules: Sequence[str] = ()
+    task: str = ""
+    lowercase: bool = True
+
+    @property
+    def is_embedder(self) -> bool:
+        return bool(self.modules)
+
+
+def embedder(name: str, *texts: str, modules: Sequence[str] = ("Pooling",), **more: Any) -> Row:
+    files = {"1_Pooling/config.json": MEAN, **more.pop("files", {})}
+    options = more.pop("options", {})
+    return Row(name=name, kind="encoder", inputs={"text": texts}, modules=modules, files=files, options=options, **more)
+
+
+def pipeline(name: str, kind: str, task: str, inputs: Mapping[str, Any], **options: Any) -> Row:
+    files = options.pop("files", {})
+    return Row(name=name, kind=kind, task=task, inputs=inputs, options=options, files=files)
+
+
+def pooling(**flags: Any) -> dict[str, Any]:
+    plain = {"word_embedding_dimension": SIZE, "pooling_mode_mean_tokens": False}
+    return {"1_Pooling/config.json": {**plain, **flags}}
+
+
+def sentence(**settings: Any) -> dict[str, Any]:
+    return {"sentence_bert_config.json": settings}
+
+
+def tokens(**settings: Any) -> dict[str, Any]:
+    return {"tokenizer_config.json": settings}
+
+
+PROMPTS = {"prompts": {"query": "ask this: ", "document": ""}, "default_prompt_name": "query"}
+CAT, LONG, MANY = "a cat sat", "the cat sat on the mat . who has a blue book ?", "a cat sat on the mat"
+STORY = "anna lives in paris and who sat on the mat is in berlin . the unhappy cats lives in paris ."
+TAG, CLASSIFY, FILL = "token-classification", "text-classification", "fill-mask"
+NLI, ASK = "zero-shot-classification", "question-answering"
+STORY_ASKED = {"question": ["who lives in paris ?"], "context": [STORY]}
+
+ROWS: tuple[Row, ...] = (
+    # --- sentence-transformers: pooling
+    embedder("mean", CAT, LONG, ""),
+    embedder("cls", CAT, LONG, files=pooling(pooling_mode_cls_token=True)),
+    embedder("max", CAT, LONG, files=pooling(pooling_mode_max_tokens=True)),
+    embedder("last token", CAT, LONG, files=pooling(pooling_mode_lasttoken=True)),
+    embedder("mean by root of length", CAT, LONG, files=pooling(pooling_mode_mean_sqrt_len_tokens=True)),
+    embedder("weighted mean", CAT, LONG, files=pooling(pooling_mode_weightedmean_tokens=True)),
+    embedder(
+        "three joined",
+        *(CAT, LONG),
+        files=pooling(pooling_mode_max_tokens=True, pooling_mode_cls_token=True, pooling_mode_lasttoken=True),
+    ),
+    embedder("newer name", CAT, files={"1_Pooling/config.json": {"embedding_dimension": SIZE, "pooling_mode": "cls"}}),
+    embedder(
+        "newer names joined",
+        CAT,
+        files={"1_Pooling/config.json": {"embedding_dimension": SIZE, "pooling_mode": ["max", "mean"]}},
+    ),
+    # --- sentence-transformers: other modules
+    embedder("normalize", CAT, LONG, modules=("Pooling", "Normalize")),
+    embedder("dense", CAT, LONG, modules=("Pooling", "Dense")),
+    embedder(
+        "dense without activation",
+        CAT,
+        modules=("Pooling", "Dense", "Normalize"),
+        files={"2_Dense/config.json": {"activation_function": "torch.nn.modules.linear.Identity"}},
+    ),
+    embedder(
+        "dense gelu",
+        CAT,
+        modules=("Pooling", "Dense"),
+        files={"2_Dense/config.json": {"activation_function": "torch.nn.modules.activation.GELU"}},
+    ),
+    embedder("layer norm", CAT, LONG, modules=("Pooling", "LayerNorm")),
+    embedder("dropout", CAT, modules=("Pooling", "Dropout")),
+    # --- sentence-transformers: settings
+    embedder("default prompt", CAT, files={"config_sentence_transformers.json": PROMPTS}),
+    embedder(
+        "prompt by name", CAT, files={"config_sentence_transformers.json": PROMPTS}, options={"prompt_name": "document"}
+    ),
+    *(
+        embedder(
+            f"prompt not pooled, {name}",
+            *(CAT, "a", ""),
+            files={**pooling(**{flag: True}, include_prompt=False), "config_sentence_transformers.json": PROMPTS},
+        )
+        for name, flag in (
+            ("mean", "pooling_mode_mean_tokens"),
+            ("cls", "pooling_mode_cls_token"),
+            ("weighted", "pooling_mode_weightedmean_tokens"),
+            ("last", "pooling_mode_lasttoken"),
+        )
+    ),
+    embedder("do_lower_case of the module", "A CAT", files=sentence(do_lower_case=True), lowercase=False),
+    embedder("do_lower_case of the tokenizer", "A CAT", files=tokens(do_lower_case=True), lowercase=False),
+    embedder("do_lower_case false", "A Cat", files=tokens(do_lower_case=False)),
+    embedder("strip_accents", "é e", files=tokens(strip_accents=False)),
+    embedder("strip_accents by default", "é e"),
+    embedder("truncation_side", MANY, files={**tokens(truncation_side="left"), **sentence(max_seq_length=4)}),
+    embedder("max_seq_length", MANY, files={**tokens(model_max_length=4), **sentence(max_seq_length=64)}),
+    embedder("model_max_length", MANY, files=tokens(model_max_length=4)),
+    embedder("truncate_dim", CAT, files={"config_sentence_transformers.json": {"truncate_dim": 3}}),
+    embedder(
+        "truncate_dim after normalize",
+        CAT,
+        modules=("Pooling", "Normalize"),
+        files={"config_sentence_transformers.json": {"truncate_dim": 3}},
+    ),
+    embedder("normalize when asked", CAT, LONG, options={"normalize_embeddings": True}),
+    # --- pipelines: classification
+    pipeline("labels", "classifier", CLASSIFY, {"text": [CAT, LONG]}, top_k=None),
+    pipeline("each label", "classifier", CLASSIFY, {"text": [CAT]}, top_k=None, function_to_apply="sigmoid"),
+    pipeline("logits", "classifier", CLASSIFY, {"text": [CAT]}, top_k=None, function_to_apply="none"),
+    pipeline("pairs", "classifier", CLASSIFY, {"text": [CAT, MANY], "text_pair": [LONG, CAT]}, top_k=None),
+    *(
+        pipeline(f"problem_type {kind}", "classifier", CLASSIFY, {"text": [CAT]}, top_k=None, files={"config.json": {
+            "problem_type": kind}})
+        for kind in ("regression", "multi_label_classification", "single_label_classification")
+    ),
+    # --- pipelines: zero shot
+    pipeline("several labels", "classifier", NLI, {"text": [CAT, LONG], "candidate_labels": ["cat", "blue book", "a"]}),
+    pipeline("one label", "classifier", NLI, {"text": [CAT, LONG], "candidate_labels": ["cat"]}),
+    pipeline("any label", "classifier", NLI, {"text": [CAT], "candidate_labels": ["cat", "mat"]}, multi_label=True),
+    pipeline(
+        "hypothesis", "classifier", NLI, {"text": [CAT], "candidate_labels": ["cat", "mat"]},
+        hypothesis_template="is this about {} ?",
+    ),
+    # --- pipelines: entities
+    *(
+        pipeline(f"entities, {strategy}", "tagger", TAG, {"text": [STORY, "anna"]}, aggregation_strategy=strategy)
+        for strategy in ("none", "simple", "first", "average", "max")
+    ),
+    pipeline("all tokens", "tagger", TAG, {"text": [STORY]}, ignore_labels=[], aggregation_strategy="none"),
+    pipeline("other labels", "tagger", TAG, {"text": [STORY]}, ignore_labels=["PER"], aggregation_strategy="simple"),
+    pipeline(
+        "entities in parts", "tagger", TAG, {"text": [STORY]}, aggregation_strategy="simple", stride=3,
+        files=tokens(model_max_length=12),
+    ),
+    # --- pipelines: masks
+    pipeline("mask", "filler", FILL, {"text": ["the [MASK] sat on the mat"]}),
+    pipeline("two masks", "filler", FILL, {"text": ["the [MASK] sat on [MASK]"]}, top_k=2),
+    pipeline("targets", "filler", FILL, {"text": ["the [MASK] sat"]}, targets=["cat", "mat", "book"]),
+    # --- pipelines: questions
+    pipeline("answer", "reader", ASK, STORY_ASKED),
+    pipeline("three answers", "reader", ASK, STORY_ASKED, top_k=3),
+    pipeline("short answers", "reader", ASK, STORY_ASKED, top_k=3, max_answer_len=2),
+    pipeline("no answer", "reader", ASK, STORY_ASKED, top_k=4, handle_impossible_answer=True),
+    pipeline("parts of words", "reader", ASK, STORY_ASKED, top_k=3, align_to_words=False),
+    pipeline("in parts", "reader", ASK, STORY_ASKED, top_k=2, max_seq_len=20, doc_stride=4),
+    pipeline("long context", "reader", ASK, {**STORY_ASKED, "context": [STORY * 4]}, top_k=2),
+)  # fmt: skip
+
+
+def write_folder(folder: Path, row: Row) -> Path:
+    """Write the folder of `row`, with the graph that was made with the recording."""
+    architecture, labels = KINDS[row.kind]
+    plain: dict[str, dict[str, Any]] = {
+        "config.json": {
+            "architectures": [architecture],
+            "model_type": "bert",
+            "vocab_size": len(WORDS),
+            "hidden_size": SIZE,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": SIZE,
+            "max_position_embeddings": LONGEST,
+            **(
+                {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}}
+                if labels
+                else {}
+            ),
+        },
+        "tokenizer_config.json": {
+            "tokenizer_class": "BertTokenizer",
+            "model_max_length": LONGEST,
+            "do_lower_case": row.lowercase,
+            **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
+        },
+    }
+    if row.modules:
+        names = ("Transformer", *row.modules)
+        paths = [f"{at}_{name}" if at else "" for at, name in enumerate(names)]
+        rows = zip(names, paths, strict=True)
+        plain["modules.json"] = {"": [
+            {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for at, (name, path) in enumerate(rows)
+        ]}  # fmt: skip
+        for name, path in zip(names, paths, strict=True):
+            if name == "Dense":
+                plain[f"{path}/config.json"] = {
+                    "in_features": SIZE,
+                    "out_features": SIZE - 2,
+                    "bias": True,
+                    "activation_function": "torch.nn.modules.activation.Tanh",
+                }
+                _weights(folder / path, {"linear.weight": (SIZE - 2, SIZE), "linear.bias": (SIZE - 2,)})
+            elif name == "LayerNorm":
+                plain[f"{path}/config.json"] = {"dimension": SIZE}
+                _weights(folder / path, {"norm.weight": (SIZE,), "norm.bias": (SIZE,)})
+            elif name == "Dropout":
+                plain[f"{path}/config.json"] = {"dropout": 0.1}
+    for name, settings in row.files.items():
+        plain[name] = {**plain.get(name, {}), **settings}
+    for name, content in plain.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(content.get("", content)))
+    tokenizer(row.lowercase).save(str(folder / "tokenizer.json"))
+    graph = HERE / f"{row.kind}.onnx"
+    if graph.is_file():
+        shutil.copy(graph, folder / "model.onnx")
+    return folder
+
+
+def tokenizer(lowercase: bool) -> Any:
+    made = Tokenizer(models.WordPiece({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece(prefix="##")
+    made.add_special_tokens(list(SPECIAL))
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
+def _weights(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = np.random.default_rng(len(shapes))
+    made = {name: numbers.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(made, str(folder / "model.safetensors"))

@@ -1,0 +1,119 @@
+"""Text models answer what transformers and sentence-transformers answer for the same folder, as it was recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.text_answers import RECORDED, ROWS, Row, write_folder
+from tests.unit.backend_serving import config_of, parameter, serving_version, strings
+from trident.core.backends.text.backend import TextBackend
+from trident.core.backends.text.tasks import TASKS
+from trident.core.errors import InvalidRequest
+from trident.core.inference.tensors import Array
+
+ANSWERS = json.loads(RECORDED.read_text())
+# Options that the routes of pipelines read, not the model, or that have another name there.
+NAMES = {"normalize_embeddings": "normalize"}
+
+
+def asked(row: Row) -> tuple[dict[str, Array], Mapping[str, Any]]:
+    """The inputs of the task, and the options that the model reads."""
+    inputs = {name: list(values) for name, values in row.inputs.items()}
+    count = len(next(iter(inputs.values())))
+    if "candidate_labels" in inputs:
+        inputs["candidate_labels"] = inputs["candidate_labels"] * count
+    arrays = {
+        name: strings(*(each.encode() for each in values), shape=(count, len(values) // count))
+        for name, values in inputs.items()
+    }
+    options = {NAMES.get(name, name): value for name, value in row.options.items()}
+    if row.task == "text-classification":
+        options.pop("top_k", None)
+    if options:
+        arrays["parameters"] = strings(*[json.dumps(options).encode()] * count, shape=(count, 1))
+    return arrays, options
+
+
+def in_the_form_of_the_library(row: Row, found: Mapping[str, Array], labels: tuple[str, ...]) -> Any:
+    if row.is_embedder:
+        return found["embedding"].tolist()
+    if row.task == "text-classification":
+        rows = [
+            [{"label": n, "score": float(s)} for n, s in zip(labels, each, strict=True)] for each in found["scores"]
+        ]
+        return [sorted(each, key=lambda label: -label["score"]) for each in rows]
+    if row.task == "zero-shot-classification":
+        names = row.inputs["candidate_labels"]
+        rows = [sorted(zip(map(float, each), names, strict=True), reverse=True) for each in found["scores"]]
+        return [
+            {"sequence": text, "labels": [n for _, n in each], "scores": [s for s, _ in each]}
+            for text, each in zip(row.inputs["text"], rows, strict=True)
+        ]
+    return [json.loads(each) for each in found["answer"].ravel()]
+
+
+def differences(found: Any, expected: Any, where: str = "") -> list[str]:
+    """The places in which `found` differs from `expected`; numbers may by as much as FP32 allows."""
+    if isinstance(expected, float):
+        return [] if found == pytest.approx(expected, rel=2e-4, abs=2e-5) else [f"{where}: {found} != {expected}"]
+    if isinstance(expected, dict) and isinstance(found, dict) and found.keys() == expected.keys():
+        return [each for key in expected for each in differences(found[key], expected[key], f"{where}.{key}")]
+    if isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
+        return [
+            each
+            for at, pair in enumerate(zip(found, expected, strict=True))
+            for each in differences(*pair, f"{where}[{at}]")
+        ]
+    return [] if found == expected else [f"{where}: {found} != {expected}"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_the_answer_is_that_of_the_authors_library(tmp_path: Path, row: Row) -> None:
+    folder = write_folder(tmp_path, row)
+    backend = TextBackend({})
+    config = config_of(parameter("task", row.task) if row.task else "", backend="text")
+    backend.complete(folder, config)
+    arrays, _ = asked(row)
+    with serving_version(backend, folder, config) as serving:
+        found = serving.infer(arrays)
+        answer = in_the_form_of_the_library(row, found, tuple(serving.model.labels["scores"]))
+        for tensor, entry in zip(found.values(), config.output, strict=True):
+            assert tensor.shape[1:] == tuple(entry.dims) or -1 in entry.dims
+    assert differences(answer, ANSWERS[row.name]["answer"]) == []
+
+
+def test_every_row_is_recorded() -> None:
+    assert ANSWERS.keys() == {row.name for row in ROWS}
+    assert not np.isnan([each for row in ANSWERS["mean"]["answer"] for each in row]).any()
+
+
+def test_the_page_lists_the_options_of_each_task() -> None:
+    page = (RECORDED.parents[2] / "docs" / "text-models.md").read_text()
+    for name, task in TASKS.items():
+        (row,) = re.findall(rf"^\| `{name.value}` \| (`[a-z_]+`[^|]*) \|$", page, re.MULTILINE)
+        named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\(.*?\)", "", row)))
+        assert named == task.options.keys(), name
+
+
+def test_an_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, ROWS[0])
+    backend = TextBackend({})
+    config = config_of("", backend="text")
+    backend.complete(folder, config)
+    with serving_version(backend, folder, config) as serving:
+        for options, message in (
+            ({"top_p": 1}, "'top_p' is not known for feature-extraction"),
+            ({"normalize": "yes"}, "'normalize' is \"yes\", not true or false"),
+            ({"prompt_name": "query"}, "the model has no prompt 'query'"),
+        ):
+            with pytest.raises(InvalidRequest, match=message):
+                serving.infer(
+                    {"text": strings(b"a", shape=(1, 1)), "parameters": strings(json.dumps(options).encode())}
+                )
