@@ -314,7 +314,6 @@ class RegionRequest(InferenceRequest):
             sequence_end=request.sequence_end,
         )
         made.arrived_ns = request.arrived_ns
-        made.caller = request.caller
         made.trace = request.trace
         made.output_memory = request.output_memory
         made.output_regions = output_regions
