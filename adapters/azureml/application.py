@@ -6,6 +6,7 @@ Source: docs/spec/azureml.md.
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE
 from trident.adapters.common.platform import Host
@@ -33,9 +34,9 @@ _CURE = "name one in --azureml-default-model"
 class AzureMLApplication(V2Application):
     """Scores with the default model."""
 
-    early_error_mime = JSON
-    has_hint_field = False
-    answers_options = False
+    early_error_mime: ClassVar[str] = JSON
+    has_hint_field: ClassVar[bool] = False
+    answers_options: ClassVar[bool] = False
 
     def __init__(self, host: Host, default_model: str) -> None:
         model = DefaultModel(host.engine, host.bridge, default_model, _CURE)

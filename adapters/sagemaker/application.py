@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import ClassVar, Final
 from urllib.parse import unquote
 
 from trident.adapters.common.routes import (
@@ -196,11 +196,11 @@ _STATUSES: Statuses = ((OutOfMemory, 507), (AlreadyLoaded, 409), *BODY_STATUSES)
 class SageMakerApplication(V2Application):
     """Serves one model of `engine`, or with `settings.multi_model` the models that the platform loads."""
 
-    binary_mime = BINARY.essence
-    inference_header = SIZE
-    early_error_mime = JSON
-    has_hint_field = False
-    answers_options = False
+    binary_mime: ClassVar[str] = BINARY.essence
+    inference_header: ClassVar[str] = SIZE
+    early_error_mime: ClassVar[str] = JSON
+    has_hint_field: ClassVar[bool] = False
+    answers_options: ClassVar[bool] = False
 
     def __init__(
         self,

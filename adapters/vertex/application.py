@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from trident.adapters.common.routes import (
     BODY_STATUSES,
@@ -171,9 +171,9 @@ class VertexApplication(V2Application):
     Responses with binary tensors have the v2 protocol's media type, not the request's: Triton does the same.
     """
 
-    early_error_mime = JSON
-    has_hint_field = False
-    answers_options = False
+    early_error_mime: ClassVar[str] = JSON
+    has_hint_field: ClassVar[bool] = False
+    answers_options: ClassVar[bool] = False
 
     def __init__(
         self,

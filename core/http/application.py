@@ -13,11 +13,12 @@ import re
 import threading
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, Counter
 
+from trident.core.compiled import mypyc_attr
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ModelNotFound, ServerError
 from trident.core.frontend.access import HEALTH, Restrictions
@@ -79,10 +80,11 @@ _OTHER_METHOD = "UNKNOWN"
 InferPath = tuple[Route, dict[str, str]]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class V2Application(HttpFrontEnd):
     """Serves `engine` over the v2 protocol; `bridge` waits for it in the way that fits the server.
 
-    A subclass changes the hooks of HttpFrontEnd and these, and nothing else:
+    A subclass, which may be of another package, changes the hooks of HttpFrontEnd and these, and nothing else:
 
     * `early_error_mime`: the content type of a refusal before the body is parsed.
     * `has_hint_field`: whether the body of an error may have its hint in a field.
@@ -95,9 +97,10 @@ class V2Application(HttpFrontEnd):
     exporter keeps of the routes that go through Flask, from the first such request on.
     """
 
-    early_error_mime = TEXT
-    has_hint_field = True
-    answers_options = True
+    # Compiled code sees the value of an interpreted subclass only where the attribute is one of the class.
+    early_error_mime: ClassVar[str] = TEXT
+    has_hint_field: ClassVar[bool] = True
+    answers_options: ClassVar[bool] = True
 
     def __init__(
         self, engine: Engine, options: HttpOptions, bridge: Bridge, routes: tuple[Route, ...] = ROUTES

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
+from trident.core.compiled import mypyc_attr
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
 from trident.core.frontend.access import AuthTokens, RestrictedApi
@@ -50,6 +51,7 @@ class HttpOptions:
         object.__setattr__(self, "header_pattern", pattern)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HttpFrontEnd:
     """The engine, the bridge that waits for it, the options, and how a platform marks its bodies. `trace_gate` says
     whether requests may be traced.
@@ -65,8 +67,8 @@ class HttpFrontEnd:
     * `status_of(error)`: the status of an error.
     """
 
-    binary_mime = "application/octet-stream"
-    inference_header = "Inference-Header-Content-Length"
+    binary_mime: ClassVar[str] = "application/octet-stream"
+    inference_header: ClassVar[str] = "Inference-Header-Content-Length"
 
     def __init__(self, engine: Engine, options: HttpOptions, bridge: Bridge) -> None:
         self.engine = engine

@@ -19,7 +19,7 @@ from tests.project import ROOT
 
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
 CORE_ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "buffers", "memo", "options"),
+    ("errors", "buffers", "compiled", "memo", "options"),
     ("borders",),
     ("waiting",),
     ("inference", "cuda"),

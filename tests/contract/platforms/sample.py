@@ -10,11 +10,11 @@ from functools import partial
 
 from trident.adapters.common.options import BOOLEAN, PORT, OptionText, OptionValues, group, option
 from trident.adapters.common.platform import Evidence, Host, Platform, PlatformSettings, PlatformTexts
-from trident.adapters.common.routes import absent_route
+from trident.adapters.common.routes import BODY_STATUSES, absent_route, status_in
 from trident.core.frontend.request import LATEST, DefaultModel
 from trident.core.http.application import V2Application
 from trident.core.http.dataplane import infer_body, one_response, read_body
-from trident.core.http.reply import Environ, Reply
+from trident.core.http.reply import JSON, Environ, Reply
 from trident.core.http.routes import POST, Route
 
 VARIABLE = "SAMPLE_MODELS"
@@ -48,9 +48,19 @@ class Sample(Platform):
         return PlatformSettings(port=given.of(SampleOptions).sample_port)
 
     def application(self, settings: PlatformSettings, host: Host) -> V2Application:
+        return SampleApplication(host)
+
+
+class SampleApplication(V2Application):
+    early_error_mime = JSON
+
+    def __init__(self, host: Host) -> None:
         model = DefaultModel(host.engine, host.bridge, "", "put one model into the directory")
         route = Route("predict", ("/predict",), "inference", POST, partial(_predict, model))
-        return V2Application(host.engine, host.options, host.bridge, (route, absent_route("POST /predict")))
+        super().__init__(host.engine, host.options, host.bridge, (route, absent_route("POST /predict")))
+
+    def status_of(self, error: Exception) -> int:
+        return status_in(BODY_STATUSES, error) or super().status_of(error)
 
 
 def _predict(model: DefaultModel, application: V2Application, environ: Environ) -> Reply:

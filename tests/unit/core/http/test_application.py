@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from werkzeug.test import EnvironBuilder
 
-from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import (
     BackendFailed,
+    InvalidRequest,
     QueueFull,
     RegionFailed,
 )
@@ -29,6 +29,7 @@ from trident.core.http.reply import (
     BODY_KEY,
     JSON,
     Environ,
+    Headers,
     Reply,
     body_size,
     json_reply,
@@ -37,9 +38,6 @@ from trident.core.http.reply import (
 from trident.core.http.routes import INFER as INFER_ROUTE
 from trident.core.http.routes import ROUTES, Route
 from trident.core.inference.tensors import Buffer
-
-# Subclasses in Python.
-pytestmark = pure_python_only
 
 INFER = "/v2/models/simple/infer"
 
@@ -238,6 +236,33 @@ def test_an_error_outside_a_view_is_answered(application: Recording, caplog: pyt
 
 
 # --- the hooks of subclasses
+
+
+class Teapot(V2Application):
+    """A platform of another package: interpreted in both builds."""
+
+    early_error_mime = JSON
+    has_hint_field = False
+    answers_options = False
+    inference_header = "Length-Of-JSON"
+
+    def status_of(self, error: Exception) -> int:
+        return 418 if isinstance(error, InvalidRequest) else super().status_of(error)
+
+    def body_headers(self, json_length: int | None) -> Headers:
+        return [("X-Tea", "green"), *super().body_headers(json_length)]
+
+
+def test_interpreted_subclass_changes_hooks_in_both_builds() -> None:
+    teapot = Teapot(FakeEngine(), HttpOptions(), ThreadBridge())
+    body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
+    status, headers, _ = call(teapot, INFER, **{BODY_KEY: body})
+    assert (status, headers["X-Tea"], headers["Content-Type"]) == ("200 OK", "green", JSON)
+    status, _, text = call(teapot, INFER, **{BODY_KEY: body, "HTTP_LENGTH_OF_JSON": "x"})
+    assert (status[:3], text) == ("418", b'{"error":"Unable to parse Length-Of-JSON, got: x"}')
+    assert call(teapot, INFER, "OPTIONS")[0].startswith("405")
+    assert call(teapot, "/made/up")[1]["Content-Type"] == JSON
+    assert teapot.body_headers(9)[2] == ("Length-Of-JSON", "9")
 
 
 DESCRIBED = [(route, OPERATIONS[route.name]) for route in ROUTES]
