@@ -426,11 +426,12 @@ class Broadcast:
                     refusal = error
             if refusal is None:
                 continue
-            for engine in made if reverse is not None else ():
-                try:
-                    engine.begin(reverse.call, reverse.arguments).result()
-                except ServerError as error:
-                    _log.error("'%s' differs between the engines: %s", change.title, error.message)
+            if reverse is not None:
+                for engine in made:
+                    try:
+                        engine.begin(reverse.call, reverse.arguments).result()
+                    except ServerError as error:
+                        _log.error("'%s' differs between the engines: %s", change.title, error.message)
             raise refusal
 
     def _reverse(self, engine: RemoteEngine, change: ControlChange) -> ControlChange | None:

@@ -128,9 +128,10 @@ class PooledModel:
         if type(request.inputs) is list:
             large = (each for each in request.inputs if type(each) is not RegionInput and each.nbytes >= LARGE)
             first = next(large, None)
-            for candidate in candidates if first is not None else ():
-                if candidate.engine.has_in_memory(first.data):  # which reads it in place
-                    return candidate
+            if first is not None:
+                for candidate in candidates:
+                    if candidate.engine.has_in_memory(first.data):  # which reads it in place
+                        return candidate
         return candidates[least_busy([each.engine.in_flight for each in candidates], next(self._requests))]
 
 

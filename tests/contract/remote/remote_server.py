@@ -263,10 +263,6 @@ def pending(server: RemoteServer, model: str) -> float:
     return server.metric("nv_inference_pending_request_count", f'model="{model}"')
 
 
-def failures(server: RemoteServer, model: str, reason: str) -> float:
-    return server.metric("nv_inference_request_failure", f'model="{model}"', f'reason="{reason}"')
-
-
 def private_directory(server: RemoteServer) -> Path:
     (found,) = server.temporary.glob("trident-*")
     return found
@@ -275,12 +271,3 @@ def private_directory(server: RemoteServer) -> Path:
 def resident_kb(process: int, field: str = "VmRSS") -> int:
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
-def open_files(process: int) -> int:
-    return len(os.listdir(f"/proc/{process}/fd"))
-
-
-def shared_memory_of(process: int) -> int:
-    """The number of shared memory blocks that a process has mapped."""
-    return Path(f"/proc/{process}/maps").read_text().count("memfd:trident-shared-memory")

@@ -1,4 +1,4 @@
-"""Two engines behind two front ends are one server: its statistics, its models, its sequences, and the loss of one.
+"""Two engines behind two front ends: one that cannot start again, a load whose front end dies, and a stop.
 
 Source: docs/processes.md "Several engines".
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPException
@@ -16,52 +15,18 @@ from pathlib import Path
 import pytest
 
 from tests.contract.lifecycle.changing_models import (
-    OVERRIDE,
     Gate,
     add_scaled,
-    base64_of,
     factor_of,
     load,
-    scaled,
 )
 from tests.contract.remote.remote_server import LIMIT_S, RemoteServer, Traffic
-from tests.contract.sequences.sequence_models import write_models
 from tests.contract.servers.processes import engines_of, front_ends_of
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = link_models(tmp_path_factory.mktemp("models"), "simple")
-    add_scaled(folder, "given", 2.0)
-    add_scaled(folder, "other", 3.0)
-    made = write_models(tmp_path_factory.mktemp("sequences"))
-    (folder / "history").symlink_to(made / "history")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServer]:
-    models = ("simple", "given", "history")
-    options = ["--engines=2", "--model-control-mode=explicit"]
-    folder = tmp_path_factory.mktemp("engines")
-    with RemoteServer(repository, folder, *options, *(f"--load-model={name}" for name in models)) as running:
-        yield running
-        assert "Traceback" not in running.log_text()
-
-
-def test_many_changes_at_once_end_the_same_everywhere(server: RemoteServer) -> None:
-    files = [
-        {"config": OVERRIDE, "file:1/model.onnx": base64_of(scaled(float(factor)).SerializeToString())}
-        for factor in range(10, 16)
-    ]
-    with ThreadPoolExecutor(len(files)) as pool:
-        assert {status for status, _ in pool.map(lambda each: load(server, "given", **each), files)} == {200}
-    assert len({factor_of(server, "given") for _ in range(40)}) == 1
 
 
 def test_an_engine_that_cannot_start_again_leaves_the_other_one_serving(tmp_path: Path) -> None:
@@ -103,8 +68,8 @@ def test_a_load_whose_front_end_dies_ends_the_same_in_both(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGINT, True)], ids=["stop", "Ctrl-C"])
-def test_a_stop_answers_what_both_have(number: int, to_all: bool, repository: Path, tmp_path: Path) -> None:
-    with RemoteServer(repository, tmp_path, "--engines=2") as server:
+def test_stop_answers_requests_in_both_engines(number: int, to_all: bool, tmp_path: Path) -> None:
+    with RemoteServer(link_models(tmp_path / "models", "simple"), tmp_path, "--engines=2") as server:
         with Traffic(server, 4) as traffic:
             main = server.process.pid
             for process in session_members(main) if to_all else [main]:

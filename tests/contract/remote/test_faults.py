@@ -1,12 +1,11 @@
-"""A front end dies: the others serve on, and the engine frees what belonged to it. The engine dies: what clients are
-answered, and that its models come back.
+"""The engine dies during a load, after changes of its models, and with its directory. What is answered meanwhile, by it
+and by front ends that die, is checked in `tests/histories`.
 
 Source: docs/architecture.md section 5; docs/spec/repository.md section 1.3.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.changing_files import found_below
@@ -30,95 +28,12 @@ from tests.contract.lifecycle.changing_models import (
 from tests.contract.remote.remote_server import (
     LIMIT_S,
     RemoteServer,
-    Traffic,
-    open_files,
     private_directory,
-    resident_kb,
-    shared_memory_of,
 )
-from tests.contract.servers.session import session_members
-from tests.contract.servers.simple_model import IDENTITY, assert_still_serves, link_models
+from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-LARGE = 4 << 20
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServer]:
-    folder = tmp_path_factory.mktemp("faults")
-    repository = link_models(folder / "models", "simple", "identity_fp32")
-    with RemoteServer(repository, folder) as running:
-        yield running
-
-
-def kill_front_end(server: RemoteServer) -> list[int]:
-    """Kill a front end and wait for its replacement. Returns the others."""
-    first, *others = server.front_ends
-    os.kill(first, signal.SIGKILL)
-    until(lambda: first not in session_members(server.process.pid), "it lives on")
-    until(lambda: len(server.front_ends) == len(others) + 1, "it is not replaced")
-    server.wait_until_all_ready()
-    return others
-
-
-def large_echo(server: RemoteServer) -> None:
-    """Send a tensor through shared memory both ways."""
-    values = np.arange(LARGE // 4, dtype="<f4").reshape(1, -1)
-    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": list(values.shape)}
-    text = json.dumps(
-        {
-            "inputs": [{**tensor, "parameters": {"binary_data_size": values.nbytes}}],
-            "parameters": {"binary_data_output": True},
-        }
-    ).encode()
-    headers = {"Inference-Header-Content-Length": str(len(text))}
-    status, found, answer = server.request("POST", IDENTITY, text + values.tobytes(), headers)
-    assert status == 200, answer[:200]
-    assert answer[int(found["Inference-Header-Content-Length"]) :] == values.tobytes()
-
-
-def test_killed_front_end_is_replaced_and_its_memory_is_freed(server: RemoteServer) -> None:
-    for _ in range(8):
-        large_echo(server)
-    engine = server.engine
-    files = open_files(engine)
-    assert shared_memory_of(engine) == 2
-    shared = resident_kb(engine, "RssShmem")
-    assert shared >= LARGE >> 10
-    for _ in range(2):
-        others = kill_front_end(server)
-        assert set(others) < set(server.front_ends)
-        assert server.engine == engine
-        # The replacement has not touched its memory yet.
-        until(lambda: shared_memory_of(engine) == 2, f"{shared_memory_of(engine)} blocks")
-        until(lambda: open_files(engine) <= files, f"{open_files(engine)} files, {files} before")
-    until(lambda: resident_kb(engine, "RssShmem") < shared, "its memory is still there")
-    large_echo(server)
-    assert_still_serves(server)
-
-
-def test_every_request_is_answered_while_the_engine_is_killed_again_and_again(tmp_path: Path) -> None:
-    """An answer is right or a 503 with the reason. The restarts back off."""
-    with RemoteServer(link_models(tmp_path / "models", "simple"), tmp_path) as server, Traffic(server, 16) as traffic:
-
-        def backs_off() -> bool:
-            """Only ends soon after the start count, which a slow machine does not reach if it first gets ready."""
-            server.kill_engine()
-            return server.says("and is restarted in 1 s")
-
-        server.restart_engine()
-        until(lambda: server.says("and is restarted in 0 s"), "not restarted at once")
-        traffic.wait_for_more()
-        until(backs_off, "no back-off")
-        server.wait_until_all_ready()
-        traffic.wait_for_more()
-        assert_still_serves(server)
-    assert (traffic.wrong, traffic.lost) == ([], []), str(traffic)
-    assert set(traffic.answers) <= {200, 503}, str(traffic)
-    # The last one: the new engine is connected and has not begun to load.
-    reasons = ("the engine", "is still being loaded", "Server not ready")
-    assert all(any(reason in text for reason in reasons) for text in traffic.texts), str(traffic)
 
 
 @pytest.fixture

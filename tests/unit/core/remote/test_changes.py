@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.unit.core.remote.remote_parts import Pooled, ServedEngine, pooled
-from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
 from trident.core.errors import InvalidRequest, ModelLoadFailed
 from trident.core.observability.log import LogLevels
@@ -94,27 +93,19 @@ def test_a_change_whose_front_end_died_is_made_by_all_engines(engines: list[Mode
         assert log.unfinished() == []
 
 
-def test_what_the_first_engine_refuses_no_other_is_asked_for(
-    pool: Pooled, engines: list[Models], tmp_path: Path
-) -> None:
+def test_load_that_an_engine_refuses_is_reverted(pool: Pooled, engines: list[Models], tmp_path: Path) -> None:
     engines[0].refusal = ModelLoadFailed("no such model")
     with pytest.raises(ModelLoadFailed, match="no such model"):
         pool[0].load_model("m", {})
     assert engines[1].calls == []
-    assert log_of(tmp_path) == []
-
-
-def test_a_load_that_a_later_engine_refuses_is_taken_back(pool: Pooled, engines: list[Models], tmp_path: Path) -> None:
-    engines[1].refusal = ModelLoadFailed("no memory")
+    engines[0].refusal, engines[1].refusal = None, ModelLoadFailed("no memory")
     with pytest.raises(ModelLoadFailed, match="no memory"):
         pool[0].load_model("m", {})
     assert engines[0].calls == [("load", "m", {}), ("unload", "m", False)]
     assert log_of(tmp_path) == []
 
 
-def test_a_reload_that_a_later_engine_refuses_brings_the_earlier_load_back(
-    pool: Pooled, engines: list[Models], tmp_path: Path
-) -> None:
+def test_reload_that_a_later_engine_refuses_restores_the_earlier_load(pool: Pooled, engines: list[Models]) -> None:
     pool[0].load_model("m", {"config": "1"})
     engines[1].refusal = ModelLoadFailed("no memory")
     with pytest.raises(ModelLoadFailed):
@@ -150,7 +141,9 @@ def test_without_the_other_engine_a_change_is_made_and_noted(
 # --- a restarted engine
 
 
-def test_a_restarted_engine_gets_what_it_missed_once(pool: Pooled, tmp_path: Path) -> None:
+def test_restarted_engine_repeats_the_changes_it_missed_once(
+    pool: Pooled, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     front, _ = pool
     front.load_model("m", {"config": "{}"})
     front.register_system_region("a", "/key", 0, 4)
@@ -171,15 +164,9 @@ def test_a_restarted_engine_gets_what_it_missed_once(pool: Pooled, tmp_path: Pat
     for of_models in (False, True):
         restoration.repeat(of_models=of_models)
     assert engine.calls[3:] == [("unregister", "b"), ("unload", "m", False)]
-
-
-def test_a_change_that_cannot_be_repeated_is_logged(
-    pool: Pooled, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pool[0].load_model("m", {})
-    engine = FakeEngine()
+    front.load_model("m", {})
     engine.refusal = ModelLoadFailed("the file is gone")
-    Restoration(engine, ControlLog(tmp_path / "changes")).repeat(of_models=True)
+    restoration.repeat(of_models=True)
     assert "'m' could not be restored: the file is gone" in caplog.text
 
 
@@ -236,6 +223,7 @@ def test_the_log_keeps_the_last_change_of_each_model_in_order(folder: Path) -> N
     note(control_log, "load_model", "a", {})
     note(control_log, "load_model", "b", {})
     note(control_log, "unload_model", "a", False, False)
+    control_log = ControlLog(folder)  # as of the next process
     note(control_log, "load_directory", "c", "/models/c")
     note(control_log, "load_model", "b", {"config": '{"max_batch_size": 3}'})
     changes = [
@@ -246,22 +234,7 @@ def test_the_log_keeps_the_last_change_of_each_model_in_order(folder: Path) -> N
     assert [(change.call.name, change.arguments) for change in control_log.changes()] == changes
     assert later(folder) == changes
     assert len(list(folder.iterdir())) == len(changes)
-
-
-def test_a_later_log_continues_the_last_one(folder: Path) -> None:
-    first = ControlLog(folder)
-    for name in "abc":
-        note(first, "load_model", name, {})
-    second = ControlLog(folder)
-    note(second, "unload_model", "b", False, False)
-    note(second, "load_model", "d", {})
-    assert [(call, arguments[0]) for call, arguments in later(folder)] == [
-        ("load_model", "a"),
-        ("load_model", "c"),
-        ("unload_model", "b"),
-        ("load_model", "d"),
-    ]
-    assert ControlLog(folder).unloaded() == {"b"}
+    assert control_log.unloaded() == {"a"}
 
 
 @pytest.mark.parametrize(

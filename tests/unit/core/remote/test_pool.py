@@ -27,8 +27,7 @@ from tests.unit.core.remote.remote_parts import (
 from tests.unit.onnx_serving import running_engine
 from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, ModelSpec
-from trident.core.errors import InvalidRequest, ModelNotFound
-from trident.core.inference.pending_request import CancelCause
+from trident.core.errors import ModelNotFound
 from trident.core.lifecycle.options import EnginePlace
 from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
 from trident.core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
@@ -144,16 +143,6 @@ def test_a_model_with_cached_or_ordered_answers_has_one_engine(
     assert max(len(engine.seen) for engine in engines) == most
 
 
-def test_a_model_that_one_engine_has_is_served_by_it(pool: Pooled, engines: list[Named]) -> None:
-    engines[1].versions["own"] = (1,)
-    request = numbers(SMALL)
-    request.model_name = "own"
-    assert ask(pool[0], request).get().error is None
-    assert [len(engine.seen) for engine in engines] == [0, 1]
-    with pytest.raises(ModelNotFound):
-        pool[0].model("nobody's")
-
-
 def test_a_trace_is_ended_in_its_engine(pool: Pooled, engines: list[Named]) -> None:
     for number in (1, 2, 3, 4):
         pool[0].trace_answered(number, [], [])
@@ -253,17 +242,6 @@ def infer(front: EnginePool, count: int, model: str = "double", version: int = -
         assert answer.get().outputs[0].array.tolist() == [[number]]
 
 
-def test_statistics_and_metrics_are_those_of_one_server(real: EnginePool) -> None:
-    infer(real, 40)
-    (found,) = real.model_statistics("double")
-    assert (found.statistics.request_success, found.statistics.inference_count) == (40, 40)
-    (metrics,) = real.metrics().models
-    assert metrics.statistics.request_success == 40
-    assert sum(load.count for load in real.metrics().loads) == 2
-    with pytest.raises(InvalidRequest):
-        real.model_statistics("unknown")
-
-
 def test_a_model_is_loaded_and_unloaded_in_all_engines(real: EnginePool) -> None:
     real.load_model("other", {})
     assert real.is_model_ready("other")
@@ -310,46 +288,11 @@ def counted(number: int) -> StatisticsSnapshot:
     return replace(EMPTY, **{each.name: number for each in fields(StatisticsSnapshot) if each.type == "int"})
 
 
-def batch(size: int, count: int) -> BatchStatistics:
-    return BatchStatistics(
-        batch_size=size, execution_count=count, compute_input_ns=1, compute_infer_ns=2, compute_output_ns=3
-    )
-
-
 def test_every_number_is_a_sum_but_the_last_inference_and_the_oldest_execution() -> None:
     total = merged([counted(3), counted(4)])
     latest = {"last_inference_ms": 4, "oldest_execution_ns": 4}
     assert total == replace(merged([counted(7)]), **latest, batch_closes=total.batch_closes)
     assert total.request_success == 7
-
-
-def test_counts_by_reason_and_batches_by_size_are_added() -> None:
-    one = replace(EMPTY, request_failures={FailureReason.OTHER: 2}, request_cancellations={CancelCause.CLIENT: 1})
-    other = replace(EMPTY, request_failures={FailureReason.OTHER: 3, FailureReason.BACKEND: 0})
-    total = merged([one, other])
-    assert total.request_failures == {FailureReason.OTHER: 5, FailureReason.BACKEND: 0}
-    assert total.request_cancellations[CancelCause.CLIENT] == 1
-    total = merged(
-        [replace(EMPTY, batches=(batch(1, 5), batch(4, 1))), replace(EMPTY, batches=(batch(2, 1), batch(4, 2)))]
-    )
-    assert [(each.batch_size, each.execution_count) for each in total.batches] == [(1, 5), (2, 1), (4, 3)]
-    assert total.batches[2].compute_output_ns == 6
-
-
-def test_buckets_and_responses_are_added_by_what_they_are_counted_for() -> None:
-    bucket = BucketStatistics(batch_size=8, length=0, execution_count=1, element_count=10, padding_count=2)
-    response = ResponseStatistics(index=0, counts=(1, 0, 0, 0), durations_ns=(5, 0, 0, 0))
-    later = ResponseStatistics(index=1, counts=(1, 1, 0, 0), durations_ns=(5, 7, 0, 0))
-    one = replace(EMPTY, buckets=(bucket,), responses=(response,))
-    total = merged([one, replace(one, responses=(response, later))])
-    assert total.buckets == (replace(bucket, execution_count=2, element_count=20, padding_count=4),)
-    assert total.responses == (replace(response, counts=(2, 0, 0, 0), durations_ns=(10, 0, 0, 0)), later)
-
-
-def test_the_largest_limits_of_the_batchers_are_shown() -> None:
-    one = replace(EMPTY, tuning=BatchTuning(target_p99_ns=9, delay_ns=1, max_size=4))
-    other = replace(EMPTY, tuning=BatchTuning(target_p99_ns=9, delay_ns=2, max_size=3))
-    assert merged([one, other, EMPTY]).tuning == BatchTuning(target_p99_ns=9, delay_ns=2, max_size=4)
 
 
 MODEL = ModelMetrics(
@@ -361,10 +304,6 @@ MODEL = ModelMetrics(
 )
 
 
-def twice(part: MetricsSnapshot) -> MetricsSnapshot:
-    return merged([part, part])
-
-
 def test_a_model_is_one_series_with_sums() -> None:
     other = replace(MODEL, load_duration_secs=2.0, namespace="n")
     slow = replace(MODEL, load_duration_secs=4.0)
@@ -374,67 +313,69 @@ def test_a_model_is_one_series_with_sums() -> None:
     assert total.models[0].processes == (ModelProcessMetrics(instance="m_0", resident_bytes=20, restarts=2),)
 
 
-def test_the_worst_state_is_shown_and_the_machine_once() -> None:
-    ready = VersionStateMetrics(model="m", version="1", state="READY")
-    loading = replace(ready, state="LOADING")
-    assert merged([MetricsSnapshot(states=(ready,)), MetricsSnapshot(states=(loading,))]).states == (loading,)
-    up, down = (RemoteCacheMetrics(is_up=is_up, faults={"timeout": 1}) for is_up in (True, False))
-    total = merged([MetricsSnapshot(remote_cache=up), MetricsSnapshot(remote_cache=down)])
-    assert total.remote_cache == RemoteCacheMetrics(is_up=False, faults={"timeout": 2})
-    cpu = CpuReading(utilization=0.5, memory_total=8, memory_used=4)
-    part = MetricsSnapshot(hardware=HardwareReading(cpu=cpu, pinned=PinnedMemory(total=6, used=1)))
-    assert twice(part).hardware == HardwareReading(cpu=cpu, pinned=PinnedMemory(total=12, used=2))
+BATCH = BatchStatistics(batch_size=4, execution_count=1, compute_input_ns=1, compute_infer_ns=2, compute_output_ns=3)
+TWO_BATCHES = BatchStatistics(
+    batch_size=4, execution_count=2, compute_input_ns=2, compute_infer_ns=4, compute_output_ns=6
+)
+SINGLE, DOUBLE = (replace(BATCH, batch_size=size) for size in (1, 2))
+BUCKET = BucketStatistics(batch_size=8, length=0, execution_count=1, element_count=10, padding_count=2)
+RESPONSE = ResponseStatistics(index=0, counts=(1, 0, 0, 0), durations_ns=(5, 0, 0, 0))
+LATER = ResponseStatistics(index=1, counts=(1, 1, 0, 0), durations_ns=(5, 7, 0, 0))
+TUNING = BatchTuning(target_p99_ns=9, delay_ns=1, max_size=4)
+STATE = VersionStateMetrics(model="m", version="1", state="READY")
+REMOTE = RemoteCacheMetrics(is_up=True, faults={"timeout": 1})
+CPU = CpuReading(utilization=0.5, memory_total=8, memory_used=4)
+MACHINE = HardwareReading(cpu=CPU, pinned=PinnedMemory(total=6, used=1))
+LOAD = LoadMetrics(cause="server start", result="success", count=2)
+CACHE = ResponseCacheMetrics(size=100, used=10, entries=1, evictions=2)
+RESOURCE = ResourceMetrics(resource="r", device="", limit=4, held=1, waiting=0)
+TRACES = TraceMetrics(written=3, lost={Loss.QUEUE_FULL: 1})
+EARLY, LATE = (Exemplar(request_id=name, value=1.0, timestamp=at) for name, at in (("a", 1.0), ("b", 2.0)))
+HISTOGRAM = HistogramMetrics(name="h", bounds=(1.0,), counts=(1, 2), sum=3.0, exemplars=(LATE, None))
+SUMMARY = SummaryMetrics(name="s", quantiles=((0.5, 5.0), (0.9, math.nan)), sum=10, count=2)
+ONE = CustomSeriesMetrics(labels={"x": "1"}, value=2.0)
+OTHER = CustomSeriesMetrics(labels={"x": "2"}, value=1.0, bounds=(1.0,), counts=(1, 0))
+FAMILY = CustomFamilyMetrics(name="c", type="counter", description="", series=(ONE, OTHER))
+BOTH = (replace(ONE, value=4.0), replace(OTHER, value=2.0, counts=(2, 0)))
+FEW, MORE = {FailureReason.OTHER: 2}, {FailureReason.OTHER: 3, FailureReason.BACKEND: 0}
+REPORTS = (EMPTY, MetricsSnapshot(), LatencyMetrics())
 
 
-def test_counts_of_the_server_are_sums() -> None:
-    part = MetricsSnapshot(
-        loads=(LoadMetrics(cause="server start", result="success", count=2),),
-        downloads=DownloadMetrics(bytes=5, seconds=0.5),
-        response_cache=ResponseCacheMetrics(size=100, used=10, entries=1, evictions=2),
-        resources=(ResourceMetrics(resource="r", device="", limit=4, held=1, waiting=0),),
-        traces=TraceMetrics(written=3, lost={Loss.QUEUE_FULL: 1}),
-    )
-    total = twice(part)
-    assert total.loads[0].count == 4
-    assert total.downloads == DownloadMetrics(bytes=10, seconds=1.0)
-    assert total.response_cache == ResponseCacheMetrics(size=200, used=20, entries=2, evictions=4)
-    assert total.resources[0].limit == 8
-    assert total.traces == TraceMetrics(written=6, lost={Loss.QUEUE_FULL: 2})
-    assert merged([part, MetricsSnapshot()]).downloads == part.downloads
-
-
-def test_histograms_are_added_with_the_latest_exemplars() -> None:
-    early, late = (Exemplar(request_id=name, value=1.0, timestamp=at) for name, at in (("a", 1.0), ("b", 2.0)))
-    one = HistogramMetrics(name="h", bounds=(1.0,), counts=(1, 2), sum=3.0, exemplars=(early, None))
-    other = replace(one, exemplars=(late, None))
-    parts = [
-        MetricsSnapshot(models=(replace(MODEL, latencies=LatencyMetrics(histograms=(each,))),)) for each in (one, other)
-    ]
-    (total,) = merged(parts).models[0].latencies.histograms
-    assert total == replace(one, counts=(2, 4), sum=6.0, exemplars=(late, None))
-
-
-def test_a_quantile_is_the_largest_of_the_engines() -> None:
-    summaries = [
-        SummaryMetrics(name="s", quantiles=((0.5, value), (0.9, math.nan)), sum=10, count=2) for value in (3.0, 5.0)
-    ]
-    parts = [
-        MetricsSnapshot(models=(replace(MODEL, latencies=LatencyMetrics(summaries=(each,))),)) for each in summaries
-    ]
-    (total,) = merged(parts).models[0].latencies.summaries
-    assert (total.quantiles[0], total.sum, total.count) == ((0.5, 5.0), 20, 4)
-    assert math.isnan(total.quantiles[1][1])
-
-
-def test_the_metrics_of_models_are_added_by_their_labels() -> None:
-    counter = CustomFamilyMetrics(
-        name="c",
-        type="counter",
-        description="",
-        series=(
-            CustomSeriesMetrics(labels={"x": "1"}, value=2.0),
-            CustomSeriesMetrics(labels={"x": "2"}, value=1.0, bounds=(1.0,), counts=(1, 0)),
+@pytest.mark.parametrize(
+    ("name", "parts", "expected"),
+    [
+        ("request_failures", [FEW, MORE], {FailureReason.OTHER: 5, FailureReason.BACKEND: 0}),
+        ("batches", [(SINGLE, BATCH), (DOUBLE, BATCH)], (SINGLE, DOUBLE, TWO_BATCHES)),
+        ("buckets", [(BUCKET,)] * 2, (replace(BUCKET, execution_count=2, element_count=20, padding_count=4),)),
+        ("responses", [(RESPONSE,), (LATER,)], (RESPONSE, LATER)),
+        ("responses", [(LATER,)] * 2, (replace(LATER, counts=(2, 2, 0, 0), durations_ns=(10, 14, 0, 0)),)),
+        ("tuning", [TUNING, replace(TUNING, delay_ns=2, max_size=3), None], replace(TUNING, delay_ns=2)),
+        ("states", [(STATE,), (replace(STATE, state="LOADING"),)], (replace(STATE, state="LOADING"),)),
+        (
+            "remote_cache",
+            [REMOTE, replace(REMOTE, is_up=False)],
+            RemoteCacheMetrics(is_up=False, faults={"timeout": 2}),
         ),
-    )
-    (total,) = twice(MetricsSnapshot(custom=(counter,))).custom
-    assert [(each.value, each.counts) for each in total.series] == [(4.0, ()), (2.0, (2, 0))]
+        ("hardware", [MACHINE] * 2, replace(MACHINE, pinned=PinnedMemory(total=12, used=2))),
+        ("loads", [(LOAD,)] * 2, (replace(LOAD, count=4),)),
+        ("downloads", [DownloadMetrics(bytes=5, seconds=0.5)] * 2 + [None], DownloadMetrics(bytes=10, seconds=1.0)),
+        ("response_cache", [CACHE] * 2, ResponseCacheMetrics(size=200, used=20, entries=2, evictions=4)),
+        ("resources", [(RESOURCE,)] * 2, (replace(RESOURCE, limit=8, held=2),)),
+        ("traces", [TRACES] * 2, TraceMetrics(written=6, lost={Loss.QUEUE_FULL: 2})),
+        (
+            "histograms",
+            [(replace(HISTOGRAM, exemplars=(EARLY, None)),), (HISTOGRAM,)],
+            (replace(HISTOGRAM, counts=(2, 4), sum=6.0),),
+        ),
+        (
+            "summaries",
+            [(replace(SUMMARY, quantiles=((0.5, 3.0), (0.9, math.nan))),), (SUMMARY,)],
+            (replace(SUMMARY, sum=20, count=4),),
+        ),
+        ("custom", [(replace(FAMILY, series=(OTHER, ONE)),), (FAMILY,)], (replace(FAMILY, series=BOTH),)),
+    ],
+)
+def test_reports_of_engines_are_merged_by_their_keys(name: str, parts: list[Any], expected: Any) -> None:
+    whole = next(each for each in REPORTS if hasattr(each, name))
+    found = getattr(merged([replace(whole, **{name: part}) for part in parts]), name)
+    assert repr(found) == repr(expected)  # as texts, because nan does not equal itself
