@@ -13,6 +13,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -121,30 +122,26 @@ class PythonBackend:
         """A model takes what its configuration says."""
 
     def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
-        """Have the model complete `config`, if it has the method for it. Raises a ServerError."""
-        file = self._file or _model_file(path, config)
-        if may_complete(file):
-            # The model makes no request, so nothing but its name is needed of the specification.
-            spec = ModelSpec(
-                name=config.name,
-                version=int(path.name) if path.name.isdecimal() else 1,
-                platform=config.platform,
-                backend=config.backend,
-                max_batch_size=config.max_batch_size,
-                inputs={},
-                outputs={},
-                batching=None,
-            )
-            try:
-                plan = self._plan(path, config, spec)
-            except NotInstalled as error:
-                reason = f"{error.message} ({error.hint})"
-                _log.warning("model '%s' was not asked to complete its configuration: %s", config.name, reason)
-                return
-            self._complete(config, plan, watch)
-
-    def _complete(self, config: ModelConfig, plan: LaunchPlan, watch: Watch) -> None:
-        """Have the model complete `config`, in place, in a process of its own."""
+        """Have the model complete `config`, in a process of its own, if it has the method. Raises a ServerError."""
+        if not may_complete(self._file or _model_file(path, config)):
+            return
+        # The model makes no request, so nothing but its name is needed of the specification.
+        spec = ModelSpec(
+            name=config.name,
+            version=int(path.name) if path.name.isdecimal() else 1,
+            platform=config.platform,
+            backend=config.backend,
+            max_batch_size=config.max_batch_size,
+            inputs={},
+            outputs={},
+            batching=None,
+        )
+        try:
+            plan = self._plan(path, config, spec)
+        except NotInstalled as error:
+            reason = f"{error.message} ({error.hint})"
+            _log.warning("model '%s' was not asked to complete its configuration: %s", config.name, reason)
+            return
         process = ModelProcess(plan, Placement(config.name, DeviceKind.CPU), self._watcher, _ignore)
         watch(lambda reason: process.end(reason=reason))
         try:
@@ -168,7 +165,14 @@ class PythonBackend:
         """Raise a ServerError for a file that is not Python code, and for parameters that have no meaning."""
         if self._file is None:
             _check_name(config)
-        _check_parameters(config)
+        parameters = parameters_of(config)
+        ModelLimits.read(parameters)
+        text = parameters.get(_FORCE_CPU, "yes")
+        if text.lower() not in ("yes", "no"):
+            # The quote at the end is Triton's.
+            raise ConfigInvalid(
+                f"Incorrect value for {_FORCE_CPU}: {text}'", hint="yes or no", field=field_of(_FORCE_CPU)
+            )
 
     def try_model(self, path: Path, config: ModelConfig, spec: ModelSpec, *, initialize: bool) -> None:
         """See TryingBackend: in a process of its own, as the model will have one."""
@@ -219,7 +223,7 @@ _COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_tr
 
 
 def names_python(config: ModelConfig) -> bool:
-    """Whether the model runs in another Python than the server's, which may have what the server lacks."""
+    """Return True if the model runs in another Python than the server's, which may have what the server lacks."""
     return PATH_PARAMETER in parameters_of(config)
 
 
@@ -249,15 +253,6 @@ def _check_name(config: ModelConfig) -> None:
         )
 
 
-def _check_parameters(config: ModelConfig) -> None:
-    parameters = parameters_of(config)
-    ModelLimits.read(parameters)
-    text = parameters.get(_FORCE_CPU, "yes")
-    if text.lower() not in ("yes", "no"):
-        # The quote at the end is Triton's.
-        raise ConfigInvalid(f"Incorrect value for {_FORCE_CPU}: {text}'", hint="yes or no", field=field_of(_FORCE_CPU))
-
-
 def _ignore(gone: StubGone) -> None: ...
 
 
@@ -271,14 +266,9 @@ class PythonModel:
     labels: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def __init__(
-        self,
-        plan: LaunchPlan,
-        placements: Sequence[Placement],
-        watcher: FileWatcher,
-        *,
-        threads: int,
+        self, plan: LaunchPlan, placements: Sequence[Placement], watcher: FileWatcher, *, threads: int
     ) -> None:
-        """Begins to start the instances of `placements`, all at once."""
+        """Begin to start the instances of `placements`, all at once."""
         self._plan = plan
         self._watcher = watcher
         self._threads = threads
@@ -297,12 +287,16 @@ class PythonModel:
         }
 
     def instance(self, placement: Placement) -> BackendInstance:
-        """The instance, waited for until its model is initialized. Raises a ServerError."""
+        """Return the instance when its model is initialized. Raises a ServerError."""
         with self._lock:
-            start = self._starts.get(placement) or self._start(placement)
-            self._starts[placement] = start
+            instance, started = self._starts[placement] = self._starts.get(placement) or self._start(placement)
         try:
-            instance = start.wait()
+            started.result()
+        except Exception as error:
+            instance.close()
+            if isinstance(error, ServerError):
+                raise
+            raise BackendFailed(f"the process of instance '{placement.name}' failed: {error}") from error
         finally:
             with self._lock:
                 self._starts.pop(placement, None)
@@ -314,8 +308,8 @@ class PythonModel:
         """See StartingModel."""
         with self._lock:
             starts = list(self._starts.values())
-        for start in starts:
-            start.instance.abort(reason, for_good=True)
+        for instance, _ in starts:
+            instance.abort(reason, for_good=True)
 
     def watch(self, on_change: OnChange) -> None:
         """On the thread that starts the process of an instance again."""
@@ -328,7 +322,7 @@ class PythonModel:
 
     @property
     def trouble(self) -> str:
-        """Why the first instance that does not serve does not; "" if all serve. Any thread."""
+        """Reason why an instance does not serve, of the first one; "" if all serve. Any thread."""
         return next((instance.trouble for instance in self._instances if instance.trouble), "")
 
     def check_ready(self) -> None:
@@ -337,7 +331,6 @@ class PythonModel:
             instance.check_ready()
 
     def processes(self) -> list[ModelProcessMetrics]:
-        """Of each instance, in the order of the placements."""
         return [
             ModelProcessMetrics(
                 instance=instance.placement.name,
@@ -359,48 +352,29 @@ class PythonModel:
             starts, self._starts = list(self._starts.values()), {}
             # No cycle: instances tell the model of changes, and the model tells the scheduler, which has the instances.
             self._instances, self._on_change = [], None
-        for start in starts:
-            start.instance.close()
+        for instance, _ in starts:
+            instance.close()
 
-    def _start(self, placement: Placement) -> _Start:
-        def launch(on_gone: Callable[[StubGone], None]) -> ModelProcess:
-            return ModelProcess(self._plan, placement, self._watcher, on_gone)
-
+    def _start(self, placement: Placement) -> tuple[PythonInstance, Future[None]]:
+        """Begin to start an instance, on a thread of its own."""
         plan = self._plan
-        return _Start(
-            PythonInstance(
-                placement, plan.spec, launch, plan.limits.execution_s, plan.finalize_limit_s, on_change=self._changed
-            )
+
+        def launch(on_gone: Callable[[StubGone], None]) -> ModelProcess:
+            return ModelProcess(plan, placement, self._watcher, on_gone)
+
+        instance = PythonInstance(
+            placement, plan.spec, launch, plan.limits.execution_s, plan.finalize_limit_s, on_change=self._changed
         )
+        started: Future[None] = Future()
 
+        def begin() -> None:
+            try:
+                started.set_result(instance.begin())
+            except BaseException as error:
+                started.set_exception(error)
 
-class _Start:
-    """The start of an instance, on a thread of its own."""
-
-    def __init__(self, instance: PythonInstance) -> None:
-        self.instance = instance
-        self._error: Exception | None = None
-        self._own_thread = threading.Thread(
-            target=self._run, name=f"trident-start-{instance.placement.name}", daemon=True
-        )
-        self._own_thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.instance.begin()
-        except Exception as error:
-            self._error = error
-
-    def wait(self) -> PythonInstance:
-        """Raises what the start raised."""
-        self._own_thread.join()
-        error, self._error = self._error, None
-        if error is None:
-            return self.instance
-        self.instance.close()
-        if isinstance(error, ServerError):
-            raise error
-        raise BackendFailed(f"the process of instance '{self.instance.placement.name}' failed: {error}") from error
+        threading.Thread(target=begin, name=f"trident-start-{placement.name}", daemon=True).start()
+        return instance, started
 
 
 class InstanceState(Enum):
@@ -482,7 +456,6 @@ class PythonInstance:
             self._process_gone(start, lost)
 
     def _check_open(self) -> None:
-        """Raises BackendFailed after `close`."""
         if self._state is CLOSED:
             raise BackendFailed("the model is unloaded", model=self._spec.name)
 
@@ -492,7 +465,7 @@ class PythonInstance:
 
     @property
     def trouble(self) -> str:
-        """Why the instance does not serve; "" if it does. Any thread."""
+        """Reason why the instance does not serve; "" if it does. Any thread."""
         with self._changed:
             return "" if self._state is SERVING else self._reason or self._state.value
 
@@ -525,7 +498,11 @@ class PythonInstance:
         batch_total(batch_sizes, self._spec.max_batch_size, self._spec.name)
         process = self._process
         if process is None or self._state is not SERVING:
-            process = self._serving()
+            with self._changed:
+                self._changed.wait_for(lambda: self._state is not STARTING)
+                process = self._process
+                if process is None or self._state is not SERVING:
+                    raise self._unhealthy()
         try:
             return process.execute(requests, batch_sizes, senders, self._limit_s)
         except StubGone as gone:
@@ -564,14 +541,6 @@ class PythonInstance:
             raise RuntimeError(f"instance '{self.placement.name}' cannot go from {self._state} to {state}")
         self._state = state
         self._changed.notify_all()
-
-    def _serving(self) -> ModelProcess:
-        """The process, waited for while it is being started again. Raises BackendFailed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._state is not STARTING)
-            if self._state is not SERVING or self._process is None:
-                raise self._unhealthy()
-            return self._process
 
     def _unhealthy(self) -> BackendFailed:
         because = self._aborted_because
@@ -644,7 +613,8 @@ class PythonInstance:
                     if self._state is CLOSED:
                         return
                     self._move(DOWN)
-                    self._reason = _reason_of(error)
+                    hint = error.hint if isinstance(error, ServerError) else None
+                    self._reason = str(error) if hint is None else f"{error} ({hint})"
                 pause_s = self._pauses.ended()
                 _log.error(
                     "model instance '%s' could not be started again: %s; the next try is in %d s",
@@ -659,8 +629,3 @@ class PythonInstance:
                 self._on_change(self, True)
                 _log.info("model instance '%s' serves again", self.placement.name, extra={"model": self._spec.name})
                 return
-
-
-def _reason_of(error: Exception) -> str:
-    hint = error.hint if isinstance(error, ServerError) else None
-    return str(error) if hint is None else f"{error} ({hint})"

@@ -123,15 +123,12 @@ class _Output:
     def close(self) -> None:
         """Pass on the last lines."""
         self._watched.end()
-        while self._read_rest():
+        # A child of the process may hold the other end: then nothing more may come, and no end of the file either.
+        while wait_readable(self._pipe.fileno(), 0) and self._read():
             pass
         with self._lock:
             self._pipe.close()
             self._on_line = _ignore  # no cycle: the process has its outputs
-
-    def _read_rest(self) -> bool:
-        """As `_read`, but false also if nothing is there: a child of the process may hold the other end."""
-        return wait_readable(self._pipe.fileno(), 0) and self._read()
 
 
 LIMIT_S = 5.0
@@ -152,7 +149,7 @@ class ReadinessCheck:
         self._lock = threading.Lock()
         self._shared: Future[str | None] | None = None
         self._number = 0
-        # Whether the model has not answered the last question that was sent.
+        # The last question that was sent has no answer yet.
         self._is_open = False
         self._received = b""
 
@@ -175,7 +172,7 @@ class ReadinessCheck:
             raise ModelNotReady(reason)
 
     def _ask(self, end: float) -> str | None:
-        """Why the model is not ready; None if it is. Raises OSError and BadFrame."""
+        """Return the reason why the model is not ready; None if it is. Raises OSError and BadFrame."""
         self._receive(0)  # an answer that no call waited for says nothing about now
         if not self._is_open:
             self._is_open = True
@@ -189,7 +186,7 @@ class ReadinessCheck:
         return None if is_ready else reason or failed
 
     def _receive(self, within_s: float) -> tuple[bool, str] | None:
-        """The answer to the open question; None if it has not come within `within_s` seconds."""
+        """Return the answer to the open question; None if it has not come within `within_s` seconds."""
         if not (self._is_open and wait_readable(self._sock.fileno(), max(0.0, within_s))):
             return None
         received = self._sock.recv(1 << 16)
@@ -296,7 +293,7 @@ class ModelProcess:
         """
         self._plan = plan
         self._placement = placement
-        self._log = ModelLog(plan.spec.name, placement.name)
+        self._log = log_of(plan.spec.name, placement.name)
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._ending = threading.Lock()
         self._has_ended = False
@@ -376,7 +373,7 @@ class ModelProcess:
         # In the traceback of a crash, the frames of imports and of this server's program say nothing of the model.
         if level >= logging.WARNING and not any(each in text for each in _NOT_THE_MODEL):
             self._last_lines.append(text)
-        self._log.printed(level, text)
+        self._log(level, text, self._placement.name, 0)
 
     def initialize(self) -> None:
         """Have the process import the model and initialize it. Blocks. Raises StubGone, BackendFailed."""
@@ -428,7 +425,7 @@ class ModelProcess:
 
     @property
     def gone(self) -> StubGone | None:
-        """Why it has ended or must end; None if it serves."""
+        """Reason why it has ended or must end; None if it serves."""
         return self._channel.lost or (StubGone("the stub process ended") if self._wait(0) else None)
 
     def _wait(self, timeout_s: float) -> bool:
@@ -502,7 +499,7 @@ class ModelProcess:
 
 
 def _has_members(group: int) -> bool:
-    """Whether a process of that group still runs."""
+    """Return True if a process of that group still runs."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
             state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
@@ -518,29 +515,21 @@ def _has_members(group: int) -> bool:
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
 
 
-class ModelLog:
-    """Of one instance. Any thread."""
+# Takes the level, the text, and the file and line that wrote it.
+WriteLine = Callable[[int, str, str, int], None]
 
-    def __init__(self, model: str, instance: str) -> None:
-        self._model = model
-        self._instance = instance
-        self._logger = logging.getLogger("trident.model")
 
-    def printed(self, level: int, text: str) -> None:
-        """A line that the process printed."""
-        self._write(level, text, self._instance, 0)
+def log_of(model: str, instance: str) -> WriteLine:
+    """Return the writer of lines of one instance's model to the server's log. Any thread."""
+    logger = logging.getLogger("trident.model")
+    extra = {"model": model, "instance": instance}
 
-    def logged(self, number: int, message: str, file: str, line: int) -> None:
-        """A message of the model's Logger, of the level of that `number`."""
-        level = _LEVELS[number] if 0 <= number < len(_LEVELS) else logging.INFO
-        self._write(level, message, file, line)
-
-    def _write(self, level: int, text: str, file: str, line: int) -> None:
-        logger = self._logger
+    def write(level: int, text: str, file: str, line: int) -> None:
         if logger.isEnabledFor(level):
-            extra = {"model": self._model, "instance": self._instance}
-            text = readable(text)
-            logger.handle(logger.makeRecord(logger.name, level, file, line, "%s", (text,), None, extra=extra))
+            arguments = (readable(text),)
+            logger.handle(logger.makeRecord(logger.name, level, file, line, "%s", arguments, None, extra=extra))
+
+    return write
 
 
 Fields = dict[str, Any]
@@ -556,7 +545,7 @@ class ModelCalls:
     def __init__(
         self,
         channel: StubChannel,
-        log: ModelLog,
+        log: WriteLine,
         models: BlsClient | None,
         metrics: OwnMetrics,
         name: str,
@@ -597,7 +586,7 @@ class ModelCalls:
 
     def _logged(self, flags: int, number: int, content: memoryview) -> None:
         level, message, file, line = from_json(content)
-        self._log.logged(level, message, file, line)
+        self._log(_LEVELS[level] if 0 <= level < len(_LEVELS) else logging.INFO, message, file, line)
 
     def _count(self, number: int) -> None:
         """Raises BadFrame unless a request or a call with that number may follow."""
@@ -683,10 +672,20 @@ class ModelCalls:
         ).start()
 
     def _control(self, name: str, fields: Fields) -> Fields:
-        call = _MODEL_CALLS.get(name)
-        if call is None or self._models is None:
-            raise Unsupported(f"this server does not have '{name}' for models")
-        return call(self._models, self._name, fields)
+        models, asker = self._models, self._name
+        if models is not None:
+            model = fields["model_name"]
+            if name == "load_model":
+                parameters: dict[str, str | bytes] = {"config": fields["config"]} if fields["config"] else {}
+                parameters |= {path: base64.b64decode(content) for path, content in fields["files"].items()}
+                models.load(model, parameters, asker=asker)
+                return {}
+            if name == "unload_model":
+                models.unload(model, fields["unload_dependents"], asker=asker)
+                return {}
+            if name == "is_model_ready":
+                return {"ready": models.is_ready(model, int(fields["model_version"] or -1))}
+        raise Unsupported(f"this server does not have '{name}' for models")
 
     def _answer(self, number: int, name: str, call: Callable[[], Fields]) -> None:
         failed = 0
@@ -721,37 +720,13 @@ def _write_reply(number: int, response: InferenceResponse, records: Records) -> 
     records.add_failure(number, _CODES[error.code], error.message, flags)
 
 
-def _load(models: BlsClient, asker: str, fields: Fields) -> Fields:
-    parameters: dict[str, str | bytes] = {"config": fields["config"]} if fields["config"] else {}
-    for path, content in fields["files"].items():
-        parameters[path] = base64.b64decode(content)
-    models.load(fields["model_name"], parameters, asker=asker)
-    return {}
-
-
-def _unload(models: BlsClient, asker: str, fields: Fields) -> Fields:
-    models.unload(fields["model_name"], fields["unload_dependents"], asker=asker)
-    return {}
-
-
-def _is_ready(models: BlsClient, asker: str, fields: Fields) -> Fields:
-    return {"ready": models.is_ready(fields["model_name"], int(fields["model_version"] or -1))}
-
-
-_MODEL_CALLS: dict[str, Callable[[BlsClient, str, Fields], Fields]] = {
-    "load_model": _load,
-    "unload_model": _unload,
-    "is_model_ready": _is_ready,
-}
-
-
-def _create_family(metrics: OwnMetrics, name: str, description: str, kind: str) -> int:
-    return metrics.create_family(name, description, MetricKind[kind])
-
-
 # For each call on metrics its function, the fields that are its arguments, and the name of its result.
 _METRIC_CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
-    "metric_family": (_create_family, ("name", "description", "kind"), "family"),
+    "metric_family": (
+        lambda metrics, name, description, kind: metrics.create_family(name, description, MetricKind[kind]),
+        ("name", "description", "kind"),
+        "family",
+    ),
     "metric_create": (OwnMetrics.create_metric, ("family", "labels", "buckets"), "metric"),
     "metric_increment": (OwnMetrics.increment, ("metric", "value"), ""),
     "metric_set": (OwnMetrics.set, ("metric", "value"), ""),

@@ -21,7 +21,7 @@ from tests.unit.core.backends.python.test_batches import packed, spec
 from tests.waiting import until
 from trident.core.backends.python.batches import OutputCheck
 from trident.core.backends.python.channel import FileWatcher, StubChannel, StubFaulty, StubGone, StubSilent
-from trident.core.backends.python.process import ModelCalls, ModelLog
+from trident.core.backends.python.process import ModelCalls, log_of
 from trident.core.backends.python.stub.trident_stub.wire import (
     AGAIN,
     ANSWER,
@@ -96,7 +96,7 @@ class Stub:
         self.channel = StubChannel(ours, self.memory, spec(), FileWatcher(), OutputCheck(spec()))
         self.channel.on_lost = self.lost.append
         placement = Placement("m_0", DeviceKind.CPU)
-        ModelCalls(self.channel, ModelLog("m", "m_0"), None, CustomMetrics().owner(), "m", placement)
+        ModelCalls(self.channel, log_of("m", "m_0"), None, CustomMetrics().owner(), "m", placement)
         self.values: dict[int, float] = {}
         self.numbers = SentLayouts()
         self._reader = FrameReader(TO_STUB, "the server")
