@@ -64,7 +64,7 @@ class CudaError(Exception):
 
     @property
     def is_poison(self) -> bool:
-        """Whether every further call in the process's context on the device fails as well."""
+        """True if every further call in the process's context on the device fails as well."""
         return self.status in POISON
 
 
@@ -307,7 +307,7 @@ OLD_DRIVER_CURE = (
 
 
 def old_driver(needed: str, driver: str, supported: str) -> str:
-    """Why libraries of the CUDA version `needed`, such as "13.0", do not run on a driver; "" if they do.
+    """Return why libraries of the CUDA version `needed`, such as "13.0", do not run on a driver; "" if they do.
 
     `supported` is the newest version of CUDA that the driver supports, with the libraries of a forward compatibility
     package if there is one. Unknown versions are not judged.

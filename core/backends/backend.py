@@ -46,10 +46,6 @@ class Execution:
     bucket: BucketUse | None = None
 
 
-def _unlimited(device: str) -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class LoadContext:
     """Everything that a backend needs to load one version.
@@ -69,7 +65,7 @@ class LoadContext:
     models: BlsClient | None = None
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
     signature: ModelSignature | None = None
-    memory_limit: Callable[[str], int] = _unlimited
+    memory_limit: Callable[[str], int] = lambda device: 0
 
 
 class BackendInstance(Protocol):
@@ -150,8 +146,9 @@ class BackendModel(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why it cannot serve at the moment although it was loaded, such as an instance whose process died; "" if it
-        can. Any thread; does not block.
+        """Reason why it cannot serve at the moment, such as an instance whose process died; "" if it can.
+
+        Any thread; does not block.
         """
         ...
 
@@ -237,7 +234,7 @@ class WeighingBackend(Backend, Protocol):
     """A framework that keeps the weights of a model in its files."""
 
     def weight_bytes(self, path: Path, config: ModelConfig) -> int:
-        """What the weights of the model in the version directory `path` take at least on a GPU; 0 if that is unknown.
+        """Return the least size in bytes on a GPU of the weights of the model in the directory `path`; 0 if unknown.
 
         Reads no file. It may come before `load` finds that there is none.
         """
@@ -309,5 +306,5 @@ class BlsClient(Protocol):
         ...
 
     def is_ready(self, name: str, version: int = -1) -> bool:
-        """Whether `version` serves. False, too, for a model that does not exist."""
+        """Return True if `version` serves; False, too, for a model that does not exist."""
         ...

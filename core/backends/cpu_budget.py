@@ -33,7 +33,7 @@ SHARE_AT_LEAST = 2
 
 
 class Spinning(Enum):
-    """How a thread waits for the next operator."""
+    """Wait of a thread for the next operator."""
 
     FREELY = "spins until there is one"
     BRIEFLY = "spins for a millisecond"
@@ -70,12 +70,12 @@ def plan_threads(cores: float, sessions: int) -> ThreadPlan:
 
 
 def may_spin(cores: float) -> bool:
-    """Whether threads may spin all the time that they wait."""
+    """Return True if threads may spin all the time that they wait."""
     return cores >= SPINNING_FROM_CORES
 
 
 def spinning_of(cores: float, model_bytes: int) -> Spinning:
-    """How the threads of a model wait, given the size of its files in bytes."""
+    """Return how the threads of a model wait, given the size of its files in bytes."""
     if may_spin(cores):
         return Spinning.FREELY
     return Spinning.BRIEFLY if model_bytes >= LARGE_MODEL_BYTES else Spinning.NEVER

@@ -67,7 +67,7 @@ RunBound = Callable[
 
 
 class Pads(Protocol):
-    """What pads batches. `use` says how it padded the latest one."""
+    """Pads batches; `use` describes the last padding."""
 
     use: BucketUse
 
@@ -90,7 +90,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """How one instance runs batches. `close` frees what only this instance holds.
+    """Runs the batches of one instance. `close` frees what only this instance holds.
 
     `run_placed` and `run_bound` are for a request that runs alone, of a model that `may_bind`. `scalars` are the inputs
     without dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`). `padding` is for what pads by
@@ -105,7 +105,7 @@ class Runner:
     scalars: frozenset[str] = frozenset()
     on_buffer: OnBuffer | None = None
     may_run_inline: bool = False
-    close: Callable[[], None] | None = None
+    close: Callable[[], object] | None = None
     padding: Pads | None = None
     steady: SteadySizes | None = None
     end: Callable[[], None] | None = None
@@ -113,7 +113,7 @@ class Runner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """How a backend loads and runs one version. Loader threads, several at once.
+    """Loads and runs one version for a backend. Loader threads, several at once.
 
     `separated_because` tells, once weights are loaded, what a trial has shown if requests must not be combined.
     `load` loads the weights onto the device of a placement, for all instances there. `runner` makes what one of them
@@ -187,7 +187,10 @@ class InProcessModel:
                 on_buffer=runner.on_buffer,
                 steady=runner.steady,
             )
-            splitter = PaddedSplitter(spec, buckets, gatherer, self._length_axes(weights, buckets))
+            if self._axes is None:  # the same on every device
+                named_axes = self._framework.named_axes
+                self._axes = length_axes(spec, buckets, named_axes(weights, buckets) if named_axes is not None else {})
+            splitter = PaddedSplitter(spec, buckets, gatherer, self._axes)
         binds = spec.buckets is None and not runner.scalars and may_bind(spec, config)
         return InProcessInstance(placement, spec, gatherer, splitter, runner, self._framework.failures, binds)
 
@@ -202,14 +205,6 @@ class InProcessModel:
             if device not in self._loaded:
                 self._loaded = {**self._loaded, device: self._framework.load(placement)}
             return self._loaded[device]
-
-    def _length_axes(self, weights: Any, buckets: BucketSpec) -> Mapping[str, tuple[int, ...]]:
-        """Found once, because they are the same on every device."""
-        if self._axes is None:
-            named_axes = self._framework.named_axes
-            named = named_axes(weights, buckets) if named_axes is not None else {}
-            self._axes = length_axes(self._spec, buckets, named)
-        return self._axes
 
     def watch(self, on_change: OnChange) -> None:
         """An instance can always execute."""
@@ -270,7 +265,7 @@ def length_axes(
 
 
 def may_pad(spec: ModelSpec, config: ModelConfig) -> bool:
-    """Whether rows can be added to a batch: each tensor has one for each item, and nothing else counts the items."""
+    """Return True if rows can be added to a batch: each tensor has one for each item, and nothing else counts items."""
     inputs = spec.inputs.values()
     return (
         spec.sequence is None
@@ -281,7 +276,7 @@ def may_pad(spec: ModelSpec, config: ModelConfig) -> bool:
 
 
 def may_bind(spec: ModelSpec, config: ModelConfig) -> bool:
-    """Whether the tensors of requests are those of the model, so that nothing has to be done to them in between."""
+    """Return True if the tensors of requests are those of the model, so that they need no change in between."""
     tensors: list[InputSpec | OutputSpec] = [*spec.inputs.values(), *spec.outputs.values()]
     return (
         spec.sequence is None
@@ -352,16 +347,22 @@ class InProcessInstance:
             places = {name: place for name, place in first.outputs_on_device.items() if place.device_id == device_id}
             if (inputs or places) and (self._steady is None or self._steady.size(total) == total):
                 return self._execute_bound(self._run_bound, first, inputs, places, total)
+        names = self._names
         try:
             feed = self._gatherer.gather(requests, total)
             gathered_ns = monotonic_ns()
             memory = first.output_memory if is_alone else None
             if type(self._gatherer) is PaddingGatherer and self._gatherer.size < self._gatherer.rows:
-                results = self._run_in_parts(feed, self._gatherer.size, self._gatherer.rows)
+                size, rows = self._gatherer.size, self._gatherer.rows
+                parts = [
+                    self._run(names, {name: array[at : at + size] for name, array in feed.items()}, self._run_options)
+                    for at in range(0, rows, size)
+                ]
+                results = [np.concatenate(column) for column in zip(*parts, strict=True)]
             elif memory is None or self._run_placed is None:
-                results = self._run(self._names, feed, self._run_options)
+                results = self._run(names, feed, self._run_options)
             else:
-                results = self._run_placed(self._names, feed, self._run_options, memory)
+                results = self._run_placed(names, feed, self._run_options, memory)
         except self._exceptions as exc:
             raise self._failure(exc) from exc
         finished_ns = monotonic_ns()
@@ -369,13 +370,6 @@ class InProcessInstance:
         if self._padding is not None:
             execution.bucket = self._padding.use
         return execution
-
-    def _run_in_parts(self, feed: Mapping[str, Array], size: int, rows: int) -> Sequence[Array]:
-        parts = [
-            self._run(self._names, {name: array[at : at + size] for name, array in feed.items()}, self._run_options)
-            for at in range(0, rows, size)
-        ]
-        return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def _execute_bound(
         self,
@@ -394,15 +388,15 @@ class InProcessInstance:
         except self._exceptions as exc:
             raise self._failure(exc) from exc
         finished_ns = monotonic_ns()
-        answer = [self._output(name, result, total) for name, result in zip(names, results, strict=True)]
+        answer: list[OutputTensor] = []
+        for name, result in zip(names, results, strict=True):
+            output = self._spec.outputs[name]
+            if isinstance(result, tuple):
+                answer.append(PlacedOutput(name, output.datatype.name, result))
+            else:
+                array = self._splitter.checked(output, result, total)
+                answer.append(OutputTensor(name, output.datatype.name, array.shape, array))
         return Execution([answer], gathered_ns, finished_ns)
-
-    def _output(self, name: str, result: Array | Shape, total: int) -> OutputTensor:
-        output = self._spec.outputs[name]
-        if isinstance(result, tuple):
-            return PlacedOutput(name, output.datatype.name, result)
-        array = self._splitter.checked(output, result, total)
-        return OutputTensor(name, output.datatype.name, array.shape, array)
 
     def abort(self, reason: str, *, for_good: bool) -> None:
         """See EndableInstance."""

@@ -99,7 +99,16 @@ def origin_of(path: Path) -> str | None:
         return "TensorFlow" if (path / "saved_model.pb").is_file() else None
     start = start_of(path, 4096) or b""
     if start[:2] == b"PK":
-        return _origin_of_archive(path)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = {PurePath(name).name for name in archive.namelist()}
+        except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
+            return None
+        if "archive_format" in names:
+            return "PyTorch (torch.export)"
+        if "constants.pkl" in names:
+            return "PyTorch (TorchScript)"
+        return "PyTorch's torch.save" if "data.pkl" in names else None
     for pattern, text in _ORIGINS:
         if match := pattern.match(start):
             return text.format(*[group[0] for group in match.groups()])
@@ -116,19 +125,6 @@ def written_by(path: Path) -> str:
     """`, which XGBoost has written,` to follow the name of the file in a message, or nothing."""
     origin = origin_of(path)
     return f", which {origin} has written," if origin else ""
-
-
-def _origin_of_archive(path: Path) -> str | None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = {PurePath(name).name for name in archive.namelist()}
-    except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
-        return None
-    if "archive_format" in names:
-        return "PyTorch (torch.export)"
-    if "constants.pkl" in names:
-        return "PyTorch (TorchScript)"
-    return "PyTorch's torch.save" if "data.pkl" in names else None
 
 
 _FIELD = descriptor_pb2.FieldDescriptorProto

@@ -70,7 +70,13 @@ MakeBackend = Callable[[Settings], Backend]
 
 def installed_backends() -> dict[str, MakeBackend]:
     """The makers of all backends of this installation, by name. Imports no framework."""
-    return {name: partial(_import_and_make, name) for name in BUILT_IN}
+
+    def make(name: str, settings: Settings) -> Backend:
+        with importing(name):
+            make: MakeBackend = getattr(_import(name), BUILT_IN[name].make)
+        return make(settings)
+
+    return {name: partial(make, name) for name in BUILT_IN}
 
 
 def device_support(backends: Collection[str]) -> dict[str, DeviceSupport | NotInstalled]:
@@ -131,10 +137,12 @@ class BackendRegistry:
             hint = f"remove 'runtime', or set it to {runtimes[0]}" if runtimes else known
             raise ConfigInvalid(f"unable to find backend library '{runtime}' for model '{config.name}'", hint=hint)
         if not runtimes:
+            inside = sorted(backend for backend in self._makers if name and name.lower() in backend)
+            near = inside or difflib.get_close_matches(name.lower(), self._makers, n=1)
             raise ConfigInvalid(
                 f"unable to find backend library for backend '{name}', "
                 "try specifying runtime on the model configuration.",
-                hint=f"{_nearest(name, self._makers)}{known}",
+                hint=f"did you mean '{near[0]}'? {known}" if near else known,
             )
         instances = [config.name, *(group.name for group in config.instance_group)]
         is_python = name == _PYTHON or name not in self._makers or runtime == _PYTHON_FILE
@@ -158,7 +166,7 @@ class BackendRegistry:
         return integer(self._settings_of(config.backend).get(DEFAULT_MAX_BATCH_SIZE, _MAX_BATCH_SIZE))
 
     def completes(self, config: ModelConfig) -> bool:
-        """Whether the models of the backend of `config` complete their configurations themselves."""
+        """Return True if the models of the backend of `config` complete their configurations themselves."""
         return isinstance(self.find(config), CompletingBackend)
 
     def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
@@ -207,21 +215,8 @@ def _import(name: str) -> Any:
     return import_module(f"trident.core.backends.{BUILT_IN[name].module}")
 
 
-def _import_and_make(name: str, settings: Settings) -> Backend:
-    with importing(name):
-        make: MakeBackend = getattr(_import(name), BUILT_IN[name].make)
-    return make(settings)
-
-
-def _nearest(name: str, backends: Collection[str]) -> str:
-    """The beginning of a hint that names the backend which a wrong `name` is most likely to mean."""
-    inside = sorted(backend for backend in backends if name and name.lower() in backend)
-    near = inside or difflib.get_close_matches(name.lower(), backends, n=1)
-    return f"did you mean '{near[0]}'? " if near else ""
-
-
 def is_installed(module: str) -> bool:
-    """Whether the framework of this name is there; it is not imported."""
+    """Return True if the framework of this name is there; it is not imported."""
     return find_spec(module) is not None
 
 

@@ -640,7 +640,10 @@ class PaddedSplitter(Splitter):
         """Split as Splitter does; `total` are the real items."""
         buckets, rows = self._buckets, self._gatherer.rows
         if rows > total:
-            results = [self._real_rows(name, result, rows, total) for name, result in self._named(results)]
+            for name, result in self._named(results):
+                if result.shape[:1] != (rows,):
+                    raise self._wrong_batch(name, result.shape, rows)
+            results = [result[:total] for result in results]
         if self._axes:
             lengths = lengths_of(requests, buckets)
             padded = buckets.length(max(lengths))
@@ -682,11 +685,6 @@ class PaddedSplitter(Splitter):
         for axis in axes:
             index[axis] = slice(length)
         return np.ascontiguousarray(result[tuple(index)])
-
-    def _real_rows(self, name: str, result: Array, rows: int, total: int) -> Array:
-        if result.shape[:1] != (rows,):
-            raise self._wrong_batch(name, result.shape, rows)
-        return result[:total]
 
     def _named(self, results: Sequence[Array]) -> list[tuple[str, Array]]:
         return [(name, result) for (_, name, _), result in zip(self._outputs, results, strict=True)]

@@ -180,14 +180,11 @@ class OnnxRuntimeBackend:
                 tried = context.signature or _tried(config, context.path, session, signature_of(session, config.name))
                 fault = tried.batching_fault
                 separated.append(fault.seen if fault is not None and separates_requests(config, tried) else "")
-            steady[placement.device] = None if separated_because() else sizes
+            steady[placement.device] = None if any(separated) else sizes
             return session
 
         # What the trial of the first session has shown, if requests must not be combined, otherwise "".
         separated: list[str] = []
-
-        def separated_because() -> str:
-            return "".join(separated)
 
         # The sizes that the session of a device has to keep.
         steady: dict[str, SteadySizes | None] = {}
@@ -195,22 +192,18 @@ class OnnxRuntimeBackend:
         # The instance that has the session of a device, under TensorRT.
         users: dict[str, object] = {}
 
-        def leave(device: str) -> None:
-            del users[device]
-
-        @cache
-        def is_bounded() -> bool:
-            libraries = config.model_operations.op_library_filename
-            return not libraries and has_bounded_graph(model_path(context.path, config))
-
         def runner(session: Any, placement: Placement) -> Runner:
             # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
-            may_run_inline = placement.kind is DeviceKind.CPU and is_bounded()
-            close: Callable[[], None] | None = None
+            may_run_inline = (
+                placement.kind is DeviceKind.CPU
+                and not config.model_operations.op_library_filename
+                and has_bounded_graph(model_path(context.path, config))
+            )
+            close: Callable[[], object] | None = None
             if session.get_providers()[0] == TENSORRT:
                 user = object()
                 if users.setdefault(placement.device, user) is user:
-                    close = partial(leave, placement.device)
+                    close = partial(users.pop, placement.device, None)
                 else:
                     session = load(placement)
             options = run_options(settings_on(plan, placement, context.placements))
@@ -218,22 +211,18 @@ class OnnxRuntimeBackend:
             is_steady = session.get_providers()[0] == CUDA and not made.scalars and may_pad(context.spec, config)
             return replace(made, steady=steady.get(placement.device) if is_steady else None)
 
-        def provider(session: Any) -> str:
-            """The first, which runs all it can."""
-            return str(session.get_providers()[0])
-
         return InProcessModel(
             context,
             Framework(
                 load=load,
                 runner=runner,
                 failures=_FAILURES,
-                provider=provider,
+                provider=lambda session: str(session.get_providers()[0]),  # the first runs all it can
                 threads=plan.thread_plan,
                 labels=labels,
                 named_axes=named_axes,
                 shrink=shrink_arena,
-                separated_because=separated_because,
+                separated_because=lambda: "".join(separated),
             ),
         )
 

@@ -50,7 +50,7 @@ _BYTES_OF_NODES = 16 << 20
 
 
 def rounding_margin(path: Path) -> float:
-    """How far results may be apart that differ by rounding only, by the operators in the model file at `path`."""
+    """Return how far results may be apart that differ by rounding only, by the operators in the file at `path`."""
     with path.open("rb") as file:
         nodes = file.read(_BYTES_OF_NODES)
     if b"DynamicQuantize" in nodes:
@@ -211,7 +211,11 @@ def try_batches(
             return Outcome(failure="it took too long")
         except failures as exc:  # the row that it has answered already
             return Outcome(failure=f"it fails now and then: {_first_line(exc)}")
-        if fault is not None or _shows_something(alone) or without_result == _RUNS_WITHOUT_RESULT:
+        shows_something = all(
+            any(row.size and (row.dtype.kind != "f" or np.isfinite(row).any()) for row in column)
+            for column in zip(*alone, strict=True)
+        )
+        if fault is not None or shows_something or without_result == _RUNS_WITHOUT_RESULT:
             return Outcome(fault)
         without_result += 1
     return Outcome() if without_result else Outcome(failure=failure)
@@ -250,7 +254,7 @@ def _fault(
 
 
 def _difference(alone: Array, beside: Array, margin: float) -> str:
-    """How a row `beside` others differs from the same row `alone`; "" if it does not. Both are batches of one row."""
+    """Return how a row `beside` others differs from the row `alone`; "" if it does not. Both are batches of one."""
     if alone.shape != beside.shape:
         return f"has shape {shape_text(alone.shape[1:])} alone and {shape_text(beside.shape[1:])}"
     differs = ~_close(alone, beside, margin)
@@ -273,14 +277,6 @@ def _close(alone: Array, beside: Array, margin: float) -> Any:
     with np.errstate(invalid="ignore"):
         near = np.abs(mine - other) <= most
     return near | (mine == other) | (~np.isfinite(mine) & ~np.isfinite(other))
-
-
-def _shows_something(alone: Sequence[Sequence[Array]]) -> bool:
-    """Whether each output has elements, and finite ones if they are floating-point numbers."""
-    return all(
-        any(row.size and (row.dtype.kind != "f" or np.isfinite(row).any()) for row in column)
-        for column in zip(*alone, strict=True)
-    )
 
 
 def _floats(row: int, shape: Shape) -> Array:
@@ -419,7 +415,7 @@ def run_sizes(session: Any, spec: ModelSpec, placement: Placement) -> SteadySize
 
 
 def _steady_sizes(session: Any, spec: ModelSpec, *, largest: int, ran: Sequence[dict[str, Any]]) -> SteadySizes | None:
-    """What executions take, and changes of size. None if changes take little."""
+    """Return the sizes with the times of executions and of a change. None if changes take little."""
 
     def seconds(feed: dict[str, Any]) -> float:
         began = time.perf_counter()

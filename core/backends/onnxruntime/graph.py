@@ -21,7 +21,7 @@ from trident.core.config.problem import ModelSignature, TensorSignature, is_plai
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec
 from trident.core.errors import RepositoryUnavailable, Unsupported
-from trident.core.inference.tensors import BY_ONNX_NAME, Shape
+from trident.core.inference.tensors import BY_ONNX_NAME
 from trident.core.repository.repository import missing_file_hint
 
 DEFAULT_FILE = "model.onnx"
@@ -92,7 +92,7 @@ _SIZE_AT_MOST = 16 << 20
 
 
 def has_bounded_graph(path: Path) -> bool:
-    """Whether the running time of the graph in the file at `path` is independent of values; False if unknown."""
+    """Return True if the running time of the graph in the file at `path` is known not to depend on values."""
     if path.suffix == ".ort" or not _HEADER_SIZE < path.stat().st_size <= _SIZE_AT_MOST:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -135,25 +135,21 @@ def signature_of(session: Any, model_name: str) -> ModelSignature:
     )
 
 
-def shape_of(argument: Any) -> Shape:
-    """The dimensions of an input or output of a graph. A dimension with a name, or without a number, is -1."""
-    return tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in argument.shape)
-
-
 def _tensors(arguments: Iterable[Any], model_name: str) -> tuple[TensorSignature, ...]:
-    return tuple(_tensor(argument, model_name) for argument in arguments)
-
-
-def _tensor(argument: Any, model_name: str) -> TensorSignature:
-    for beginning, onnx_type in _NOT_TENSORS.items():
-        if argument.type.startswith(beginning):
-            raise Unsupported(
-                f"Unsupported ONNX Type '{onnx_type}' for I/O '{argument.name}', expected 'ONNX_TYPE_TENSOR'.",
-                hint=_WITHOUT_ZIP_MAP if is_zipped(argument.type) else _WITH_TENSORS,
-                model=model_name,
-            )
-    datatype = BY_ONNX_NAME.get(argument.type)
-    return TensorSignature(argument.name, datatype.name if datatype else "", shape_of(argument))
+    found: list[TensorSignature] = []
+    for argument in arguments:
+        for beginning, onnx_type in _NOT_TENSORS.items():
+            if argument.type.startswith(beginning):
+                raise Unsupported(
+                    f"Unsupported ONNX Type '{onnx_type}' for I/O '{argument.name}', expected 'ONNX_TYPE_TENSOR'.",
+                    hint=_WITHOUT_ZIP_MAP if is_zipped(argument.type) else _WITH_TENSORS,
+                    model=model_name,
+                )
+        datatype = BY_ONNX_NAME.get(argument.type)
+        # A dimension with a name, or without a number, is variable.
+        shape = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in argument.shape)
+        found.append(TensorSignature(argument.name, datatype.name if datatype else "", shape))
+    return tuple(found)
 
 
 # The file itself: changes where it cannot be served as it is, and the files with its weights.
@@ -199,7 +195,7 @@ class CutGraph:
 
 
 def is_zipped(onnx_type: str) -> bool:
-    """Whether a type of ONNX Runtime is the result of a ZipMap."""
+    """Return True for a type of ONNX Runtime that a ZipMap makes."""
     return onnx_type in ("seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)))")
 
 
@@ -218,7 +214,11 @@ def without_zip_maps(content: bytes) -> CutGraph | None:
         output = outputs.get(node.output[0]) if node.op_type == b"ZipMap" else None
         if output is None:
             continue
-        names = _labels(node)
+        values = {attribute.name: attribute for attribute in node.attribute}
+        if b"classlabels_int64s" in values:
+            names = tuple(map(str, values[b"classlabels_int64s"].ints))
+        else:
+            names = tuple(text.decode(errors="replace") for text in values[b"classlabels_strings"].strings)
         node.op_type, node.domain = b"Identity", b""
         node.ClearField("attribute")
         output.ClearField("type")
@@ -288,11 +288,3 @@ def _parsed(content: bytes) -> Any:
     except DecodeError:
         return None
     return model
-
-
-def _labels(node: Any) -> tuple[str, ...]:
-    """The labels of a ZipMap node, which has either numbers or texts."""
-    values = {attribute.name: attribute for attribute in node.attribute}
-    if b"classlabels_int64s" in values:
-        return tuple(map(str, values[b"classlabels_int64s"].ints))
-    return tuple(text.decode(errors="replace") for text in values[b"classlabels_strings"].strings)

@@ -34,7 +34,7 @@ def make_runner(
     placement: Placement,
     run_options: Any,
     may_run_inline: bool,
-    close: Callable[[], None] | None = None,
+    close: Callable[[], object] | None = None,
 ) -> Runner:
     """Return how an instance runs `session`: on arrays where that is possible, otherwise on ONNX Runtime's values.
 
@@ -244,7 +244,7 @@ class PlacedRun:
 
     @property
     def knows_shapes(self) -> bool:
-        """Whether there is an output that can be placed."""
+        """True if there is an output that can be placed."""
         return bool(self._dimensions)
 
     def __call__(

@@ -82,7 +82,7 @@ _POISONED = re.compile(
 
 
 def is_poison(exc: BaseException) -> bool:
-    """Whether the CUDA context is lost, so that nothing can run on its GPU until the process is replaced."""
+    """Return True if the CUDA context is lost, so that its GPU runs nothing until the process is replaced."""
     return _POISONED.search(str(exc)) is not None
 
 
@@ -206,12 +206,19 @@ def session_settings(
     """
     parameters = parameters_of(config)
     global_pool = boolean(settings.get("enable-global-threadpool", "0"))
+    mode = integer(parameters.get("execution_mode", "0"), field_of("execution_mode"))
+    if mode not in _EXECUTION_MODES:
+        raise ConfigInvalid(
+            "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 "
+            f"but got {mode} .",  # the two spaces and the one before the stop are Triton's
+            field=field_of("execution_mode"),
+        )
     # Sessions on the global pool have no threads of their own, but a bad value is refused all the same.
     intra_op = _thread_count(parameters, "intra_op_thread_count")
     inter_op = _thread_count(parameters, "inter_op_thread_count")
     return SessionSettings(
         graph_level=_GRAPH_LEVELS.get(config.optimization.graph.level, "ORT_ENABLE_ALL"),
-        execution_mode=_execution_mode(parameters),
+        execution_mode=_EXECUTION_MODES[mode],
         intra_op_threads=0 if global_pool else intra_op or threads,
         inter_op_threads=0 if global_pool else inter_op,
         enable_mem_arena=_optional_boolean(parameters, "enable_mem_arena"),
@@ -238,17 +245,6 @@ def settings_on(settings: SessionSettings, placement: Placement, placed: Iterabl
 def global_pool_sizes(settings: Mapping[str, str]) -> tuple[int, int]:
     """Intra-op and inter-op threads of the process-wide pool; 0 means ONNX Runtime's default. Raises ConfigInvalid."""
     return _thread_count(settings, "intra_op_thread_count"), _thread_count(settings, "inter_op_thread_count")
-
-
-def _execution_mode(parameters: Mapping[str, str]) -> str:
-    mode = integer(parameters.get("execution_mode", "0"), field_of("execution_mode"))
-    if mode not in _EXECUTION_MODES:
-        raise ConfigInvalid(
-            "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 "
-            f"but got {mode} .",  # the two spaces and the one before the stop are Triton's
-            field=field_of("execution_mode"),
-        )
-    return _EXECUTION_MODES[mode]
 
 
 def _thread_count(values: Mapping[str, str], name: str) -> int:
@@ -335,7 +331,21 @@ def make_session(request: SessionRequest) -> MadeSession:
     missing = [provider.name for provider in request.providers if provider.name not in active]
     library = missing_library(missing[0], LIBRARIES) if missing else ""
     check_active(request.providers, active, library, name)
-    _try_run_options(made.session, request.settings, name)
+    if request.settings.run_entries:
+        # ONNX Runtime tells each run only that it refuses an option. With the options a run that is to end before its
+        # first node must fail for no other reason than without them.
+        plain, failure = [_run_nothing(made.session, each) for each in (SessionSettings(), request.settings)]
+        if failure is not None and str(failure) != str(plain):
+            entries = request.settings.run_entries
+            written = ", ".join(f"{key} is '{value}'" for key, value in entries.items())
+            raise ConfigInvalid(
+                f"unable to load model '{name}', every request would fail, because {written}: "
+                f"{failure_of(failure, name).message}",
+                hint="name the arenas of the devices that the instances run on, such as cpu:0 or gpu:0, separated by "
+                "semicolons; there is none on the CPU with enable_mem_arena false",
+                model=name,
+                field=field_of(next(iter(entries))),
+            ) from failure
     for provider in request.providers:
         if provider.log_line and not request.is_inspection:
             _log.info("%s", provider.log_line)
@@ -363,29 +373,9 @@ class DeclaredGraph:
 
 @cache
 def driver_problem() -> str:
-    """Why this ONNX Runtime's CUDA does not run on the driver; "" if it does, or if there is none to ask."""
+    """Return why this ONNX Runtime's CUDA does not run on the driver; "" if it does, or if there is none to ask."""
     driver = read_driver()
     return "" if isinstance(driver, str) else old_driver(CUDA_VERSION, driver.version, driver.cuda)
-
-
-def _try_run_options(session: Any, settings: SessionSettings, model_name: str) -> None:
-    """Raise ConfigInvalid if `session` refuses the options of its runs, of which ONNX Runtime tells each run only.
-
-    With the options a run that is to end before its first node must fail for no other reason than without them.
-    """
-    if not settings.run_entries:
-        return
-    plain, failure = [_run_nothing(session, each) for each in (SessionSettings(), settings)]
-    if failure is not None and str(failure) != str(plain):
-        written = ", ".join(f"{key} is '{value}'" for key, value in settings.run_entries.items())
-        raise ConfigInvalid(
-            f"unable to load model '{model_name}', every request would fail, because {written}: "
-            f"{failure_of(failure, model_name).message}",
-            hint="name the arenas of the devices that the instances run on, such as cpu:0 or gpu:0, separated by "
-            "semicolons; there is none on the CPU with enable_mem_arena false",
-            model=model_name,
-            field=field_of(next(iter(settings.run_entries))),
-        ) from failure
 
 
 def shrink_arena(session: Any, device: str) -> None:

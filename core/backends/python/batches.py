@@ -294,21 +294,19 @@ class OutcomeReader:
             layout.check(self._spec, self._check)
         problem = layout.problem
         if not problem and batch_size != ANY and layout.rows not in (ANY, batch_size):
-            problem = self._rows_problem(layout, batch_size)
+            for name, _, shape in layout.layout.tensors:
+                if name in self._spec.outputs and shape and shape[0] != batch_size:
+                    problem = problem or self._check.rows_problem(name, shape[0], batch_size)
         parameters: dict[str, Parameter] | None = None
         if record.fields:
-            parameters = _parameters_of(record.fields)
+            given: Any = from_json(record.fields)
+            if type(given) is not dict or not all(isinstance(each, str | int | float) for each in given.values()):
+                raise BadFrame(f"{record.fields!r} are no parameters")
+            parameters = given
             problem = problem or _problem_of(parameters)
         if problem:
             return Outcome(None, BackendFailed(problem, model=self._model), None, is_final, waits)
         return Outcome(self._outputs(record, layout), None, parameters, is_final, waits)
-
-    def _rows_problem(self, layout: _Outputs, batch_size: int) -> str:
-        problem = ""
-        for name, _, shape in layout.layout.tensors:
-            if name in self._spec.outputs and shape and shape[0] != batch_size:
-                problem = problem or self._check.rows_problem(name, shape[0], batch_size)
-        return problem
 
     def _outputs(self, record: Record, layout: _Outputs) -> Outputs:
         if not record.places and layout.packed is not None and layout.size == len(record.run):
@@ -333,15 +331,8 @@ class OutcomeReader:
         return BackendFailed(record.text, model=self._model, code=code)
 
 
-def _parameters_of(fields: bytes) -> dict[str, Parameter]:
-    parameters: Any = from_json(fields)
-    if type(parameters) is not dict or not all(isinstance(each, str | int | float) for each in parameters.values()):
-        raise BadFrame(f"{fields!r} are no parameters")
-    return parameters
-
-
 def _problem_of(parameters: dict[str, Parameter]) -> str:
-    """Why a client cannot get them; "" if it can."""
+    """Return the reason why a client cannot get them; "" if it can."""
     for name, value in parameters.items():
         for text in (name, value):
             if type(text) is str and not text.isascii() and readable(text) != text:

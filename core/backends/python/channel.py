@@ -161,7 +161,7 @@ class WatchedFile:
         self._modify(self._descriptor, select.EPOLLONESHOT)
 
     def want_to_write(self, wanted: bool) -> None:
-        """Whether to call `on_writable` as long as the file takes something."""
+        """Call `on_writable` as long as the file takes something, if `wanted`."""
         self._modify(self._duplicate, select.EPOLLOUT if wanted else select.EPOLLONESHOT)
 
     def _modify(self, descriptor: int, events: int) -> None:
@@ -252,7 +252,7 @@ class StubChannel:
         self._numbers = SentLayouts()
         self._writer = RequestWriter(spec, self._numbers, memory)
         self._outcomes = OutcomeReader(spec, memory.received, check)
-        self._queue = SendQueue(sock, self._blocked)
+        self._queue = SendQueue(sock, lambda is_blocked: self._watched.want_to_write(is_blocked))
         # Held by the thread that reads.
         self._reading = threading.Lock()
         self._watched: WatchedFile = watcher.watch(sock.fileno(), self._readable, self._failed, self._flush)
@@ -374,7 +374,9 @@ class StubChannel:
         found: list[Outputs | Exception | DeferredOutcome] = []
         for index, outcome in enumerate(result):
             if outcome is LATER:
-                self._keep_open(index)
+                number = self._first + index
+                if number not in self._open and number not in self._finished:
+                    self._open_now(number, self._senders[index])
                 found.append(LATER)
                 continue
             if outcome is AGAIN:
@@ -409,11 +411,6 @@ class StubChannel:
             if 0 <= number - self._first < len(self._senders) and number not in self._finished:
                 found = self._open_now(number, self._senders[number - self._first])
         return found
-
-    def _keep_open(self, index: int) -> None:
-        number = self._first + index
-        if number not in self._open and number not in self._finished:
-            self._open_now(number, self._senders[index])
 
     def _open_now(self, number: int, sender: ResponseSender) -> _OpenSender:
         opened = self._open[number] = _OpenSender(sender)
@@ -488,9 +485,6 @@ class StubChannel:
             self._queue.flush()
         except Exception as error:
             self._failed(error)
-
-    def _blocked(self, is_blocked: bool) -> None:
-        self._watched.want_to_write(is_blocked)
 
     def _send_now(self, frame: bytes = b"") -> None:
         """Send a frame, and wait until the socket has taken all."""

@@ -126,18 +126,8 @@ _UNSET = ("BASH_ENV", "ENV", "CONDA_PREFIX", "PYTHONHOME")
 _OF_SHELLS = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PS1", "_CONDA_PACK_OLD_PS1"})
 
 
-def is_virtual_environment(folder: Path) -> bool:
-    return (folder / "pyvenv.cfg").is_file()
-
-
-def virtual_environment_variables(folder: Path) -> dict[str, str]:
-    """Return the variables that `bin/activate` of a virtual environment sets."""
-    path = os.pathsep.join([str(folder / "bin"), *os.get_exec_path()])
-    return {"VIRTUAL_ENV": str(folder), "PATH": path, "PYTHONHOME": ""}
-
-
 def activated_variables(folder: Path) -> dict[str, str]:
-    """The variables that `bin/activate` in `folder` sets or changes. Blocks. Raises ModelLoadFailed."""
+    """Return the variables that `bin/activate` in `folder` sets or changes. Blocks. Raises ModelLoadFailed."""
     script = folder / "bin" / "activate"
     unset = [word for name in _UNSET for word in ("-u", name)]
     command = ["env", *unset, "bash", "--noprofile", "--norc", "-c", _PROGRAM, "trident", str(script)]
@@ -145,15 +135,12 @@ def activated_variables(folder: Path) -> dict[str, str]:
         printed = run_tool(command, limit_s=_LIMIT_S)
     except ToolFailed as error:
         raise ModelLoadFailed(f"failed to activate the environment '{folder}': {error}") from error
-    before, _, after = printed.partition(b"\0\0")
-    old, new = _parsed(before), _parsed(after)
+    old, new = (
+        {name: value for name, _, value in (os.fsdecode(line).partition("=") for line in part.split(b"\0") if line)}
+        for part in printed.split(b"\0\0", 1)
+    )
     changed = {name: value for name, value in new.items() if name not in _OF_SHELLS and old.get(name) != value}
     return {"PYTHONHOME": "", **changed}
-
-
-def _parsed(variables: bytes) -> dict[str, str]:
-    pairs = (os.fsdecode(line).partition("=") for line in variables.split(b"\0") if line)
-    return {name: value for name, _, value in pairs}
 
 
 _NAMES = ("python", "python3")
@@ -327,7 +314,7 @@ def prepare(model_directory: Path, parameters: Mapping[str, str], settings: Envi
     if text:
         path = _absolute(text, model_directory)
         folder = path if path.is_dir() else extracted(path, settings.cache)
-    elif requirements.is_file() and settings.install_requirements and _wants_install(parameters):
+    elif requirements.is_file() and settings.install_requirements and _is_yes(parameters.get(INSTALL_PARAMETER, "yes")):
         if not settings.may_install and not is_installed(requirements, settings.cache):
             raise NotInstalled(
                 f"'{requirements}' is not installed",
@@ -341,8 +328,7 @@ def prepare(model_directory: Path, parameters: Mapping[str, str], settings: Envi
     return environment
 
 
-def _wants_install(parameters: Mapping[str, str]) -> bool:
-    text = parameters.get(INSTALL_PARAMETER, "yes")
+def _is_yes(text: str) -> bool:
     wanted = _YES_NO.get(text.lower())
     try:
         return boolean(text) if wanted is None else wanted
@@ -364,8 +350,10 @@ def _absolute(text: str, model_directory: Path) -> Path:
 
 
 def _of_folder(folder: Path) -> StubEnvironment:
-    if is_virtual_environment(folder):
-        return StubEnvironment(interpreter_of(folder), virtual_environment_variables(folder))
+    if (folder / "pyvenv.cfg").is_file():
+        path = os.pathsep.join([str(folder / "bin"), *os.get_exec_path()])
+        variables = {"VIRTUAL_ENV": str(folder), "PATH": path, "PYTHONHOME": ""}  # as its `bin/activate` sets them
+        return StubEnvironment(interpreter_of(folder), variables)
     if not (folder / "bin" / "activate").is_file():
         raise ModelLoadFailed(
             f"Path {folder}/bin/activate does not exist. The Python environment should contain an 'activate' script."

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from tests.unit import onnx_models
@@ -208,7 +207,7 @@ def with_onnxruntime(folder: Path, cuda: FakeCuda) -> Iterator[tuple[ModelSpec, 
     config = config_of(add_sub_config("FP32"))
     spec = spec_of(config)
     session = session_of(onnx_models.add_sub("FP32"))
-    run = DeviceRun(session, onnxruntime.OrtValue, spec, False, "cpu", 0)
+    run = DeviceRun(session, spec, "cpu", 0)
     runner = Runner(run=run, run_bound=run.bound)
     instance = model_of(lambda _: session, lambda *_: runner, config).instance(Placement("model_0", DeviceKind.GPU))
     try:

@@ -217,15 +217,15 @@ class Channel:
             self._changed.notify_all()
 
     def _read_wanted(self) -> None:
+        def has_all() -> bool:
+            self._wanted = [is_over for is_over in self._wanted if not is_over()]
+            return not self._wanted
+
         with suppress(ServerGone):
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._wanted)
-                self.wait(self._has_all_that_is_wanted)
-
-    def _has_all_that_is_wanted(self) -> bool:
-        self._wanted = [is_over for is_over in self._wanted if not is_over()]
-        return not self._wanted
+                self.wait(has_all)
 
     def take_in(self) -> None:
         """Read what has arrived, without waiting for more. Raises ServerGone."""
@@ -386,7 +386,7 @@ class ServerCalls:
 
     @property
     def has_open(self) -> bool:
-        """Whether there are requests without their final response."""
+        """True while there are requests without their final response."""
         return bool(self._open)
 
     def close(self, number: int) -> None:
@@ -573,15 +573,13 @@ class ServerCalls:
             raise BadFrame(f"a reply to request {number}, which is not open")
         if record.flags & FINAL:
             del self._replies[number]
-        replies.add(self._response_of(record), bool(record.flags & FINAL))
-
-    def _response_of(self, record: Record) -> InferenceResponse:
         if record.flags & FAILED:
-            return InferenceResponse(error=TritonError(record.text, record.layout))
-        response = InferenceResponse(self.tensors(self._channel.layouts.find(record.layout), record))
-        if record.fields:
-            response._parameters = from_json(record.fields)
-        return response
+            response = InferenceResponse(error=TritonError(record.text, record.layout))
+        else:
+            response = InferenceResponse(self.tensors(self._channel.layouts.find(record.layout), record))
+            if record.fields:
+                response._parameters = from_json(record.fields)
+        replies.add(response, bool(record.flags & FINAL))
 
     def tensors(self, layout: MessageLayout, record: Record) -> list[Tensor]:
         """The tensors of a record that was read, as views of what was received. Raises BadFrame."""

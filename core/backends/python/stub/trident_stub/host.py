@@ -18,7 +18,6 @@ from .inference import (
     RELEASE_RESCHEDULE,
     InferenceRequest,
     InferenceResponse,
-    InferenceResponseSender,
     SenderState,
 )
 from .model import (
@@ -127,7 +126,10 @@ class ModelHost:
             if returned.__class__ is not list and isinstance(returned, Coroutine):
                 if self._decoupled:
                     self._check(requests, None, responses)
-                    self._start(returned, requests)
+                    # Its requests stay open until it ends.
+                    self._loop.start(returned).add_done_callback(
+                        lambda future: self._end_in_background(future, requests)
+                    )
                     return responses
                 returned = self._loop.run(returned)
             self._check(requests, returned, responses)
@@ -140,11 +142,11 @@ class ModelHost:
         return responses
 
     def is_rescheduled(self, request: InferenceRequest) -> bool:
-        """Whether the model gave the request back, to be queued again (section 4.8), and has not ended it after all."""
+        """Return True if the model gave the request back, to be queued again (section 4.8), and has not ended it."""
         return request._release_flags == RELEASE_RESCHEDULE and request._sender is CLOSED_SENDER
 
     def is_ready(self) -> bool:
-        """The answer of the model's `is_ready`; true if it has none. Any thread. Raises ModelFailed with the reason."""
+        """Return the answer of the model's `is_ready`; true if it has none. Any thread. Raises ModelFailed."""
         if not hasattr(self._instance, "is_ready"):
             return True
         try:
@@ -167,10 +169,6 @@ class ModelHost:
             except BaseException as error:
                 self._log(exception_text(error))
         self._instance = self._execute = None
-
-    def _start(self, coroutine: Coroutine[Any, Any, Any], requests: list[InferenceRequest]) -> None:
-        """Run the coroutine of a decoupled model, whose requests are left open."""
-        self._loop.start(coroutine).add_done_callback(lambda future: self._end_in_background(future, requests))
 
     def _check(
         self, requests: list[InferenceRequest], returned: Any, responses: list[InferenceResponse | None]
@@ -200,7 +198,10 @@ class ModelHost:
                 if request._sender is None:
                     request._sender = CLOSED_SENDER
                 else:
-                    _answer_through(request._sender)
+                    try:
+                        request._sender._advance(True, True)
+                    except TritonModelException as error:
+                        raise BrokenContract(str(error)) from error
                 response = response._with_outputs(request._requested)
             else:
                 _leave_open(request, "returned None in its list for this request")
@@ -274,13 +275,6 @@ def _leave_open(request: InferenceRequest, how: str) -> None:
         sender._unused = how
     if request._release_flags == RELEASE_RESCHEDULE and sender._close() is not SenderState.CLOSED:
         request._sender = CLOSED_SENDER
-
-
-def _answer_through(sender: InferenceResponseSender) -> None:
-    try:
-        sender._advance(True, True)
-    except TritonModelException as error:
-        raise BrokenContract(str(error)) from error
 
 
 def _close(request: InferenceRequest) -> SenderState:

@@ -60,8 +60,10 @@ class InferenceResponse:
         """Raises TypeError for other types, and TritonModelException for a tensor that is None."""
         self._outputs = outputs = list(output_tensors)
         for tensor in outputs:
-            if tensor.__class__ is not Tensor:
-                _check_output(tensor)
+            if tensor is None:
+                raise TritonModelException("Output tensor for inference response should not be empty.")
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"InferenceResponse(): the outputs must be Tensor objects, not {type(tensor).__name__}")
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"InferenceResponse(): the error must be a TritonError, not {type(error).__name__}")
         self._error = error
@@ -103,13 +105,6 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
         if tensor._name == name:
             return tensor
     return None
-
-
-def _check_output(tensor: object) -> None:
-    if tensor is None:
-        raise TritonModelException("Output tensor for inference response should not be empty.")
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"InferenceResponse(): the outputs must be Tensor objects, not {type(tensor).__name__}")
 
 
 NO_FLAGS = 0
@@ -175,11 +170,11 @@ class InferenceResponseSender:
         current().send(self._number, response, flags == FINAL)
 
     def is_cancelled(self) -> bool:
-        """Whether the client went away. The request must still be ended."""
+        """Return True if the client went away. The request must still be ended."""
         return self._number != MADE_HERE and current().is_cancelled(self._number)
 
     def is_full(self) -> bool:
-        """Whether `send` would wait for the client. Not in Triton's library: for models that have more to do."""
+        """Return True if `send` would wait for the client. Not in Triton's library: for models that have more to do."""
         return self._number != MADE_HERE and current().is_full(self._number)
 
     def __del__(self) -> None:
@@ -345,11 +340,21 @@ class InferenceRequest:
             correlation_id = text_of(correlation_id, "InferenceRequest(): 'correlation_id', if not an int,")
         model_name = text_of(model_name, "InferenceRequest(): 'model_name'")
         numbers = {"model_version": model_version, "flags": flags, "timeout": timeout}
-        _check("preferred_memory", preferred_memory, PreferredMemory)
-        _check("trace", trace, InferenceTrace)
+        for name, value, expected in (
+            ("preferred_memory", preferred_memory, PreferredMemory),
+            ("trace", trace, InferenceTrace),
+        ):
+            if not isinstance(value, expected):
+                raise TypeError(
+                    f"InferenceRequest(): '{name}' must be a {expected.__name__}, not {type(value).__name__}"
+                )
         self._number = MADE_HERE
         self._inputs = _checked_inputs(inputs, request_id, model_name)
-        self._requested = _checked_names(requested_output_names)
+        if requested_output_names is None or isinstance(requested_output_names, (str, bytes)):
+            raise TypeError("InferenceRequest(): 'requested_output_names' must be a list of str")
+        self._requested = [
+            text_of(name, "InferenceRequest(): each of 'requested_output_names'") for name in requested_output_names
+        ]
         self._release_flags = RELEASE_ALL
         self._sender = None
         self._fields = {
@@ -426,7 +431,7 @@ class InferenceRequest:
         return InferenceTrace._of(self._description().get("trace"))
 
     def is_cancelled(self) -> bool:
-        """Whether the client went away. The request must still be answered."""
+        """Return True if the client went away. The request must still be answered."""
         return self._number != MADE_HERE and current().is_cancelled(self._number)
 
     def set_release_flags(self, flags: int) -> None:
@@ -471,11 +476,6 @@ def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> 
     return None
 
 
-def _check(name: str, value: object, expected: type) -> None:
-    if not isinstance(value, expected):
-        raise TypeError(f"InferenceRequest(): '{name}' must be a {expected.__name__}, not {type(value).__name__}")
-
-
 # The integers from the first to the last one, as Triton's library has them.
 _RANGES = {
     "correlation_id": (0, (1 << 64) - 1),
@@ -511,12 +511,6 @@ def _checked_inputs(inputs: Sequence[Tensor] | None, request_id: str, model_name
     return checked
 
 
-def _checked_names(names: Sequence[str | bytes] | None) -> list[str]:
-    if names is None or isinstance(names, (str, bytes)):
-        raise TypeError("InferenceRequest(): 'requested_output_names' must be a list of str")
-    return [text_of(name, "InferenceRequest(): each of 'requested_output_names'") for name in names]
-
-
 # --- requests to other models
 
 
@@ -539,8 +533,12 @@ class ResponseIterator:
         return self
 
     def __next__(self) -> InferenceResponse:
-        if self._at >= len(self._responses) and not self._receive():
-            raise StopIteration
+        if self._at >= len(self._responses):
+            response = None if self._ended else self._stream.next()
+            if response is None:
+                self._ended = True
+                raise StopIteration
+            self._responses.append(response)
         response = self._responses[self._at]
         self._at += 1
         return response
@@ -548,17 +546,6 @@ class ResponseIterator:
     def cancel(self) -> None:
         """Tell the other model that no more responses are wanted; it may still send some."""
         self._stream.cancel()
-
-    def _receive(self) -> bool:
-        """Wait for one more response; false if all have come."""
-        if self._ended:
-            return False
-        response = self._stream.next()
-        if response is None:
-            self._ended = True
-            return False
-        self._responses.append(response)
-        return True
 
 
 Answer = Union[InferenceResponse, ResponseIterator]
@@ -599,7 +586,7 @@ def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[
 
 
 def _is_executing() -> bool:
-    """Whether this is the thread that calls the model's `execute`."""
+    """Return True on the thread that calls the model's `execute`."""
     return threading.current_thread() is threading.main_thread()
 
 

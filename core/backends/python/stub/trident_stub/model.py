@@ -28,7 +28,7 @@ class Phase(Enum):
 
 @dataclass
 class RunningModel:
-    """What the library knows about the model. `directory` is the version's, `outputs` are the configured names."""
+    """The model of this process. `directory` is the version's, `outputs` are the configured names."""
 
     name: str = ""
     directory: str = ""
@@ -195,7 +195,7 @@ def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[s
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Whether the model may answer a request any number of times."""
+    """Return True if the model may answer a request any number of times."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 

@@ -43,7 +43,7 @@ class ResponseStream(Protocol):
 
 
 class Server(Protocol):
-    """What the library asks of the server. Any thread, several at once."""
+    """The server, as the library uses it. Any thread, several at once."""
 
     def send(self, request_number: int, response: InferenceResponse | None, final: bool) -> None:
         """Send a response of a sender; `response` may be None if it is `final`.
@@ -58,11 +58,11 @@ class Server(Protocol):
         ...
 
     def is_cancelled(self, request_number: int) -> bool:
-        """Whether the client of a request went away. Costs no round trip."""
+        """Return True if the client of a request went away. Costs no round trip."""
         ...
 
     def is_full(self, request_number: int) -> bool:
-        """Whether `send` would block, because the client has not taken what was sent before."""
+        """Return True if `send` would block, because the client has not taken what was sent before."""
         ...
 
     def log(self, level: int, message: str, file: str, line: int) -> None:
@@ -283,7 +283,7 @@ def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> No
 
 
 def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
-    """Whether a model serves, in that version or in any. Raises TritonModelException for an invalid version."""
+    """Return True if a model serves, in that version or in any. Raises TritonModelException for an invalid version."""
     model_name, model_version = text_of(model_name, "'model_name'"), text_of(model_version, "'model_version'")
     prefix = "Failed to check model readiness: "
     if model_version and not (model_version.isascii() and model_version.isdigit() and int(model_version) > 0):

@@ -139,7 +139,7 @@ def to_json(value: Any) -> bytes:
 
 
 def from_json(content: bytes | memoryview) -> Any:
-    """What `to_json` wrote. Raises BadFrame."""
+    """Return the value that `to_json` wrote. Raises BadFrame."""
     try:
         return loads(str(content, "ascii"))
     except (ValueError, RecursionError) as error:
