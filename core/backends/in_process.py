@@ -348,6 +348,7 @@ class InProcessInstance:
             if (inputs or places) and (self._steady is None or self._steady.size(total) == total):
                 return self._execute_bound(self._run_bound, first, inputs, places, total)
         names = self._names
+        results: Sequence[Array]
         try:
             feed = self._gatherer.gather(requests, total)
             gathered_ns = monotonic_ns()

@@ -369,7 +369,8 @@ class PythonModel:
 
         def begin() -> None:
             try:
-                started.set_result(instance.begin())
+                instance.begin()
+                started.set_result(None)
             except BaseException as error:
                 started.set_exception(error)
 
