@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import signal
 import subprocess
+import sys
 import threading
 import tomllib
 import traceback
@@ -22,6 +24,7 @@ import pytest
 
 import trident
 from tests.contract.servers.session import TRIDENT
+from tests.needed import program
 from tests.project import ROOT
 from trident.app.version import BUILD, IS_COMPILED
 from trident.core.engine.protocol import Engine
@@ -303,6 +306,57 @@ def test_whoever_an_old_value_runs_at_its_end_sees_the_new_one() -> None:
     note([LooksAtItsEnd()], False)
     note(BackendFailed("too late"), True)
     assert seen == [BackendFailed]
+
+
+HOLDER = """
+class Holder:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def put(self, value: object) -> None:
+        self.value = value
+"""
+READ_AT_THE_END = """
+from holder import Holder
+
+class LooksAtItsEnd:
+    def __del__(self):
+        print(type(holder.value).__name__)
+
+holder = Holder([LooksAtItsEnd()])
+holder.put({})
+"""
+BUILD_SCRIPT = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import setuptools
+from mypyc.build import mypycify
+import setup
+
+folder = str(setup.MYPYC_FILES)
+(made,) = mypycify(["holder.py"], target_dir=folder, opt_level="0", debug_level="0")
+made.include_dirs.append(folder)
+if sys.argv.pop() == "changed":
+    made.sources = [setup.store_before_release(source)[0] for source in made.sources]
+sys.argv[1:] = ["--quiet", "build_ext", "--inplace"]
+setuptools.setup(ext_modules=[made])
+"""
+
+
+@pytest.mark.slow
+def test_setup_prevents_a_crash_of_what_mypyc_writes(tmp_path: Path) -> None:
+    # Once it does not crash unchanged, mypyc stores first, and RELEASE_AND_STORE of setup.py may go.
+    program("gcc", "apt install gcc")
+    runs = {}
+    for kind in ("unchanged", "changed"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / "holder.py").write_text(HOLDER)
+        subprocess.run([sys.executable, "-c", BUILD_SCRIPT, kind], cwd=folder, check=True, capture_output=True)
+        command = [sys.executable, "-c", f"import sys; sys.path.insert(0, '.')\n{READ_AT_THE_END}"]
+        runs[kind] = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert runs["unchanged"].returncode == -signal.SIGSEGV
+    assert (runs["changed"].returncode, runs["changed"].stdout) == (0, "dict\n")
 
 
 @on_the_compiled_build
