@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.results import RESULTS
 from docker.size import counted, read_sizes
 from tests.project import ROOT
-from trident.tools.bench.page import picture, rows
+from trident.tools.bench.page import STYLE, TOP, WIDTH, svg, text
 
 PICTURES = ROOT / "docs" / "pictures"
 CASES = {
@@ -38,6 +39,47 @@ TRITON_IMAGES = {
     "Triton 23.01-py3": 16.0,
 }
 IMAGES = {"cpu": "Trident, CPUs", "gpu": "Trident, CUDA 13", "gpu12": "Trident, CUDA 12"}
+
+
+# Of rows of bars: their labels, what is right of the longest bar, and the height of one.
+_LABELS, _GAP, _ROW = 200, 48, 26
+
+
+def rows(
+    title: str,
+    labels: Sequence[str],
+    panels: Sequence[tuple[str, Sequence[tuple[float, int]]]],
+    *,
+    mark: tuple[float, str] | None = None,
+) -> str:
+    """A row for each label, with a bar in each panel: its value, and the number of the colour. `mark` is a value that
+    is drawn across, with its name. The title stands below."""
+    wide = (WIDTH - _LABELS) / len(panels) - _GAP
+    bottom = TOP + _ROW * len(labels)
+    parts = [text(_LABELS - 10, TOP + _ROW * at + 17, label, "end", "") for at, label in enumerate(labels)]
+    for column, (heading, values) in enumerate(panels):
+        left = _LABELS + column * (wide + _GAP)
+        scale = wide / max([value for value, _ in values] + ([mark[0]] if mark else []))
+        parts.append(text(left, 16, heading, "start", "title"))
+        for at, (value, colour) in enumerate(values):
+            parts.append(
+                f'<rect class="s{colour} fill" x="{left:.1f}" y="{TOP + _ROW * at + 5}" width="{value * scale:.1f}" '
+                f'height="{_ROW - 10}"/>'
+            )
+        if mark is not None:
+            at_mark = left + mark[0] * scale
+            parts.append(f'<line class="limit" x1="{at_mark:.1f}" x2="{at_mark:.1f}" y1="{TOP}" y2="{bottom}"/>')
+            parts.append(text(at_mark, TOP - 6, mark[1], "middle", "faint"))
+        for at, (value, _) in enumerate(values):
+            parts.append(text(left + value * scale + 5, TOP + _ROW * at + 17, f"{value:.3g}", "start", "value"))
+    return svg(title, [*parts, text(WIDTH / 2, bottom + 20, title, "middle", "faint")], bottom + 30)
+
+
+def picture(plot: str) -> str:
+    """A plot as a file of its own."""
+    head, rest = plot.split(">", 1)
+    ground = '<rect width="100%" height="100%" fill="var(--ground)"/>'
+    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>{ground}{rest}\n'
 
 
 def beside_triton(file: Path) -> str:

@@ -28,13 +28,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import machine
+from bench.pictures import picture
 from bench.results import table
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
 from trident.tools.bench.client import LoadClient, Target
-from trident.tools.bench.page import Point, lines, picture
+from trident.tools.bench.page import Point, lines
 
 PAGE = ROOT / "docs" / "scale.md"
 PICTURE = ROOT / "docs" / "pictures" / "scale.svg"

@@ -9,7 +9,7 @@ import statistics
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
 from itertools import groupby
@@ -34,12 +34,12 @@ from trident.core.observability.log import LogOptions, configure_logging, escape
 from trident.core.repository.location import Scheme, parse_location
 from trident.tools.ask import DENIED, Answer, Ask, NoAnswer, ask
 from trident.tools.doctor_repositories import (
+    NOTED_SKEW_S,
     Area,
     Level,
     Line,
     RepositoryReading,
     first_names,
-    read_cache,
     read_repository,
     read_storage,
     repository_lines,
@@ -87,7 +87,7 @@ def examine_machine(settings: ServerSettings) -> list[Line]:
             repositories.append(read_repository(location, settings))
             continue
         storage = read_storage(location, settings.cloud_credential_path, environ)
-        found = storage_lines(storage, environ)
+        found = list(storage_lines(storage, environ))
         storages += found
         if not has_failed(found):  # otherwise the scan would fail in the same way, after more attempts
             repositories.append(read_repository(location, settings, storage.folders))
@@ -99,23 +99,11 @@ def examine_machine(settings: ServerSettings) -> list[Line]:
     return [
         *storages,
         *(line for reading in repositories for line in repository_lines(reading)),
-        *_room_lines(repositories, free_memory, settings),
+        *room_lines(repositories, free_memory, settings),
         *limit_lines(limits, sum(len(reading.models) for reading in repositories)),
         *port_lines(read_ports(settings.services())),
         *gpu_lines(read_gpu(settings, used if settings.model_repository else None), asked_by),
     ]
-
-
-def _room_lines(
-    repositories: Sequence[RepositoryReading], free_memory: int | None, settings: ServerSettings
-) -> list[Line]:
-    in_cloud = any(reading.location.scheme is not Scheme.LOCAL for reading in repositories)
-    try:
-        return room_lines(repositories, free_memory, read_cache(settings) if in_cloud else None)
-    except OSError as error:
-        cure = "name a folder that can be written with --model-cache-directory"
-        failure = f"the model cache {settings.model_cache_directory} cannot be read: {error.strerror}"
-        return [*room_lines(repositories, free_memory, None), Area("Room").failed("disk", failure, cure)]
 
 
 # --- the report as text and as JSON
@@ -130,7 +118,8 @@ def text_report(lines: Sequence[Line], verdicts: tuple[str, str] = OF_MACHINE) -
     `verdicts` are its words if nothing has failed, and if something has.
     """
     blocks = [_block(area, list(found)) for area, found in groupby(lines, key=lambda line: line.area)]
-    return "\n".join([*blocks, f"{_counts(lines)}: {verdicts[has_failed(lines)]}\n"])
+    counts = f"{_count(lines, Level.FAILED)} failed, {counted(_count(lines, Level.WARNING), 'warning')}"
+    return "\n".join([*blocks, f"{counts}: {verdicts[has_failed(lines)]}\n"])
 
 
 def json_report(lines: Sequence[Line]) -> str:
@@ -145,28 +134,18 @@ def has_failed(lines: Sequence[Line]) -> bool:
 
 def _block(area: str, lines: Sequence[Line]) -> str:
     width = max(len(line.check) for line in lines)
-    return "\n".join([escaped(area), *(text for line in lines for text in _texts(line, width))]) + "\n"
-
-
-def _texts(line: Line, width: int) -> list[str]:
-    mark = line.level.upper() if line.level is Level.FAILED else line.level
-    first = f"  {mark:<7}  {line.check:<{width}}  "
-    margin = " " * len(first)
-    texts = _wrapped(line.text, first, margin)
-    if line.cure:
-        texts += _wrapped(line.cure, f"{margin}cure: ", f"{margin}      ")
-    return texts
-
-
-def _wrapped(text: str, first: str, margin: str) -> list[str]:
-    # A long path or ARN stays whole, so that it can be copied.
-    wrapper = textwrap.TextWrapper(_WIDTH, initial_indent=first, subsequent_indent=margin)
-    wrapper.break_long_words = wrapper.break_on_hyphens = False
-    return wrapper.wrap(escaped(text)) or [first.rstrip()]
-
-
-def _counts(lines: Sequence[Line]) -> str:
-    return f"{_count(lines, Level.FAILED)} failed, {counted(_count(lines, Level.WARNING), 'warning')}"
+    texts = [escaped(area)]
+    for line in lines:
+        mark = line.level.upper() if line.level is Level.FAILED else line.level
+        first = f"  {mark:<7}  {line.check:<{width}}  "
+        margin = " " * len(first)
+        starts = [(line.text, first, margin), (line.cure, f"{margin}cure: ", f"{margin}      ")]
+        for text, start, others in starts if line.cure else starts[:1]:
+            # A long path or ARN stays whole, so that it can be copied.
+            wrapper = textwrap.TextWrapper(_WIDTH, initial_indent=start, subsequent_indent=others)
+            wrapper.break_long_words = wrapper.break_on_hyphens = False
+            texts += wrapper.wrap(escaped(text)) or [start.rstrip()]
+    return "\n".join(texts) + "\n"
 
 
 def _count(lines: Sequence[Line], level: Level) -> int:
@@ -292,63 +271,58 @@ def read_limits(settings: ServerSettings) -> LimitReading:
     )
 
 
-def limit_lines(reading: LimitReading, sessions: int) -> list[Line]:
+def limit_lines(reading: LimitReading, sessions: int) -> Iterator[Line]:
     """`sessions` is the number of models that would be loaded."""
-    lines = [_cpu_line(reading, sessions), _memory_line(reading.room), _workers_line(reading)]
-    return [*lines, _temporary_line(reading), _files_line(reading.open_files)]
-
-
-def _cpu_line(reading: LimitReading, sessions: int) -> Line:
     plan = plan_threads(reading.cores / reading.topology.engines, max(1, sessions))
     shared = "a session gets" if sessions <= 1 else f"each of {sessions} sessions gets"
     quota = f" (a quota; {reading.affinity} are visible)" if reading.cores < reading.affinity else ""
     text = f"{reading.cores:g} cores{quota}; {shared} {plan.intra_op_threads} threads"
     if reading.cores < 1:
-        return _LIMITS.warning("CPU", text, "give the container at least one core: requests are throttled")
-    return _LIMITS.ok("CPU", text)
+        yield _LIMITS.warning("CPU", text, "give the container at least one core: requests are throttled")
+    else:
+        yield _LIMITS.ok("CPU", text)
 
-
-def _memory_line(room: MemoryState | None) -> Line:
+    room = reading.room
     if room is None:
-        return _LIMITS.warning("memory", "the system does not tell its limit", "make /proc readable")
-    return _LIMITS.ok("memory", f"{size_text(room.free)} free of {size_text(room.total)}")
+        yield _LIMITS.warning("memory", "the system does not tell its limit", "make /proc readable")
+    else:
+        yield _LIMITS.ok("memory", f"{size_text(room.free)} free of {size_text(room.total)}")
 
-
-def _workers_line(reading: LimitReading) -> Line:
     workers, engines = reading.topology.http_workers, reading.topology.engines
-    if not workers:
-        return _LIMITS.ok("processes", str(reading.topology))
-    shared = workers * engines * reading.worker_bytes
-    those = "the engine" if engines == 1 else "the engines"
-    text = f"{reading.topology}; they share up to {size_text(shared)} with {those}, which count to the memory"
+    together = workers * engines * reading.worker_bytes
+    text = str(reading.topology)
+    if workers:
+        those = "the engine" if engines == 1 else "the engines"
+        text += f"; they share up to {size_text(together)} with {those}, which count to the memory"
     # The shared memory is a memfd: the size of /dev/shm does not limit it, the container's memory does.
-    if reading.room is not None and shared > reading.room.free:
-        return _LIMITS.warning("processes", text, "lower --http-worker-memory-bytes or --http-workers")
-    return _LIMITS.ok("processes", text)
+    if room is not None and together > room.free:
+        yield _LIMITS.warning("processes", text, "lower --http-worker-memory-bytes or --http-workers")
+    else:
+        yield _LIMITS.ok("processes", text)
 
-
-def _temporary_line(reading: LimitReading) -> Line:
     if not reading.temporary:
         cure = "set TMPDIR to a folder that can be written; in Kubernetes mount an emptyDir at /tmp"
-        return _LIMITS.failed("temporary files", "no folder for them can be written", cure)
-    if reading.temporary == IN_MEMORY:
+        yield _LIMITS.failed("temporary files", "no folder for them can be written", cure)
+    elif reading.temporary == IN_MEMORY:
         text = f"they are kept in memory, in {IN_MEMORY}, which has {size_text(reading.in_memory_bytes)}"
-        return _LIMITS.warning("temporary files", text, "set TMPDIR to use another directory")
-    return _LIMITS.ok("temporary files", f"in {reading.temporary}")
+        yield _LIMITS.warning("temporary files", text, "set TMPDIR to use another directory")
+    else:
+        yield _LIMITS.ok("temporary files", f"in {reading.temporary}")
 
-
-def _files_line(limit: int) -> Line:
-    allowed = max_connections(limit)
-    shown = "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+    allowed = max_connections(reading.open_files)
+    shown = "unlimited" if reading.open_files == resource.RLIM_INFINITY else str(reading.open_files)
     text = f"{shown}, which allows {allowed} connections"
     if allowed < _FEW_CONNECTIONS:
         cure = "raise the hard limit: `ulimit -Hn`, `docker run --ulimit nofile=65536`, or LimitNOFILE of systemd"
-        return _LIMITS.warning("open files", text, cure)
-    return _LIMITS.ok("open files", text)
+        yield _LIMITS.warning("open files", text, cure)
+    else:
+        yield _LIMITS.ok("open files", text)
 
 
 # --- ports
 _PORTS = Area("Ports")
+# The address at which a server that listens on all addresses is asked from this machine.
+_FROM_HERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]", "": "127.0.0.1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +353,7 @@ def read_ports(services: Mapping[str, Service]) -> list[PortReading]:
             failure = error.message.strip()
             owner = "" if is_unix(address) else owner_of(port)
             if name == HTTP:
-                server = running_server(f"http://{_reachable(address)}:{port}")
+                server = _running_server(f"http://{_FROM_HERE.get(address, address)}:{port}")
         readings.append(PortReading(name, address, port, failure, owner, server, option))
     running = next((each for each in readings if each.server), None)
     if running is None or not running.owner:
@@ -387,41 +361,35 @@ def read_ports(services: Mapping[str, Service]) -> list[PortReading]:
     return [replace(each, server=running.server) if each.owner == running.owner else each for each in readings]
 
 
-def _reachable(address: str) -> str:
-    """The address at which a server that listens on `address` is asked from this machine."""
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]", "": "127.0.0.1"}.get(address, address)
-
-
-def port_lines(readings: Iterable[PortReading]) -> list[Line]:
-    return [_line(reading) for reading in readings]
-
-
-def _line(reading: PortReading) -> Line:
-    check = reading.service if reading.service.isupper() else reading.service[0].upper() + reading.service[1:]
-    where = spell_endpoint(reading.address, reading.port)
-    if not reading.failure:
-        return _PORTS.ok(check, f"{where} is free")
-    if reading.server:
-        text = f"{where} is that of a running server, {reading.server} ({reading.owner or 'of another user'})"
-        return _PORTS.warning(check, text, f"`trident doctor URL` asks it; a second server needs {reading.option}")
-    text = reading.failure + (f", by {reading.owner}" if reading.owner else "")
-    return _PORTS.failed(check, text, f"stop the process that has the port, or set {reading.option}")
-
-
-# --- a server that runs
-_SAMPLES = 5
-_NOTED_SKEW_S = 60.0
-_MOST_MODELS = 20
-_OK = 200
-
-
-def running_server(url: str, ask: Ask = ask) -> str:
+def _running_server(url: str) -> str:
     """`NAME VERSION` of the server at `url` that speaks Triton's protocol; "" if there is none."""
     try:
         found = ask("GET", f"{url}/v2").document
     except NoAnswer:
         return ""
     return f"{found['name']} {found['version']}" if _speaks_protocol(found) else ""
+
+
+def port_lines(readings: Iterable[PortReading]) -> Iterator[Line]:
+    for reading in readings:
+        name = reading.service
+        check = name if name.isupper() else name[0].upper() + name[1:]
+        where = spell_endpoint(reading.address, reading.port)
+        if not reading.failure:
+            yield _PORTS.ok(check, f"{where} is free")
+        elif reading.server:
+            text = f"{where} is that of a running server, {reading.server} ({reading.owner or 'of another user'})"
+            cure = f"`trident doctor URL` asks it; a second server needs {reading.option}"
+            yield _PORTS.warning(check, text, cure)
+        else:
+            text = reading.failure + (f", by {reading.owner}" if reading.owner else "")
+            yield _PORTS.failed(check, text, f"stop the process that has the port, or set {reading.option}")
+
+
+# --- a server that runs
+_SAMPLES = 5
+_MOST_MODELS = 20
+_OK = 200
 
 
 def _speaks_protocol(metadata: Any) -> bool:
@@ -438,46 +406,42 @@ def server_lines(url: str, metrics_port: int, ask: Ask = ask, now: Callable[[], 
             text = f"{url}/v2 is not answered as Triton's protocol has it ({about.refusal})"
             return [area.failed("protocol", text, "give the address of the HTTP port, which is 8000 by default")]
         answers = [ask("GET", f"{url}/v2/health/live") for _ in range(_SAMPLES)]
-        lines = [_live_line(area, answers), _ready_line(area, ask("GET", f"{url}/v2/health/ready?verbose"))]
-        lines += [_version_line(area, about), _clock_line(area, answers[-1], now())]
+        ready = ask("GET", f"{url}/v2/health/ready?verbose")
+        asked_at = now()
         index, counts = ask("POST", f"{url}/v2/repository/index"), ask("GET", f"{url}/v2/models/stats")
     except NoAnswer as error:
         cure = "check the address and the port, which is 8000 unless --http-port names another; is the server running?"
         return [area.failed("live", f"no answer: {error}", cure)]
+    if answers[-1].status == _OK:
+        median = statistics.median(answer.seconds for answer in answers)
+        live = area.ok("live", f"answers in {median * 1e3:.1f} ms, the median of {len(answers)}")
+    else:
+        live = area.failed("live", answers[-1].refusal, "its log says why; this port may be another's")
+    version = area.warning("version", about.refusal, "")
+    if _speaks_protocol(found := about.document):
+        version = area.ok("version", f"{found['version']}, name '{found.get('name')}'; this command is {VERSION}")
     return [
-        *lines,
+        live,
+        _ready_line(area, ready),
+        version,
+        _clock_line(area, answers[-1], asked_at),
         *_model_lines(area, index),
         *_request_lines(area, counts),
         _metrics_line(area, url, metrics_port, ask),
     ]
 
 
-def _live_line(area: Area, answers: Sequence[Answer]) -> Line:
-    median = statistics.median(answer.seconds for answer in answers)
-    if answers[-1].status != _OK:
-        return area.failed("live", answers[-1].refusal, "its log says why; this port may be another's")
-    return area.ok("live", f"answers in {median * 1e3:.1f} ms, the median of {len(answers)}")
-
-
 def _ready_line(area: Area, answer: Answer) -> Line:
     found = answer.document
     body = found if isinstance(found, dict) else {}
     loaded = f"{body['loaded']} of {body['total']} models loaded" if {"loaded", "total"} <= body.keys() else ""
-    failures = [f"{name}: {reason}" for name, reason in dict(body.get("failures") or {}).items()]
     if answer.status == _OK:
         return area.ok("ready", loaded or "every model that the start had to load is served")
+    failures = [f"{name}: {reason}" for name, reason in dict(body.get("failures") or {}).items()]
     parts = [str(body.get("phase", "")), loaded, *failures] if body.get("phase") else [answer.refusal]
-    cure = (
-        "wait until the models are loaded" if body.get("phase") == "loading" else "its log and the models below say why"
-    )
+    is_loading = body.get("phase") == "loading"
+    cure = "wait until the models are loaded" if is_loading else "its log and the models below say why"
     return area.failed("ready", "; ".join(filter(None, parts)), cure)
-
-
-def _version_line(area: Area, answer: Answer) -> Line:
-    found = answer.document
-    if not _speaks_protocol(found):
-        return area.warning("version", answer.refusal, "")
-    return area.ok("version", f"{found['version']}, name '{found.get('name')}'; this command is {VERSION}")
 
 
 def _clock_line(area: Area, answer: Answer, now: float) -> Line:
@@ -485,7 +449,7 @@ def _clock_line(area: Area, answer: Answer, now: float) -> Line:
         skew = now - parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
     except (TypeError, ValueError):
         return area.ok("clock", "the server tells no time")
-    if abs(skew) < _NOTED_SKEW_S:
+    if abs(skew) < NOTED_SKEW_S:
         return area.ok("clock", "agrees with this machine's")
     text = f"this machine's is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
     return area.warning("clock", text, "synchronise both clocks: signatures and times in logs depend on them")

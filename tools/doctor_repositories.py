@@ -19,7 +19,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 from trident.app.settings.server import ServerSettings
 from trident.app.terminal import counted
 from trident.core.config.platforms import fill_platform
-from trident.core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.config.schema import ModelConfig
 from trident.core.errors import AccessRefused, NotInstalled, ServerError
 from trident.core.repository.cache import CacheContents, free_bytes
 from trident.core.repository.cloud_sources import open_store
@@ -122,7 +122,12 @@ class RepositoryReading:
     @property
     def load_bytes(self) -> int:
         """The size of what a start loads by default: of each model the newest version and the files beside it."""
-        return sum(_load_bytes(files) for files in self.models.values())
+        total = 0
+        for files in self.models.values():
+            newest = max(_versions(files), default=None)
+            versions = ((version_number(file.path.partition("/")[0]), file.size) for file in files)
+            total += sum(size for version, size in versions if version in (None, newest))
+        return total
 
 
 def read_repository(
@@ -199,75 +204,53 @@ def _asking_for_gpu(path: Path, models: Mapping[str, Sequence[SourceFile]], sett
             config = read_config(ModelDirectory(name, path / name), config_name=settings.model_config_name)
         except ServerError:  # counted by the validation
             continue
-        if _asks_for_gpu(config):
+        accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
+        on_gpu = [group for group in config.instance_group if group.kind == group.KIND_GPU or group.gpus]
+        if accelerators or on_gpu:
             asking.append(name)
     return asking
 
 
-def _asks_for_gpu(config: ModelConfig) -> bool:
-    accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
-    return bool(accelerators) or any(
-        group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group
-    )
-
-
-def repository_lines(reading: RepositoryReading) -> list[Line]:
+def repository_lines(reading: RepositoryReading) -> Iterator[Line]:
     area = Area(f"Repository {reading.location.text}")
+    level = Level.FAILED if reading.must_load else Level.WARNING
     if reading.failure:
-        return [area.failed("models", reading.failure, reading.hint)]
-    lines = [_models_line(area, reading)]
+        yield area.failed("models", reading.failure, reading.hint)
+        return
+    if reading.models:
+        versions = sum(len(_versions(files)) for files in reading.models.values())
+        size = sum(file.size for files in reading.models.values() for file in files)
+        text = f"{counted(len(reading.models), 'model')}, {counted(versions, 'version')}, {size_text(size)}"
+        yield area.ok("models", text + (", without a repository around it" if reading.is_single else ""))
+    else:
+        yield area.warning("models", "there is no model", no_models_hint(reading.location.text))
     if reading.ignored:
         text = f"{first_names(reading.ignored)}: a server leaves out folders of these names"
-        lines.append(area.warning("ignored", text, "rename them if they are models"))
+        yield area.warning("ignored", text, "rename them if they are models")
     if reading.unreadable:
         text = f"{first_names(reading.unreadable)}: not readable by user {os.geteuid()}"
-        level = Level.FAILED if reading.must_load else Level.WARNING
-        lines.append(area.line(level, "permissions", text, f"chmod -R a+rX {reading.location.text}"))
+        yield area.line(level, "permissions", text, f"chmod -R a+rX {reading.location.text}")
     strangers = {name for name, files in reading.models.items() if not can_be_model(file.path for file in files)}
     strangers -= {Path(each).parts[0] for each in reading.unreadable}
     if strangers:
         text = f"{first_names(sorted(strangers))}: without a configuration or a version, so loading fails"
-        cure = "move them out of the repository: a server loads every folder in it"
-        lines.append(area.warning("no models", text, cure))
+        yield area.warning("no models", text, "move them out of the repository: a server loads every folder in it")
     if others := _other_versions(reading.models):
         text = f"{first_names(others)}: their names are no numbers, so a server ignores them"
-        lines.append(area.warning("no versions", text, "a version's folder is named 1, 2, 3 and so on"))
-    if reading.refused is not None:
-        lines.append(_validation_line(area, reading))
-    level = Level.FAILED if reading.must_load else Level.WARNING
+        yield area.warning("no versions", text, "a version's folder is named 1, 2, 3 and so on")
+    if reading.refused:
+        text = f"{counted(reading.refused, 'model')} of {len(reading.models)} would be refused"
+        yield area.line(level, "validation", text, f"trident validate {reading.location.text}")
+    elif reading.refused is not None:
+        yield area.ok("validation", "every model would load" + (" with its framework" * bool(reading.not_installed)))
     for backend, missing in reading.not_installed.items():
         text = f"{first_names(reading.backends[backend])}: {missing.message}"
-        lines.append(area.line(level, f"backend {backend}", text, missing.hint or ""))
-    return lines
-
-
-def _models_line(area: Area, reading: RepositoryReading) -> Line:
-    if not reading.models:
-        return area.warning("models", "there is no model", no_models_hint(reading.location.text))
-    versions = sum(len(_versions(files)) for files in reading.models.values())
-    size = sum(file.size for files in reading.models.values() for file in files)
-    text = f"{counted(len(reading.models), 'model')}, {counted(versions, 'version')}, {size_text(size)}"
-    return area.ok("models", text + (", without a repository around it" if reading.is_single else ""))
-
-
-def _validation_line(area: Area, reading: RepositoryReading) -> Line:
-    if not reading.refused:
-        text = "every model would load" + (" with its framework" if reading.not_installed else "")
-        return area.ok("validation", text)
-    text = f"{counted(reading.refused, 'model')} of {len(reading.models)} would be refused"
-    level = Level.FAILED if reading.must_load else Level.WARNING
-    return area.line(level, "validation", text, f"trident validate {reading.location.text}")
+        yield area.line(level, f"backend {backend}", text, missing.hint or "")
 
 
 def _versions(files: Sequence[SourceFile]) -> set[int]:
     found = (version_number(file.path.partition("/")[0]) for file in files if "/" in file.path)
     return {version for version in found if version is not None}
-
-
-def _load_bytes(files: Sequence[SourceFile]) -> int:
-    newest = max(_versions(files), default=None)
-    versions = ((version_number(file.path.partition("/")[0]), file.size) for file in files)
-    return sum(size for version, size in versions if version in (None, newest))
 
 
 def _other_versions(models: Mapping[str, Sequence[SourceFile]]) -> list[str]:
@@ -286,58 +269,49 @@ def _other_versions(models: Mapping[str, Sequence[SourceFile]]) -> list[str]:
 _ROOM = Area("Room")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheReading:
-    """The model cache: its directory, its limit (0: none), the bytes in it, and the bytes free on its disk."""
-
-    directory: str
-    max_bytes: int
-    used: int
-    free: int
-
-
-def read_cache(settings: ServerSettings) -> CacheReading:
-    """Raises OSError."""
-    directory = Path(settings.model_cache_directory)
-    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    return CacheReading(
-        directory=str(directory),
-        max_bytes=settings.model_cache_bytes,
-        used=CacheContents(directory).used if directory.exists() else 0,
-        free=free_bytes(existing),
-    )
-
-
 def room_lines(
-    readings: Sequence[RepositoryReading], free_memory: int | None, cache: CacheReading | None
-) -> list[Line]:
-    """The models' size against `free_memory` in bytes and, if a repository is in the cloud, against the disk."""
+    readings: Sequence[RepositoryReading],
+    free_memory: int | None,
+    settings: ServerSettings,
+    free_on: Callable[[Path], int] = free_bytes,
+) -> Iterator[Line]:
+    """The models' size against `free_memory` in bytes, and that of models in the cloud against the disk of the cache.
+
+    `free_on` returns the number of bytes that are free on the disk of a path.
+    """
     total = sum(reading.load_bytes for reading in readings)
-    lines = [_model_memory_line(total, free_memory)] if free_memory is not None and total else []
-    return [*lines, _cache_line(cache, readings)] if cache is not None else lines
-
-
-def _model_memory_line(total: int, free: int) -> Line:
-    text = f"a start loads {size_text(total)} of files; {size_text(free)} of memory are free"
-    if total > free:
-        cure = "give the container more memory, or load fewer models (--model-control-mode=explicit)"
-        return _ROOM.warning("memory", text, cure)
-    return _ROOM.ok("memory", text)
-
-
-def _cache_line(cache: CacheReading, readings: Sequence[RepositoryReading]) -> Line:
-    needed = sum(reading.load_bytes for reading in readings if reading.location.scheme is not Scheme.LOCAL)
-    text = f"{size_text(needed)} for {cache.directory}, which has {size_text(cache.used)}; {size_text(cache.free)} free"
-    if needed > cache.free + cache.used:
+    if free_memory is not None and total:
+        text = f"a start loads {size_text(total)} of files; {size_text(free_memory)} of memory are free"
+        if total > free_memory:
+            cure = "give the container more memory, or load fewer models (--model-control-mode=explicit)"
+            yield _ROOM.warning("memory", text, cure)
+        else:
+            yield _ROOM.ok("memory", text)
+    in_cloud = [reading for reading in readings if reading.location.scheme is not Scheme.LOCAL]
+    if not in_cloud:
+        return
+    directory, most = Path(settings.model_cache_directory), settings.model_cache_bytes
+    try:
+        existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+        used = CacheContents(directory).used if directory.exists() else 0
+        free = free_on(existing)
+    except OSError as error:
+        failure = f"the model cache {directory} cannot be read: {error.strerror}"
+        yield _ROOM.failed("disk", failure, "name a folder that can be written with --model-cache-directory")
+        return
+    needed = sum(reading.load_bytes for reading in in_cloud)
+    text = f"{size_text(needed)} for {directory}, which has {size_text(used)}; {size_text(free)} free"
+    if needed > free + used:
         cure = "free space there, or name a folder on a larger disk with --model-cache-directory"
-        return _ROOM.failed("disk", text, cure)
-    if cache.max_bytes and needed > cache.max_bytes:
-        return _ROOM.warning("disk", text, f"raise --model-cache-bytes, which is {cache.max_bytes}")
-    return _ROOM.ok("disk", text)
+        yield _ROOM.failed("disk", text, cure)
+    elif most and needed > most:
+        yield _ROOM.warning("disk", text, f"raise --model-cache-bytes, which is {most}")
+    else:
+        yield _ROOM.ok("disk", text)
 
 
 # --- cloud storage: who the server is there, what it may do, and the clocks
-_NOTED_SKEW_S = 60.0
+NOTED_SKEW_S = 60.0
 # S3 refuses a signature of another time than this, in seconds. Source: AWS, "RequestTimeTooSkewed".
 _LARGEST_SKEW_S = 900.0
 _ENDPOINT_TIMEOUT_S = 10.0
@@ -459,17 +433,39 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def storage_lines(reading: StorageReading, environ: Mapping[str, str]) -> list[Line]:
+def storage_lines(reading: StorageReading, environ: Mapping[str, str]) -> Iterator[Line]:
     """The lines of one location; `environ` are the variables of the process. No line has a secret."""
     area = Area(f"Storage {reading.location.text}")
     if reading.access is None:
-        return [area.failed("credentials", reading.failure, reading.hint)]
+        yield area.failed("credentials", reading.failure, reading.hint)
+        return
     access, scheme = reading.access, reading.location.scheme
-    lines = [_identity_line(area, scheme, access, environ)]
+    yield area.ok("credentials", _identity(scheme, access, environ))
     if scheme is Scheme.S3:
-        lines.append(_region_line(area, access, environ))
-    lines += [_endpoint_line(area, access, environ), _storage_clock_line(area, reading)]
-    return [*lines, *(_call_line(area, reading.location, access, call) for call in reading.calls)]
+        yield _region_line(area, access, environ)
+    proxy = proxy_of(access.endpoint, environ)
+    via = f", through the proxy {proxy}" if proxy else ", without a proxy"
+    yield area.ok("endpoint", f"{_without_password(access.endpoint)}{via}")
+    skew = reading.skew_s
+    if skew is None:
+        cure = "check the name, the network and the proxy; the calls below tell whether the storage can be reached"
+        yield area.warning("clock", f"the storage told no time: {reading.skew_unknown}", cure)
+    elif abs(skew) < NOTED_SKEW_S:
+        yield area.ok("clock", "agrees with the storage's")
+    else:
+        level = Level.FAILED if abs(skew) > _LARGEST_SKEW_S else Level.WARNING
+        text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the storage's; 900 s make signatures invalid"
+        yield area.line(level, "clock", text, "synchronise the clock of this machine (chrony, systemd-timesyncd)")
+    for call in reading.calls:
+        if not call.failure:
+            yield area.ok(call.name, f"allowed on {call.target}")
+            continue
+        cure = call.hint or "check the name of the bucket, the endpoint, the network and the proxy"
+        if call.refused and scheme is Scheme.S3:
+            cure = f"{cure}. The statement for a policy: {s3_statement(reading.location, call.permission)}"
+        elif call.refused and scheme is Scheme.GS:
+            cure = f"{cure}: {gcs_command(reading.location, access.identity)}"
+        yield area.failed(call.name, call.failure, cure)
 
 
 _S3_ORIGINS = {
@@ -495,18 +491,17 @@ _GCS_ORIGINS = {
 }
 
 
-def _identity_line(area: Area, scheme: Scheme, access: StorageAccess, environ: Mapping[str, str]) -> Line:
+def _identity(scheme: Scheme, access: StorageAccess, environ: Mapping[str, str]) -> str:
     if not access.credentials:
-        text = "anonymous: the standard chain has no credentials"
         if scheme is Scheme.GS and "STORAGE_EMULATOR_HOST" in environ:
-            text = "anonymous: STORAGE_EMULATOR_HOST names an emulator"
-        return area.ok("credentials", text)
+            return "anonymous: STORAGE_EMULATOR_HOST names an emulator"
+        return "anonymous: the standard chain has no credentials"
     profile = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
     origin = {**_S3_ORIGINS, **_GCS_ORIGINS}.get(access.credentials, access.credentials).format(profile=profile)
     who = access.identity.partition(" from ")[0]
     if scheme is Scheme.GS and "GOOGLE_APPLICATION_CREDENTIALS" in environ:
         origin += f", GOOGLE_APPLICATION_CREDENTIALS={environ['GOOGLE_APPLICATION_CREDENTIALS']}"
-    return area.ok("credentials", f"{who}, from {origin}")
+    return f"{who}, from {origin}"
 
 
 def _region_line(area: Area, access: StorageAccess, environ: Mapping[str, str]) -> Line:
@@ -524,12 +519,6 @@ def _region_line(area: Area, access: StorageAccess, environ: Mapping[str, str]) 
         cure = f"set AWS_DEFAULT_REGION={ignored}; boto3 does not read AWS_REGION"
         return area.warning("region", f"{text}; AWS_REGION is {ignored}", cure)
     return area.ok("region", text)
-
-
-def _endpoint_line(area: Area, access: StorageAccess, environ: Mapping[str, str]) -> Line:
-    proxy = proxy_of(access.endpoint, environ)
-    via = f", through the proxy {proxy}" if proxy else ", without a proxy"
-    return area.ok("endpoint", f"{_without_password(access.endpoint)}{via}")
 
 
 def proxy_of(endpoint: str, environ: Mapping[str, str]) -> str:
@@ -550,29 +539,6 @@ def _without_password(address: str) -> str:
     if "@" not in url.netloc:
         return address
     return urlunsplit(url._replace(netloc=f"***@{url.netloc.rpartition('@')[2]}")).removeprefix("//")
-
-
-def _storage_clock_line(area: Area, reading: StorageReading) -> Line:
-    skew = reading.skew_s
-    if skew is None:
-        cure = "check the name, the network and the proxy; the calls below tell whether the storage can be reached"
-        return area.warning("clock", f"the storage told no time: {reading.skew_unknown}", cure)
-    if abs(skew) < _NOTED_SKEW_S:
-        return area.ok("clock", "agrees with the storage's")
-    level = Level.FAILED if abs(skew) > _LARGEST_SKEW_S else Level.WARNING
-    text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the storage's; 900 s make signatures invalid"
-    return area.line(level, "clock", text, "synchronise the clock of this machine (chrony, systemd-timesyncd)")
-
-
-def _call_line(area: Area, location: Location, access: StorageAccess, call: CallReading) -> Line:
-    if not call.failure:
-        return area.ok(call.name, f"allowed on {call.target}")
-    cure = call.hint or "check the name of the bucket, the endpoint, the network and the proxy"
-    if call.refused and location.scheme is Scheme.S3:
-        cure = f"{cure}. The statement for a policy: {s3_statement(location, call.permission)}"
-    elif call.refused and location.scheme is Scheme.GS:
-        cure = f"{cure}: {gcs_command(location, access.identity)}"
-    return area.failed(call.name, call.failure, cure)
 
 
 def s3_statement(location: Location, permission: str) -> str:

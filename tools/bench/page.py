@@ -141,12 +141,10 @@ def differences_table(rows: Sequence[tuple[str, Difference]]) -> str:
     return html_table(("load", "figure", "second over first [95 %]", ""), cells)
 
 
-# --- plots as SVG: lines, stacked bars and rows. Points and bars tell their figures when a pointer rests on them
-_WIDTH, _HEIGHT = 640, 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 20, 40, 48
+# --- plots as SVG: lines and stacked bars. Points and bars tell their figures when a pointer rests on them
+WIDTH, _HEIGHT = 640, 320
+_LEFT, _RIGHT, TOP, _BOTTOM = 64, 20, 40, 48
 _TICKS = 5
-# Of rows of bars: their labels, what is right of the longest bar, and the height of one.
-_LABELS, _GAP, _ROW = 200, 48, 26
 # Points of a line that is longer than this would hide it.
 _MOST_DOTS = 60
 
@@ -181,16 +179,16 @@ def lines(
     top = _round_up(max(top, limit) if limit is not None and limit < 3 * top else top)
 
     def place(point_x: float, point_y: float) -> tuple[float, float]:
-        width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-        return _LEFT + width * point_x / right, _TOP + height * (1 - point_y / top)
+        width, height = WIDTH - _LEFT - _RIGHT, _HEIGHT - TOP - _BOTTOM
+        return _LEFT + width * point_x / right, TOP + height * (1 - point_y / top)
 
     parts = [_axes(title, x, y, top)]
     for at in range(_TICKS + 1):
         value = right * at / _TICKS
-        parts.append(_text(place(value, 0)[0], _HEIGHT - _BOTTOM + 16, short(value), "middle", "faint"))
+        parts.append(text(place(value, 0)[0], _HEIGHT - _BOTTOM + 16, short(value), "middle", "faint"))
     if limit is not None and limit <= top:
         height = place(0, limit)[1]
-        parts.append(f'<line class="limit" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>')
+        parts.append(f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>')
     for at, (_, given) in enumerate(series):
         shown = [each for each in given if math.isfinite(each.x + each.y)]
         places = [place(each.x, each.y) for each in shown]
@@ -207,16 +205,16 @@ def lines(
             if each.marked:
                 parts.append(f'<circle class="mark" cx="{a:.1f}" cy="{b:.1f}" r="7"/>')
             if each.label:
-                parts.append(_text(a, b - 10, each.label, "middle", ""))
+                parts.append(text(a, b - 10, each.label, "middle", ""))
         parts.append("</g>")
-    return _svg(title, [*parts, _legend([name for name, _ in series])])
+    return svg(title, [*parts, _legend([name for name, _ in series])])
 
 
 def bars(title: str, series: Sequence[str], columns: Sequence[tuple[str, Sequence[float]]], *, x: str, y: str) -> str:
     """A bar for each column, whose values are stacked in the order of `series`."""
     top = _round_up(max((sum(values) for _, values in columns), default=1.0))
-    width = (_WIDTH - _LEFT - _RIGHT) / max(1, len(columns))
-    height = _HEIGHT - _TOP - _BOTTOM
+    width = (WIDTH - _LEFT - _RIGHT) / max(1, len(columns))
+    height = _HEIGHT - TOP - _BOTTOM
     every = -(-len(columns) // 16)
     parts = [_axes(title, x, y, top)]
     for at, (name, values) in enumerate(columns):
@@ -230,45 +228,8 @@ def bars(title: str, series: Sequence[str], columns: Sequence[tuple[str, Sequenc
                 f'height="{tall:.1f}"><title>{about}</title></rect>'
             )
         if at % every == 0:
-            parts.append(_text(left + width * 0.35, _HEIGHT - _BOTTOM + 16, name, "middle", "faint"))
-    return _svg(title, [*parts, _legend(series)])
-
-
-def rows(
-    title: str,
-    labels: Sequence[str],
-    panels: Sequence[tuple[str, Sequence[tuple[float, int]]]],
-    *,
-    mark: tuple[float, str] | None = None,
-) -> str:
-    """A row for each label, with a bar in each panel: its value, and the number of the colour. `mark` is a value that
-    is drawn across, with its name. The title stands below."""
-    wide = (_WIDTH - _LABELS) / len(panels) - _GAP
-    bottom = _TOP + _ROW * len(labels)
-    parts = [_text(_LABELS - 10, _TOP + _ROW * at + 17, label, "end", "") for at, label in enumerate(labels)]
-    for column, (heading, values) in enumerate(panels):
-        left = _LABELS + column * (wide + _GAP)
-        scale = wide / max([value for value, _ in values] + ([mark[0]] if mark else []))
-        parts.append(_text(left, 16, heading, "start", "title"))
-        for at, (value, colour) in enumerate(values):
-            parts.append(
-                f'<rect class="s{colour} fill" x="{left:.1f}" y="{_TOP + _ROW * at + 5}" width="{value * scale:.1f}" '
-                f'height="{_ROW - 10}"/>'
-            )
-        if mark is not None:
-            at_mark = left + mark[0] * scale
-            parts.append(f'<line class="limit" x1="{at_mark:.1f}" x2="{at_mark:.1f}" y1="{_TOP}" y2="{bottom}"/>')
-            parts.append(_text(at_mark, _TOP - 6, mark[1], "middle", "faint"))
-        for at, (value, _) in enumerate(values):
-            parts.append(_text(left + value * scale + 5, _TOP + _ROW * at + 17, f"{value:.3g}", "start", "value"))
-    return _svg(title, [*parts, _text(_WIDTH / 2, bottom + 20, title, "middle", "faint")], bottom + 30)
-
-
-def picture(plot: str) -> str:
-    """A plot as a file of its own."""
-    head, rest = plot.split(">", 1)
-    ground = '<rect width="100%" height="100%" fill="var(--ground)"/>'
-    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>{ground}{rest}\n'
+            parts.append(text(left + width * 0.35, _HEIGHT - _BOTTOM + 16, name, "middle", "faint"))
+    return svg(title, [*parts, _legend(series)])
 
 
 def short(value: float) -> str:
@@ -287,12 +248,12 @@ def _round_up(value: float) -> float:
 
 
 def _axes(title: str, x: str, y: str, top: float) -> str:
-    parts = [_text(_LEFT, 16, title, "start", "title"), _text(_WIDTH - _RIGHT, _HEIGHT - 10, x, "end", "faint")]
-    parts.append(_text(_LEFT - 8, _TOP - 10, y, "end", "faint"))
+    parts = [text(_LEFT, 16, title, "start", "title"), text(WIDTH - _RIGHT, _HEIGHT - 10, x, "end", "faint")]
+    parts.append(text(_LEFT - 8, TOP - 10, y, "end", "faint"))
     for at in range(_TICKS + 1):
-        height = _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - at / _TICKS)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>')
-        parts.append(_text(_LEFT - 8, height + 4, short(top * at / _TICKS), "end", "faint"))
+        height = TOP + (_HEIGHT - TOP - _BOTTOM) * (1 - at / _TICKS)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>')
+        parts.append(text(_LEFT - 8, height + 4, short(top * at / _TICKS), "end", "faint"))
     return "".join(parts)
 
 
@@ -304,15 +265,15 @@ def _legend(names: Sequence[str]) -> str:
         parts.append(
             f'<rect class="s{at % len(_COLOURS)} fill" x="{left:.0f}" y="{_HEIGHT - 19}" width="10" height="10"/>'
         )
-        parts.append(_text(left + 14, _HEIGHT - 10, name, "start", ""))
+        parts.append(text(left + 14, _HEIGHT - 10, name, "start", ""))
         left += 30 + 6.8 * len(name)
     return "".join(parts)
 
 
-def _text(x: float, y: float, text: str, anchor: str, kind: str) -> str:
+def text(x: float, y: float, text: str, anchor: str, kind: str) -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(title: str, parts: Sequence[str], height: int = _HEIGHT) -> str:
-    head = f'<svg class="plot" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
+def svg(title: str, parts: Sequence[str], height: int = _HEIGHT) -> str:
+    head = f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
     return head + "".join(parts) + "</svg>"

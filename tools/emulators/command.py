@@ -149,13 +149,25 @@ _SAGEMAKER_EXAMPLE = """\
   client = boto3.client("sagemaker-runtime", endpoint_url="{url}", region_name="us-east-1",
                         aws_access_key_id="any", aws_secret_access_key="any")
   client.invoke_endpoint(EndpointName="any", Body=…)"""
+_MULTI_MODEL = (
+    "A multi-model endpoint: MODEL contains a .tar.gz of each model, which TargetModel names; from cloud storage each "
+    "is fetched when it is first called."
+)
+_SETTINGS = (
+    "JSON with the parameters of CreateModel, CreateEndpointConfig, CreateInferenceComponent or CreateTransformJob: "
+    "several instances, an asynchronous or serverless endpoint, a component, a job."
+)
+_TRANSFORM = (
+    "Run a batch transform job instead of an endpoint. The input is a file, a folder or s3://bucket/prefix; status 1 "
+    "if an object has no output."
+)
 SAGEMAKER_OPTIONS = (
-    own_option("multi-model", SWITCH, False, "A multi-model endpoint: MODEL is the folder of its archives."),
-    own_option("port", PORT, 0, "Port of the runtime API; 0 finds a free one."),
+    own_option("multi-model", SWITCH, False, _MULTI_MODEL),
+    own_option("port", PORT, 0, "Port of the runtime API; default 0, any free one."),
     own_option("env", VARIABLE, (), "A variable of the model's environment."),
-    own_option("settings", FILE, "", "Parameters of the platform's API, by operation."),
-    own_option("batch", TEXT, "", "Input of a batch transform job."),
-    own_option("output", TEXT, "", "Folder of its output."),
+    own_option("settings", FILE, "", _SETTINGS),
+    own_option("batch", TEXT, "", _TRANSFORM),
+    own_option("output", TEXT, "", "The folder or s3://bucket/prefix of the job's output."),
     *CACHE_OPTIONS,
 )
 
@@ -247,26 +259,31 @@ _PATH = Kind("string", _route)
 _ENDPOINT_TYPE = choice("endpoint-type", *EndpointType)
 _INSTANCE_TYPE = choice("instance-type", InstanceType.ARRAY, InstanceType.OBJECT)
 _FIELDS = Kind("<name>[,<name>...]", _fields)
+_ENDPOINT_TYPES = "10 MB and 600 s for a call, or 1.5 MB and 60 s; default dedicated."
+_DEPLOYMENT_TIMEOUT = "Seconds until the container must be healthy; default 1800 (a batch job: 2400), at most 7200."
+_INVOKE_ROUTE_PREFIX = "/*: every path of the container is served below .../invoke/, and nothing else is."
+_GRPC_PORT = "The container's gRPC port, for directRawPredict; it opens 8001 with --allow-grpc=true."
+_INSTANCES_FORMAT = "Default by the name of the input; each line of a file-list names a file."
 VERTEX_OPTIONS = (
-    own_option("port", PORT, 0, "Port of the API; 0 finds a free one."),
-    own_option("env", VARIABLE, (), "A variable of the model's environment."),
-    own_option("args", TEXT, (), "An argument of the container."),
-    own_option("endpoint-type", _ENDPOINT_TYPE, EndpointType.DEDICATED.value, "The endpoint's type."),
-    own_option("inference-timeout", number(0), 0.0, "Seconds that a call may take."),
-    own_option("deployment-timeout", number(0), 0.0, "Seconds until the container must be healthy."),
-    own_option("predict-route", _PATH, "", "The predict route."),
-    own_option("health-route", _PATH, "", "The health route."),
-    own_option("invoke-route-prefix", TEXT, "", "Every path of the container is open."),
-    own_option("grpc-port", PORT, 0, "The container's gRPC port."),
-    own_option("batch", FILE, "", "Input of a batch prediction job."),
-    own_option("output", FOLDER, "", "Folder of its output."),
-    own_option("instances-format", choice("instances-format", *InstancesFormat), "", "Format of the input."),
-    own_option("instance-type", _INSTANCE_TYPE, "", "Form of the instances."),
-    own_option("key-field", TEXT, "", "Field that is a key."),
-    own_option("included-fields", _FIELDS, None, "Fields that are sent."),
-    own_option("excluded-fields", _FIELDS, None, "Fields that are not sent."),
-    own_option("batch-size", integer(1), 0, "Instances in a request."),
-    own_option("model-parameters", Kind("<json>", _json_document), None, "Parameters of every request."),
+    own_option("port", PORT, 0, "Port of the API; default 0, any free one."),
+    own_option("env", VARIABLE, (), "A variable of the model's environment, not AIP_...."),
+    own_option("args", TEXT, (), "An argument of the container, like those after --."),
+    own_option("endpoint-type", _ENDPOINT_TYPE, EndpointType.DEDICATED.value, _ENDPOINT_TYPES),
+    own_option("inference-timeout", number(0), 0.0, "Seconds of a call to a dedicated endpoint; at most 3600."),
+    own_option("deployment-timeout", number(0), 0.0, _DEPLOYMENT_TIMEOUT),
+    own_option("predict-route", _PATH, "", "Default the platform's, /v1/endpoints/.../deployedModels/...:predict."),
+    own_option("health-route", _PATH, "", "Default the platform's, /v1/endpoints/.../deployedModels/...."),
+    own_option("invoke-route-prefix", TEXT, "", _INVOKE_ROUTE_PREFIX),
+    own_option("grpc-port", PORT, 0, _GRPC_PORT),
+    own_option("batch", FILE, "", "Run a batch prediction job instead of an endpoint; status 1 if an instance failed."),
+    own_option("output", FOLDER, "", "Directory for predictions_0001.jsonl and errors_0001.jsonl."),
+    own_option("instances-format", choice("instances-format", *InstancesFormat), "", _INSTANCES_FORMAT),
+    own_option("instance-type", _INSTANCE_TYPE, "", "The form of an instance; default that of the input."),
+    own_option("key-field", TEXT, "", "A field that is not sent, and replaces the instance in the output."),
+    own_option("included-fields", _FIELDS, None, "The fields of an object that are sent, in this order."),
+    own_option("excluded-fields", _FIELDS, None, "The fields of an object that are not sent."),
+    own_option("batch-size", integer(1), 0, "Instances in a request; default 64."),
+    own_option("model-parameters", Kind("<json>", _json_document), None, "The parameters of every request."),
     *CACHE_OPTIONS,
 )
 
@@ -412,10 +429,22 @@ def vertex_example(options: vertex.EmulatorOptions, url: str) -> str:
 _LONGEST_MS = 180_000
 _AZUREML_EXAMPLE = "  curl -H 'Content-Type: application/json' -d @request.json {url}/score"
 AZUREML_OPTIONS = (
-    own_option("port", PORT, 0, "Port of the endpoint; 0 finds a free one."),
+    own_option("port", PORT, 0, "Port of the endpoint; default 0, any free one."),
     own_option("env", VARIABLE, (), "A variable of the deployment."),
-    own_option("request-timeout-ms", integer(1, _LONGEST_MS), 5000, "Milliseconds that a call may take."),
+    own_option("request-timeout-ms", integer(1, _LONGEST_MS), 5000, "Of a call; default 5000, at most 180000."),
 )
+OPTIONS = {
+    """\
+SageMaker: boto3.client("sagemaker-runtime", endpoint_url=...) works with it. MODEL is a folder or a .tar.gz, as a path,
+s3://bucket/prefix or gs://bucket/prefix.""": SAGEMAKER_OPTIONS,
+    """\
+Vertex AI: PredictionServiceClient(transport="rest", client_options={"api_endpoint": ...}) works with it. A folder is
+copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR_HOST. Without a MODEL the project is
+empty, and python -m deploy.vertex --api-endpoint=... or the SDK uploads and deploys models to it.""": VERTEX_OPTIONS,
+    """\
+Azure ML: POST /score works with it, as with an online endpoint of a custom container. DIR is a model or a
+repository.""": AZUREML_OPTIONS,
+}
 
 
 def read_azureml(arguments: Sequence[str], environment: Mapping[str, str]) -> azureml.EmulatorOptions:

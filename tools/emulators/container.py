@@ -159,7 +159,10 @@ class ContainerStream:
     def parts(self) -> Iterator[bytes]:
         """The parts of the body as they arrive. Raises ContainerFault if the body breaks off or takes too long."""
         with self._clock.faults():
-            while piece := self._next():
+            while not self._response.isclosed():  # Python 3.13 closes it and its socket after the last byte
+                self._clock.arm()
+                if not (piece := self._response.read1(_PIECE)):
+                    break
                 yield piece
             if self._response.length:
                 raise ContainerFault("broke its answer off")
@@ -172,12 +175,6 @@ class ContainerStream:
             if len(body) > most_bytes:
                 raise ContainerFault(f"answered with more than {size(most_bytes)}", is_large=True)
         return ContainerAnswer(self.status, self.headers, bytes(body))
-
-    def _next(self) -> bytes:
-        if self._response.isclosed():  # Python 3.13 closes it and its socket after the last byte
-            return b""
-        self._clock.arm()
-        return self._response.read1(_PIECE)
 
 
 class ContainerClient:
@@ -223,21 +220,28 @@ class ContainerClient:
             raise ClientClosed
         connection = http.client.HTTPConnection(HOST, self.port, timeout=self._limits.connect_s)
         with contextlib.closing(connection):
-            deadline = self._connect(connection, within_s)
+            try:
+                connection.connect()
+            except TimeoutError:
+                limit = seconds(self._limits.connect_s)
+                raise ContainerFault(f"did not accept a connection within {limit}", is_late=True) from None
+            except OSError as error:
+                raise ContainerFault(f"did not accept a connection: {error.strerror or error}") from error
+            deadline = _Deadline(connection.sock, within_s)
             with deadline.faults():
-                response = _send(connection, method, path, dict(headers or {}), body, deadline)
+                connection.putrequest(method, path, skip_accept_encoding=True)
+                for name, value in (headers or {}).items():
+                    connection.putheader(name, value)
+                if body is not None:
+                    connection.putheader("Content-Length", str(len(body)))
+                deadline.arm()
+                # A server may refuse a body before it has received all of it; its answer can then be read.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.endheaders(body)
+                deadline.arm()
+                response = connection.getresponse()
             with contextlib.closing(response):
                 yield ContainerStream(response, deadline)
-
-    def _connect(self, connection: http.client.HTTPConnection, within_s: float) -> _Deadline:
-        try:
-            connection.connect()
-        except TimeoutError:
-            limit = seconds(self._limits.connect_s)
-            raise ContainerFault(f"did not accept a connection within {limit}", is_late=True) from None
-        except OSError as error:
-            raise ContainerFault(f"did not accept a connection: {error.strerror or error}") from error
-        return _Deadline(connection.sock, within_s)
 
 
 class _Deadline:
@@ -266,27 +270,6 @@ class _Deadline:
             raise ContainerFault("closed the connection without a whole answer") from None
         except http.client.HTTPException as error:
             raise ContainerFault(f"did not answer in HTTP: {type(error).__name__}") from error
-
-
-def _send(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    headers: dict[str, str],
-    body: bytes | None,
-    deadline: _Deadline,
-) -> http.client.HTTPResponse:
-    connection.putrequest(method, path, skip_accept_encoding=True)
-    for name, value in headers.items():
-        connection.putheader(name, value)
-    if body is not None:
-        connection.putheader("Content-Length", str(len(body)))
-    deadline.arm()
-    # A server may refuse a body before it has received all of it; its answer can then be read.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        connection.endheaders(body)
-    deadline.arm()
-    return connection.getresponse()
 
 
 _MIB = 1 << 20

@@ -47,7 +47,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeStorage]:
 
 
 def lines_of(uri: str, **environ: str) -> dict[str, Line]:
-    found = storage_lines(read_storage(parse_location(uri), "", environ), environ)
+    found = list(storage_lines(read_storage(parse_location(uri), "", environ), environ))
     assert SECRET not in str(found)
     assert KEY_ID not in str(found)
     return {line.check: line for line in found}

@@ -41,14 +41,12 @@ from trident.tools.doctor import (
     text_report,
 )
 from trident.tools.doctor_repositories import (
-    CacheReading,
     CallReading,
     Level,
     Line,
     RepositoryReading,
     StorageReading,
     proxy_of,
-    read_cache,
     read_repository,
     repository_lines,
     room_lines,
@@ -207,7 +205,7 @@ ALONE = Topology(0, "few cores")
 
 
 def test_good_limits_are_ok_and_this_machines_are_read() -> None:
-    lines = limit_lines(READING, 1)
+    lines = list(limit_lines(READING, 1))
     assert {each.level for each in lines} == {Level.OK}
     assert [each.check for each in lines] == ["CPU", "memory", "processes", "temporary files", "open files"]
     reading = read_limits(read_settings(["--model-repository=/m", "--http-workers=3"], {}))
@@ -370,23 +368,18 @@ def test_a_repository_is_told(changes: dict[str, Any], check: str, level: Level,
     assert (line.level, line.text[: len(text)], cure in line.cure) == (level, text, True)
 
 
-CACHE = CacheReading(directory="/cache", max_bytes=0, used=0, free=1 << 20)
-
-
 def test_models_are_compared_with_memory_and_with_the_disk_of_the_cache(tmp_path: Path) -> None:
-    def level(free_memory: int | None, cache: CacheReading | None = None) -> Level:
-        (line,) = room_lines([REPOSITORY], free_memory, cache)
-        return line.level
+    local = replace(REPOSITORY, location=parse_location("/models"))
+
+    def level(reading: RepositoryReading, memory: int | None, free: int = 0, *options: str) -> list[Level]:
+        found = room_lines([reading], memory, settings(tmp_path / "models", *options), lambda path: free)
+        return [line.level for line in found]
 
     # The newest version and the files beside it.
-    assert (level(1015), level(1014)) == (Level.OK, Level.WARNING)
-    assert room_lines([REPOSITORY], None, None) == []
-    assert level(None, CACHE) is Level.OK
-    assert level(None, replace(CACHE, free=1000)) is Level.FAILED
-    assert level(None, replace(CACHE, free=1000, used=15)) is Level.OK
-    assert level(None, replace(CACHE, max_bytes=1000)) is Level.WARNING
-    found = read_cache(settings(tmp_path / "models"))
-    assert (found.used, found.free > 0, Path(found.directory).exists()) == (0, True, False)
+    assert (level(local, 1015), level(local, 1014), level(local, None)) == ([Level.OK], [Level.WARNING], [])
+    assert (level(REPOSITORY, None, 1015), level(REPOSITORY, None, 1014)) == ([Level.OK], [Level.FAILED])
+    assert level(REPOSITORY, None, 1 << 20, "--model-cache-bytes=1000") == [Level.WARNING]
+    assert not (tmp_path / "models-cache").exists()
 
 
 def test_a_local_repository_is_scanned_and_validated(shipped_models: Path, tmp_path: Path) -> None:
@@ -402,7 +395,7 @@ def test_a_local_repository_is_scanned_and_validated(shipped_models: Path, tmp_p
     # A model that is served by itself is no repository.
     one = read(repository / "simple", "--single-model=other")
     assert (list(one.models), one.is_single, one.ignored, one.refused) == (["other"], True, [], None)
-    assert "without a repository around it" in repository_lines(one)[0].text
+    assert "without a repository around it" in next(repository_lines(one)).text
     assert read(tmp_path / "missing").failure == "repository path is not a valid directory"
 
 
@@ -421,7 +414,7 @@ def line(reading: StorageReading, check: str, environ: Mapping[str, str]) -> Lin
 
 
 def test_a_storage_that_answers_is_ok_and_unusable_credentials_are_the_only_line() -> None:
-    lines = storage_lines(GOOD, {"AWS_DEFAULT_REGION": "eu-west-1"})
+    lines = list(storage_lines(GOOD, {"AWS_DEFAULT_REGION": "eu-west-1"}))
     assert {each.level for each in lines} == {Level.OK}
     assert [each.check for each in lines] == ["credentials", "region", "endpoint", "clock", "ListObjectsV2"]
     (found,) = storage_lines(StorageReading(S3, None, "the profile does not exist", "name another"), {})

@@ -327,23 +327,40 @@ class Probes:
         """Probe until `stopped` is set. A container that ends is restarted."""
         while not stopped.wait(self._limits.health_interval_s):
             status = self._container.exit_status
-            if status is None:
-                self._check_health()
-                continue
-            self._has_traffic = False
-            self._report.add(f"the container ended by itself, with status {status}, and was started again")
-            self._container.restart(self._limits.stop_s, self._report)
-            if self._start(stopped.is_set, math.inf) is _Start.READY:
-                self._say("the container is healthy again and gets calls")
+            if status is not None:
+                self._has_traffic = False
+                self._report.add(f"the container ended by itself, with status {status}, and was started again")
+                self._container.restart(self._limits.stop_s, self._report)
+                if self._start(stopped.is_set, math.inf) is _Start.READY:
+                    self._say("the container is healthy again and gets calls")
+            elif self._is_healthy():
+                self._failures = 0
+                if not self._has_traffic:
+                    self._has_traffic = True
+                    self._say("the container is healthy again and gets calls")
+            else:
+                self._failures += 1
+                if self._failures >= self._limits.health_failures and self._has_traffic:
+                    self._has_traffic = False
+                    self._report.add(
+                        f"health: {self._failures} failed probes in a row, so the container got no more calls: "
+                        f"at the last one it {self._last}"
+                    )
 
     def _start(self, is_stopped: Callable[[], bool], deadline: float) -> _Start:
         """Probe from the start of the container until it is healthy."""
         listens = False
         started = time.monotonic()
+        tries, apart_s = self._limits.liveness_tries, self._limits.liveness_interval_s
         while not is_stopped():
             if self._container.exit_status is not None:
                 return _Start.ENDED
-            listens = listens or self._listens()
+            if not listens:
+                try:
+                    socket.create_connection((HOST, self._port), _CONNECT_S).close()
+                    listens = True
+                except OSError:
+                    self._last = f"did not listen on port {self._port}"
             if listens and self._is_healthy():
                 self._failures = 0
                 self._has_traffic = True
@@ -351,31 +368,16 @@ class Probes:
             now = time.monotonic()
             if now > deadline:
                 return _Start.LATE
-            if not listens and now - started > self._last_try_s():
-                self._restart_for_silence()
+            # After the platform's last liveness probe.
+            if not listens and now - started > (tries - 1) * apart_s:
+                self._report.add(
+                    f"liveness: the container did not listen on port {self._port} in {tries} tries {seconds(apart_s)} "
+                    "apart and was started again"
+                )
+                self._container.restart(self._limits.stop_s, self._report)
                 started = time.monotonic()
             time.sleep(_POLL_S)
         return _Start.STOPPED
-
-    def _last_try_s(self) -> float:
-        """Seconds from the start to the platform's last liveness probe."""
-        return (self._limits.liveness_tries - 1) * self._limits.liveness_interval_s
-
-    def _restart_for_silence(self) -> None:
-        tries, apart = self._limits.liveness_tries, seconds(self._limits.liveness_interval_s)
-        self._report.add(
-            f"liveness: the container did not listen on port {self._port} in {tries} tries {apart} apart and was "
-            "started again"
-        )
-        self._container.restart(self._limits.stop_s, self._report)
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection((HOST, self._port), _CONNECT_S).close()
-        except OSError:
-            self._last = f"did not listen on port {self._port}"
-            return False
-        return True
 
     def _is_healthy(self) -> bool:
         try:
@@ -385,18 +387,3 @@ class Probes:
             return False
         self._last = f"answered {answer.status}: {answer.text[:200]}"
         return answer.status == _OK
-
-    def _check_health(self) -> None:
-        if self._is_healthy():
-            self._failures = 0
-            if not self._has_traffic:
-                self._has_traffic = True
-                self._say("the container is healthy again and gets calls")
-            return
-        self._failures += 1
-        if self._failures >= self._limits.health_failures and self._has_traffic:
-            self._has_traffic = False
-            self._report.add(
-                f"health: {self._failures} failed probes in a row, so the container got no more calls: "
-                f"at the last one it {self._last}"
-            )

@@ -441,7 +441,6 @@ def no_direct_predict(name: str) -> GoogleError:
 
 _THREADS = 16
 _SERVICE = re.compile(r"/google\.cloud\.aiplatform\.v1(?:beta1)?\.PredictionService/(\w+)")
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def _message(name: str, **fields: int) -> Any:
@@ -492,7 +491,7 @@ class GrpcApi:
             with self._called(_last(request.endpoint)) as calls:
                 return _Response(output=calls.predict(request.method_name, request.input))
         except GoogleError as error:
-            _abort(context, error)
+            context.abort(error.status, error.message)
 
     def _stream(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         """The first request names the endpoint and the method, and may have no input."""
@@ -510,18 +509,14 @@ class GrpcApi:
                 for answer in calls.stream(first.method_name, messages()):
                     yield _Response(output=answer)
         except GoogleError as error:
-            _abort(context, error)
+            context.abort(error.status, error.message)
 
     def _other(self, name: str, _request: bytes, context: grpc.ServicerContext) -> None:
+        error = GoogleError(501, f"the emulator plays {name} over HTTP: PredictionServiceClient(transport='rest')")
         if "Direct" in name or name == "StreamingPredict":
-            _abort(context, no_direct_predict(name))
-        over_http = "PredictionServiceClient(transport='rest')"
-        _abort(context, GoogleError(501, f"the emulator plays {name} over HTTP: {over_http}"))
+            error = no_direct_predict(name)
+        context.abort(error.status, error.message)
 
 
 def _last(name: str) -> str:
     return name.rpartition("/")[2]
-
-
-def _abort(context: grpc.ServicerContext, error: GoogleError) -> None:
-    context.abort(_CODES[error.status], error.message)

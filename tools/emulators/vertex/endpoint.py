@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any
 
 import grpc
 import orjson
+from grpc import StatusCode
 
 from trident.tools.emulators.container import (
     HOST,
@@ -135,55 +136,35 @@ class Deployment:
         return f"projects/{self.project_number}/locations/{self.location}"
 
 
-# Source: https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto
-
-
-class CanonicalCode(IntEnum):
-    """The code of an error: its name in answers of the API, its number in the output of batch jobs."""
-
-    CANCELLED = 1
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    UNAUTHENTICATED = 16
-
-
 # The texts about sizes are quoted from reports of the platform's users. It is not documented that an error of the
 # container keeps its status and becomes the message.
 _LONGEST_MESSAGE = 64 << 10
 STATUSES = {
-    400: CanonicalCode.INVALID_ARGUMENT,
-    401: CanonicalCode.UNAUTHENTICATED,
-    403: CanonicalCode.PERMISSION_DENIED,
-    404: CanonicalCode.NOT_FOUND,
-    409: CanonicalCode.ABORTED,
-    429: CanonicalCode.RESOURCE_EXHAUSTED,
-    499: CanonicalCode.CANCELLED,
-    500: CanonicalCode.INTERNAL,
-    501: CanonicalCode.UNIMPLEMENTED,
-    503: CanonicalCode.UNAVAILABLE,
-    504: CanonicalCode.DEADLINE_EXCEEDED,
+    400: StatusCode.INVALID_ARGUMENT,
+    401: StatusCode.UNAUTHENTICATED,
+    403: StatusCode.PERMISSION_DENIED,
+    404: StatusCode.NOT_FOUND,
+    409: StatusCode.ABORTED,
+    429: StatusCode.RESOURCE_EXHAUSTED,
+    499: StatusCode.CANCELLED,
+    500: StatusCode.INTERNAL,
+    501: StatusCode.UNIMPLEMENTED,
+    503: StatusCode.UNAVAILABLE,
+    504: StatusCode.DEADLINE_EXCEEDED,
 }
 _ERRORS = range(400, 600)
 _CLIENT_ERRORS = range(400, 500)
 
 
 class GoogleError(Exception):
-    """`code` is the HTTP status, `status` the canonical code."""
+    """`code` is the HTTP status; `status` the canonical code, whose name and number are those of gRPC."""
 
-    def __init__(self, code: int, message: str, status: CanonicalCode | None = None) -> None:
+    def __init__(self, code: int, message: str, status: StatusCode | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-        self.status = status or _status_of(code)
+        other = StatusCode.FAILED_PRECONDITION if code in _CLIENT_ERRORS else StatusCode.INTERNAL
+        self.status = status or STATUSES.get(code, other)
 
     def body(self) -> bytes:
         return orjson.dumps({"error": {"code": self.code, "message": self.message, "status": self.status.name}})
@@ -196,7 +177,7 @@ def invalid(message: str) -> GoogleError:
 
 def impossible(message: str) -> GoogleError:
     """The error for a valid call that this deployment does not support."""
-    return GoogleError(400, message, CanonicalCode.FAILED_PRECONDITION)
+    return GoogleError(400, message, StatusCode.FAILED_PRECONDITION)
 
 
 def request_too_large(size: int, most: int) -> GoogleError:
@@ -213,10 +194,6 @@ def refused(status: int, text: str) -> GoogleError:
     return GoogleError(
         status if status in _ERRORS else 500, text[:_LONGEST_MESSAGE] or f"the container answered {status}"
     )
-
-
-def _status_of(code: int) -> CanonicalCode:
-    return STATUSES.get(code, CanonicalCode.FAILED_PRECONDITION if code in _CLIENT_ERRORS else CanonicalCode.INTERNAL)
 
 
 # --- calls
@@ -287,47 +264,44 @@ class Endpoint:
     @contextmanager
     def stream(self, request: RawRequest) -> Iterator[ContainerStream]:
         """The answer of the predict route as a stream. Reading it raises ContainerFault."""
-        self._check_traffic()
-        path = self.deployment.predict_path
-        opened = self._client.open(
-            "POST", path, headers=request.headers, body=request.body, within_s=self.limits.inference_s
-        )
         with ExitStack() as stack:
-            try:
-                stream = stack.enter_context(opened)
-            except ClientClosed:
-                raise _undeployed() from None
-            except ContainerFault as fault:
-                raise self._no_answer(f"POST {path}", fault) from fault
+            with self._errors(f"POST {self.deployment.predict_path}"):
+                stream = stack.enter_context(
+                    self._client.open(
+                        "POST",
+                        self.deployment.predict_path,
+                        headers=request.headers,
+                        body=request.body,
+                        within_s=self.limits.inference_s,
+                    )
+                )
             yield stream
 
     def ask(self, method: str, path: str, request: RawRequest) -> ContainerAnswer:
         """The container's answer with any status. Raises GoogleError if there is none."""
-        self._check_traffic()
         # Without a body, only POST is sent with a Content-Length.
         body = None if method != "POST" and not request.body else request.body
-        try:
+        with self._errors(f"{method} {path.partition('?')[0]}"):
             return self._client.ask(method, path, headers=request.headers, body=body, within_s=self.limits.inference_s)
-        except ClientClosed:
-            raise _undeployed() from None
-        except ContainerFault as fault:
-            raise self._no_answer(f"{method} {path.partition('?')[0]}", fault) from fault
 
-    def _check_traffic(self) -> None:
+    @contextmanager
+    def _errors(self, request: str) -> Iterator[None]:
+        """Turn what keeps a request from its answer into GoogleError."""
         if not self._has_traffic():
-            raise GoogleError(503, "The model is unhealthy: the health probes of its container fail")
+            raise unhealthy()
+        try:
+            yield
+        except ClientClosed:
+            raise GoogleError(503, "The model is being undeployed") from None
+        except ContainerFault as fault:
+            self._report.add(f"{request}: the container {fault}")
+            if fault.is_large:
+                raise response_too_large(self.deployment, self.limits.body_bytes) from fault
+            raise GoogleError(504 if fault.is_late else 503, f"the container {fault}") from fault
 
-    def _no_answer(self, request: str, fault: ContainerFault) -> GoogleError:
-        self._report.add(f"{request}: the container {fault}")
-        if fault.is_late:
-            return GoogleError(504, f"the container {fault}")
-        if fault.is_large:
-            return response_too_large(self.deployment, self.limits.body_bytes)
-        return GoogleError(503, f"the container {fault}")
 
-
-def _undeployed() -> GoogleError:
-    return GoogleError(503, "The model is being undeployed")
+def unhealthy() -> GoogleError:
+    return GoogleError(503, "The model is unhealthy: the health probes of its container fail")
 
 
 # directRawPredict: the bytes of one gRPC message, or of a stream of them, are passed on to the first of the model's
@@ -336,7 +310,7 @@ def _undeployed() -> GoogleError:
 NO_SIZE_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 _METHOD = re.compile(r"(/[\w.]+/\w+)/?", re.ASCII)  # the platform's documents end it with a slash
 _HEALTH, _SERVING = "/grpc.health.v1.Health/Check", b"\x08\x01"
-_HTTP_STATUSES = {code: status for status, code in STATUSES.items()} | {CanonicalCode.FAILED_PRECONDITION: 400}
+_HTTP_STATUSES = {code: status for status, code in STATUSES.items()} | {StatusCode.FAILED_PRECONDITION: 400}
 
 
 class DirectCalls:
@@ -384,7 +358,7 @@ class DirectCalls:
         if found is None:
             raise invalid("Invalid value at 'method_name': it has the form /inference.GRPCInferenceService/ModelInfer")
         if not self._has_traffic():
-            raise GoogleError(503, "The model is unhealthy: the health probes of its container fail")
+            raise unhealthy()
         return found[1]
 
     def _checked(self, message: bytes) -> bytes:
@@ -404,13 +378,11 @@ class DirectCalls:
         try:
             yield
         except grpc.RpcError as error:
-            number, code = error.code().value[0], CanonicalCode.INTERNAL
-            if number in set(CanonicalCode):
-                code = CanonicalCode(number)
-            if code is CanonicalCode.DEADLINE_EXCEEDED:
+            code = error.code()
+            if code is StatusCode.DEADLINE_EXCEEDED:
                 limit = seconds(self._limits.inference_s)
                 self._report.add(f"a direct call: the container did not answer within {limit}")
-            raise GoogleError(_HTTP_STATUSES[code], error.details() or code.name, code) from None
+            raise GoogleError(_HTTP_STATUSES.get(code, 500), error.details() or code.name, code) from None
 
 
 # --- the forms of requests and answers

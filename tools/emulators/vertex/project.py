@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpc import StatusCode
+
 from trident.core.errors import ConfigInvalid
 from trident.tools.emulators.vertex.batch import BatchJobs
 from trident.tools.emulators.vertex.container import RunningContainer
 from trident.tools.emulators.vertex.endpoint import (
     PROJECT_NUMBER,
-    CanonicalCode,
     Deployment,
     Endpoint,
     EndpointType,
@@ -178,7 +179,7 @@ class Project:
             if parent:
                 self._versions(parent)
             elif identity in self._models:
-                raise GoogleError(409, f"the model {identity} exists", CanonicalCode.ALREADY_EXISTS)
+                raise GoogleError(409, f"the model {identity} exists", StatusCode.ALREADY_EXISTS)
             versions = self._models.setdefault(identity, {})
             version = str(max(map(int, versions), default=0) + 1)
             aliases = set(model.get("versionAliases", ())) | (set() if versions else {"default"})
@@ -230,7 +231,7 @@ class Project:
         name = _name(location, "endpoints", identity)
         with self._changed:
             if identity in self._endpoints:
-                raise GoogleError(409, f"the endpoint {identity} exists", CanonicalCode.ALREADY_EXISTS)
+                raise GoogleError(409, f"the endpoint {identity} exists", StatusCode.ALREADY_EXISTS)
             self._endpoints[identity] = _Endpoint(_dated(name, document))
         return self._done(name, {"@type": f"{_TYPE}Endpoint", **self._endpoints[identity].resource})
 
@@ -272,7 +273,7 @@ class Project:
             own = document.get("id") or self._number()
             previous = document.get("rolloutOptions", {}).get("previousDeployedModel", "")
             if own in endpoint.deployed:
-                raise GoogleError(409, f"{own} is deployed already", CanonicalCode.ALREADY_EXISTS)
+                raise GoogleError(409, f"{own} is deployed already", StatusCode.ALREADY_EXISTS)
             if previous and previous not in endpoint.deployed:
                 raise invalid(f"{previous} is not deployed at {endpoint.resource['name']}, so nothing replaces it")
             split = request.get("trafficSplit", {})
@@ -393,8 +394,8 @@ class Project:
             try:
                 end: dict[str, Any] = {"response": run()}
             except (GoogleError, ConfigInvalid) as error:
-                code = error.status if isinstance(error, GoogleError) else CanonicalCode.FAILED_PRECONDITION
-                end = {"error": {"code": code.value, "message": error.message}}
+                code = error.status if isinstance(error, GoogleError) else StatusCode.FAILED_PRECONDITION
+                end = {"error": {"code": code.value[0], "message": error.message}}
             with self._changed:
                 self._operations[number] = {"name": name, "done": True, **end}
 

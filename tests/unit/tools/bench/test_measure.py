@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from bench.pictures import picture, rows
 from trident.tools.bench.client import Sample
 from trident.tools.bench.measure import (
     Level,
@@ -22,7 +23,6 @@ from trident.tools.bench.measure import (
     pooled,
     server_times,
 )
-from trident.tools.bench.page import picture, rows
 
 
 def sample(latencies_ms: list[float], seconds: float = 1.0) -> Sample:
