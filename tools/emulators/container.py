@@ -313,6 +313,14 @@ class BreachReport:
         if is_new and self._stream is not None:
             print_line(f"breach: {line}", self._stream)
 
+    @contextmanager
+    def faults(self, request: str) -> Iterator[None]:
+        """Add a fault of the container inside the context, with the request that it concerns."""
+        try:
+            yield
+        except ContainerFault as fault:
+            self.add(f"{request}: the container {fault}")
+
     @property
     def breaches(self) -> dict[str, int]:
         """The count of each breach, in the order of their first occurrence."""

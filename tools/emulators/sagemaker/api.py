@@ -232,52 +232,6 @@ class _Waiting:
     received: str
 
 
-_SUCCESS, _ERROR = "SuccessTopic", "ErrorTopic"
-_INCLUDED = {_SUCCESS: "SUCCESS_NOTIFICATION_TOPIC", _ERROR: "ERROR_NOTIFICATION_TOPIC"}
-_BINARY = "BASE64"
-
-
-class _Topics:
-    """Publishes the end of each call. `given` is the API's NotificationConfig; topics it lacks get no messages."""
-
-    def __init__(self, given: Mapping[str, Any], report: BreachReport) -> None:
-        self._given, self._report = given, report
-
-    def publish(self, kind: str, call: _Waiting, body: bytes, content_type: str, reason: str) -> None:
-        topic = self._given.get(kind, "")
-        if not topic:
-            return
-        message: dict[str, Any] = {
-            "awsRegion": topic.split(":")[3],
-            "eventTime": _now(),
-            "receivedTime": call.received,
-            "invocationStatus": "Failed" if reason else "Completed",
-            **({"failureReason": reason} if reason else {}),
-            "requestParameters": {
-                "contentType": call.invocation.headers.get("Content-Type", ""),
-                "endpointName": call.endpoint,
-                **({"inputLocation": call.location} if call.location else {}),
-            },
-            "responseParameters": {
-                "contentType": content_type,
-                "outputLocation": call.queued.failure if reason else call.queued.output,
-            },
-            "inferenceId": call.queued.inference_id,
-            "eventVersion": "1.0",
-            "eventSource": "aws:sagemaker",
-            "eventName": "InferenceResult",
-        }
-        is_included = _INCLUDED[kind] in self._given.get("IncludeInferenceResponseIn", ())
-        if is_included and len(body) <= INLINE_BYTES:
-            content = base64.b64encode(body).decode()
-            message["responseBody"] = {"content": content, "encoding": _BINARY, "contentType": content_type}
-        try:
-            with closing(boto3.session.Session(region_name=message["awsRegion"]).client("sns")) as sns:
-                sns.publish(TopicArn=topic, Message=orjson.dumps(message).decode())
-        except (ClientError, BotoCoreError) as error:
-            self._report.add(f"the message to {topic} was lost: {error}")
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -294,7 +248,7 @@ class InvocationQueue:
         self._output, self._failures = target.get("S3OutputPath", ""), target.get("S3FailurePath", "")
         if not self._output:
             raise ConfigInvalid("AsyncInferenceConfig has no OutputConfig.S3OutputPath")
-        self._topics = _Topics(target.get("NotificationConfig", {}), report)
+        self._topics: Mapping[str, Any] = target.get("NotificationConfig", {})
         at_once = given.get("ClientConfig", {}).get("MaxConcurrentInvocationsPerInstance", _AT_ONCE)
         self._fleet, self._limits, self._report = fleet, limits, report
         self._objects = Objects()
@@ -344,19 +298,52 @@ class InvocationQueue:
             answer = self._fleet.invoke(Invocation(invocation.headers, body, within_s=invocation.within_s))
             content_type = passed_back(answer.headers, self._report).get("Content-Type", "application/octet-stream")
             self._objects.write(queued.output, answer.body, content_type)
-            self._topics.publish(_SUCCESS, call, answer.body, content_type, "")
+            self._publish(call, answer.body, content_type)
         except ClientClosed:
             pass  # the emulator ends, and with it the queue
         except (ApiError, ConfigInvalid) as error:
-            self._fail(call, error)
+            content = error.message.encode()
+            try:
+                if queued.failure:
+                    self._objects.write(queued.failure, content, "text/plain")
+            except ConfigInvalid as refused:
+                self._report.add(f"an asynchronous answer was lost: {refused.message}")
+            self._publish(call, content, "text/plain", error.message)
 
-    def _fail(self, call: _Waiting, error: ApiError | ConfigInvalid) -> None:
+    def _publish(self, call: _Waiting, body: bytes, content_type: str, reason: str = "") -> None:
+        """Tell the topic of calls that succeeded, or with a `reason` of those that failed, about the end of one."""
+        topic = self._topics.get("ErrorTopic" if reason else "SuccessTopic", "")
+        if not topic:
+            return
+        message: dict[str, Any] = {
+            "awsRegion": topic.split(":")[3],
+            "eventTime": _now(),
+            "receivedTime": call.received,
+            "invocationStatus": "Failed" if reason else "Completed",
+            **({"failureReason": reason} if reason else {}),
+            "requestParameters": {
+                "contentType": call.invocation.headers.get("Content-Type", ""),
+                "endpointName": call.endpoint,
+                **({"inputLocation": call.location} if call.location else {}),
+            },
+            "responseParameters": {
+                "contentType": content_type,
+                "outputLocation": call.queued.failure if reason else call.queued.output,
+            },
+            "inferenceId": call.queued.inference_id,
+            "eventVersion": "1.0",
+            "eventSource": "aws:sagemaker",
+            "eventName": "InferenceResult",
+        }
+        included = "ERROR_NOTIFICATION_TOPIC" if reason else "SUCCESS_NOTIFICATION_TOPIC"
+        if included in self._topics.get("IncludeInferenceResponseIn", ()) and len(body) <= INLINE_BYTES:
+            content = base64.b64encode(body).decode()
+            message["responseBody"] = {"content": content, "encoding": "BASE64", "contentType": content_type}
         try:
-            if call.queued.failure:
-                self._objects.write(call.queued.failure, error.message.encode(), "text/plain")
-        except ConfigInvalid as refused:
-            self._report.add(f"an asynchronous answer was lost: {refused.message}")
-        self._topics.publish(_ERROR, call, error.message.encode(), "text/plain", error.message)
+            with closing(boto3.session.Session(region_name=message["awsRegion"]).client("sns")) as sns:
+                sns.publish(TopicArn=topic, Message=orjson.dumps(message).decode())
+        except (ClientError, BotoCoreError) as error:
+            self._report.add(f"the message to {topic} was lost: {error}")
 
 
 def _seconds(given: Mapping[str, str], name: str, least: int, most: int, default: int) -> int:

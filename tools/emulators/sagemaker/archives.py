@@ -46,11 +46,29 @@ def unpack(
     `is_stopped` returns true. After an error the caller removes the folder.
     """
     name = escaped(str(archive))
+
+    def allowed(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        left = most_bytes
+        for number, member in enumerate(tar, 1):
+            if number > most_members:
+                raise _Refused(f"it has more than {most_members} members")
+            left -= member.size
+            if left < 0:
+                raise _Refused(f"it unpacks to more than {most_bytes} bytes")
+            yield member
+
     try:
-        with gzip.open(archive) as plain, tarfile.open(fileobj=_stoppable(plain, is_stopped), mode="r|") as tar:
-            most_bytes = min(most_bytes, shutil.disk_usage(folder).free)
-            # The filter refuses members that would leave the folder, links that lead out of it, and devices.
-            tar.extractall(folder, members=_allowed(tar, most_bytes, most_members), filter="data")
+        most_bytes = min(most_bytes, shutil.disk_usage(folder).free)
+        with gzip.open(archive) as plain:
+
+            def read(length: int) -> bytes:
+                if is_stopped():
+                    raise Interrupted
+                return plain.read(length)
+
+            with tarfile.open(fileobj=cast(BinaryIO, SimpleNamespace(read=read)), mode="r|") as tar:
+                # The filter refuses members that would leave the folder, links that lead out of it, and devices.
+                tar.extractall(folder, members=allowed(tar), filter="data")
     except (_Refused, tarfile.FilterError) as error:
         raise ConfigInvalid(f"{name} cannot be unpacked: {escaped(str(error))}", hint=_HOW) from error
     except (tarfile.TarError, EOFError, zlib.error) as error:
@@ -62,28 +80,6 @@ def unpack(
 
 class _Refused(Exception):
     """An archive is larger than the platform allows; the argument says how."""
-
-
-def _allowed(tar: tarfile.TarFile, most_bytes: int, most_members: int) -> Iterator[tarfile.TarInfo]:
-    left = most_bytes
-    for number, member in enumerate(tar, 1):
-        if number > most_members:
-            raise _Refused(f"it has more than {most_members} members")
-        left -= member.size
-        if left < 0:
-            raise _Refused(f"it unpacks to more than {most_bytes} bytes")
-        yield member
-
-
-def _stoppable(file: gzip.GzipFile, is_stopped: Callable[[], bool]) -> BinaryIO:
-    """What reads `file` and raises Interrupted after `is_stopped` returns true."""
-
-    def read(length: int) -> bytes:
-        if is_stopped():
-            raise Interrupted
-        return file.read(length)
-
-    return cast(BinaryIO, SimpleNamespace(read=read))
 
 
 # ArchiveStorage   the protocol ├── LocalArchives   the files below a folder └── CloudArchives   the objects below a
@@ -111,20 +107,18 @@ class LocalArchives:
 
     @contextmanager
     def archive(self, key: str) -> Iterator[Path]:
-        yield self._find(key)
-
-    def close(self) -> None: ...
-
-    def _find(self, key: str) -> Path:
         parts = key.split("/")
         path = self._folder.joinpath(*parts)
         is_key = not ({"", os.curdir, os.pardir} & set(parts)) and "\0" not in key
         try:
-            if is_key and path.resolve().is_relative_to(self._folder) and path.is_file():
-                return path
+            is_found = is_key and path.resolve().is_relative_to(self._folder) and path.is_file()
         except (OSError, RuntimeError):  # a name that is too long, a loop of links
-            pass
-        raise _missing(key, "the folder of this endpoint")
+            is_found = False
+        if not is_found:
+            raise _missing(key, "the folder of this endpoint")
+        yield path
+
+    def close(self) -> None: ...
 
 
 class CloudArchives:
@@ -254,18 +248,25 @@ class ModelArchives:
     def put(self, key: str) -> str:
         """Unpack the archive of `key` and return the url of its folder. Raises ApiError. Blocks."""
         folder = self._models_root / name_of(key)
-        with self._put():
-            try:
-                with self._storage.archive(key) as archive:
-                    (folder / _MODEL).mkdir(parents=True)
-                    unpack(archive, folder / _MODEL, self._most_bytes, is_stopped=lambda: self._is_closed)
-            except BaseException as error:
-                self.remove(key)
-                if isinstance(error, ConfigInvalid):
-                    raise validation_error(f"Failed to unpack model data: {error.message}") from None
-                if isinstance(error, Interrupted):
-                    raise endpoint_deleted() from None
-                raise
+        with self._changed:
+            if self._is_closed:
+                raise endpoint_deleted()
+            self._puts += 1
+        try:
+            with self._storage.archive(key) as archive:
+                (folder / _MODEL).mkdir(parents=True)
+                unpack(archive, folder / _MODEL, self._most_bytes, is_stopped=lambda: self._is_closed)
+        except BaseException as error:
+            self.remove(key)
+            if isinstance(error, ConfigInvalid):
+                raise validation_error(f"Failed to unpack model data: {error.message}") from None
+            if isinstance(error, Interrupted):
+                raise endpoint_deleted() from None
+            raise
+        finally:
+            with self._changed:
+                self._puts -= 1
+                self._changed.notify_all()
         return self.url(key)
 
     def url(self, key: str) -> str:
@@ -273,19 +274,6 @@ class ModelArchives:
 
     def remove(self, key: str) -> None:
         remove_folder(self._models_root / name_of(key))
-
-    @contextmanager
-    def _put(self) -> Iterator[None]:
-        with self._changed:
-            if self._is_closed:
-                raise endpoint_deleted()
-            self._puts += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._puts -= 1
-                self._changed.notify_all()
 
 
 def name_of(key: str) -> str:

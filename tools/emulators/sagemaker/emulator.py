@@ -121,10 +121,6 @@ class Hosting:
         if self.serverless.get("MemorySizeInMB", 0) % _SERVERLESS_STEP_MB:
             raise ConfigInvalid("MemorySizeInMB takes 1024 to 6144, in steps of 1024")
 
-    def pays_twice(self, variables: Mapping[str, str]) -> bool:
-        """Whether the metrics are scraped and embedded in the log as well."""
-        return bool(self.scraped[0]) and variables.get(_METRICS_LOG) == "emf"
-
     def limits(self, limits: PlatformLimits) -> PlatformLimits:
         """The limits of the kind of endpoint, given those of one that answers at once."""
         if self.asynchronous:
@@ -199,7 +195,8 @@ class Emulator(PlatformEmulator):
                 path, every_s = self._scraped()
                 probes = Probes(container, client, self._limits, self.report, models, scraped=path, scrape_s=every_s)
                 if self._serve(api, probes, stopped, "the container is ready; the runtime API"):
-                    self._say(f"{_counted_calls(api)}, {counted(models.evictions, 'model')} evicted")
+                    calls, evicted = counted(api.calls, "invocation"), counted(models.evictions, "model")
+                    self._say(f"{calls}, {evicted} evicted")
                 client.close()  # first, because a container that was told to end need not answer new requests
                 container.stop(self._limits.stop_s, self.report)
             finally:
@@ -229,7 +226,7 @@ class Emulator(PlatformEmulator):
             held.callback(api.close)
             held.callback(fleet.kill)
             if self._serve(api, fleet, stopped, "the container is ready; the runtime API"):
-                self._say(_counted_calls(api))
+                self._say(counted(api.calls, "invocation"))
             fleet.close()
             if queue is not None:
                 queue.close()
@@ -251,7 +248,7 @@ class Emulator(PlatformEmulator):
         return succeeded
 
     def _scraped(self) -> tuple[str, float]:
-        if self._hosting.pays_twice(self._variables):
+        if self._hosting.scraped[0] and self._variables.get(_METRICS_LOG) == "emf":
             self._say("the platform scrapes the metrics that the container's log has as well: both are paid for")
         return self._hosting.scraped
 
@@ -301,7 +298,3 @@ class Emulator(PlatformEmulator):
             platform |= self._options.batch.variables
         inherited = inherited_environment(self._options.environment)
         return {**inherited, **platform, **self._variables, BIND_TO_PORT: str(port)}
-
-
-def _counted_calls(api: RuntimeApi) -> str:
-    return counted(api.calls, "invocation")

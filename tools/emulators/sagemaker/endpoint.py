@@ -79,23 +79,18 @@ def read_model_list(client: ContainerClient, within_s: float) -> dict[str, str]:
         answer = client.ask("GET", f"/models{query}", within_s=within_s)
         if answer.status != _OK:
             raise ContainerFault(f"answered {answer.status}")
-        page, token = _page(answer.body)
-        found |= page
+        try:
+            document: Any = orjson.loads(answer.body)
+            models = {model["modelName"]: model["modelUrl"] for model in document["models"]}
+            token = document.get("nextPageToken") or ""
+            if not all(isinstance(text, str) for text in (*models, *models.values(), token)):
+                raise TypeError
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise ContainerFault("answered with something that is not a list of models") from None
+        found |= models
         if not token:
             return found
     raise ContainerFault(f"has more than {_PAGES_AT_MOST} pages of models, or sends one over and over")
-
-
-def _page(body: bytes) -> tuple[dict[str, str], str]:
-    try:
-        document: Any = orjson.loads(body)
-        models = {model["modelName"]: model["modelUrl"] for model in document["models"]}
-        token = document.get("nextPageToken") or ""
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        raise ContainerFault("answered with something that is not a list of models") from None
-    if not all(isinstance(text, str) for text in (*models, *models.values(), token)):
-        raise ContainerFault("answered with something that is not a list of models")
-    return models, token
 
 
 # The models of a multi-model endpoint:
@@ -144,9 +139,23 @@ class EndpointModels:
 
         Raises ApiError if there is no such archive, it cannot be loaded, or the load takes longer than a call may.
         """
-        model = self._enter(key)
+        with self._changed:
+            self._changed.wait_for(lambda: key not in self._models or self._models[key].state is not _State.LEAVING)
+            model = self._models.get(key)
+            if model is None:
+                model = self._models[key] = _Model(key)
+                threading.Thread(target=self._load, args=[model], name=f"load {name_of(key)}", daemon=True).start()
+            model.users += 1
+            model.last_use = next(self._uses)
         try:
-            self._wait_until_loaded(model)
+            with self._changed:
+                is_settled = self._changed.wait_for(
+                    lambda: model.failure is not None or model.state is _State.LOADED, self._limits.invoke_s
+                )
+            if not is_settled:
+                raise model_not_ready("Model is not ready for inference: it is still being loaded. Try again later")
+            if model.failure is not None:
+                raise model.failure
             yield name_of(key)
         finally:
             with self._changed:
@@ -172,34 +181,19 @@ class EndpointModels:
                 return False
             victim = min(idle, key=lambda model: model.last_use)
             victim.state = _State.LEAVING
+        path = f"/models/{name_of(victim.key)}"
         try:
-            self._unload(victim.key)
+            with self._report.faults(f"DELETE {path}"):
+                answer = self._client.ask("DELETE", path, within_s=self._limits.load_s)
+                if answer.status != _OK:
+                    raise ContainerFault(f"answered {answer.status} for a model that is loaded")
+            self._archives.remove(victim.key)
+            self.evictions += 1
         finally:
             with self._changed:
                 del self._models[victim.key]
                 self._changed.notify_all()
         return True
-
-    def _enter(self, key: str) -> _Model:
-        with self._changed:
-            self._changed.wait_for(lambda: self._state_of(key) is not _State.LEAVING)
-            model = self._models.get(key)
-            if model is None:
-                model = self._models[key] = _Model(key)
-                threading.Thread(target=self._load, args=[model], name=f"load {name_of(key)}", daemon=True).start()
-            model.users += 1
-            model.last_use = next(self._uses)
-            return model
-
-    def _wait_until_loaded(self, model: _Model) -> None:
-        with self._changed:
-            is_settled = self._changed.wait_for(
-                lambda: model.failure is not None or model.state is _State.LOADED, self._limits.invoke_s
-            )
-        if not is_settled:
-            raise model_not_ready("Model is not ready for inference: it is still being loaded. Try again later")
-        if model.failure is not None:
-            raise model.failure
 
     def _load(self, model: _Model) -> None:
         failure: ApiError | None = model_error(0, "the load did not end")
@@ -215,9 +209,19 @@ class EndpointModels:
                 self._changed.notify_all()
 
     def _load_failure(self, model: _Model) -> ApiError | None:
+        """Load the model, after as many evictions as the container asks for."""
+        headers = {"Content-Type": "application/json"}
         try:
             url = self._archives.put(model.key)
-            answer = self._load_answer(model, url)
+            body = orjson.dumps({"model_name": name_of(model.key), "url": url})
+            while True:
+                answer = self._client.ask("POST", "/models", headers=headers, body=body, within_s=self._limits.load_s)
+                if answer.status != NO_MEMORY:
+                    break
+                self._move(model, _State.WAITING)
+                if not self.evict_for(model.key, self._limits.load_s):
+                    break
+                self._move(model, _State.LOADING)
         except ApiError as error:
             return error
         except ClientClosed:
@@ -232,38 +236,10 @@ class EndpointModels:
         self._archives.remove(model.key)
         return model_error(answer.status, answer.text)
 
-    def _load_answer(self, model: _Model, url: str) -> ContainerAnswer:
-        """The container's final answer to the load, after as many evictions as it asks for."""
-        body = orjson.dumps({"model_name": name_of(model.key), "url": url})
-        json = {"Content-Type": "application/json"}
-        while True:
-            answer = self._client.ask("POST", "/models", headers=json, body=body, within_s=self._limits.load_s)
-            if answer.status != NO_MEMORY:
-                return answer
-            self._move(model, _State.WAITING)
-            if not self.evict_for(model.key, self._limits.load_s):
-                return answer
-            self._move(model, _State.LOADING)
-
-    def _unload(self, key: str) -> None:
-        path = f"/models/{name_of(key)}"
-        try:
-            answer = self._client.ask("DELETE", path, within_s=self._limits.load_s)
-            if answer.status != _OK:
-                self._report.add(f"DELETE {path}: the container answered {answer.status} for a model that is loaded")
-        except ContainerFault as fault:
-            self._report.add(f"DELETE {path}: the container {fault}")
-        self._archives.remove(key)
-        self.evictions += 1
-
     def _move(self, model: _Model, state: _State) -> None:
         with self._changed:
             model.state = state
             self._changed.notify_all()
-
-    def _state_of(self, key: str) -> _State | None:
-        model = self._models.get(key)
-        return None if model is None else model.state
 
     def _others(self, key: str) -> list[_Model]:
         """The models other than `key` that become idle or are evicted without its help."""
@@ -314,10 +290,11 @@ class SingleModelEndpoint:
         with ExitStack() as stack:
             try:
                 stream = stack.enter_context(opened)
+                if stream.status != _OK:
+                    answer = stream.whole(self._limits.body_bytes)
+                    raise model_error(answer.status, answer.text)
             except ContainerFault as fault:
                 raise _no_answer("POST /invocations", fault, self._report) from fault
-            if stream.status != _OK:
-                raise self._refusal(stream)
             yield stream
 
     def bidirectional(self, headers: Mapping[str, str]) -> BidirectionalStream:
@@ -325,13 +302,6 @@ class SingleModelEndpoint:
             raise ClientClosed
         limits = self._limits
         return BidirectionalStream(self._client.port, headers, limits.connect_s, limits.bidirectional_s)
-
-    def _refusal(self, stream: ContainerStream) -> ApiError:
-        try:
-            answer = stream.whole(self._limits.body_bytes)
-        except ContainerFault as fault:
-            return _no_answer("POST /invocations", fault, self._report)
-        return model_error(answer.status, answer.text)
 
 
 class MultiModelEndpoint:

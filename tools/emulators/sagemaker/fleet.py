@@ -218,9 +218,15 @@ class Fleet:
 
     def watch(self, stopped: threading.Event) -> None:
         while not stopped.wait(self._limits.probe_interval_s):
-            self._end_if_idle()
             with self._lock:
                 copies = [copy for copy in self._copies if copy.is_ready]
+                is_idle = time.monotonic() - self._last_call_s > self._limits.serverless_idle_s
+            if self._most_at_once and is_idle and copies:
+                self.scale(0, lambda: self._is_closed)
+                self._say(
+                    "the container has ended: a serverless endpoint that is idle has none, and the next call starts it"
+                )
+                continue
             for copy in copies:
                 with copy.probing:
                     if not copy.is_leaving and not copy.probes.probe():
@@ -246,14 +252,6 @@ class Fleet:
         """The call names no component, so an endpoint with one refuses it."""
         with self._chosen(Invocation({}, b"")) as copy:
             return copy.endpoint.bidirectional(headers)
-
-    def _end_if_idle(self) -> None:
-        with self._lock:
-            is_idle = time.monotonic() - self._last_call_s > self._limits.serverless_idle_s
-            if not self._most_at_once or not is_idle or not any(copy.is_ready for copy in self._copies):
-                return
-        self.scale(0, lambda: self._is_closed)
-        self._say("the container has ended: a serverless endpoint that is idle has none, and the next call starts it")
 
     def _wake(self) -> None:
         """Start the container of a serverless endpoint that has none, and say how long the caller waits for it."""
@@ -282,7 +280,11 @@ class Fleet:
 
     def _route(self, invocation: Invocation) -> _Copy:
         """The copy for a request. Raises ApiError. Under the lock."""
-        self._check_component(invocation.headers.get(COMPONENT))
+        own, named = self._component.get("InferenceComponentName"), invocation.headers.get(COMPONENT)
+        if own is None and named is not None:
+            raise validation_error("Invocation of an endpoint without inference components with InferenceComponentName")
+        if own is not None and named != own:
+            raise validation_error(f"Inference Component Name header is required and must be '{own}' here")
         if self._most_at_once and sum(copy.outstanding for copy in self._copies) >= self._most_at_once:
             raise ApiError(429, "ThrottlingException", "Rate exceeded: the endpoint is at its MaxConcurrency")
         session = invocation.headers.get(SESSION)
@@ -312,13 +314,6 @@ class Fleet:
         elif strategy == "RANDOM":
             return random.choice(ready)
         return random.choice([copy for copy in ready if copy.outstanding == least])
-
-    def _check_component(self, named: str | None) -> None:
-        own = self._component.get("InferenceComponentName")
-        if own is None and named is not None:
-            raise validation_error("Invocation of an endpoint without inference components with InferenceComponentName")
-        if own is not None and named != own:
-            raise validation_error(f"Inference Component Name header is required and must be '{own}' here")
 
     def _note_session(self, copy: _Copy, headers: list[tuple[str, str]]) -> None:
         found = {name.lower(): value for name, value in headers}
@@ -457,19 +452,16 @@ class Probes:
             self._check_list(self._models)
         if self._scraped and time.monotonic() >= self._next_scrape_s:
             self._next_scrape_s = time.monotonic() + self._scrape_s
-            self._scrape()
+            try:
+                answer = self._client.ask("GET", self._scraped, within_s=self._limits.scrape_s)
+                if answer.status != _OK:
+                    raise ContainerFault(f"answered {answer.status}")
+                if not any(text_string_to_metric_families(answer.text)):
+                    raise ContainerFault("has no metrics")
+            except (ContainerFault, ValueError) as error:
+                if self._container.exit_status is None:
+                    self._report.add(f"GET {self._scraped}, which the platform scrapes: the container {error}")
         return True
-
-    def _scrape(self) -> None:
-        try:
-            answer = self._client.ask("GET", self._scraped, within_s=self._limits.scrape_s)
-            if answer.status != _OK:
-                raise ContainerFault(f"answered {answer.status}")
-            if not any(text_string_to_metric_families(answer.text)):
-                raise ContainerFault("has no metrics")
-        except (ContainerFault, ValueError) as fault:
-            if self._container.exit_status is None:
-                self._report.add(f"GET {self._scraped}, which the platform scrapes: the container {fault}")
 
     def _report_end(self) -> bool:
         status = self._container.exit_status
@@ -492,14 +484,11 @@ class Probes:
     def _check_list(self, models: EndpointModels) -> None:
         """Check that the list has every model that was loaded both before and after the request for it."""
         before = models.loaded()
-        try:
+        with self._report.faults("GET /models"):
             listed = read_model_list(self._client, self._limits.ping_s)
-        except ContainerFault as fault:
-            self._report.add(f"GET /models: the container {fault}")
-            return
-        after = models.loaded()
-        for name in before.keys() & after.keys():
-            if name not in listed:
-                self._report.add(f"GET /models: model {name} is loaded and not in the container's list")
-            elif listed[name] != after[name]:
-                self._report.add(f"GET /models: the container lists another url for model {name}: {listed[name]}")
+            after = models.loaded()
+            for name in before.keys() & after.keys():
+                if name not in listed:
+                    self._report.add(f"GET /models: model {name} is loaded and not in the container's list")
+                elif listed[name] != after[name]:
+                    self._report.add(f"GET /models: the container lists another url for model {name}: {listed[name]}")

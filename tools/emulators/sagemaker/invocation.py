@@ -78,7 +78,10 @@ def read_invocation(headers: Mapping[str, str], body: bytes, *, is_stream: bool 
     given = {name.lower(): value for name, value in headers.items()}
     passed = {}
     for name, form in REQUEST_HEADERS.items():
-        value = _given(given, name, is_stream)
+        value = given.get(name.lower())
+        # Streaming and asynchronous calls have names of their own for these two.
+        if is_stream and name in ("Content-Type", "Accept"):
+            value = given.get((PREFIX + name).lower(), value if name == "Content-Type" else None)
         if value is None:
             continue
         if not form.fullmatch(value):
@@ -100,16 +103,6 @@ def passed_back(headers: Iterable[tuple[str, str]], report: BreachReport) -> dic
         else:
             report.add(f"the container's answer has a malformed or too long header {name}: {value[:80]}")
     return passed
-
-
-def _given(headers: Mapping[str, str], name: str, is_stream: bool) -> str | None:
-    """The value of a header. Streaming and asynchronous calls have names of their own for Content-Type and Accept."""
-    if is_stream and name in ("Content-Type", "Accept"):
-        own = headers.get((PREFIX + name).lower())
-        if own is not None:
-            return own
-        return headers.get(name.lower()) if name == "Content-Type" else None
-    return headers.get(name.lower())
 
 
 _LONGEST_MESSAGE = 64 << 10
@@ -177,14 +170,12 @@ def stream_error(message: str, code: str) -> bytes:
 
 def encode(headers: Mapping[str, str], payload: bytes) -> bytes:
     """Encode one event. Names have at most 255 bytes, values 32,767."""
-    block = b"".join(_header(name.encode(), value.encode()) for name, value in headers.items())
+    block = b""
+    for name, value in ((name.encode(), value.encode()) for name, value in headers.items()):
+        block += struct.pack(f">B{len(name)}sBH", len(name), name, _TEXT, len(value)) + value
     prelude = struct.pack(">II", _OVERHEAD + len(block) + len(payload), len(block))
     message = prelude + struct.pack(">I", zlib.crc32(prelude)) + block + payload
     return message + struct.pack(">I", zlib.crc32(message))
-
-
-def _header(name: bytes, value: bytes) -> bytes:
-    return struct.pack(f">B{len(name)}sBH", len(name), name, _TEXT, len(value)) + value
 
 
 # --- the stream in both directions: payload parts of the caller to frames for the container, and back
@@ -243,12 +234,18 @@ class BidirectionalStream:
         """Send the caller's parts until its body ends, and then close the socket. On a thread of its own."""
         with contextlib.suppress(ConnectionClosed, OSError, ParserError):
             events = _events(body)
+
+            def fragments(event: Event) -> Iterator[bytes]:
+                """Those of one message, which begins with `event`."""
+                yield event.payload
+                while event.headers.get("CompletionState") == "PARTIAL" and (following := next(events, None)):
+                    event = following
+                    yield event.payload
+
             for event in events:
-                is_text = event.headers.get("DataType") == "UTF8"
-                if event.headers.get("CompletionState") == "PARTIAL":
-                    _send_fragments(self._socket, event, events, is_text=is_text)
-                else:
-                    self._socket.send(event.payload, text=is_text)
+                is_whole = event.headers.get("CompletionState") != "PARTIAL"
+                content = event.payload if is_whole else fragments(event)
+                self._socket.send(content, text=event.headers.get("DataType") == "UTF8")
         self._is_over = True
         self._socket.close(_NORMAL)
 
@@ -279,33 +276,22 @@ class BidirectionalStream:
         self._socket.close(_NORMAL, "the longest time of a stream is over")
 
 
-def _send_fragments(socket: ClientConnection, first: Event, events: Iterator[Event], *, is_text: bool) -> None:
-    def fragments() -> Iterator[bytes]:
-        yield first.payload
-        for event in events:
-            yield event.payload
-            if event.headers.get("CompletionState") != "PARTIAL":
-                return
-
-    socket.send(fragments(), text=is_text)
-
-
 def _parts(socket: ClientConnection) -> Iterator[bytes]:
     """The events for the fragments of the next message."""
+
+    def part(fragment: str | bytes, **state: str) -> bytes:
+        if isinstance(fragment, str):
+            return payload_part(fragment.encode(), {"DataType": "UTF8", **state})
+        return payload_part(fragment, {"DataType": "BINARY", **state})
+
     kept: str | bytes | None = None
-    is_whole = True
+    state: dict[str, str] = {}
     for fragment in socket.recv_streaming():
         if kept is not None:
-            is_whole = False
-            yield _part(kept, "PARTIAL")
+            state = {"CompletionState": "COMPLETE"}
+            yield part(kept, CompletionState="PARTIAL")
         kept = fragment
-    yield _part(kept or b"", "" if is_whole else "COMPLETE")
-
-
-def _part(fragment: str | bytes, state: str) -> bytes:
-    is_text = isinstance(fragment, str)
-    headers = {"DataType": "UTF8" if is_text else "BINARY"} | ({"CompletionState": state} if state else {})
-    return payload_part(fragment.encode() if isinstance(fragment, str) else fragment, headers)
+    yield part(kept or b"", **state)
 
 
 def _events(body: BinaryIO) -> Iterator[Event]:

@@ -52,9 +52,6 @@ class TransformOptions:
         }
         given = {name: str(job[member]) for name, member in named.items() if member in job}
         self.variables: dict[str, str] = {BATCH: "true", **job.get("Environment", {}), **given}
-        self._check()
-
-    def _check(self) -> None:
         if self.split_type == "None" and self.job.get("BatchStrategy") == "MultiRecord":
             raise ConfigInvalid("BatchStrategy is MultiRecord and SplitType None", hint="records need a SplitType")
         if self.processing.is_used:
@@ -123,19 +120,15 @@ class TransformJob:
 
     def _execution_parameters(self) -> dict[str, Any]:
         """What the container proposes for members that the job does not have; nothing if it has no such route."""
-        try:
+        with self._report.faults("GET /execution-parameters"):
             answer = self._client.ask("GET", "/execution-parameters", within_s=_PING_S)
-        except ContainerFault as fault:
-            self._report.add(f"GET /execution-parameters: the container {fault}")
-            return {}
-        if answer.status != _OK:
-            return {}
-        try:
-            found = orjson.loads(answer.body)
-            return {"MaxPayloadInMB": int(found["MaxPayloadInMB"]), **found}
-        except (ValueError, KeyError, TypeError):
-            self._report.add(f"GET /execution-parameters: the container answered {answer.text[:80]}")
-            return {}
+            if answer.status == _OK:
+                try:
+                    found = orjson.loads(answer.body)
+                    return {"MaxPayloadInMB": int(found["MaxPayloadInMB"]), **found}
+                except (ValueError, KeyError, TypeError):
+                    raise ContainerFault(f"answered {answer.text[:80]}") from None
+        return {}
 
     def _transformed(self, content: bytes, pool: ThreadPoolExecutor) -> bytes:
         """The output of an object. Raises TransformFailed and ConfigInvalid."""
@@ -213,17 +206,13 @@ class Objects:
 
     def below(self, location: str) -> Iterator[tuple[str, str]]:
         """The objects of a prefix, a folder or a file: where each is, and its name in there. Raises ConfigInvalid."""
-        if location.startswith(S3_SCHEME):
-            yield from self._keys(location)
+        if not location.startswith(S3_SCHEME):
+            path = Path(location)
+            if not path.exists():
+                raise ConfigInvalid(f"there is no {path}", hint="name a file, a folder or s3://bucket/prefix")
+            for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
+                yield str(file), file.relative_to(path).as_posix() if path.is_dir() else file.name
             return
-        path = Path(location)
-        if not path.exists():
-            raise ConfigInvalid(f"there is no {path}", hint="name a file, a folder or s3://bucket/prefix")
-        files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-        for file in files:
-            yield str(file), file.relative_to(path).as_posix() if path.is_dir() else file.name
-
-    def _keys(self, location: str) -> Iterator[tuple[str, str]]:
         bucket, prefix = _parts(location)
         folder = prefix[: prefix.rfind("/") + 1]
         try:
@@ -329,7 +318,9 @@ class JsonPath:
         self._steps: list[list[Any]] = []
         at = 1
         while self.text[0] == "$" and (found := _STEP.match(self.text, at)):
-            self._steps.append([found["name"]] if found["name"] else [_part(each) for each in _inner(found["inside"])])
+            inside = found["inside"] or ""
+            parts = re.findall(r"'[^']*'", inside) if inside.startswith("'") else inside.split(",")
+            self._steps.append([found["name"]] if found["name"] else [_part(each.strip()) for each in parts])
             at = found.end()
         if self.text[0] != "$" or at != len(self.text):
             raise ConfigInvalid(
@@ -342,25 +333,22 @@ class JsonPath:
 
     def select(self, value: Any) -> Any:
         """The selected part; several names give an object, several places a list. Raises ConfigInvalid for none."""
-        for parts in self._steps:
-            value = self._step(value, parts)
-        return value
-
-    def _step(self, value: Any, parts: list[Any]) -> Any:
         try:
-            if isinstance(parts[0], str):
-                return value[parts[0]] if len(parts) == 1 else {name: value[name] for name in parts}
-            if not isinstance(value, list):
-                raise TypeError
-            if len(parts) == 1:
-                return value[parts[0]]
-            return [each for part in parts for each in (value[part] if isinstance(part, slice) else [value[part]])]
+            for parts in self._steps:
+                is_place = not isinstance(parts[0], str)
+                if is_place and not isinstance(value, list):
+                    raise TypeError
+                if len(parts) == 1:
+                    value = value[parts[0]]
+                elif is_place:
+                    value = [
+                        each for part in parts for each in (value[part] if isinstance(part, slice) else [value[part]])
+                    ]
+                else:
+                    value = {name: value[name] for name in parts}
         except (KeyError, IndexError, TypeError):
             raise ConfigInvalid(f"a record has nothing at {self.text}") from None
-
-
-def _inner(text: str) -> list[str]:
-    return [each.strip() for each in (re.findall(r"'[^']*'", text) if text.startswith("'") else text.split(","))]
+        return value
 
 
 def _part(text: str) -> str | int | slice:

@@ -184,8 +184,6 @@ def test_metrics_are_scraped_unless_the_configuration_says_otherwise() -> None:
     own = {"CreateModel": {"PrimaryContainer": {"ContainerMetricsConfig": {"MetricsEndpoints": [page]}}}}
     scraped = [Hosting(each).scraped for each in ({}, off, own, variant(ServerlessConfig=SERVERLESS))]
     assert scraped == [("/metrics", 60.0), ("", 0.0), ("/server/metrics", 10.0), ("", 0.0)]
-    assert Hosting().pays_twice({"TRIDENT_METRICS_LOG": "emf"})
-    assert not Hosting(off).pays_twice({"TRIDENT_METRICS_LOG": "emf"})
 
 
 def test_limits_are_those_of_the_kind_of_endpoint() -> None:
