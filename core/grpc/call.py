@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, monotonic_ns, perf_counter_ns
 from typing import Final
 
+from trident.core.frontend.compression import deflate
 from trident.core.frontend.request import client_trace
 from trident.core.grpc.front_end import GrpcFrontEnd
 from trident.core.grpc.headers import (
@@ -31,7 +32,7 @@ from trident.core.grpc.headers import (
     error_trailers,
     http_refusal,
 )
-from trident.core.grpc.messages import PREFIX, Message, MessageReader, deflate, inflate, read_prefix
+from trident.core.grpc.messages import PREFIX, Message, MessageReader, inflate_message, read_prefix
 from trident.core.grpc.status import GrpcError, Status, log_error, status_of
 from trident.core.grpc.transport import Receiver, Stream
 from trident.core.inference.pending_request import CancelCause
@@ -265,7 +266,7 @@ class Call(Receiver):
 
     def inflate(self, content: Buffer) -> bytes:
         """Raises GrpcError."""
-        return inflate(content, self.head.encoding, self.front_end.options.max_message_size)
+        return inflate_message(content, self.head.encoding, self.front_end.options.max_message_size)
 
     def _inflate_elsewhere(self, content: Buffer) -> None:
         message = self.front_end.bridge.run(self.inflate, content)
@@ -335,7 +336,7 @@ class Call(Receiver):
         """A message and its flag for `send` and `reply`, compressed unless that makes it longer. Any thread."""
         level = self.front_end.compression
         assert level is not None
-        content = deflate(parts, self.head.response_encoding, level.effort)
+        content = deflate(parts, self.head.response_encoding.decode(), level.effort)
         return ((content,), len(content), COMPRESSED) if len(content) < size else (parts, size, PLAIN)
 
     def finish(self) -> None:

@@ -10,8 +10,7 @@ import builtins
 import importlib.util
 import sys
 import time
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
@@ -21,6 +20,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final, NamedTuple, Protocol
 
 from trident.core.buffers import Allocate, RequestBody
+from trident.core.frontend.compression import CONTAINERS, inflate
 from trident.core.grpc.status import GrpcError, MalformedMessage, Status, too_large
 from trident.core.inference.tensors import Buffer
 from trident.core.waiting import Deadlines
@@ -259,9 +259,7 @@ class UnfinishedMessages:
 
 
 IDENTITY: Final = b"identity"
-# zlib takes the container of a stream from the window bits.
-_CONTAINERS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
-ENCODINGS: Final = frozenset({IDENTITY, *_CONTAINERS})
+ENCODINGS: Final = frozenset({IDENTITY, b"gzip", b"deflate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,34 +288,17 @@ def response_encoding(level: CompressionLevel | None, accepted: bytes) -> bytes:
     return next((encoding for encoding in level.encodings if encoding in names), IDENTITY)
 
 
-def inflate(message: Buffer, encoding: bytes, limit: int) -> bytes:
-    """The message that `message` was compressed from, at most `limit` bytes; no more than that is ever inflated.
-
-    Raises GrpcError.
-    """
+def inflate_message(message: Buffer, encoding: bytes, limit: int) -> bytes:
+    """The message that `message` was compressed from, at most `limit` bytes. Raises GrpcError."""
     if encoding == IDENTITY:
         raise GrpcError(Status.INTERNAL, "a message is marked as compressed, but the call has no grpc-encoding")
-    stream = zlib.decompressobj(_CONTAINERS[encoding])
-    # zlib takes the limit as a C int of the platform's ssize_t; one more byte than the limit tells that it is reached.
     try:
-        content = stream.decompress(message, limit + 1)
-    except zlib.error as error:
+        content = inflate(message, CONTAINERS[encoding.decode()], limit)
+    except ValueError as error:
         raise GrpcError(Status.INTERNAL, f"failed to decompress a message: {error}") from error
-    if len(content) > limit:
-        raise too_large(len(content), limit)
-    if not stream.eof:
-        raise GrpcError(Status.INTERNAL, "failed to decompress a message: it ends before the compressed data does")
-    if stream.unused_data:
-        raise GrpcError(Status.INTERNAL, "failed to decompress a message: there is more after the compressed data")
+    if content is None:
+        raise too_large(limit + 1, limit)
     return content
-
-
-def deflate(parts: Sequence[Buffer], encoding: bytes, effort: int) -> bytes:
-    """The parts of a message, compressed as one stream."""
-    stream = zlib.compressobj(effort, wbits=_CONTAINERS[encoding])
-    pieces = [stream.compress(part) for part in parts]
-    pieces.append(stream.flush())
-    return b"".join(pieces)
 
 
 # --- protobuf: messages are parsed with their schema, or written and cut without it.

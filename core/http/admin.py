@@ -37,7 +37,7 @@ from trident.core.frontend.admin import (
     wanted_changes,
 )
 from trident.core.frontend.request import NON_STRING, NON_UNSIGNED, boolean, string, unable, unsigned, version_number
-from trident.core.http.body import choose, read_object, read_parameters
+from trident.core.http.body import choose, read_object
 from trident.core.http.errors import header_value
 from trident.core.http.front_end import PROBE_KEY, HttpFrontEnd
 from trident.core.http.reply import (
@@ -218,7 +218,7 @@ def _entry(entry: IndexEntry) -> dict[str, Any]:
 def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
     """Load the model; answers when it serves."""
     refuse_repository(repository)
-    parameters = _load_parameters(read_parameters(environ, front_end.options.max_input_size))
+    parameters = _load_parameters(_body_parameters(front_end, environ))
     front_end.bridge.run_long(front_end.engine.load_model, model, parameters)
     return empty_reply(JSON)
 
@@ -226,10 +226,18 @@ def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository
 def unload_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
     """Unload the model; answers when unloading has begun."""
     refuse_repository(repository)
-    parameters = read_parameters(environ, front_end.options.max_input_size)
+    parameters = _body_parameters(front_end, environ)
     dependents = boolean("unload_dependents", parameters.get("unload_dependents", False))
     front_end.bridge.run(front_end.engine.unload_model, model, dependents)
     return empty_reply(JSON)
+
+
+def _body_parameters(front_end: HttpFrontEnd, environ: Environ) -> dict[str, Any]:
+    """The object under `parameters` in the body, {} without it. Raises InvalidRequest."""
+    parameters = read_object(environ, front_end.options.max_input_size).get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise unable("parameters", "attempt to access JSON non-object as object")
+    return parameters
 
 
 def _load_parameters(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Bodies: received, inflated and compressed; and their JSON: the parser of large documents, the lenient writer.
+"""Bodies: received and inflated; and their JSON: the parser of large documents, the lenient writer.
 
 Source: docs/spec/http.md sections 1 (texts), 6 "Compression", 7 (limit) and 8; docs/architecture.md section 3 points 6
 and 11.
@@ -11,8 +11,7 @@ import json
 import logging
 import re
 import threading
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -21,14 +20,12 @@ import numpy as np
 import orjson
 
 from trident.core.errors import InvalidRequest
+from trident.core.frontend.compression import EITHER_CONTAINER, inflate
 from trident.core.http.errors import BrokenCompression, UnsupportedEncoding
 from trident.core.http.reply import Environ
 from trident.core.inference.tensors import Array, Buffer
 
 IDENTITY: Final = "identity"
-# zlib takes the container of a stream from the window bits.
-_CONTAINERS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_EITHER_CONTAINER: Final = 32 + zlib.MAX_WBITS
 _ENCODINGS: Final = (IDENTITY, "deflate", "gzip")
 
 
@@ -41,33 +38,20 @@ def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
     name = encoding.strip().lower()
     if name in (IDENTITY, ""):
         return body
-    if name not in _CONTAINERS:
+    if name not in _ENCODINGS:
         raise UnsupportedEncoding
     if not body:
         raise InvalidRequest("nothing to be decompressed")
-    stream = zlib.decompressobj(_EITHER_CONTAINER)
     try:
-        content = stream.decompress(body, limit + 1)
-    except zlib.error as error:
+        content = inflate(body, EITHER_CONTAINER, limit)
+    except ValueError as error:
         raise BrokenCompression(error) from error
-    if len(content) > limit:
+    if content is None:
         raise InvalidRequest(
             f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
             "Use --http-max-input-size to increase the limit."
         )
-    if not stream.eof:
-        raise BrokenCompression("it ends before the compressed data does")
-    if stream.unused_data:
-        raise BrokenCompression("there is more after the compressed data")
     return content
-
-
-def compress(parts: Iterable[Buffer], encoding: str) -> bytes:
-    """The parts of a body, compressed as one stream. `encoding` is gzip or deflate."""
-    stream = zlib.compressobj(wbits=_CONTAINERS[encoding])
-    pieces = [stream.compress(part) for part in parts]
-    pieces.append(stream.flush())
-    return b"".join(pieces)
 
 
 @lru_cache(maxsize=512)
@@ -142,14 +126,6 @@ def read_object(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> dict[
     if not isinstance(document, dict):
         raise InvalidRequest("attempt to access JSON non-object as object")
     return document
-
-
-def read_parameters(environ: Environ, limit: int) -> dict[str, Any]:
-    """The object under `parameters` in the body, {} without it."""
-    parameters = read_object(environ, limit).get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise InvalidRequest("Unable to parse 'parameters': attempt to access JSON non-object as object")
-    return parameters
 
 
 def too_large(size: str, limit: int, cure: str = _RAISE_LIMIT) -> InvalidRequest:

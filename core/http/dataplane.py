@@ -30,6 +30,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.frontend.bridge import P, ResponseStream, ResponseStreams, infer_many
+from trident.core.frontend.compression import deflate
 from trident.core.frontend.request import (
     LATEST,
     HeaderPattern,
@@ -41,7 +42,6 @@ from trident.core.frontend.request import (
 from trident.core.http.body import (
     IDENTITY,
     choose_encoding,
-    compress,
     decompress,
     read_input,
     write_lenient,
@@ -333,7 +333,7 @@ def _compressed(front_end: HttpFrontEnd, environ: Environ, parts: list[Buffer], 
     if encoding == IDENTITY:
         return parts
     headers.append(("Content-Encoding", encoding))
-    return [off_hub(front_end, sum(map(len, parts)), compress, parts, encoding)]
+    return [off_hub(front_end, sum(map(len, parts)), deflate, parts, encoding)]
 
 
 def off_hub(front_end: HttpFrontEnd, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

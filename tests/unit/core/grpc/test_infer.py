@@ -21,7 +21,7 @@ from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import BackendFailed, QueueFull
 from trident.core.grpc.front_end import GrpcOptions
-from trident.core.grpc.messages import inflate
+from trident.core.grpc.messages import inflate_message
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import Buffer, bytes_array, pack_bytes
@@ -132,7 +132,7 @@ def test_many_strings_are_unpacked_and_packed_on_another_thread(metadata: dict[s
     client = serve(FakeEngine(respond), GrpcOptions(compression_level="low"))
     stream = client.call("ModelInfer", strings_request(), metadata)
     ((flag, message),) = stream.frames
-    content = inflate(message, encoding, 1 << 30) if flag else message
+    content = inflate_message(message, encoding, 1 << 30) if flag else message
     assert flag == bool(encoding)
     assert infer_response(content).raw_output_contents[0] == pack_bytes(STRINGS)
     assert len(threads) == 2

@@ -14,7 +14,6 @@ from trident.core.http.body import (
     decompress,
     read_body,
     read_object,
-    read_parameters,
 )
 
 
@@ -40,13 +39,9 @@ def test_a_larger_body_is_refused(given: dict[str, Any]) -> None:
     assert refused.value.message.endswith("Use --http-max-input-size to increase the limit.")
 
 
-def test_a_body_is_an_object_with_parameters_if_there_are_any() -> None:
+def test_empty_body_is_an_empty_object() -> None:
     assert read_object(environ(b""), 100) == {}
-    assert read_parameters(environ(b""), 100) == {}
     assert read_object(environ(b'{"a":1}'), 100) == {"a": 1}
-    assert read_parameters(environ(b'{"parameters":{"a":1}}'), 100) == {"a": 1}
-    with pytest.raises(InvalidRequest, match=r"^Unable to parse 'parameters': "):
-        read_parameters(environ(b'{"parameters":[]}'), 100)
 
 
 # --- compression

@@ -128,6 +128,8 @@ def test_a_loaded_model_that_cannot_serve_is_400(client: Client, engine: FakeEng
 @pytest.mark.parametrize("text", ["AAEC", "AA\nEC\n", "A\r\nAEC"])
 def test_base64_may_be_broken_into_lines(client: Client, engine: FakeEngine, text: str) -> None:
     parameters = {"config": "{}", "file:1/model.onnx": text}
+    refused = client.post("/v2/repository/models/simple/load", json={"parameters": []})
+    assert refused.json == {"error": "Unable to parse 'parameters': attempt to access JSON non-object as object"}
     assert client.post("/v2/repository/models/simple/load", json={"parameters": parameters}).status_code == 200
     assert engine.calls[0][2]["file:1/model.onnx"] == b"\x00\x01\x02"
 
