@@ -22,6 +22,7 @@ import logging
 import os
 import secrets
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +35,7 @@ from trident.core.repository.stores.object_store import StoredObject, digest_che
 
 
 def snapshot_id(location: str, model: str, contents: Mapping[str, StoredObject]) -> str:
-    """The identity of these objects under these paths of this repository.
+    """Return the identity of these objects under these paths of this repository.
 
     It includes the location, although locations share blobs: one storage's tags say nothing about another storage's
     objects. The additional tree of links takes no space.
@@ -44,7 +45,7 @@ def snapshot_id(location: str, model: str, contents: Mapping[str, StoredObject])
 
 
 class Snapshot:
-    """A folder in `models/` that eviction spares until `release`; `holds` says whether its files exist."""
+    """A folder in `models/` that eviction spares until `release`."""
 
     def __init__(self, models: Path, identity: str, model: str) -> None:
         """Wait until no process is removing the folder. Raises OSError."""
@@ -59,18 +60,25 @@ class Snapshot:
             raise
 
     def holds(self, contents: Mapping[str, StoredObject]) -> bool:
-        """Whether all files exist with their listed sizes, and are verified; a path that ends with `/` is a folder."""
+        """Return whether all files exist with their listed sizes, read-only, as they become when they are verified.
+
+        A path that ends with `/` is a folder.
+        """
         try:
-            return self.path.is_dir() and all(
-                (self.path / path).is_dir() if path.endswith("/") else _is_verified(self.path / path, stored.size)
-                for path, stored in contents.items()
-            )
+            for path, stored in contents.items():
+                status = (self.path / path).stat()
+                if path.endswith("/"):
+                    if not stat.S_ISDIR(status.st_mode):
+                        return False
+                elif status.st_size != stored.size or status.st_mode & 0o222:
+                    return False
         except OSError:  # missing or unreadable; staging it again reports the error
             return False
+        return self.path.is_dir()
 
     @contextmanager
     def staged(self, contents: Mapping[str, StoredObject]) -> Iterator[Path]:
-        """A folder for `contents`, which becomes the snapshot when the block ends, and is removed if the block fails.
+        """Yield a folder for `contents`, which becomes the snapshot when the block ends, and is removed if it fails.
 
         Raises RepositoryUnavailable for a disk failure.
         """
@@ -101,12 +109,6 @@ class Snapshot:
 
     def _aside(self) -> Path:
         return self._folder.with_name(f"{self._folder.name}.{secrets.token_hex(8)}")
-
-
-def _is_verified(path: Path, size: int) -> bool:
-    """Whether a file has its size and is read-only, which it becomes when its content was verified."""
-    status = path.stat()
-    return status.st_size == size and not status.st_mode & 0o222
 
 
 def _rename(source: Path, target: Path) -> bool:
@@ -156,7 +158,7 @@ class CacheContents:
                 return
 
     def _candidates(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """The entries that may be removed: the time of the last use (ns), and a function that removes the entry."""
+        """Yield the entries that may be removed: the time of the last use (ns), and a function that removes it."""
         snapshots: dict[str, int] = {}
         for path, status in _entries(self._models):
             identity = path.name.partition(".")[0]
@@ -179,7 +181,11 @@ class CacheContents:
             inodes: set[int] = set()
             for path, _ in _entries(self._models):
                 if path.name.partition(".")[0] == identity and path != lock.path:
-                    inodes |= _remove_tree(path)
+                    aside = path.with_name(f"{identity}.{secrets.token_hex(8)}")
+                    path.rename(aside)  # so that no process sees half of it
+                    for top, _, names in os.walk(aside):
+                        inodes.update(os.lstat(os.path.join(top, name)).st_ino for name in names)
+                    shutil.rmtree(aside)
             lock.path.unlink()
         finally:
             lock.release()
@@ -206,15 +212,6 @@ class CacheContents:
         self.used -= _allocated(status)
 
 
-def _remove_tree(path: Path) -> set[int]:
-    """Remove a folder and return the inodes that were in it. It is renamed first, so that nobody sees half of it."""
-    aside = path.with_name(f"{path.name.partition('.')[0]}.{secrets.token_hex(8)}")
-    path.rename(aside)
-    inodes = {os.lstat(os.path.join(folder, name)).st_ino for folder, _, names in os.walk(aside) for name in names}
-    shutil.rmtree(aside)
-    return inodes
-
-
 def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -233,7 +230,7 @@ _LOOK_AGAIN = 30.0
 
 
 def free_bytes(directory: Path) -> int:
-    """The bytes that this user can still write to the disk of `directory`. Raises OSError."""
+    """Return the bytes that this user can still write to the disk of `directory`. Raises OSError."""
     status = os.statvfs(directory)
     return status.f_bavail * status.f_frsize
 
@@ -270,7 +267,7 @@ class ModelCache:
             make_private(folder)
 
     def snapshot(self, location: str, model: str, contents: Mapping[str, StoredObject]) -> Snapshot:
-        """The snapshot for a model's files, by path. It may have them already; otherwise the caller stages them."""
+        """Return the snapshot for a model's files, by path. If it does not hold them, the caller stages them."""
         with disk_failures(self.directory):
             return Snapshot(self._models, snapshot_id(location, model, contents), model)
 
@@ -284,26 +281,20 @@ class ModelCache:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def try_lock(self, location: str, model: str) -> FileLock | None:
-        """The lock for a download of a model; None while another thread or process has it."""
+        """Lock the downloads of a model; None while another thread or process downloads it."""
         name = hashlib.sha256(json.dumps([location, model]).encode()).hexdigest()
         with disk_failures(self.directory):
             return try_lock_exclusive(self._parts / f"{name}{LOCK_SUFFIX}")
 
     def part(self, location: str, stored: StoredObject) -> FileLock:
-        """An empty file for the content of `stored`, of a caller that has the lock of its model.
-
-        Its own lock keeps it from eviction.
-        """
+        """Return an empty file for the content of `stored`, locked against eviction. The caller locks its model."""
         with disk_failures(self.directory, stored.size):
             path = self._parts / (_names(location, stored)[-1] + PART_SUFFIX)
             path.unlink(missing_ok=True)  # of a process that has ended
             return lock_exclusive(path)
 
     def admit(self, part: FileLock, location: str, stored: StoredObject, target: Path, *, named: bool) -> None:
-        """Turn a complete `part` into a blob and put it at `target`.
-
-        `named`: its content was verified against the digest of `stored`.
-        """
+        """Turn a complete `part` into a blob and put it at `target`; `named` if it matches the digest of `stored`."""
         names = _names(location, stored)
         with disk_failures(self.directory, stored.size):
             self._place(part.path, target)  # before it becomes a blob, because one with a single link may be evicted
@@ -337,7 +328,7 @@ class ModelCache:
             return
         if warn:
             _log.warning(
-                "the model cache in %s holds %d bytes that are in use, more than its bound of %d",
+                "the model cache in %s exceeds its limit: %d bytes are in use, %d are allowed",
                 self.directory,
                 self._used,
                 self.max_bytes,
@@ -381,7 +372,7 @@ class ModelCache:
 
 
 def _names(location: str, stored: StoredObject) -> list[str]:
-    """The possible names of the blob of `stored`: by its digest, if it has one, and by its place in the storage."""
+    """Return the possible names of the blob of `stored`: by its digest, if it has one, and by its location."""
     names = [["object", location, stored.key, stored.tag, stored.size]]
     if digest_checksum(stored.digest):
         names.insert(0, ["digest", stored.digest.lower(), stored.size])
@@ -393,7 +384,7 @@ def make_private(directory: Path) -> None:
 
     Raises RepositoryUnavailable.
     """
-    cure = "name a folder that the server's user owns and nobody else can write to; it is made if missing"
+    cure = "name a folder that only the server's user owns and can write to; it is made if missing"
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = directory.stat()
@@ -417,19 +408,19 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a write failed for lack of space: a full disk, a quota, or a limit on the size of a file."""
+    """Return whether a write failed for lack of space: a full disk, a quota, or a limit on the size of a file."""
     return error.errno in _FULL
 
 
 def no_space(directory: Path, needed: int, free: int, why: str = "no space left on the disk") -> RepositoryUnavailable:
     return RepositoryUnavailable(
-        f"the model cache in {directory} has no room: {why}; {needed} bytes are needed, {free} bytes are free",
+        f"the model cache in {directory} is full: {why}; {needed} bytes are needed, {free} bytes are free",
         hint="free space there, or name a folder on a larger disk as the model cache",
     )
 
 
 def disk_failure(error: OSError, directory: Path, needed: int) -> RepositoryUnavailable:
-    """The exception for an error of the model cache in `directory`, which still had `needed` bytes to write."""
+    """Return the exception for an error of the model cache in `directory`, which had `needed` bytes to write."""
     if is_full(error):
         return no_space(directory, needed, free_bytes(directory), error.strerror or str(error))
     return RepositoryUnavailable(f"failed to use the model cache in {directory}: {error.strerror or error}")
@@ -445,7 +436,7 @@ def disk_failures(directory: Path, needed: int = 0) -> Iterator[None]:
 
 
 class FileLock:
-    """A lock that is held until `release`. `fd` is its own descriptor, open for reading and writing."""
+    """A lock until `release`. `fd` is its own descriptor, open for reading and writing."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -479,12 +470,12 @@ def lock_exclusive(path: Path) -> FileLock:
 
 
 def try_lock_exclusive(path: Path) -> FileLock | None:
-    """Lock the file at `path`, made if missing, exclusively; None if another lock is held on it. Raises OSError."""
+    """Lock the file at `path`, made if missing, exclusively; None if it has another lock. Raises OSError."""
     return _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def try_lock_shared(path: Path) -> FileLock | None:
-    """As `lock_shared`, but None if an exclusive lock is held on the file. Raises OSError."""
+    """Lock the file at `path`, made if missing, with others; None if it has an exclusive lock. Raises OSError."""
     return _lock(path, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
@@ -493,9 +484,10 @@ def _lock(path: Path, operation: int) -> FileLock | None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, operation)
-            # The previous holder may have renamed or removed the file; then this lock protects nothing.
-            if _is_at(fd, path):
-                return FileLock(path, fd)
+            # The previous owner may have renamed or removed the file; then this lock protects nothing.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
+                    return FileLock(path, fd)
         except BlockingIOError:
             os.close(fd)
             return None
@@ -503,10 +495,3 @@ def _lock(path: Path, operation: int) -> FileLock | None:
             os.close(fd)
             raise
         os.close(fd)
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False

@@ -132,7 +132,7 @@ def _files(listed: Mapping[str, StoredObject]) -> tuple[SourceFile, ...]:
 
 
 def _folders(files: Iterable[SourceFile]) -> dict[str, frozenset[str]]:
-    """Every folder of the model, with the names in it."""
+    """Return every folder of the model, with the names in it."""
     found: dict[str, set[str]] = {}
     for file in files:
         folder, slash, rest = file.path.partition("/")
@@ -150,7 +150,7 @@ class ObjectFolder:
         self._downloader = downloader
 
     def objects(self, prefix: str = "", stop: Event | None = None) -> dict[str, StoredObject]:
-        """The objects whose path in the folder begins with `prefix`, by path.
+        """Return the objects whose path in the folder begins with `prefix`, by path.
 
         Raises GivenUp if `stop` is set while it waits for another attempt.
         """
@@ -159,7 +159,7 @@ class ObjectFolder:
         return without_markers({stored.key: stored for stored in found})
 
     def fetch(self, name: str, objects: Mapping[str, StoredObject]) -> Snapshot:
-        """A folder called `name` with `objects`, from `objects`, held until its `release`."""
+        """Return a folder called `name` with objects that `objects` listed; it stays until its `release`."""
         problem = paths_problem(list(objects))
         if problem:
             raise RepositoryUnavailable(f"the objects in {self.location} cannot be stored: {problem}")
@@ -175,12 +175,14 @@ class CloudOpener:
         self._downloader = Downloader(ModelCache(options.cache_directory, options.cache_bytes), progress)
 
     def open(self, location: Location) -> ObjectStoreSource:
-        """The source at `location`. Raises what `SourceOpener.open` raises."""
-        return self._open(location, location)
+        """Return the source at `location`. Raises what `SourceOpener.open` raises."""
+        return ObjectStoreSource(self._store(location, location), self._downloader)
 
     def open_above(self, location: Location) -> ObjectStoreSource:
-        """The source at the folder that contains `location`, with the credentials for `location`."""
-        return self._open(_above(location), location)
+        """Return the source of the folder around `location`'s prefix, with the credentials for `location`."""
+        outer, _, folder = location.prefix.rpartition("/")
+        above = replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
+        return ObjectStoreSource(self._store(above, location), self._downloader)
 
     def open_folder(self, location: Location) -> ObjectFolder:
         return ObjectFolder(self._store(location, location), self._downloader)
@@ -189,34 +191,16 @@ class CloudOpener:
         """End the running downloads soon; none starts again."""
         self._downloader.stop()
 
-    def _open(self, location: Location, credited: Location) -> ObjectStoreSource:
-        return ObjectStoreSource(self._store(location, credited), self._downloader)
-
     def _store(self, location: Location, credited: Location) -> ObjectStore:
         return RenewedStore(
-            location.text, lambda: self._credential(credited), lambda credential: open_store(location, credential)
+            location.text,
+            lambda: read_cloud_credentials(self._credential_path).credentials_for(credited),
+            lambda credential: open_store(location, credential),
         )
-
-    def _credential(self, location: Location) -> CloudCredential | None:
-        return read_cloud_credentials(self._credential_path).credentials_for(location)
-
-
-def _above(location: Location) -> Location:
-    """The folder that contains the prefix of `location`, which is not empty."""
-    outer, _, folder = location.prefix.rpartition("/")
-    return replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
-
-
-def lacks_azure(location: Location, package: str | None) -> RepositoryUnavailable:
-    """The error for a location in Azure where its SDK is not installed."""
-    return RepositoryUnavailable(
-        f"as:// file-system not supported: {location.text} needs the package {package}",
-        hint="pip install 'trident-inference[azure]'",
-    )
 
 
 def open_store(location: Location, credential: CloudCredential | None) -> S3Store | GcsStore | AzureStore:
-    """The store of a cloud location, without asking its storage. Raises what the stores raise."""
+    """Return the store of a cloud location, without asking its storage. Raises what the stores raise."""
     # Imported here: each SDK costs a second and tens of megabytes, which only servers with such a storage need to pay.
     if location.scheme is Scheme.S3:
         from trident.core.repository.stores.s3 import S3Store
@@ -226,7 +210,10 @@ def open_store(location: Location, credential: CloudCredential | None) -> S3Stor
         try:
             from trident.core.repository.stores.azure import AzureStore
         except ImportError as error:
-            raise lacks_azure(location, error.name) from None
+            raise RepositoryUnavailable(
+                f"as:// file-system not supported: {location.text} needs the package {error.name}",
+                hint="pip install 'trident-inference[azure]'",
+            ) from None
         return AzureStore(location, credential if isinstance(credential, AzureCredential) else None)
     from trident.core.repository.stores.gcs import GcsStore
 
@@ -244,7 +231,7 @@ _HASHED_AT_ONCE = 512 << 10
 
 
 class GivenUp(Exception):
-    """The work was told to stop. The caller that stopped it knows why."""
+    """The work was stopped by its caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +255,7 @@ class Backoff:
             raise GivenUp
 
     def call(self, operation: Callable[[], T], what: str, stop: Event) -> T:
-        """The result of `operation`, called again after each TransientError.
+        """Return the result of `operation`, called again after each TransientError.
 
         Raises RepositoryUnavailable ("failed to `what` ...") after the last attempt, GivenUp if `stop` is set before.
         """
@@ -311,7 +298,7 @@ class Downloader:
     def fetch(
         self, store: ObjectStore, model: str, version: int | None, contents: Mapping[str, StoredObject]
     ) -> Snapshot:
-        """A snapshot with `contents`, held until its `release`; a path that ends with `/` is a folder.
+        """Return a snapshot with `contents`, which stays until its `release`; a path that ends with `/` is a folder.
 
         Raises RepositoryUnavailable as the store does, and if an object fails too often, is damaged twice or does not
         fit on the disk. The objects that are complete stay in the cache for the next attempt.
@@ -345,7 +332,7 @@ class Downloader:
 
     @contextmanager
     def _running_fetch(self) -> Iterator[Event]:
-        """The event that ends a fetch."""
+        """Yield the event that ends the fetch."""
         stop = Event()
         with self._lock:
             if self._stopped:
@@ -359,7 +346,7 @@ class Downloader:
 
     @contextmanager
     def _alone(self, location: str, model: str, stop: Event) -> Iterator[None]:
-        """Wait while another thread or process downloads objects of the model: then the cache has them."""
+        """Lock the model's downloads: what another thread or process downloads meanwhile is in the cache then."""
         pause = _FIRST_LOOK
         while (lock := self.cache.try_lock(location, model)) is None:
             if pause == _FIRST_LOOK:
@@ -399,7 +386,7 @@ class Downloader:
 
 
 class ModelFetch:
-    """The download of the objects that the cache lacks of one model. Methods raise GivenUp after `stop` is set."""
+    """Downloads the objects of a model that the cache lacks. Methods raise GivenUp after `stop` is set."""
 
     def __init__(
         self, downloader: Downloader, store: ObjectStore, folder: Path, report: ModelDownload, stop: Event
@@ -465,29 +452,26 @@ class ModelFetch:
         self.go_on()
 
     def _work(self, transfer: Transfer, part: int) -> None:
-        """Fetch one part of an object in a thread of the pool, and with the last one finish the object."""
+        """Fetch one part of an object in a thread of the pool, and with the last one verify and store the object."""
         try:
             self.go_on()
             if not transfer.fetch(part):
                 return
-            self._finish(transfer)
+            try:
+                named = transfer.verify()
+            except Damaged as damage:
+                self._damaged[transfer.path] = str(damage)
+                transfer.discard()
+            else:
+                target, cache = self.folder / transfer.path, self.downloader.cache
+                cache.admit(transfer.file, self.store.location, transfer.wanted, target, named=named)
+                self.report.finished()
+                transfer.file.release()
             self._open.discard(transfer)
             self._open_slots.release()
         except BaseException:
             self.stop.set()
             raise
-
-    def _finish(self, transfer: Transfer) -> None:
-        wanted, cache = transfer.wanted, self.downloader.cache
-        try:
-            named = transfer.verify()
-        except Damaged as damage:
-            self._damaged[transfer.path] = str(damage)
-            transfer.discard()
-            return
-        cache.admit(transfer.file, self.store.location, wanted, self.folder / transfer.path, named=named)
-        self.report.finished()
-        transfer.file.release()
 
 
 class Damaged(Exception):
@@ -495,7 +479,7 @@ class Damaged(Exception):
 
 
 class Transfer:
-    """The transfer of one object into a part file of the cache; several threads fetch its parts.
+    """Fetches one object into a part file of the cache; several threads fetch its parts.
 
     Methods that use the disk raise RepositoryUnavailable.
     """
@@ -509,7 +493,7 @@ class Transfer:
         self._store = fetch.store
         self._lock = Lock()
         self._finished: set[int] = set()
-        # --- guarded by the lock: whoever has just finished a part hashes in order what has arrived
+        # --- guarded by this lock: the thread that has just finished a part hashes in order what has arrived
         self._hashing = Lock()
         self._digest = digest_checksum(wanted.digest)
         self._checksum: Checksum | None = None
@@ -518,7 +502,7 @@ class Transfer:
         self._hashed_parts = 0
 
     def fetch(self, part: int) -> bool:
-        """Fetch a part of the content. True for the last one: then all bytes are here, and `verify` can be called.
+        """Fetch a part of the content. Returns True for the last one: then `verify` can be called.
 
         Raises RepositoryUnavailable as the store does, and after too many failures without progress.
         """
@@ -537,7 +521,13 @@ class Transfer:
             if reached < stop:
                 failures = 1 if reached > begun else failures + 1
                 if failures >= backoff.attempts:
-                    raise self._failure(part, reached, failures, cause) from cause
+                    received = sum(end - first for first, end in map(self._range_of, self._finished))
+                    received += reached - self._range_of(part)[0]
+                    raise RepositoryUnavailable(
+                        f"failed to download '{self.wanted.key}' from {self._store.location}: {received} of "
+                        f"{self.wanted.size} bytes arrived, then {failures} attempts failed without progress, the last "
+                        f"one with: {cause}"
+                    ) from cause
                 report.retried()
                 backoff.wait(failures, self._fetch.stop)
         with self._lock:
@@ -552,7 +542,7 @@ class Transfer:
         return is_last
 
     def verify(self) -> bool:
-        """Verify the content after all parts are fetched: True if it matches the digest of the listing.
+        """Return whether the content, of which all parts are fetched, matches the digest of the listing.
 
         False if it only matches the storage's checksum, or if there is no checksum. Raises Damaged otherwise.
         """
@@ -591,7 +581,6 @@ class Transfer:
             reads.release()
 
     def _range_of(self, part: int) -> tuple[int, int]:
-        """The beginning and the end of a part, in bytes."""
         start = part * self._fetch.downloader.part_bytes
         return start, min(self.wanted.size, start + self._fetch.downloader.part_bytes)
 
@@ -622,7 +611,7 @@ class Transfer:
             self._hashed_parts += 1
 
     def _pieces(self, start: int, stop: int) -> Iterator[memoryview]:
-        """The bytes [start, stop) in pieces. Each piece overwrites the previous one: use it before taking the next."""
+        """Yield the bytes [start, stop) in pieces. Each piece overwrites the previous one."""
         buffer = memoryview(bytearray(min(_HASHED_AT_ONCE, max(0, stop - start))))
         while start < stop:
             self._fetch.go_on()
@@ -645,14 +634,6 @@ class Transfer:
             os.ftruncate(self.file.fd, 0)  # frees the space now, not when the last thread ends
         return failure
 
-    def _failure(self, part: int, reached: int, failures: int, cause: TransientError) -> RepositoryUnavailable:
-        received = sum(stop - start for start, stop in map(self._range_of, self._finished))
-        received += reached - self._range_of(part)[0]
-        return RepositoryUnavailable(
-            f"failed to download '{self.wanted.key}' from {self._store.location}: {received} of {self.wanted.size} "
-            f"bytes arrived, then {failures} attempts failed without progress, the last one with: {cause}"
-        )
-
 
 class ContentHash:
     """A checksum that takes the content from beginning to end, in pieces of any size."""
@@ -674,7 +655,7 @@ class ContentHash:
         self._in_part += len(content)
 
     def value(self) -> str:
-        """The checksum of the content so far, in hex as the storage writes it."""
+        """Return the checksum of the content so far, in hex as the storage writes it."""
         if not self._checksum.part_size:
             return self._current.hexdigest().lower()
         if self._in_part or not self._digests:
@@ -690,7 +671,7 @@ class ContentHash:
 
 
 def _difference(checksum: Checksum, made: ContentHash) -> str:
-    """The difference in words; empty without one."""
+    """Describe the difference; empty without one."""
     value = made.value()
     if value == checksum.value.lower():
         return ""

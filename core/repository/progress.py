@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
 _log = logging.getLogger("trident.repository")
 _LOG_EVERY = 5.0
@@ -47,6 +47,7 @@ class DownloadProgress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        # --- guarded by the lock
         self._running: list[ModelDownload] = []
         self._ended: list[ModelDownload] = []
         self._began = self._logged = 0.0
@@ -61,42 +62,53 @@ class DownloadProgress:
         """Count a model whose `objects` were all in the cache."""
         with self._lock:
             self._hits += objects
-        _log.debug("%s is in the cache: %s", title, _count(objects))
+        _log.debug("%s is in the cache: %s", title, _objects_text(objects))
 
-    def download(self, model: str, title: str, cached: int, objects: int, size: int) -> ModelDownload:
-        """A context manager to hold while `objects` objects of `model` with `size` bytes in all are downloaded.
+    @contextmanager
+    def download(self, model: str, title: str, cached: int, objects: int, size: int) -> Iterator[ModelDownload]:
+        """Count a download of `objects` objects of `model` with `size` bytes in all.
 
-        `title` names the model and its version in the log; `cached` is how many objects the cache had.
+        `title` names the model and its version in the log; `cached` is the number of objects from the cache.
         """
-        return ModelDownload(self, model, title, cached, objects, size)
-
-    def _begin(self, download: ModelDownload) -> None:
+        download = ModelDownload(self, model, objects, size)
         with self._lock:
+            began = self._clock()
             if not self._running:
                 self._ended.clear()
-                self._began = self._logged = self._clock()
-            download.began = self._clock()
-            self._hits += download.cached
+                self._began = self._logged = began
+            self._hits += cached
             self._running.append(download)
+        is_complete = False
+        try:
+            yield download
+            is_complete = True
+        finally:
+            with self._lock:
+                now = self._clock()
+                self._running.remove(download)
+                if is_complete:
+                    self._ended.append(download)
+                if not self._running:
+                    self._seconds += now - self._began
+        seconds = now - began
+        _log.info(
+            "downloaded %s: %s, %s in %.1f s (%s/s), %d from the cache",
+            title,
+            _objects_text(download.objects_done),
+            size_text(download.bytes_done),
+            seconds,
+            size_text(round(download.bytes_received / seconds) if seconds else download.bytes_received),
+            cached,
+        )
 
-    def _end(self, download: ModelDownload, *, failed: bool) -> float:
-        """End a download and return its duration in seconds."""
-        with self._lock:
-            now = self._clock()
-            self._running.remove(download)
-            if not failed:
-                self._ended.append(download)
-            if not self._running:
-                self._seconds += now - self._began
-            return now - download.began
-
-    def _count(self, *, received: int = 0, objects: int = 0, retries: int = 0) -> None:
+    def add(self, *, received: int = 0, objects: int = 0, retries: int = 0) -> None:
+        """Add to the totals of the process."""
         with self._lock:
             self._bytes += received
             self._objects += objects
             self._retries += retries
 
-    def _log_if_due(self) -> None:
+    def log_if_due(self) -> None:
         with self._lock:
             now = self._clock()
             if now - self._logged < _LOG_EVERY:
@@ -109,7 +121,7 @@ class DownloadProgress:
             size_text(seen.bytes_done),
             size_text(seen.bytes_total),
             seen.objects_done,
-            _count(seen.objects_total),
+            _objects_text(seen.objects_total),
             seen.seconds,
         )
 
@@ -134,68 +146,41 @@ class DownloadProgress:
 
 
 class ModelDownload:
-    """The progress of one model's download; a context manager. The downloading threads report to it."""
+    """The progress of one model's download, to which the downloading threads report."""
 
-    def __init__(
-        self, progress: DownloadProgress, model: str, title: str, cached: int, objects: int, size: int
-    ) -> None:
+    def __init__(self, progress: DownloadProgress, model: str, objects: int, size: int) -> None:
         self.model = model
-        self.cached = cached
-        self.began = 0.0
-        self.bytes_done = self.objects_done = 0
+        self.bytes_done = self.objects_done = self.bytes_received = 0
         self.bytes_total = size
         self.objects_total = objects
-        self._title = title
-        self._received = 0
         self._progress = progress
         self._lock = threading.Lock()
 
-    def __enter__(self) -> ModelDownload:
-        self._progress._begin(self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        seconds = self._progress._end(self, failed=kind is not None)
-        if kind is not None:
-            return
-        _log.info(
-            "downloaded %s: %s, %s in %.1f s (%s/s), %d from the cache",
-            self._title,
-            _count(self.objects_done),
-            size_text(self.bytes_done),
-            seconds,
-            size_text(round(self._received / seconds) if seconds else self._received),
-            self.cached,
-        )
+    def received(self, size: int) -> None:
+        """Count `size` bytes received from the storage."""
+        with self._lock:
+            self.bytes_done += size
+            self.bytes_received += size
+        self._progress.add(received=size)
+        self._progress.log_if_due()
 
     def discarded(self, size: int) -> None:
         """Count `size` bytes as missing again: they were damaged."""
         with self._lock:
             self.bytes_done -= size
 
-    def received(self, size: int) -> None:
-        """Count `size` bytes received from the storage."""
-        with self._lock:
-            self.bytes_done += size
-            self._received += size
-        self._progress._count(received=size)
-        self._progress._log_if_due()
-
     def finished(self) -> None:
         """Count one object as complete."""
         with self._lock:
             self.objects_done += 1
-        self._progress._count(objects=1)
+        self._progress.add(objects=1)
 
     def retried(self) -> None:
-        """Count a retry."""
-        self._progress._count(retries=1)
+        self._progress.add(retries=1)
 
 
 def size_text(size: int) -> str:
-    """A number of bytes as text, in decimal units."""
+    """Return a number of bytes as text, in decimal units."""
     scaled, unit = float(size), 0
     while scaled >= 999.5 and unit < len(_UNITS) - 1:
         scaled, unit = scaled / 1000, unit + 1
@@ -203,5 +188,5 @@ def size_text(size: int) -> str:
     return f"{scaled:.1f} {_UNITS[unit]}" if unit and scaled < 9.95 else f"{scaled:.0f} {_UNITS[unit]}"
 
 
-def _count(objects: int) -> str:
+def _objects_text(objects: int) -> str:
     return "1 object" if objects == 1 else f"{objects} objects"

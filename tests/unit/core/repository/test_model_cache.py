@@ -77,6 +77,9 @@ def test_damaged_snapshot_is_replaced_and_an_intact_one_stays(tmp_path: Path) ->
     inode = file.parent.stat().st_ino
     fill(cache, "m", b"graph")
     assert file.parent.stat().st_ino == inode
+    file.chmod(0o600)  # its content may have changed
+    fill(cache, "m", b"graph")
+    assert file.parent.stat().st_ino != inode
     file.unlink()
     fill(cache, "m", b"graph")
     assert file.read_bytes() == b"graph"
@@ -128,7 +131,7 @@ def test_held_snapshot_is_not_evicted(tmp_path: Path, caplog: pytest.LogCaptureF
     cache.trim()
     cache.trim()
     assert len(caplog.messages) == 1
-    assert "121 bytes that are in use, more than its bound of 100" in caplog.messages[0]
+    assert "121 bytes are in use, 100 are allowed" in caplog.messages[0]
     held.release()
     cache.trim()
     assert sizes(cache) == [61]
@@ -176,7 +179,7 @@ def test_full_disk_evicts_unused_entries_before_it_fails(tmp_path: Path) -> None
     fill(cache, "idle", b"i" * 60)
     fill(cache, "new", b"n" * 70, hold=True)
     assert sizes(cache) == [70]
-    with pytest.raises(RepositoryUnavailable, match=r"no room.*; 31 bytes are needed, 30 bytes are free") as refused:
+    with pytest.raises(RepositoryUnavailable, match=r"is full.*; 31 bytes are needed, 30 bytes are free") as refused:
         fill(cache, "more", b"m" * 31)
     assert str(tmp_path) in refused.value.message
 
@@ -224,7 +227,7 @@ def test_eviction_skips_a_locked_snapshot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_full_disk_failure_names_needed_and_free_bytes(tmp_path: Path, number: int) -> None:
     failure = disk_failure(OSError(number, "the reason"), tmp_path, 17)
-    assert failure.message.startswith(f"the model cache in {tmp_path} has no room: the reason; 17 bytes are needed, ")
+    assert failure.message.startswith(f"the model cache in {tmp_path} is full: the reason; 17 bytes are needed, ")
 
 
 def test_waiter_locks_the_file_that_replaced_the_removed_one(tmp_path: Path) -> None:
