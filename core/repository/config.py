@@ -60,7 +60,7 @@ _log = logging.getLogger("trident.config")
 
 
 def read_config(directory: ModelDirectory, *, config_name: str = "", required: bool = False) -> ModelConfig:
-    """The configuration as written; an empty one without a file, unless it is `required`.
+    """Read the configuration as written; an empty one without a file, unless it is `required`.
 
     Raises InvalidModelConfig, or ModelNotFound for a missing required one.
     """
@@ -151,9 +151,9 @@ def _checksum_problems(directory: ModelDirectory, config: ModelConfig, without: 
 class Completion:
     """The result of completing a configuration.
 
-    `failure` is the error that stopped it, other than a problem of the text; `path` is the file or directory that it
-    concerns. `validated` tells whether inputs and outputs were checked. `signature` is that of the graph that the
-    configuration was completed from; None if nothing was missing. `is_by_model`: the model completed it itself.
+    `failure` is the error that stopped it, other than a problem of the text, and `path` its file or directory.
+    `validated`: inputs and outputs were checked. `signature` is that of the graph that the configuration was completed
+    from; None if nothing was missing. `is_by_model`: the model completed it itself.
     """
 
     config: ModelConfig
@@ -165,11 +165,6 @@ class Completion:
     signature: ModelSignature | None = None
     is_by_model: bool = False
 
-    @property
-    def is_of_one_version(self) -> bool:
-        """Whether a version was asked, so that the configuration holds only for that version."""
-        return self.signature is not None or self.is_by_model or self.failure is not None
-
 
 def load_config(
     directory: ModelDirectory,
@@ -180,12 +175,12 @@ def load_config(
     version: int | None = None,
     watch: Watch = unwatched,
 ) -> tuple[ModelConfig, ModelSignature | None]:
-    """The complete, normalised and validated configuration of the model in `directory`; `written` stays unchanged.
+    """Return the complete, normalised and validated configuration; `written` stays unchanged.
 
-    Beside it the signature of the graph from which it was completed; None if nothing was missing.
-    A graph is inspected only if auto-complete needs it: that of `version`, or without it of the highest version that
-    the version policy selects. `watch` is given what ends code of the model's. Raises InvalidModelConfig with every
-    problem, and what `backends` raise.
+    Beside it the signature of the graph from which it was completed; None if nothing was missing. A graph is inspected
+    only if auto-complete needs it: that of `version`, or else of the highest version that the version policy selects.
+    `watch` is given what ends code of the model's. Raises InvalidModelConfig with every problem, and what `backends`
+    raise.
     """
     done = complete(directory, written, backends, auto_complete=auto_complete, version=version, watch=watch)
     if done.problems:
@@ -289,7 +284,6 @@ def complete(
 
 
 def _has_backend(config: ModelConfig) -> bool:
-    """Whether the backend is known."""
     return bool(config.backend) or is_ensemble(config)
 
 
@@ -344,7 +338,7 @@ def check_model(
 
 
 def warnings_of(directory: ModelDirectory, *, config_name: str = "") -> list[Problem]:
-    """The settings of the model's configuration that have no effect; empty if it cannot be read."""
+    """Return the settings of the model's configuration without effect; none if it cannot be read."""
     try:
         return settings_without_effect(read_config(directory, config_name=config_name))
     except ServerError:  # a problem of the model
@@ -381,7 +375,8 @@ def _check_versions(
         problems += _config_problems(latest)
         return {}
     by_version = dict.fromkeys(latest.versions, latest)
-    if latest.is_of_one_version:
+    # A configuration that a version completed holds for that version only.
+    if latest.signature is not None or latest.is_by_model or latest.failure is not None:
         by_version |= {version: completed(version=version) for version in latest.versions[:-1]}
     for version, each in list(by_version.items()):
         if isinstance(each.failure, NotInstalled):
@@ -400,7 +395,7 @@ def _check_versions(
 
 
 def _config_problems(done: Completion) -> list[Problem]:
-    """The problems of a configuration, including those of inputs and outputs that were not validated."""
+    """Return the problems of a configuration, including those of inputs and outputs that were not validated."""
     problems = list(done.problems)
     if not done.validated:
         problems += tensor_problems(done.config, done.config.name, completed=False)
@@ -412,7 +407,7 @@ def _config_problems(done: Completion) -> list[Problem]:
 def _version_problems(
     check: ModelCheck, directory: ModelDirectory, version: int, done: Completion, backends: BackendFacts
 ) -> Iterator[Problem]:
-    """Why a version cannot be loaded as configured, apart from its golden requests."""
+    """Yield the problems that prevent the load of a version, apart from its golden requests."""
     config, path = done.config, version_path(directory, version)
     try:
         read_labels(directory, config)
@@ -444,7 +439,7 @@ def _version_problems(
 
 
 def _golden_problems(directory: ModelDirectory, version: int, done: Completion, run: RunGolden | None) -> list[Problem]:
-    """The problems of the golden requests; the files are checked even if `run` is None."""
+    """Return the problems of the golden requests; the files are checked even if `run` is None."""
     spec = resolve_model_spec(done.config, version, {})
     try:
         golden = golden_requests(directory.path, spec, version)

@@ -81,7 +81,13 @@ def parse_location(text: str) -> Location:
         case "s3":
             return _s3_location(_address(text))
         case "gs":
-            return _gs_location(_address(text))
+            address = _address(text)
+            if address.transport or ":" in address.authority:
+                raise ConfigInvalid(
+                    f"gs://{address.transport}{address.authority} names an endpoint, which gs:// cannot have",
+                    hint="write gs://bucket/prefix; set STORAGE_EMULATOR_HOST to use an emulator",
+                )
+            return _in_bucket(Scheme.GS, "", "", [address.authority, *address.path])
         case "as":
             return _azure_location(_address(text))
         case other:
@@ -89,7 +95,7 @@ def parse_location(text: str) -> Location:
 
 
 def uri_prefix(text: str) -> str:
-    """The beginning of a URI in the normal form of `Location.text`, for comparison with it; a final slash stays."""
+    """Return the beginning of a URI in the normal form of `Location.text`, for comparison; a final slash stays."""
     scheme = _SCHEME.match(text)
     if scheme is None:
         return text
@@ -130,15 +136,6 @@ def _s3_location(address: _Address) -> Location:
     return _in_bucket(Scheme.S3, f"{transport or 'http://'}{host}{port}", shown, path)
 
 
-def _gs_location(address: _Address) -> Location:
-    if address.transport or ":" in address.authority:
-        raise ConfigInvalid(
-            f"gs://{address.transport}{address.authority} names an endpoint, which a gs:// repository cannot have",
-            hint="write gs://bucket/prefix; set STORAGE_EMULATOR_HOST to use an emulator",
-        )
-    return _in_bucket(Scheme.GS, "", "", [address.authority, *address.path])
-
-
 def _azure_location(address: _Address) -> Location:
     account = address.authority.removesuffix(AZURE_HOST)
     if address.transport or _ACCOUNT.fullmatch(account) is None:
@@ -150,7 +147,7 @@ def _azure_location(address: _Address) -> Location:
 
 
 def _in_bucket(scheme: Scheme, endpoint_url: str, before: str, path: list[str]) -> Location:
-    """The location at `path`, whose first part is the bucket; `before` precedes the path in the URI's normal form."""
+    """Return the location at `path`, whose first part is the bucket; `before` precedes it in the URI's normal form."""
     shown = "/".join([before, *path]) if before else f"{scheme.value}://{'/'.join(path)}"
     bucket, prefix = (path[0], "/".join(path[1:])) if path else ("", "")
     if not bucket:
@@ -164,7 +161,7 @@ def _in_bucket(scheme: Scheme, endpoint_url: str, before: str, path: list[str]) 
 
 
 def _host_and_port(shown: str, authority: str) -> tuple[str, str]:
-    """The host, and the port with its colon; empty without a port."""
+    """Return the host, and the port with its colon; empty without a port."""
     bare_address = authority.endswith("]") or ":" not in authority
     host, colon, port = (authority, "", "") if bare_address else authority.rpartition(":")
     if _HOST.fullmatch(host) is None:

@@ -60,12 +60,12 @@ class ModelDirectory:
 
 
 def scan_repository(path: Path) -> list[ModelDirectory]:
-    """The sub-directories of `path` that may be models. Raises what `model_names` raises."""
+    """Return the sub-directories of `path` that may be models. Raises what `model_names` raises."""
     return [ModelDirectory(name, path / name) for name in model_names(path) if not is_passed_over(name)]
 
 
 def is_passed_over(name: str) -> bool:
-    """Whether a directory of this name in a repository belongs to another program, such as git or the file system.
+    """Return whether a directory of this name belongs to another program, such as git or the file system.
 
     Triton takes it for a model. A model of such a name is loaded only if it is named, never as one of all models.
     """
@@ -73,7 +73,7 @@ def is_passed_over(name: str) -> bool:
 
 
 def model_names(path: Path) -> list[str]:
-    """The names of all sub-directories of `path`, including dot-directories; plain files are ignored.
+    """Return the names of all sub-directories of `path`, including dot-directories; plain files are ignored.
 
     Raises RepositoryUnavailable if `path` is not a readable directory.
     """
@@ -90,8 +90,9 @@ def model_names(path: Path) -> list[str]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """False also for a link to itself, so that it does not hide the other entries. True for a link to a forbidden
-    place: its load says why."""
+    """Return False also for a link to itself, which must not hide the other entries, and True for a forbidden folder:
+    its load reports the error.
+    """
     try:
         return entry.is_dir()
     except OSError as error:
@@ -99,14 +100,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def chmod_hint(path: Path | str) -> str:
-    """The cure for a file or folder that the system does not let this user read."""
+    """Return the cure for a file or folder that this user may not read."""
     return f"user {os.geteuid()} may not read it: chmod -R a+rX {path}"
 
 
 def config_path(directory: ModelDirectory, config_name: str = "") -> Path | None:
-    """The path of a model's configuration: `configs/CONFIG_NAME.pbtxt` if present, else `config.pbtxt`, else None.
+    """Return the path of a model's configuration: `configs/CONFIG_NAME.pbtxt`, else `config.pbtxt`, else None.
 
-    A dangling link or a directory counts as present: serving the model without it would not be what its author meant.
+    A dangling link or a directory counts as present, so that the model is not served without its configuration.
     """
     candidates = [directory.path / CONFIG_FILE]
     if config_name:
@@ -115,9 +116,9 @@ def config_path(directory: ModelDirectory, config_name: str = "") -> Path | None
 
 
 def detection_files(directory: ModelDirectory) -> frozenset[str]:
-    """The names in the first sub-directory of the model, whatever its name; they identify the backend.
+    """Return the names in the model's first sub-directory, whatever its name, which identify the backend.
 
-    A folder of the Hugging Face Hub is a version itself, so that the names in it do.
+    For a folder of the Hugging Face Hub, which is a version itself, these are the names in it.
     """
     if hub_files := _hub_files(directory):
         return hub_files
@@ -126,21 +127,20 @@ def detection_files(directory: ModelDirectory) -> frozenset[str]:
 
 
 def _hub_files(directory: ModelDirectory) -> frozenset[str]:
-    """The names in a model's directory that is a folder of the Hub and has no versions; else none. Raises OSError."""
+    """Return the names in a model's directory if it is a folder of the Hub without versions. Raises OSError."""
     if not any(os.path.isfile(directory.path / name) for name in ("tokenizer.json", "genai_config.json")):
         return frozenset()
     folders = directory.folders()
     names = frozenset((*os.listdir(directory.path), *folders))
-    return (
-        frozenset() if any(version_number(name) is not None for name in folders) or not is_hub_folder(names) else names
-    )
+    has_versions = any(version_number(name) is not None for name in folders)
+    return names if is_hub_folder(names) and not has_versions else frozenset()
 
 
 # --- labels
 
 
 def read_labels(directory: ModelDirectory, config: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """The labels of each output that names a label file, by output; a label's line number is its class index.
+    """Read the labels of each output that names a label file, by output; a label's line number is its class index.
 
     Raises Unsupported for a file outside the model directory, ModelLoadFailed for an unreadable file.
     """
@@ -183,7 +183,7 @@ _VERSION_OF_HUB_FOLDER = 1
 
 
 def version_directories(directory: ModelDirectory) -> list[int]:
-    """The versions present, ascending; `0` is allowed. A directory with any other name is logged and skipped.
+    """Return the versions present, ascending; `0` is allowed. A directory with any other name is logged and skipped.
 
     Triton reads `3_old` as version 3 and then fails because it finds no directory `3`; here `3_old` is skipped.
     """
@@ -203,22 +203,22 @@ def version_directories(directory: ModelDirectory) -> list[int]:
 
 
 def available_versions(config: ModelConfig, directory: ModelDirectory) -> list[int]:
-    """The versions that a policy may select. An ensemble without a version folder has version 1.
+    """Return the versions that a policy may select. An ensemble without a version folder has version 1.
 
-    Triton refuses it. But git and most object stores keep no empty folder, and an ensemble has nothing to put into one.
+    Triton refuses it, but git and most object stores cannot store the empty folder that an ensemble would need.
     """
     return version_directories(directory) or ([1] if is_ensemble(config) else [])
 
 
 def version_number(name: str) -> int | None:
-    """The version that a directory with this name holds; None if the name is not a version."""
+    """Return the version of a directory with this name; None if the name is not a version."""
     if not _NUMBER.fullmatch(name) or (len(name) > 1 and name.startswith("0")) or int(name[:20]) > _LARGEST:
         return None
     return int(name)
 
 
 def version_of(path: str) -> int | None:
-    """The version that the file at `path`, relative to the model directory, belongs to; None for all versions."""
+    """Return the version of the file at `path`, relative to the model directory; None if it belongs to all."""
     folder, slash, _ = path.partition("/")
     return version_number(folder) if slash else None
 
@@ -228,7 +228,7 @@ def version_path(directory: ModelDirectory, version: int) -> Path:
 
 
 def select_versions(config: ModelConfig, available: Sequence[int], model_name: str, layout_hint: str = "") -> list[int]:
-    """The versions that the policy of `config` selects from `available`, ascending; ConfigInvalid if there is none.
+    """Return the versions that the policy of `config` selects from `available`, ascending. Raises ConfigInvalid.
 
     `layout_hint` is for a model that has no version at all.
     """
@@ -285,7 +285,7 @@ class ContentDigest:
         self._digest: bytes | None = None
 
     def digest(self) -> bytes | None:
-        """A digest of all files with their paths; None if they are no longer what was loaded. Reads them once."""
+        """Return a digest of all files with their paths; None if they have changed since. Reads them once."""
         with self._lock:
             if self._digest is None and self._before is not None:
                 try:
@@ -330,7 +330,7 @@ _MOST_NAMES = 5
 _FILES = tuple(dict.fromkeys(row.filename for row in PLATFORMS))
 _PICKLE = "export the model to ONNX, or load it in a model.py of the backend python"
 _TREES = 'name the backend and the type of its file: backend: "fil" and parameters { key: "model_type" … }'
-# What to do with files that other programs write, by the end of their names.
+# The cure for files of other programs, by the end of their names.
 EXPORTS = {
     ".joblib": _PICKLE,
     ".pkl": _PICKLE,
@@ -349,16 +349,16 @@ EXPORTS = {
 
 
 class _ModelFile(NamedTuple):
-    """A file that may be the model, by its name."""
+    """A file that may be the model, judged by its name."""
 
     name: str
     row: Platform
 
 
 def layout_hint(directory: ModelDirectory, config: ModelConfig) -> str:
-    """Return what a model's folder has, and what it should have; "" if that cannot be said.
+    """Return what a model's folder has, and what it should have; "" if that is unknown.
 
-    For a model that has no version, or whose backend cannot be told; `config` is as far as it could be completed.
+    For a model without a version, or of an unknown backend; `config` is as complete as possible.
     """
     try:
         folders = {name: directory.names_in(name) for name in directory.folders() if name not in RESERVED_FOLDERS}
@@ -422,7 +422,6 @@ def _rows(config: ModelConfig) -> list[Platform]:
 
 
 def _version_hint(place: str, names: Collection[str], config: ModelConfig, wanted: str) -> str:
-    """For a version folder whose model cannot be found."""
     rows = _rows(config)
     expected = f"expected {place}/{wanted}" if wanted else f"expected one of {', '.join(_FILES)}"
     found = _best(names, rows) or (_best(names, PLATFORMS) if config.backend else None)
@@ -453,7 +452,7 @@ def _best(names: Iterable[str], rows: Sequence[Platform]) -> _ModelFile | None:
 
 
 def _ending(name: str) -> str:
-    """Where the name of a file says its format: any module of a model in Python ends as its main one does."""
+    """Return the part of a file's name that says its format; for Python the whole name, as any module ends in .py."""
     ending = Path(name).suffix.lower()
     return name if ending == ".py" else ending
 

@@ -71,7 +71,7 @@ class Source(Protocol):
     location: str
 
     def models(self) -> Sequence[str]:
-        """The names of the model directories, sorted. Leaves out those that `is_passed_over` names."""
+        """Return the names of the model directories, sorted, without those of `is_passed_over`."""
         ...
 
     def check_exists(self) -> None:
@@ -79,11 +79,11 @@ class Source(Protocol):
         ...
 
     def scan(self) -> Mapping[str, Sequence[SourceFile]]:
-        """Every one of `models` with all its files sorted by path, from one listing of the whole repository."""
+        """Return all `models` with their files sorted by path, from one listing of the whole repository."""
         ...
 
     def files(self, model: str) -> Sequence[SourceFile] | None:
-        """All files of one model sorted by path; None if the repository has no such model."""
+        """Return all files of one model sorted by path; None if the repository has no such model."""
         ...
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
@@ -100,7 +100,7 @@ _log = logging.getLogger("trident.repository")
 
 
 class UsableNames:
-    """Selects from the listings of one repository; any thread.
+    """Selects usable names from the listings of one repository; any thread.
 
     `problem` says why a name cannot be a folder's, or None. Each refused name is logged once, until it disappears.
     """
@@ -135,7 +135,7 @@ UNREADABLE = "unreadable:"
 class LocalSource:
     """The Source of a folder. It follows symbolic links, because mounted volumes consist of them.
 
-    Its models are used in place: nothing is copied, and nothing protects a file from being written while it is read.
+    Its models are used in place: nothing is copied, and a file may be written while it is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,7 +144,7 @@ class LocalSource:
         self._names = UsableNames(self.location, lambda name: None if _is_utf8(name) else "its name is not UTF-8")
 
     def models(self) -> Sequence[str]:
-        """Leaves out folders whose names are not UTF-8, because no client could ask for them."""
+        """Leave out folders whose names are not UTF-8, because no client could ask for them."""
         return self._names.of(model_names(self.path))
 
     def check_exists(self) -> None:
@@ -237,7 +237,7 @@ _DEEPEST = 32
 
 
 class OverrideSource:
-    """The Source of one model. Its folder is removed after `close` and the release of everything that was fetched."""
+    """The Source of a load request's files. Its folder is removed after `close` and the release of all that it gave."""
 
     def __init__(self, model: str, contents: Mapping[str, bytes]) -> None:
         """`contents` is keyed by the path relative to the model directory.
@@ -297,7 +297,7 @@ class OverrideSource:
 
 
 def _relative(path: str) -> str:
-    """The path below the model directory. One with a slash in front is below it, too, as Triton joins it."""
+    """Return the path below the model directory; a slash at its beginning is ignored, as Triton joins it."""
     return posixpath.normpath(path.lstrip("/"))
 
 
@@ -371,7 +371,10 @@ class SingleModelSource:
         files = self._inner.files(self._folder) if model == self._name else None
         if files is None or not self._bare:
             return files
-        return sorted(map(_versioned, files), key=lambda file: file.path)
+        placed = (
+            file if _belongs_to_model(file.path) else replace(file, path=f"{_VERSION}/{file.path}") for file in files
+        )
+        return sorted(placed, key=lambda file: file.path)
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         if not self._bare:
@@ -416,10 +419,6 @@ def _copy(source: str | Path, target: str | Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _versioned(file: SourceFile) -> SourceFile:
-    return file if _belongs_to_model(file.path) else replace(file, path=f"{_VERSION}/{file.path}")
-
-
 def _belongs_to_model(path: str) -> bool:
     top, slash, _ = path.partition("/")
     return top in _MODEL_ENTRIES or (not slash and top.endswith(_LABELS))
@@ -442,7 +441,7 @@ class FolderShape(Enum):
 
 
 def folder_shape(paths: Collection[str]) -> FolderShape:
-    """The shape of a folder with these files; a repository if in doubt, because that is what Triton expects.
+    """Return the shape of a folder with these files; a repository if in doubt, as Triton expects one.
 
     Triton refuses a folder with a config.pbtxt in it and treats every other folder as a repository.
     """
@@ -460,7 +459,7 @@ def folder_shape(paths: Collection[str]) -> FolderShape:
 
 
 def can_be_model(paths: Iterable[str]) -> bool:
-    """Whether a folder with these files can be a model: it has a configuration or a version, or it is the Hub's."""
+    """Return whether a folder with these files can be a model: it has a configuration, a version, or is the Hub's."""
     paths = list(paths)
     return is_hub_folder({path.partition("/")[0] for path in paths}) or any(
         path == CONFIG_FILE
@@ -471,14 +470,14 @@ def can_be_model(paths: Iterable[str]) -> bool:
 
 
 def _version_and_name(path: str) -> tuple[int, str] | None:
-    """The version directory that `path` is in, and the name below it; None for a path outside version directories."""
+    """Return the version directory of `path`, and the name below it; None for a path outside version directories."""
     folder, slash, rest = path.partition("/")
     version = version_number(folder) if slash else None
     return None if version is None else (version, rest.partition("/")[0])
 
 
 def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
-    """The paths below each sub-folder."""
+    """Return the paths below each sub-folder."""
     found: dict[str, list[str]] = {}
     for path in paths:
         folder, slash, rest = path.partition("/")
@@ -562,16 +561,16 @@ class AnyLayoutSource:
             if not files:
                 return self._repository
             shape = folder_shape([file.path for file in files])
-            self._decided = self._repository if shape is FolderShape.REPOSITORY else self._single_model(shape, files)
+            if shape is FolderShape.REPOSITORY:
+                self._decided = self._repository
+            else:
+                name = self._name or self._configured_name([file for file in files if file.path == CONFIG_FILE])
+                _log.info("serving %s, one model without a repository around it, as '%s'", self.location, name)
+                self._decided = SingleModelSource(self._parent, self._folder, name, bare=shape is FolderShape.FILES)
             return self._decided
 
-    def _single_model(self, shape: FolderShape, files: Sequence[SourceFile]) -> SingleModelSource:
-        name = self._name or self._configured_name([file for file in files if file.path == CONFIG_FILE])
-        _log.info("%s is one model without a repository around it: it is served as '%s'", self.location, name)
-        return SingleModelSource(self._parent, self._folder, name, bare=shape is FolderShape.FILES)
-
     def _configured_name(self, configuration: Sequence[SourceFile]) -> str:
-        """The name in the configuration. An unreadable one is ignored here: loading the model reports the error."""
+        """Return the name in the configuration. An unreadable one is ignored here: the load reports the error."""
         if not configuration:
             return DEFAULT_NAME
         fetched = self._parent.fetch(self._folder, configuration, None)
@@ -609,7 +608,7 @@ class SourceOpener:
         self._clouds: CloudOpener | None = None
 
     def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
-        """The source at `text`, without asking its storage.
+        """Return the source at `text`, without asking its storage.
 
         With `any_layout` the place may also hold a single model, called `single_model` if that is not empty, and it
         must hold something. This does not apply to the root of a bucket or a file system, which has no name.
@@ -619,7 +618,10 @@ class SourceOpener:
         """
         location = parse_location(text)
         if location.scheme is Scheme.LOCAL:
-            return _open_local(Path(location.text), any_layout, single_model)
+            local, path = LocalSource(Path(location.text)), Path(location.text).absolute()
+            if not any_layout or not path.name:
+                return local
+            return AnyLayoutSource(LocalSource(path.parent), path.name, local, name=single_model, required=True)
         clouds = self._cloud_opener()
         source = clouds.open(location)
         if not any_layout or not location.prefix:
@@ -628,7 +630,7 @@ class SourceOpener:
         return AnyLayoutSource(clouds.open_above(location), folder, source, name=single_model, required=True)
 
     def open_folder(self, text: str) -> ObjectFolder:
-        """The objects at `text`, an address in an object store, without asking it. Raises what `open` raises."""
+        """Return the folder at `text`, in an object store, without asking it. Raises what `open` raises."""
         return self._cloud_opener().open_folder(parse_location(text))
 
     def stop(self) -> None:
@@ -645,13 +647,6 @@ class SourceOpener:
             if self._clouds is None:
                 self._clouds = CloudOpener(self._options, self.progress)
             return self._clouds
-
-
-def _open_local(folder: Path, any_layout: bool, single_model: str) -> Source:
-    source, path = LocalSource(folder), folder.absolute()
-    if not any_layout or not path.name:
-        return source
-    return AnyLayoutSource(LocalSource(path.parent), path.name, source, name=single_model, required=True)
 
 
 NOT_UNIQUE = "model appears in two or more repositories"
@@ -736,7 +731,7 @@ class Repositories:
         )
 
     def find(self, name: str) -> list[Located]:
-        """Every repository's model `name`; several of them can be loaded only with namespacing.
+        """Return every repository's model `name`; several of them can be loaded only with namespacing.
 
         Raises RepositoryUnavailable if a repository cannot be read, because the model might be in it.
         """
@@ -748,10 +743,7 @@ class Repositories:
         return found
 
     def names(self) -> dict[ModelKey, str]:
-        """Every model directory, each with NOT_UNIQUE or "".
-
-        For an unreadable repository these are the names that it had last.
-        """
+        """Return every model directory with NOT_UNIQUE or ""; for an unreadable repository the last known ones."""
         names: dict[ModelKey, str] = {}
         for source in self._sources:
             try:

@@ -62,13 +62,6 @@ _LISTING, _READING = "list blobs", "get blob"
 _FOLDER_MARK = "hdi_isfolder"  # metadata of the folders of an account with a hierarchical namespace
 
 
-def _environment_credential() -> AzureCredential:
-    names = ("account_str", "account_key", "auth_type", "client_id", "connection_string")
-    variables = ("ACCOUNT", "KEY", "AUTH_TYPE", "CLIENT_ID", "CONNECTION_STRING")
-    values = (os.environ.get(f"AZURE_STORAGE_{variable}", "") for variable in variables)
-    return AzureCredential(**dict(zip(names, values, strict=True)))
-
-
 class AzureStore:
     """The ObjectStore of an `as://` location; `credential` replaces the variables of the environment.
 
@@ -78,7 +71,9 @@ class AzureStore:
     def __init__(self, location: Location, credential: AzureCredential | None) -> None:
         self.location = location.text
         self._prefix = f"{location.prefix}/" if location.prefix else ""
-        credential = credential or _environment_credential()
+        if credential is None:
+            names = ("ACCOUNT", "KEY", "AUTH_TYPE", "CLIENT_ID", "CONNECTION_STRING")  # in the order of the fields
+            credential = AzureCredential(*(os.environ.get(f"AZURE_STORAGE_{name}", "") for name in names))
         session = requests.Session()
         for scheme in ("https://", "http://"):
             session.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=_POOL_SIZE))
@@ -94,7 +89,6 @@ class AzureStore:
             ) from None
 
     def access(self) -> StorageAccess:
-        """The access that this store has."""
         return self._access
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
@@ -126,7 +120,7 @@ class AzureStore:
                     yield received[first : first + _PIECE_BYTES]
 
     def checksum(self, wanted: StoredObject) -> Checksum | None:
-        """The MD5 that the client stored which uploaded the blob; without one, ranges are verified as they are read."""
+        """Return the MD5 that the uploading client stored; without one, ranges are verified as they are read."""
         return digest_checksum(wanted.digest)
 
     def _stored(self, blob: BlobProperties) -> StoredObject:
@@ -145,7 +139,7 @@ class AzureStore:
             raise self.failure(error, call, target) from error
 
     def failure(self, error: AzureError, call: str, target: str) -> Exception:
-        """RepositoryUnavailable or TransientError for an exception of the SDK."""
+        """Return RepositoryUnavailable or TransientError for an exception of the SDK."""
         status = error.status_code if isinstance(error, HttpResponseError) else None
         cause = str(getattr(error, "error_code", "") or getattr(error, "reason", "") or type(error).__name__)
         if isinstance(error, _NO_ANSWER) or (status and (status >= 500 or status in _TRANSIENT_STATUSES)):
@@ -171,7 +165,7 @@ class AzureStore:
 def _service(
     location: Location, credential: AzureCredential, options: dict[str, Any]
 ) -> tuple[BlobServiceClient, StorageAccess]:
-    """The client, and the access that it has. Raises ValueError for a malformed credential."""
+    """Return the client and its access. Raises ValueError for a malformed credential."""
     if credential.connection_string:
         service = BlobServiceClient.from_connection_string(credential.connection_string, **options)
         return service, StorageAccess("the connection string", "AZURE_STORAGE_CONNECTION_STRING", service.url)

@@ -68,13 +68,13 @@ class Crc32c:
 
 
 def crc32c_checksum(crc32c: str | None) -> Checksum | None:
-    """The checksum from an object's `crc32c` field; None without a valid one."""
+    """Return the checksum in an object's `crc32c` field; None without a valid one."""
     value = _hex(crc32c, _CRC32C_BYTES)
     return Checksum("crc32c", value, Crc32c) if value else None
 
 
 def _hex(encoded: str | None, size: int) -> str:
-    """A base64 checksum in hex; empty if it is missing, malformed or not `size` bytes long."""
+    """Return a base64 checksum in hex; empty if it is missing, malformed or not `size` bytes long."""
     try:
         value = base64.b64decode(encoded or "", validate=True)
     except binascii.Error:
@@ -96,19 +96,6 @@ class GcsCall:
 
     def __str__(self) -> str:
         return f"{self.name} on {self.target}"
-
-    def failed(self, cause: str) -> RepositoryUnavailable:
-        return RepositoryUnavailable(f"{self} failed: {cause}")
-
-    def refused(self, identity: str, status: int, hint: str) -> AccessRefused:
-        """The error for an identity that lacks the permission, or for missing credentials."""
-        return AccessRefused(
-            f"{self} was refused to {identity} (HTTP {status}): it needs the permission {self.name}", hint=hint
-        )
-
-    def gone(self) -> RepositoryUnavailable:
-        """The error for an object or a bucket that does not exist, or no longer exists as it was listed."""
-        return RepositoryUnavailable(self.missing)
 
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
@@ -143,7 +130,7 @@ class GcsClient:
 
     def __init__(self, location: Location, credential: GcsCredential | None) -> None:
         self._key_file = credential.key_file if credential else ""
-        # Why access is anonymous, if that is for lack of credentials.
+        # The reason for anonymous access, if credentials are missing.
         self._no_credentials = ""
         client = self._sdk_client(location)
         self._endpoint = client.api_endpoint
@@ -155,7 +142,7 @@ class GcsClient:
 
     @property
     def identity(self) -> str:
-        """Who the storage sees: an e-mail address if known. A metadata server's is known after its first token."""
+        """The requests' identity: an e-mail address if known. A metadata server's is known after its first token."""
         if self._is_anonymous:
             return "anonymous"
         email = getattr(self._credentials, "service_account_email", None)
@@ -173,7 +160,7 @@ class GcsClient:
         return StorageAccess(self.identity, credentials, self._endpoint)
 
     def ask(self, call: GcsCall, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """The JSON answer to `path` with `query`, after a few retries. Raises RepositoryUnavailable, TransientError."""
+        """Return the JSON answer to a request, after a few retries. Raises RepositoryUnavailable, TransientError."""
         with self._failures_of(call):
             answer: dict[str, Any] = _RETRY(self._ask_once)(path, query)
             return answer
@@ -181,7 +168,7 @@ class GcsClient:
     def read(
         self, call: GcsCall, path: str, query: Mapping[str, str], start: int, stop: int, size: int
     ) -> Iterator[bytes]:
-        """The bytes [start, stop) of a content of `size` bytes, in pieces of up to 256 KiB; `start` is below `stop`.
+        """Yield the bytes [start, stop) of a content of `size` bytes, in pieces of up to 256 KiB; start < stop.
 
         Raises RepositoryUnavailable, TransientError; the latter also for a body that ends early.
         """
@@ -239,20 +226,22 @@ class GcsClient:
             hint = "grant it the role roles/storage.objectViewer on the bucket"
             if self._no_credentials:
                 hint = f"{self._no_credentials} Give credentials, or make the bucket public"
-            return call.refused(self.identity, status, hint)
+            return AccessRefused(
+                f"{call} was refused to {self.identity} (HTTP {status}): it needs the permission {call.name}", hint=hint
+            )
         if status in _GONE:
-            return call.gone()
+            return RepositoryUnavailable(call.missing)
         if isinstance(error, auth_errors.GoogleAuthError):
             # Without the error's text, which may quote the answer of a token endpoint.
             return RepositoryUnavailable(
                 f"no access token for {self.identity}, needed for {call}",
                 hint="its key or login has expired or was revoked: renew it",
             )
-        return call.failed(_cause(error))
+        return RepositoryUnavailable(f"{call} failed: {_cause(error)}")
 
 
 def _from_key_file(path: str) -> Any:
-    """The credentials in a key file. Raises RepositoryUnavailable, which names the path but none of the contents."""
+    """Read the credentials in a key file. Raises RepositoryUnavailable, which names the path and quotes nothing."""
     try:
         info = json.loads(Path(path).read_bytes())
         if info["type"] == "authorized_user":
@@ -276,7 +265,7 @@ def _check_range(response: requests.Response, call: GcsCall, expected: str) -> N
     """
     if response.status_code == 206:
         if response.headers.get("Content-Range") != expected:
-            raise call.gone()
+            raise RepositoryUnavailable(call.missing)
     elif response.ok:
         raise RepositoryUnavailable(f"{call}: the storage does not answer with ranges")
     else:
@@ -314,7 +303,6 @@ class GcsStore:
         self._client = GcsClient(location, credential)
 
     def access(self) -> StorageAccess:
-        """The access that this store has."""
         return self._client.access()
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
@@ -338,7 +326,7 @@ class GcsStore:
         yield from self._client.read(self._get_call(wanted), path, query, start, stop, wanted.size)
 
     def checksum(self, wanted: StoredObject) -> Checksum | None:
-        """The MD5 if the listing had it; otherwise, as for composed objects, the CRC32C, which takes a request."""
+        """Return the MD5 if the listing had it; otherwise, as for composed objects, ask for the CRC32C."""
         if wanted.digest:
             return digest_checksum(wanted.digest)
         query = {"generation": wanted.tag, "fields": "crc32c"}
@@ -346,7 +334,8 @@ class GcsStore:
         return crc32c_checksum(answer.get("crc32c"))
 
     def _pages(self, **query: str) -> Iterator[dict[str, Any]]:
-        call = self._list_call(query["prefix"])
+        target = f"gs://{self._bucket}/{query['prefix']}"
+        call = GcsCall("storage.objects.list", target, f"there is no bucket gs://{self._bucket}")
         while True:
             page = self._client.ask(call, f"{self._bucket_path}/o", query)
             yield page
@@ -368,10 +357,6 @@ class GcsStore:
 
     def _object_path(self, wanted: StoredObject) -> str:
         return f"{self._bucket_path}/o/{quote(self._prefix + wanted.key, safe='')}"
-
-    def _list_call(self, prefix: str) -> GcsCall:
-        target = f"gs://{self._bucket}/{prefix}"
-        return GcsCall("storage.objects.list", target, f"there is no bucket gs://{self._bucket}")
 
     def _get_call(self, wanted: StoredObject) -> GcsCall:
         target = f"gs://{self._bucket}/{self._prefix}{wanted.key}"

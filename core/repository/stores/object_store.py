@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RegionOrigin(Enum):
-    """Where the region of a storage's client was found."""
+    """The source of the region of a storage's client."""
 
     CREDENTIAL_FILE = "credential file"
     CONFIGURATION = "configuration"
@@ -42,7 +42,7 @@ class RegionOrigin(Enum):
 class StorageAccess:
     """The access of one store. It has no secret, so it may be shown.
 
-    `identity` is what the error messages call it. `credentials` names their origin in the words of the storage's SDK:
+    `identity` is its name in error messages. `credentials` names their origin in the words of the storage's SDK:
     boto3's `method`, the module of Google's credentials, empty for anonymous access. `endpoint` is a URL. `region`
     is empty for a storage without regions.
     """
@@ -81,7 +81,7 @@ _NAMING = frozenset({"md5", "sha1", "sha256", "sha384", "sha512"})
 
 
 def digest_checksum(digest: str) -> Checksum | None:
-    """The Checksum of a listing's digest, such as `md5:<hex>`; None for a digest that does not identify a content."""
+    """Return the Checksum of a digest such as `md5:<hex>`; None for one that does not identify a content."""
     name, _, value = digest.partition(":")
     if name not in _NAMING or not value:
         return None
@@ -179,7 +179,7 @@ _LONGEST = 255
 
 
 def name_problem(name: str) -> str | None:
-    """Why `name` cannot name a file or a folder; None if it can. A backslash is an ordinary character."""
+    """Say why `name` cannot name a file or a folder; None if it can. A backslash is an ordinary character."""
     if not name:
         return "an empty name"
     if name in (os.curdir, os.pardir):
@@ -194,12 +194,12 @@ def name_problem(name: str) -> str | None:
 
 
 def path_problem(path: str) -> str | None:
-    """Why `path` cannot be the relative path of a file; None if it can. An absolute path begins with an empty name."""
-    return next((problem for problem in map(name_problem, path.split("/")) if problem), None)
+    """Say why `path` cannot be the relative path of a file; None if it can. An absolute one has an empty first name."""
+    return next(filter(None, map(name_problem, path.split("/"))), None)
 
 
 def paths_problem(paths: Collection[str]) -> str | None:
-    """Why `paths` cannot be the files of one folder; None if they can. A path that ends with `/` is a folder."""
+    """Say why `paths` cannot be the files of one folder; None if they can. A path that ends with `/` is a folder."""
     files = {path for path in paths if not path.endswith("/")}
     for path in paths:
         problem = path_problem(path.removesuffix("/"))
@@ -350,7 +350,7 @@ class CloudCredentials:
     azure: Mapping[str, AzureCredential] = field(default_factory=dict)
 
     def credentials_for(self, location: Location) -> CloudCredential | None:
-        """The entry with the longest prefix of `location`; None for the default chain.
+        """Return the entry with the longest prefix of `location`; None for the default chain.
 
         Raises RepositoryUnavailable if the file has entries for this storage but none matches.
         """
@@ -418,7 +418,7 @@ def _section(path: str, root: Mapping[str, object], name: str, read: Callable[[o
 
 
 def _texts(entry: object, where: str, names: Collection[str]) -> dict[str, str]:
-    """The members of an entry with these names."""
+    """Return the members of an entry with these names."""
     if not isinstance(entry, dict):
         raise ConfigInvalid(f"{where} is not an object", hint=_HINT)
     wrong = [name for name in names if not isinstance(entry.get(name, ""), str)]

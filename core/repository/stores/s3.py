@@ -17,7 +17,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,12 +92,14 @@ def content_digest(bucket: str, etag: str) -> str:
 def object_checksum(
     head: Mapping[str, object], bucket: str, etag: str, size: int, part_length: Callable[[int], int]
 ) -> Checksum | None:
-    """The best checksum of an object of `size` bytes with `etag`; None if no checksum can be computed.
+    """Return the best checksum of an object of `size` bytes with `etag`; None if none can be computed.
 
     `head` is the answer to HeadObject with ChecksumMode. `part_length(n)` asks for the length of part n in bytes,
     counted from 1; it returns 0 if the storage does not tell.
     """
-    if not bucket.endswith(_DIRECTORY_BUCKET) and not _hides_md5(head):
+    # Other encryption makes the etag differ from the MD5 of the content.
+    hides_md5 = head.get("ServerSideEncryption") not in (None, "AES256") or bool(head.get("SSECustomerAlgorithm"))
+    if not bucket.endswith(_DIRECTORY_BUCKET) and not hides_md5:
         if _PLAIN_ETAG.fullmatch(etag):
             return Checksum("MD5", etag, _md5)
         # A single part is not accepted: MinIO without strict compatibility makes up such etags.
@@ -105,36 +107,20 @@ def object_checksum(
         part_size = _part_size(size, int(parts[2]), part_length) if parts and int(parts[2]) > 1 else 0
         if parts and part_size:
             return Checksum("MD5 of the parts' MD5", parts[1], _md5, part_size)
-    for name, make in _ALGORITHMS:
-        found = _stated(head, name, make)
-        if found is not None:
-            return found
+    if head.get("ChecksumType") == "COMPOSITE":
+        return None
+    for name, make in _ALGORITHMS:  # of the whole content, as stored at the upload
+        stated = head.get(f"Checksum{name}")
+        if isinstance(stated, str):
+            with suppress(binascii.Error):
+                value = base64.b64decode(stated, validate=True).hex()
+                if len(value) == len(make().hexdigest()):
+                    return Checksum(name, value, make)
     return None
 
 
-def _hides_md5(head: Mapping[str, object]) -> bool:
-    """Whether the object is encrypted in a way that makes its etag differ from the MD5 of the content."""
-    return head.get("ServerSideEncryption") not in (None, "AES256") or bool(head.get("SSECustomerAlgorithm"))
-
-
-def _stated(head: Mapping[str, object], name: str, make: Callable[[], Hash]) -> Checksum | None:
-    """The checksum of the whole content that S3 stored at the upload."""
-    stated = head.get(f"Checksum{name}")
-    if not isinstance(stated, str) or head.get("ChecksumType") == "COMPOSITE":
-        return None
-    value = _hex(stated)
-    return Checksum(name, value, make) if len(value) == len(make().hexdigest()) else None
-
-
-def _hex(encoded: str) -> str:
-    try:
-        return base64.b64decode(encoded, validate=True).hex()
-    except binascii.Error:
-        return ""
-
-
 def _part_size(size: int, count: int, part_length: Callable[[int], int]) -> int:
-    """The size of each part except the last, in bytes; 0 if it is unknown or differs between parts."""
+    """Return the size of each part except the last, in bytes; 0 if it is unknown or differs between parts."""
     first = part_length(1)
     last = size - (count - 1) * first
     if not 0 < last <= first:
@@ -180,9 +166,9 @@ class S3Call:
         return _one_line(f"{self.action} on arn:aws:s3:::{self.bucket}{'/' + self.key if self.key else ''}")
 
     def failed(self, identity: str, exception: str, message: str) -> RepositoryUnavailable:
-        """The error for a failure that `exception` and `message` describe; both without secrets, see `safe_text`.
+        """Return the error for a failure that `exception` and `message` describe, both without secrets (`safe_text`).
 
-        Credentials are not to blame: Triton's text, which sends people to them, is only for refusals.
+        Triton's text, which blames the credentials, is only for refusals.
         """
         text = f"{self.action} on {self.target} as {identity} failed. Exception: '{exception}' Message: '{message}'"
         if exception == _NO_BUCKET:
@@ -193,7 +179,7 @@ class S3Call:
         return RepositoryUnavailable(text, hint=_NO_STORAGE if exception.endswith(_UNREACHABLE) else None)
 
     def refused(self, identity: str, exception: str, message: str) -> AccessRefused:
-        """The error for a missing permission or credential; arguments as in `failed`."""
+        """Return the error for a missing permission or credential; arguments as in `failed`."""
         who = f"{self.action} on {self.target} as {identity}"
         what = f"Exception: '{exception}' Message: '{message}'"
         text = f"{_NO_CLIENT} {what} ({who})" if self.opening else f"{who} failed. {what}"
@@ -203,17 +189,15 @@ class S3Call:
         )
 
     def gone(self, how: str) -> RepositoryUnavailable:
-        """The error for an object that is no longer as it was listed; `how` is "removed" or "changed"."""
+        """Return the error for an object that is no longer as it was listed; `how` is "removed" or "changed"."""
         return RepositoryUnavailable(
             f"{self.target} was {how} since it was listed", hint="load again: it lists the repository afresh"
         )
 
     def endless(self) -> RepositoryUnavailable:
-        """The error for a listing without an end."""
         return RepositoryUnavailable(f"{self.target} gives a listing that never ends")
 
     def answered_by_another(self) -> RepositoryUnavailable:
-        """The error for an answer that is not S3's."""
         return RepositoryUnavailable(
             f"{self.action} on {self.target}: the answer is not one of S3",
             hint="check the endpoint, its port and http(s)",
@@ -221,7 +205,7 @@ class S3Call:
 
 
 def safe_text(text: str, secrets: Iterable[str]) -> str:
-    """A text from the storage on one line, without `secrets`, cut to a readable length."""
+    """Return a text from the storage on one line, without `secrets`, cut to a readable length."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, _MASK)
@@ -248,7 +232,7 @@ _CONFIG = Config(
     request_checksum_calculation="when_required",
 )
 
-_NO_IDENTITY = "nobody yet"
+_NO_IDENTITY = "an unknown identity"
 _ANONYMOUS = "anonymous"
 _TRANSIENT_CODES = frozenset(
     {"InternalError", "RequestLimitExceeded", "RequestTimeout", "ServiceUnavailable", "SlowDown", "Throttling"}
@@ -278,7 +262,7 @@ class _Access:
         )
 
     def identity(self) -> tuple[str, tuple[str, ...]]:
-        """The identity as it may be shown, and its secrets, which may not be shown."""
+        """Return the identity as it may be shown, and its secrets, which may not."""
         if self._credentials is None:
             return _ANONYMOUS, ()
         origin = "the credential file" if self._credentials.method == "explicit" else self._credentials.method
@@ -308,7 +292,7 @@ class S3Client:
         self._access: _Access | None = None
 
     def access(self, call: S3Call) -> StorageAccess:
-        """The access with which `call` would be made. Looks up the credentials; raises RepositoryUnavailable."""
+        """Return the access of `call`. Looks up the credentials; raises RepositoryUnavailable."""
         return self._open(call).describe()
 
     def ask(self, call: S3Call, operation: str, **arguments: object) -> dict[str, Any]:
@@ -319,7 +303,7 @@ class S3Client:
             return answer
 
     def pages(self, call: S3Call, **query: str) -> Iterator[dict[str, Any]]:
-        """The pages of a listing of the bucket. Raises TransientError, RepositoryUnavailable."""
+        """Yield the pages of a listing of the bucket. Raises TransientError, RepositoryUnavailable."""
         access = self._open(call)
         with self._errors_of(call, access):
             for page in access.client.get_paginator("list_objects_v2").paginate(Bucket=call.bucket, **query):
@@ -354,7 +338,7 @@ class S3Client:
             return self._access
 
     def _answered(self, call: S3Call, access: _Access, error: ClientError) -> TransientError | RepositoryUnavailable:
-        """The exception for an error that the storage answered."""
+        """Return the exception for an error that the storage answered."""
         code = str(error.response.get("Error", {}).get("Code", "Unknown"))
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code in _TRANSIENT_CODES or status == 429 or (status >= 500 and status != 501):
@@ -366,14 +350,11 @@ class S3Client:
         identity, secrets = access.identity()
         message = safe_text(str(error.response.get("Error", {}).get("Message", "")), secrets)
         if status in (401, 403) or code in _CREDENTIAL_CODES:
-            self._forget(access)
+            with self._lock:
+                if self._access is access:
+                    self._access = None
             return call.refused(identity, safe_text(code, secrets), message)
         return call.failed(identity, safe_text(code, secrets), message)
-
-    def _forget(self, access: _Access) -> None:
-        with self._lock:
-            if self._access is access:
-                self._access = None
 
 
 def _session(credential: S3Credential) -> boto3.session.Session:
@@ -388,7 +369,7 @@ def _session(credential: S3Credential) -> boto3.session.Session:
 
 
 def _no_answer(call: S3Call, access: _Access, error: Exception) -> TransientError | RepositoryUnavailable:
-    """The exception for a call without an answer, or with an answer that is not S3's."""
+    """Return the exception for a call without an answer, or with one that is not S3's."""
     if isinstance(error, _TRANSIENT_ERRORS):
         return TransientError(f"{call.action} on {call.target}: {type(error).__name__}")
     if isinstance(error, (ResponseParserError, ValueError)) and not isinstance(error, BotoCoreError):
@@ -418,7 +399,7 @@ class S3Store:
         self._opened = False
 
     def access(self) -> StorageAccess:
-        """The access that this store has. Looks up the credentials; raises RepositoryUnavailable."""
+        """Return the access of this store. Looks up the credentials; raises RepositoryUnavailable."""
         return self._client.access(self._call("s3:ListBucket"))
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
