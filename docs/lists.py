@@ -178,7 +178,7 @@ NOTES = {
     REQUEST: "by default 16 bounds from 0.0001 to 10, as the next two",
     "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
     "trident_trace_lost_total": "`reason` is one of queue_full (a slow disk or collector), not_written",
-    "trident_log_lines_dropped_total": "more than 256 KiB waited for the reader, or the disk is full",
+    "trident_log_lines_dropped_total": "more than 1000 lines waited for the reader, or the disk is full",
     "trident_response_cache_faults_total": "`kind` is one of late (no answer within the budget), left_out (gone or "
     "slow, not asked), lost (the connection broke), damaged (no answer of this server) and unwritten",
     "nv_pinned_memory_pool_total_bytes": "always 0: this server has no such pool",

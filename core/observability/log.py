@@ -21,10 +21,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler
 from math import isfinite
 from pathlib import PurePath
-from queue import Empty, SimpleQueue
-from typing import TextIO
+from queue import Empty, Full, Queue
+from typing import Any, TextIO
 from weakref import WeakSet
 
 from trident.core.errors import ConfigInvalid
@@ -162,17 +163,16 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-# A thread writes them, so that nothing that serves waits for it. Lines for which the queue has no room are dropped and
-# counted, over all processes of the server.
+# A thread writes the lines, so that nothing that serves waits for them. Lines for which the queue has no room are
+# dropped and counted, by each process.
 
 
-# What waits to be written; with a line of 200 bytes a second of 1,300 requests.
-_MOST_WAITING = 256 << 10
-# Each turn of the thread takes the interpreter's lock: it writes the lines of this time together.
+_MOST_WAITING = 1000
+# Each time that the thread runs takes the interpreter's lock: it writes the lines of this time together.
 _GATHER_S = 0.05
 # Writes to a pipe are not torn by those of other processes up to this size; those to the end of a file never are.
 _PIPE_WRITE = select.PIPE_BUF
-FILE_WRITE = 1 << 16
+_FILE_WRITE = 1 << 16
 FLUSH_S = 1.0
 """How long the end of a process, or the reason for it, waits for its lines to be written."""
 
@@ -187,69 +187,87 @@ def lines_dropped() -> int:
     return sum(_counts)
 
 
-class LineWriter:
-    """Any thread may call `put`. The thread that writes starts at the first line, in each process anew: of the lines
-    that wait at a fork the parent writes all, and the child none."""
+def _count(lines: int) -> None:
+    _counts[os.getpid() % _SLOTS] += lines
 
-    def __init__(
-        self,
-        write: Callable[[bytes], None],
-        on_failure: Callable[[str], None],
-        on_dropped: Callable[[int], None],
-        write_size: int = _PIPE_WRITE,
-    ) -> None:
-        """`write` may block, and raises OSError or ValueError, whose text goes to `on_failure`. `on_dropped` is told
-        how many lines were dropped, once there is room again. All three are called on the writing thread. Lines are
-        written together up to `write_size` bytes."""
-        self._write = write
+
+class LineHandler(QueueHandler):
+    """Formats an event where it is logged; a thread passes the lines to `write`, several up to `write_size` bytes.
+
+    The thread starts at the first event, in each process anew: of the lines that wait at a fork the parent writes all,
+    and the child none.
+    """
+
+    queue: Queue[Any]
+
+    def __init__(self, write: Callable[[bytes], None], *, write_size: int = _PIPE_WRITE, encoding: str = "utf-8"):
+        """`write` runs on the thread. It may block, and may raise OSError or ValueError."""
+        super().__init__(Queue())
+        self.write = write
+        self.encoding = encoding
         self._write_size = write_size
-        self._on_failure = on_failure
-        self._on_dropped = on_dropped
         self._begin()
-        _all.add(self)
+        _handlers.add(self)
 
     def _begin(self) -> None:
-        self._lock = threading.RLock()
-        self._queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
+        self.queue = Queue(_MOST_WAITING)
         self._hurry = threading.Event()
-        self._waiting = 0
         self._dropped = 0
         self._writing_since: float | None = None
         self._thread: threading.Thread | None = None
 
-    def put(self, line: bytes) -> None:
-        """Have `line`, which has its end, written. Does not block."""
-        with self._lock:
-            if self._waiting and self._waiting + len(line) > _MOST_WAITING:
-                self._dropped += 1
-                _count(1)
-                return
-            self._waiting += len(line)
-            self._queue.put(line)
-            if self._waiting > _MOST_WAITING // 2:
-                self._hurry.set()
-            if self._thread is None:
-                self._start()
+    def prepare(self, record: logging.LogRecord) -> bytes:
+        return f"{self.format(record)}\n".encode(self.encoding, "backslashreplace")
+
+    def enqueue(self, line: bytes) -> None:  # type: ignore[override]
+        """Have the thread write `line`. Does not block."""
+        try:
+            self.queue.put_nowait(line)
+        except Full:
+            self._dropped += 1
+            _count(1)
+        if self.queue.qsize() > _MOST_WAITING // 2:
+            self._hurry.set()
+        if not self._is_running:
+            self._start()
 
     def flush(self, within_s: float = FLUSH_S) -> None:
         """Wait until the lines so far are written, but no longer than `within_s`, and not at all if nothing could be
         written for that long."""
-        if self._thread is not None:
-            written = threading.Event()
-            self._queue.put(written)
-            self._hurry.set()
+        if not self._is_running and not self.queue.empty():  # it was ended while a line was logged
+            self._start()
+        written = threading.Event()
+        if self._is_running and self._ask(written, within_s):
             written.wait(self._patience(within_s))
 
-    def close(self, within_s: float = FLUSH_S) -> bool:
+    def close(self) -> None:
+        self.end_thread()
+        super().close()
+
+    def end_thread(self) -> bool:
         """End the thread after the lines so far; the next line starts another one. Waits as `flush` does. Returns
         whether it has ended."""
-        thread = self._thread
-        if thread is None:
-            return True
-        self._queue.put(None)
+        with self.lock:  # type: ignore[union-attr]
+            if self._thread is not None and self._is_running and self._ask(None, FLUSH_S):
+                self._thread.join(self._patience(FLUSH_S))
+            return not self._is_running
+
+    @property
+    def _is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def failed(self, error: OSError | ValueError) -> None:
+        """Called on the thread when lines could not be written."""
+
+    def has_dropped(self, count: int) -> None:
+        """Called on the thread when there is room again after `count` lines were dropped."""
+
+    def _ask(self, item: threading.Event | None, within_s: float) -> bool:
         self._hurry.set()
-        thread.join(self._patience(within_s))
-        return not thread.is_alive()
+        with contextlib.suppress(Full):
+            self.queue.put(item, timeout=self._patience(within_s))
+            return True
+        return False
 
     def _patience(self, within_s: float) -> float:
         since = self._writing_since
@@ -261,19 +279,20 @@ class LineWriter:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._thread.start()
-        except RuntimeError:  # no thread is to be had, as at the end of the interpreter: the next line tries again
+        except RuntimeError:  # the interpreter ends, or the system has no thread: the next line tries again
             self._thread = None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _run(self) -> None:
+        reported = 0
         while True:
-            items = [self._queue.get()]
+            items = [self.queue.get()]
             self._hurry.wait(_GATHER_S)
             self._hurry.clear()
             with contextlib.suppress(Empty):
                 while True:
-                    items.append(self._queue.get_nowait())
+                    items.append(self.queue.get_nowait())
             lines: list[bytes] = []
             for item in items:
                 if isinstance(item, bytes):
@@ -283,15 +302,12 @@ class LineWriter:
                     lines = []
                     item.set()
             self._write_lines(lines)
-            if None in items and self._may_end():
+            dropped = self._dropped - reported
+            if dropped:
+                reported += dropped
+                self.has_dropped(dropped)
+            if None in items and self.queue.empty():
                 return
-
-    def _may_end(self) -> bool:
-        with self._lock:
-            if self._queue.empty():
-                self._thread = None
-                return True
-            return False
 
     def _write_lines(self, lines: list[bytes]) -> None:
         while lines:
@@ -299,39 +315,28 @@ class LineWriter:
             while count < len(lines) and size + len(lines[count]) <= self._write_size:
                 size += len(lines[count])
                 count += 1
-            together, lines = lines[:count], lines[count:]
             self._writing_since = time.monotonic()
             try:
-                self._write(b"".join(together))
+                self.write(b"".join(lines[:count]))
             except (OSError, ValueError) as error:  # a closed pipe, a full disk; a closed stream
                 _count(count)
-                self._on_failure(str(error))
-            finally:
-                self._writing_since = None
-                with self._lock:
-                    self._waiting -= size
-        with self._lock:
-            dropped, self._dropped = self._dropped, 0
-        if dropped:
-            self._on_dropped(dropped)
+                self.failed(error)
+            self._writing_since = None
+            lines = lines[count:]
 
 
-def _count(lines: int) -> None:
-    _counts[os.getpid() % _SLOTS] += lines
-
-
-_all: WeakSet[LineWriter] = WeakSet()
+_handlers: WeakSet[LineHandler] = WeakSet()
 
 
 def _before_fork() -> None:
     """End the threads that can end: a fork is safest in a process that has one."""
-    for writer in list(_all):
-        writer.close()
+    for handler in list(_handlers):
+        handler.end_thread()
 
 
 def _after_fork() -> None:
-    for writer in list(_all):
-        writer._begin()
+    for handler in list(_handlers):
+        handler._begin()
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
@@ -342,9 +347,10 @@ os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 class LogFile:
-    """The file at `path`. Raises ConfigInvalid if it cannot be opened. One thread only, except `ask_to_reopen`.
+    """The file at `path`. Raises ConfigInvalid if it cannot be opened. One thread only.
 
-    `on_failure` is told why the file is not opened again, each time. `is_asked`: the next write opens it again.
+    `on_failure` gets the reason each time the file cannot be opened again. Any thread, or a signal handler, may set
+    `is_asked`: the next write opens the file again.
     """
 
     def __init__(self, path: str, on_failure: Callable[[str], None]) -> None:
@@ -356,10 +362,6 @@ class LogFile:
             self._descriptor = _open(path)
         except OSError as error:
             raise ConfigInvalid(f"cannot open the log file {path}: {error.strerror}") from error
-
-    def ask_to_reopen(self) -> None:
-        """Have the file at the path opened before the next write. In a signal handler, too."""
-        self.is_asked = True
 
     def write(self, lines: bytes) -> None:
         """Raises OSError; a part of the lines may be in the file then, and the next write begins on a line of its own.
@@ -541,97 +543,70 @@ def ask_to_reopen_log() -> None:
     """Have this process open the log file again, which another program has moved away: before its next event, or by
     `reopen_log_if_asked`. May be called in a signal handler."""
     for sink in _sinks():
-        sink.ask_to_reopen()
+        if isinstance(sink.target, LogFile):
+            sink.target.is_asked = True
 
 
 def reopen_log_if_asked() -> None:
     """Leave a log file that was moved away also in a process that has nothing to log. Any thread."""
     for sink in _sinks():
-        sink.reopen_if_asked()
+        if isinstance(sink.target, LogFile) and sink.target.is_asked:
+            sink.enqueue(b"")
 
 
 def _sinks() -> list[_Sink]:
     return [each for each in logging.getLogger().handlers if isinstance(each, _Sink)]
 
 
-class _Sink(logging.Handler):
-    """The log file, or a stream of the console. A stream without a descriptor, such as a StringIO, cannot stall and is
-    written at once."""
+class _Sink(LineHandler):
+    """The log file, or a stream of the console."""
 
     def __init__(self, target: LogFile | TextIO) -> None:
-        super().__init__()
+        super().__init__(self._write, write_size=_FILE_WRITE if isinstance(target, LogFile) else _PIPE_WRITE)
         self._failures = _Failures()
         self.move_to(target)
-        size = {"write_size": FILE_WRITE} if isinstance(target, LogFile) else {}
-        self._writer = LineWriter(self._write, self._tell_failure, self._tell_dropped, **size)
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            line = f"{self.format(record)}\n"
-        except Exception:
-            self.handleError(record)
-            return
-        if self._may_stall:
-            self._writer.put(line.encode(self._encoding, "backslashreplace"))
-            if record.levelno >= logging.CRITICAL:  # the process may be about to end
-                self._writer.flush()
-            return
-        try:
-            self._write(line.encode(self._encoding, "backslashreplace"))
-        except (OSError, ValueError) as error:
-            self._tell_failure(str(error))
-
-    def flush(self, within_s: float = FLUSH_S) -> None:
-        self._writer.flush(within_s)
+        super().emit(record)
+        if record.levelno >= logging.CRITICAL:  # the process may be about to end
+            self.flush()
 
     def close(self) -> None:
-        if self._writer.close() and isinstance(self.target, LogFile):
+        if self.end_thread() and isinstance(self.target, LogFile):
             self.target.close()
         super().close()
-
-    def ask_to_reopen(self) -> None:
-        if isinstance(self.target, LogFile):
-            self.target.ask_to_reopen()
-
-    def reopen_if_asked(self) -> None:
-        if isinstance(self.target, LogFile) and self.target.is_asked:
-            self._writer.put(b"")
 
     def move_to(self, target: LogFile | TextIO) -> None:
         """Write to `target` from now on. When nothing waits to be written, as right after a fork."""
         self.target = target
         self.is_terminal = not isinstance(target, LogFile) and target.isatty()
-        self._may_stall = isinstance(target, LogFile) or has_descriptor(target)
-        self._encoding = "utf-8" if isinstance(target, LogFile) else target.encoding or "utf-8"
+        self.encoding = "utf-8" if isinstance(target, LogFile) else target.encoding or "utf-8"
 
     def _write(self, lines: bytes) -> None:
         if isinstance(self.target, LogFile):
             self.target.write(lines)
-        elif self._may_stall:
-            write_all(self.target.fileno(), lines)
         else:
-            self.target.write(lines.decode(self._encoding))
-            self.target.flush()
+            write_stream(self.target, lines)
 
-    def _tell_failure(self, error: str) -> None:
-        self._failures.tell(f"the log cannot be written: {error}; its events are lost")
+    def failed(self, error: OSError | ValueError) -> None:
+        self._failures.report(f"the log cannot be written: {error}; its events are lost")
 
-    def _tell_dropped(self, count: int) -> None:
+    def has_dropped(self, count: int) -> None:
         text = "%d log lines were dropped because the reader of the log did not keep up"
         record = _server_log.makeRecord(_server_log.name, logging.WARNING, __file__, 0, text, (count,), None)
         with contextlib.suppress(OSError, ValueError):
-            self._write(f"{self.format(record)}\n".encode())
+            self.write(self.prepare(record))
 
 
 class _Failures:
     """Reports failures of the log itself (a closed pipe, a full disk) on stderr, each once."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def report(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
             with contextlib.suppress(OSError, ValueError):
                 print_line(text, stderr())
 
@@ -660,7 +635,7 @@ def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:
 
 
 def _file_sinks(options: LogOptions, err: TextIO) -> list[_Sink]:
-    file = _Sink(LogFile(options.file, _Failures().tell))
+    file = _Sink(LogFile(options.file, _Failures().report))
     # Who starts a server looks at stderr, and must see there why it ends.
     loudest = _Sink(err)
     loudest.setLevel(logging.CRITICAL)
@@ -737,33 +712,28 @@ def width() -> int:
         return _WIDTH
 
 
-def has_descriptor(stream: TextIO) -> bool:
-    """Whether it is a file of the system, not memory of this program."""
-    try:
-        stream.fileno()
-    except (OSError, ValueError, AttributeError):
-        return False
-    return True
-
-
 def print_line(text: str, stream: TextIO) -> None:
     """Write `text` and its line end in one write. Any thread. Raises OSError.
 
     `print` writes the line end separately. With PYTHONUNBUFFERED, which images commonly set, another process or thread
-    writes to the same stream in between. A file is written past the buffer of the stream: whoever waits for its reader
-    must not have the lock of the buffer, which the end of the process needs.
+    writes to the same stream in between.
     """
-    line = f"{text}\n"
-    if has_descriptor(stream):
-        stream.flush()
-        write_all(stream.fileno(), line.encode(stream.encoding or "utf-8", "backslashreplace"))
-    else:
-        stream.write(line)
-        stream.flush()
+    stream.flush()
+    write_stream(stream, f"{text}\n".encode(stream.encoding or "utf-8", "backslashreplace"))
 
 
-def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of `content`, also to a pipe that does not block its writers. Raises OSError."""
+def write_stream(stream: TextIO, content: bytes) -> None:
+    """Write all of `content`, which is in the encoding of `stream`, also to a pipe that does not block its writers.
+
+    A file of the system is written past the buffer of the stream: a thread that waits for the reader must not have the
+    lock of the buffer, which the end of the process needs. Raises OSError.
+    """
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError, AttributeError):  # memory of this program
+        stream.write(content.decode(stream.encoding or "utf-8"))
+        stream.flush()
+        return
     left = memoryview(content)
     while left:
         try:

@@ -13,7 +13,7 @@ import mmap
 import os
 import threading
 
-from trident.core.observability.log import JsonFormatter, LineWriter
+from trident.core.observability.log import JsonFormatter, LineHandler
 
 _SIZE = 1 << 20
 # Two positions: where the last whole line ends, and where the lines end that are perhaps being written.
@@ -67,24 +67,6 @@ class LogRing:
         return int.from_bytes(self._map[:8], "little")
 
 
-class _RingHandler(logging.Handler):
-    def __init__(self, ring: LogRing) -> None:
-        super().__init__()
-        self.setFormatter(_ShortFormatter())
-        self._writer = LineWriter(ring.write, _ignore, _ignore)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            line = self.format(record).encode()
-        except Exception:
-            self.handleError(record)
-        else:
-            self._writer.put(line + b"\n")
-
-    def flush(self) -> None:
-        self._writer.flush()
-
-
 class _ShortFormatter(JsonFormatter):
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
@@ -93,10 +75,6 @@ class _ShortFormatter(JsonFormatter):
         event = json.loads(line)
         short = {name: event.get(name) for name in ("time", "level", "logger", "model", "pid")}
         return json.dumps({**short, "message": event["message"][: _LONGEST // 8] + "…"})
-
-
-def _ignore(what: object) -> None:
-    """A line that is lost here is in the log."""
 
 
 _ring: LogRing | None = None
@@ -109,7 +87,9 @@ def keep_log_lines() -> None:
     with _making:
         if _ring is None:
             _ring = LogRing()
-            logging.getLogger().addHandler(_RingHandler(_ring))
+            handler = LineHandler(_ring.write)  # a line that is lost here is in the log
+            handler.setFormatter(_ShortFormatter())
+            logging.getLogger().addHandler(handler)
 
 
 def read_log_lines(after: int) -> tuple[int, list[bytes]]:

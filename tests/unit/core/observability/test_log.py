@@ -16,10 +16,12 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.waiting import until
 from trident.core.errors import ConfigInvalid
 from trident.core.observability.log import (
+    _MOST_WAITING,
     JsonFormatter,
-    LineWriter,
+    LineHandler,
     LogLevels,
     LogOptions,
     TextFormatter,
@@ -34,7 +36,7 @@ from trident.core.observability.log import (
     print_line,
     quoted,
     verbose_level,
-    write_all,
+    write_stream,
 )
 from trident.core.observability.log_ring import _SIZE, LogRing
 
@@ -50,6 +52,7 @@ def shown(options: LogOptions) -> tuple[list[str], list[str]]:
     log.info("info")
     log.warning("warning")
     log.error("error")
+    flush_log()
     return [[line.split('"')[1] for line in each.getvalue().splitlines()] for each in (out, err)]  # type: ignore[return-value]
 
 
@@ -82,6 +85,7 @@ def test_warnings_of_other_packages_are_logged() -> None:
     other = logging.getLogger("somebody.else")
     other.info("chatter")
     other.warning("trouble")
+    flush_log()
     assert out.getvalue() == ""
     assert "trouble" in err.getvalue()
 
@@ -91,6 +95,7 @@ def test_a_console_of_another_encoding_loses_no_event() -> None:
     with io.TextIOWrapper(raw, encoding="ascii") as console:
         configure_logging(LogOptions(), out=console, err=io.StringIO())
         log.info("Größe")
+        flush_log()
         assert raw.getvalue().endswith(b'"Gr\\xf6\\xdfe"\n')
         close_log()
 
@@ -106,6 +111,7 @@ def test_lost_events_are_reported_once(capsys: pytest.CaptureFixture[str]) -> No
     for number in range(3):
         log.info("event %d", number)
     log.warning("still heard")
+    flush_log()
     assert capsys.readouterr().err == "the log cannot be written: [Errno 32] Broken pipe; its events are lost\n"
     assert err.getvalue().endswith('"still heard"\n')
 
@@ -320,27 +326,64 @@ def test_empty_and_hidden_lines_are_no_events(native_log: pytest.LogCaptureFixtu
 
 def test_lines_are_written_in_order_and_small_ones_together() -> None:
     writes: list[bytes] = []
-    writer = LineWriter(writes.append, pytest.fail, pytest.fail)
-    lines = [b"%d\n" % number for number in range(1000)]
+    handler = LineHandler(writes.append)
+    lines = [f"{number}" for number in range(1000)]
     for line in lines:
-        writer.put(line)
-    assert writer.close(30)
-    assert b"".join(writes) == b"".join(lines)
+        handler.handle(logging.makeLogRecord({"msg": line}))
+    assert handler.end_thread()
+    assert b"".join(writes).decode().split() == lines
     assert len(writes) < len(lines)
     assert all(len(write) <= 4096 and write.endswith(b"\n") for write in writes)
+
+
+def test_lines_behind_a_stalled_reader_are_dropped_and_counted_and_the_others_written() -> None:
+    """Nothing that logs waits, and neither does the end of the process for longer than its limit."""
+    stalled, may_write, written, counts = threading.Event(), threading.Event(), [], []
+
+    def write(lines: bytes) -> None:
+        stalled.set()
+        assert may_write.wait(30)
+        written.extend(lines.split())
+
+    handler = LineHandler(write)
+    handler.has_dropped = counts.append  # type: ignore[method-assign]
+    before = lines_dropped()
+    handler.handle(logging.makeLogRecord({"msg": "first"}))
+    assert stalled.wait(30)
+    for number in range(_MOST_WAITING + 7):
+        handler.handle(logging.makeLogRecord({"msg": str(number)}))
+    handler.flush(0.0)
+    assert lines_dropped() - before == 7
+    may_write.set()
+    assert until(lambda: handler.end_thread())
+    assert (written[0], written[-1], len(written)) == (b"first", b"%d" % (_MOST_WAITING - 1), 1 + _MOST_WAITING)
+    assert counts == [7]
+
+
+def test_a_child_writes_its_own_lines_only() -> None:
+    reader, writer = os.pipe()
+    handler = LineHandler(lambda lines: write_stream(os.fdopen(writer, "w", closefd=False), lines))
+    handler.handle(logging.makeLogRecord({"msg": "of the parent"}))
+    if not (child := os.fork()):
+        handler.handle(logging.makeLogRecord({"msg": "of the child"}))
+        handler.flush(30)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert handler.end_thread()
+    os.close(writer)
+    with open(reader) as file:
+        assert file.read().splitlines() == ["of the parent", "of the child"]
 
 
 def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     content = os.urandom(1 << 20)
-    thread = threading.Thread(target=write_all, args=(writer, content))
-    thread.start()
-    with open(reader, "rb") as file:
-        found: Any = file.read(len(content))
-    thread.join()
-    os.close(writer)
-    assert found == content
+    with os.fdopen(writer, "w") as stream, open(reader, "rb") as file:
+        thread = threading.Thread(target=write_stream, args=(stream, content))
+        thread.start()
+        assert file.read(len(content)) == content
+        thread.join()
 
 
 def test_the_oldest_lines_make_room_and_none_is_torn() -> None:
