@@ -58,11 +58,6 @@ def assert_simple(result: Any, seed: int = 0) -> None:
     assert result.as_numpy("OUTPUT1").tolist() == [(first - 3).tolist()]
 
 
-def waiting_inputs(rounds: int) -> list[Any]:
-    """For the model `waiting`, which runs as long as the number of rounds asks."""
-    return [tensor("ROUNDS", np.array([rounds], np.int64), "INT64")]
-
-
 def simple_message(**fields: Any) -> Any:
     """A ModelInferRequest for `simple` with raw contents."""
     request = pb.ModelInferRequest(**{"model_name": "simple", **fields})

@@ -19,12 +19,10 @@ import pytest
 import requests
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.contract.ensembles.ensemble_models import step, write_ensemble
 from tests.contract.grpc.grpc_requests import (
     LIMIT_S,
     Responses,
     client_of,
-    simple_inputs,
     stub_of,
     tensor,
 )
@@ -68,38 +66,6 @@ def talk(self, sender, count, size):
         print("cancelled", flush=True)
     sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-SCORE_CONFIG = """
-model_transaction_policy { decoupled: true }
-input [ { name: "WHO" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "SCORE" data_type: TYPE_INT32 dims: [ -1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 2 ] } ]
-instance_group [ { kind: KIND_CPU } ]
-"""
-# A request WHO stays open until a score has named it as -WHO; that is its last response, with the flag. WHO 0 is
-# nobody: its score is played, and it ends without a response. In its own score a request may name itself.
-ORCHESTRA = """
-def initialize(self, args):
-    self.players = {}
-
-def execute(self, requests):
-    for request in requests:
-        who = int(pb_utils.get_input_tensor_by_name(request, "WHO").as_numpy()[0])
-        sender = request.get_response_sender()
-        self.players[who] = [sender, 0]
-        for player in pb_utils.get_input_tensor_by_name(request, "SCORE").as_numpy():
-            self.play(abs(int(player)), player < 0)
-        if not who:
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-def play(self, who, is_last):
-    sender, number = self.players[who]
-    tensor = pb_utils.Tensor("OUT", np.array([who, number], np.int32))
-    flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if is_last else 0
-    sender.send(pb_utils.InferenceResponse([tensor]), flags=flags)
-    self.players[who][1] += 1
-"""
-# A response: who, its number, and whether it is the last one. Nobody's only one is empty.
-Told = tuple[int, int, bool]
-NOBODY = (0, 0, True)
 MEGABYTE = 1 << 20
 CLIENTS = 100
 # Drops its senders without the final flag, in a cycle that only the collector frees.
@@ -115,11 +81,7 @@ def execute(self, requests):
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("many")
     write_model(folder / "models", "talker", TALKER, CONFIG, max_batch_size=0)
-    write_model(folder / "models", "orchestra", ORCHESTRA, SCORE_CONFIG, max_batch_size=0)
     write_model(folder / "models", "cyclic", CYCLIC, CONFIG, max_batch_size=0)
-    mapped = step("orchestra", {"WHO": "WHO", "SCORE": "SCORE"}, {"OUT": "OUT"})
-    tensors = [("WHO", "TYPE_INT32", [1]), ("SCORE", "TYPE_INT32", [-1])]
-    write_ensemble(folder / "models", "hall", tensors, [("OUT", "TYPE_INT32", [2])], [mapped], batch=0)
     # The engine is known by the framework of its other model.
     link_models(folder / "models", "simple")
     options = (f"--response-window-bytes={2 * MEGABYTE}", "--shutdown-grace-secs=0")
@@ -263,65 +225,3 @@ def test_a_client_that_leaves_cancels_its_request(server: ServerProcess) -> None
         client.stop_stream(cancel_requests=True)
     until(lambda: in_flight(server) == running)
     until(lambda: server.log_text().count("cancelled") == before + 2)
-
-
-# --- the order of responses, as NVIDIA's L0_decoupled, without its sleeps
-
-
-@pytest.fixture(params=["orchestra", "hall"])
-def stage(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Stage]:
-    with client_of(server) as client:
-        made = Stage(client, request.param)
-        yield made
-        client.stop_stream()
-
-
-class Stage:
-    """One stream to one of the models."""
-
-    def __init__(self, client: Any, model: str) -> None:
-        self._client = client
-        self._model = model
-        self.responses = Responses()
-        client.start_stream(self.responses.put)
-
-    def enter(self, who: int, *score: int) -> None:
-        """Ask as `who`, and have `score` played."""
-        inputs = [
-            tensor("WHO", np.array([who], np.int32), "INT32"),
-            tensor("SCORE", np.array(score, np.int32), "INT32"),
-        ]
-        self._client.async_stream_infer(self._model, inputs, request_id=str(who), enable_empty_final_response=True)
-
-    def ask_another(self) -> None:
-        self._client.async_stream_infer("simple", simple_inputs(7), request_id="another")
-
-    def told(self, count: int) -> list[Told]:
-        """The next `count` responses."""
-        return [self._told(self.responses.next_result()) for _ in range(count)]
-
-    @staticmethod
-    def _told(result: Any) -> Told:
-        response = result.get_response()
-        who, number = result.as_numpy("OUT").tolist() if response.outputs else (0, 0)
-        assert response.id == str(who)
-        return who, number, response.parameters["triton_final_response"].bool_param
-
-
-@pytest.mark.shapes("front-ends")
-@pytest.mark.parametrize(
-    "score",
-    [
-        (1, 2, 1, 2, 1, 2, -1, -2),
-        (2, 2, 2, -2, 1, 1, 1, -1),
-        (1, 2, 2, 2, -2, 1, 1, -1),
-        (1, 1, 1, 2, 2, 2, -2, -1),
-    ],
-)
-def test_responses_come_in_the_order_in_which_they_are_sent(stage: Stage, score: tuple[int, ...]) -> None:
-    """Interleaved; the second request first; in the middle of the first; and the first one's last at the end."""
-    stage.enter(1)
-    stage.enter(2)
-    stage.enter(0, *score)
-    numbers = {1: iter(range(4)), 2: iter(range(4))}
-    assert stage.told(9) == [*((abs(who), next(numbers[abs(who)]), who < 0) for who in score), NOBODY]

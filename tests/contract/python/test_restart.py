@@ -18,7 +18,6 @@ import pytest
 from tests.contract.ensembles.ensemble_models import step, write_ensemble
 from tests.contract.lifecycle.changing_models import state
 from tests.contract.python.python_models import (
-    ADD_SUB,
     INT32_PAIR,
     assert_adds,
     children_of,
@@ -75,11 +74,6 @@ def initialize(self, args):
 def execute(self, requests):
     open(os.path.join(pb_utils.get_model_dir(), "begun"), "w").close()
     time.sleep(1000)
-"""
-STARTS_WHEN_IT_MAY = """
-def initialize(self, args):
-    while os.path.exists(os.path.join(args["model_repository"], "wait")):
-        time.sleep(0.01)
 """
 ASKED = """
 def is_ready(self):
@@ -205,23 +199,6 @@ def test_a_process_with_children_is_noticed_when_it_dies(http_workers: str, tmp_
         assert answer.result(60) == (500, "Stub process 'forking_0_0' is not healthy.")
         until(lambda: not is_alive(group[0]))
         until(lambda: restarts(server, "forking") == 1, server.log_text)
-
-
-def test_other_instances_do_the_work_meanwhile(http_workers: str, tmp_path: Path) -> None:
-    repository = link_models(tmp_path / "models", "simple")
-    two = INT32_PAIR.replace("KIND_CPU", "KIND_CPU count: 2")
-    model = write_model(repository, "slow", ADD_SUB + STARTS_WHEN_IT_MAY, two)
-    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0") as server:
-        (model / "wait").touch()
-        os.kill(stubs_of(server)["slow_0_0"], signal.SIGKILL)
-        until(lambda: not is_ready(server, "slow"))
-        for seed in range(20):
-            assert_adds(server, "slow", seed=seed)
-        (model / "wait").unlink()
-        until(lambda: is_ready(server, "slow"), server.log_text)
-        os.kill(stubs_of(server)["slow_0_1"], signal.SIGKILL)
-        until(lambda: stubs_of(server).keys() == {"slow_0_0", "slow_0_1"})
-        assert_adds(server, "slow")
 
 
 @pytest.mark.parametrize(

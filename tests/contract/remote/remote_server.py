@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -176,14 +176,25 @@ class Client:
 
 
 class Traffic:
-    """Clients that send requests to the `simple` model in a loop; a context manager.
+    """Clients that send requests in a loop, to the `simple` model unless told otherwise; a context manager.
 
     `answers` counts statuses, `texts` the errors of other statuses than 200. `wrong` are answers with status 200 and
     the numbers of another request, `lost` the errors of requests without an answer.
     """
 
-    def __init__(self, server: ServerProcess, clients: int = 8) -> None:
+    def __init__(
+        self,
+        server: ServerProcess,
+        clients: int = 8,
+        *,
+        path: str = PATH,
+        body: Callable[[int], bytes] = good_body,
+        is_right: Callable[[bytes, int], bool] = is_good_answer,
+    ) -> None:
         self._server = server
+        self._path = path
+        self._body = body
+        self._is_right = is_right
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(clients)]
         self._lock = threading.Lock()
@@ -214,7 +225,7 @@ class Traffic:
             while not self._stop.is_set():
                 seed += 1
                 try:
-                    status, answer = client.ask("POST", PATH, good_body(seed))
+                    status, answer = client.ask("POST", self._path, self._body(seed))
                 except (OSError, http.client.HTTPException) as error:
                     with self._lock:
                         self.lost.append(error)
@@ -224,7 +235,7 @@ class Traffic:
                     self.answers[status] += 1
                     if status != 200:
                         self.texts[json.loads(answer)["error"]] += 1
-                    elif not is_good_answer(answer, seed):
+                    elif not self._is_right(answer, seed):
                         self.wrong.append(answer)
                 if status != 200:
                     self._stop.wait(_BETWEEN_S)
@@ -234,9 +245,9 @@ class Traffic:
 
 
 @contextlib.contextmanager
-def undisturbed(server: ServerProcess, clients: int = 4) -> Iterator[Traffic]:
-    """Traffic in which every request must be answered well."""
-    with Traffic(server, clients) as traffic:
+def undisturbed(server: ServerProcess, clients: int = 4, **more: Any) -> Iterator[Traffic]:
+    """Traffic in which every request must be answered well. `more` is as in `Traffic`."""
+    with Traffic(server, clients, **more) as traffic:
         yield traffic
         traffic.wait_for_more()
     assert (set(traffic.answers), traffic.wrong, traffic.lost) == ({200}, [], []), str(traffic)

@@ -29,11 +29,9 @@ class Probe:
     def __init__(self) -> None:
         from gevent.event import Event
 
-        self.exiting = False
         self.site: ProbeSite | None = None
         self._released = Event()
         self._waiting = 0
-        self._gone = 0
 
     def binary_offset(self, environ: Mapping[str, Any]) -> int:
         return int(environ.get("HTTP_X_OFFSET", "0"))
@@ -61,14 +59,6 @@ class Probe:
         start("200 OK", [])
         return [str((address + self.binary_offset(environ)) % 64).encode()]
 
-    def on_environ(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        start("200 OK", [("Content-Type", "application/json")])
-        return [json.dumps({key: value for key, value in environ.items() if isinstance(value, str)}).encode()]
-
-    def on_ready(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        start("503 Service Unavailable" if self.exiting else "200 OK", [("Content-Length", "0")])
-        return [b""]
-
     def on_pid(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
         start("200 OK", [])
         return [str(os.getpid()).encode()]
@@ -85,18 +75,6 @@ class Probe:
         count, size = (int(number) for number in environ["QUERY_STRING"].split(","))
         start("200 OK", [])
         return [memoryview(bytes([index % 251]) * size) for index in range(count)]
-
-    def on_nothing(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        start("204 No Content", [])
-        return []
-
-    def on_fail(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        raise OSError("the application failed")
-
-    def on_break(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        start("200 OK", [])
-        yield b"begun"
-        raise ValueError("the application failed half-way")
 
     def on_wait(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
         self._waiting += 1
@@ -119,19 +97,6 @@ class Probe:
         start("200 OK", [])
         return [b"ok"]
 
-    def on_until_gone(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        import gevent
-
-        while not environ["trident.client_gone"]():
-            gevent.sleep(0.01)
-        self._gone += 1
-        start("200 OK", [])
-        return [b"nobody reads this"]
-
-    def on_gone(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        start("200 OK", [])
-        return [str(self._gone).encode()]
-
 
 class ProbeSite:
     """A site of a `Probe` on the first port and an application on the second that answers with its port."""
@@ -152,8 +117,7 @@ class ProbeSite:
 
     def release_memory(self) -> None: ...
 
-    def begin_exit(self) -> None:
-        self.probe.exiting = True
+    def begin_exit(self) -> None: ...
 
     def log_in_flight(self, seconds_left: float) -> None: ...
 
