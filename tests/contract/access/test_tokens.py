@@ -107,7 +107,7 @@ def test_a_token_opens_everything_and_the_file_may_change(guarded: Guarded) -> N
     assert guarded.settles(401, 200)
 
 
-def test_a_scope_asks_only_those_who_change_the_server(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
+def test_admin_scope_requires_a_token_for_changes_only(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(FIRST)
     options = ("--shutdown-grace-secs=0", f"--auth-token-file={file}", "--auth-token-scope=admin")

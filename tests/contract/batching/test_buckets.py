@@ -123,7 +123,7 @@ def test_a_batch_of_three_is_padded_to_four_over_grpc_and_counted(server: Server
         assert f"trident_bucket_{name}_total{labels} {value}" in lines
 
 
-def test_a_bucket_that_cannot_run_keeps_the_model_from_being_ready(server: ServerProcess) -> None:
+def test_model_is_not_ready_if_a_bucket_cannot_run(server: ServerProcess) -> None:
     """Empty strings are no numbers. A warmup sample gives the buckets other values, and so `warm_numbers` is ready."""
     status, _, answer = server.request("POST", "/v2/repository/models/numbers/load", b"{}")
     assert (status, b"failed to run warmup sample 'bucket of batch size 2'" in answer) == (400, True)

@@ -135,7 +135,7 @@ def test_item_shapes_have_a_row_for_each_item(server: ServerProcess) -> None:
     assert all(np.array_equal(each.as_numpy("DOUBLED"), 2 * array) for each, array in zip(results, arrays, strict=True))
 
 
-def test_strings_of_different_counts_share_a_batch_and_are_kept_in_the_cache(server: ServerProcess) -> None:
+def test_ragged_strings_share_a_batch_and_are_cached(server: ServerProcess) -> None:
     lists: list[list[list[bytes]]] = [[[b"a", b"", b"\0b\xc3\xbf"]], [[b"c"]], [["größer".encode()] * 2], [[b"x"] * 5]]
     arrays = [np.array(each, np.object_) for each in lists]
     results = in_one_batch(server, "strings", [tensor("INPUT0", array, "BYTES") for array in arrays])

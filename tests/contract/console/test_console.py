@@ -194,7 +194,7 @@ def test_a_newcomer_draws_a_seven_copies_the_curl_line_and_sees_it_in_the_plot(
     )
 
 
-def test_a_stream_shows_its_events_and_bad_input_is_told(open_page: Callable[..., Page]) -> None:
+def test_stream_events_and_input_errors_are_shown(open_page: Callable[..., Page]) -> None:
     page = open_page("/models/stream_words/try")
     page.get_by_label("Text of text").fill("one two three")
     page.get_by_role("button", name="Send the request").click()

@@ -60,7 +60,7 @@ def test_example_answers_as_written(example: Example, server: ServerProcess) -> 
     assert_answers(example, server)
 
 
-def test_a_sequence_leaves_its_slot_when_its_stream_ends(server: ServerProcess) -> None:
+def test_end_of_a_stream_frees_its_sequence_slot(server: ServerProcess) -> None:
     address = f"ws://{server.address}/v2/models/one_slot/stream?binary=chunk"
     with connect(address) as second:
         with connect(address) as first:

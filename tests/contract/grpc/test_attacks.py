@@ -81,7 +81,7 @@ def test_an_attack_ends_its_connection_alone(server: ServerProcess, parts: list[
         assert int.from_bytes(content[4:8], "big") == ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_half_open_connections_leave_others_their_places(server: ServerProcess):
+def test_half_open_connections_do_not_block_other_clients(server: ServerProcess):
     with contextlib.ExitStack() as opened, served_meanwhile(server):
         for sent in (b"", frames.PREFACE[:10], frames.PREFACE):
             for _ in range(50):

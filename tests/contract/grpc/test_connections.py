@@ -58,7 +58,7 @@ def error_of(goaway: bytes) -> tuple[ErrorCode, bytes]:
 
 
 @pytest.mark.parametrize("resets", [True, False], ids=["reset", "closed"])
-def test_clients_that_end_within_a_message_leave_nothing(server: ServerProcess, resets: bool) -> None:
+def test_connections_closed_mid_message_release_everything(server: ServerProcess, resets: bool) -> None:
     """The memory for their messages, which front ends share with the engine, is free for others."""
     for _ in range(20):
         with raw_connection(server) as client:
@@ -71,7 +71,7 @@ def test_clients_that_end_within_a_message_leave_nothing(server: ServerProcess, 
     until(lambda: open_connections(server) == 0)
 
 
-def test_messages_that_never_end_on_many_connections(http_workers: str, tmp_path: Path) -> None:
+def test_unfinished_messages_on_many_connections_use_bounded_memory(http_workers: str, tmp_path: Path) -> None:
     """Their memory is bounded, and another client's large message is received meanwhile."""
     count, sent = 60, 3 << 20
     held = 2 * (UNFINISHED + LARGE)  # in two front ends
@@ -116,7 +116,7 @@ def open_connections(server: ServerProcess) -> int:
     return sum(row[1].endswith(port) and row[3] == "01" for row in rows)
 
 
-def test_ten_thousand_calls_that_are_reset_leave_nothing(server: ServerProcess) -> None:
+def test_ten_thousand_reset_calls_leak_nothing(server: ServerProcess) -> None:
     """More on each connection than it has places, half of them after the whole request, with answered calls between."""
     message = simple_message().SerializeToString()
 

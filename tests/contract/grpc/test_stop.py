@@ -73,7 +73,9 @@ class Load:
 
 
 @pytest.mark.shapes("front-ends")
-def test_no_call_is_lost_while_servers_take_turns(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
+def test_no_call_is_lost_when_servers_replace_each_other(
+    http_workers: str, shipped_models: Path, tmp_path: Path
+) -> None:
     """Two servers listen on one port, one of them is stopped, another one takes its place, and so on."""
     (port,) = free_ports(1)
     options = ["--shutdown-grace-secs=0", f"--grpc-port={port}", "--reuse-grpc-port=true"]

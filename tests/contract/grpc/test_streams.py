@@ -46,7 +46,7 @@ def client(server: ServerProcess) -> Iterator[Any]:
         yield client
 
 
-def test_a_client_that_takes_no_answers_holds_up_nobody_but_itself(server: ServerProcess) -> None:
+def test_slow_reader_of_a_stream_delays_only_itself(server: ServerProcess) -> None:
     request = simple_message(model_name="identity_fp32")
     del request.inputs[:], request.raw_input_contents[:]
     request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 500_000])

@@ -65,7 +65,7 @@ def client(server: ServerProcess) -> Iterator[Client]:
 # --- floods
 
 
-def test_distinct_heads_and_paths_are_not_kept(client: Client, server: ServerProcess) -> None:
+def test_distinct_request_heads_do_not_grow_memory(client: Client, server: ServerProcess) -> None:
     with memory_bound(server, 64):
         for number in range(3000):
             path = f"/v2/models/{'m' * 500}{number}/infer"

@@ -63,7 +63,7 @@ def page(server: ServerProcess) -> list[str]:
     return server.request("GET", "/metrics", port=server.metrics_port)[2].decode().splitlines()
 
 
-def test_a_model_with_a_target_shows_what_its_batcher_sets(server: ServerProcess) -> None:
+def test_metrics_show_latency_target_delay_and_batch_size(server: ServerProcess) -> None:
     status, _, answer = server.request("POST", "/v2/models/target/infer", body())
     assert status == 200, answer
     lines = page(server)

@@ -62,7 +62,7 @@ def test_every_request_is_answered(model: str, options: tuple[str, ...], server:
     assert level["server"]["requests"] > 0
 
 
-def test_an_open_loop_sends_what_it_was_asked_to(server: ServerProcess, tmp_path: Path) -> None:
+def test_open_loop_sends_the_requested_rate(server: ServerProcess, tmp_path: Path) -> None:
     (level,) = bench(server, tmp_path, "simple", "--request-rate-range=100")["sides"][0]["levels"]
 
     assert level["requests"] == 10
@@ -145,7 +145,7 @@ def test_a_running_server_is_asked_by_its_address(server: ServerProcess) -> None
     assert {"live", "ready", "version", "clock", "models", "metrics"} <= lines.keys()
 
 
-def test_a_port_where_nobody_answers_has_status_1() -> None:
+def test_doctor_exits_with_1_for_a_closed_port() -> None:
     (port,) = free_ports(1)
     status, lines = doctor(f"http://{HOST}:{port}")
     assert (status, lines["live"]["level"]) == (1, "failed")

@@ -71,7 +71,7 @@ def test_each_response_is_an_event_and_the_stream_a_line_of_the_access_log(serve
     assert logged["sent_bytes"] > 3 * len(event("one"))
 
 
-def test_an_event_leaves_before_the_next_response(server: ServerProcess, tmp_path: Path) -> None:
+def test_each_event_is_sent_before_the_next_response_exists(server: ServerProcess, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     with stream(server, "say first", f"wait {flag}", "say second") as answer:
         parts = answer.iter_content(chunk_size=None)

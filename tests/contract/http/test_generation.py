@@ -177,7 +177,7 @@ def test_what_cannot_be_generated_is_refused(client: Any, arguments: dict[str, A
     assert message in caught.value.body["message"]
 
 
-def test_a_client_that_leaves_ends_its_text(client: Any) -> None:
+def test_disconnect_ends_generation(client: Any) -> None:
     stream = client.completions.create(model="endless", prompt=" one", stream=True)
     assert next(stream).choices[0].text == " two"
     stream.close()
@@ -219,7 +219,7 @@ def test_vertex_predicts_for_instances_that_are_prompts(server: ServerProcess) -
 
 
 @pytest.mark.parametrize("platform", ["sagemaker", "vertex"])
-def test_platforms_take_what_containers_for_generation_take(server: ServerProcess, platform: str) -> None:
+def test_platforms_accept_requests_for_text_generation_containers(server: ServerProcess, platform: str) -> None:
     url = getattr(server, platform)
     asked = {"inputs": " one", "parameters": {"max_new_tokens": 2, "do_sample": False, "return_full_text": True}}
     assert requests.post(url, json=asked).json() == [{"generated_text": " one two three"}]

@@ -81,7 +81,7 @@ def conforms(document: Any, schema: str, value: Any) -> None:
     Draft202012Validator(components).validate(value)
 
 
-def test_the_document_of_a_model_says_what_it_takes(server: ServerProcess) -> None:
+def test_openapi_of_a_model_describes_its_inputs(server: ServerProcess) -> None:
     document = server.json("GET", "/v2/models/digits/versions/1/openapi.json")
     example = document["paths"]["/v2/models/digits/versions/1/infer"]["post"]["requestBody"]["content"][
         "application/json"

@@ -172,7 +172,7 @@ def test_rate_0_samples_nothing_itself_and_invalid_contexts_count_as_none(
     assert len(receiver.spans) == before + 3
 
 
-def test_a_collector_that_is_gone_or_slow_delays_nothing_and_what_is_lost_is_counted(
+def test_slow_or_failing_collector_delays_no_request_and_lost_spans_are_counted(
     repository: Path, tmp_path: Path
 ) -> None:
     with OtlpReceiver(hold=True) as receiver:

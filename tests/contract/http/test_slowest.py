@@ -51,7 +51,7 @@ def infer(server: ServerProcess, ms: int) -> int:
     return server.request("POST", "/v2/models/sleeper/infer", body)[0]
 
 
-def test_the_slowest_and_the_failed_requests_are_told(server: ServerProcess) -> None:
+def test_slowest_and_failed_requests_are_listed(server: ServerProcess) -> None:
     for ms in (0,) * 50 + SLOW_MS + (0,) * 50:
         assert infer(server, ms) == 200
     for ms in (-1, -2):

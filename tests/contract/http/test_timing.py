@@ -190,7 +190,7 @@ def test_failures_and_refusals_are_in_the_access_log_and_probes_are_not(platform
     assert not {"/ping", "/metrics", "/v1/endpoints/0/deployedModels/0"} & paths
 
 
-def test_without_the_option_nobody_is_told(http_workers: str, tmp_path: Path) -> None:
+def test_no_times_are_sent_unless_enabled(http_workers: str, tmp_path: Path) -> None:
     with Platforms(link_models(tmp_path / "m", "simple"), tmp_path / "log") as server:
         document = {**json.loads(good_body()), "parameters": {"timing": True}}
         _, headers, answer = server.request("POST", PATH, json.dumps(document).encode())

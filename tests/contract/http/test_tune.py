@@ -92,14 +92,14 @@ def test_padding_is_measured_with_mixed_batches_and_its_answers_are_compared(tmp
     )
 
 
-def test_a_budget_for_one_measurement_leaves_the_model_as_it_is(tmp_path: Path) -> None:
+def test_tuning_with_a_budget_for_one_trial_changes_nothing(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model", add_sub_config())
     given = ["--p99=1s", "--budget=0.1s", f"--repository={tmp_path}", f"--output={tmp_path / 'tuned'}"]
     assert main(["tune", "model", *given]) == 0
     assert len(json.loads((tmp_path / "tuned" / "tune.json").read_text())["trials"]) == 1
 
 
-def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_missing_model_or_wrong_duration_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["tune", "absent", f"--repository={tmp_path}", "--p99=20ms"]) == 1
     assert "is no folder of a model" in capsys.readouterr().err
     assert main(["tune", "absent", f"--repository={tmp_path}", "--p99=20"]) == 1

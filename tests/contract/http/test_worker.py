@@ -123,7 +123,7 @@ def test_response_that_is_too_short_ends_the_connection(client: Client) -> None:
 # --- clients that must not hold up others
 
 
-def test_stalled_requests_time_out_and_hold_up_nobody(server: Server) -> None:
+def test_stalled_requests_time_out_without_delaying_others(server: Server) -> None:
     begun = (b"POST /echo HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly", b"GET /pid HT", chunked("echo", b"one")[:-5])
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(server.port)) for _ in begun]

@@ -104,7 +104,7 @@ def span(server: ServerProcess, model: str, pause_ms: int = 2) -> Span:
     return Span(*answer["outputs"][0]["data"])
 
 
-def test_executions_that_share_a_resource_take_turns_and_nobody_starves(running: ServerProcess) -> None:
+def test_executions_sharing_a_resource_never_overlap_and_none_starves(running: ServerProcess) -> None:
     """Six clients of one model and six of the other, which may use its two instances only one at a time."""
     stop = threading.Event()
     spans: dict[str, list[Span]] = {"often": [], "seldom": [], "behind": []}
@@ -128,7 +128,7 @@ def test_executions_that_share_a_resource_take_turns_and_nobody_starves(running:
     assert spans["behind"]
 
 
-def test_a_process_that_dies_gives_back_what_it_held(running: ServerProcess) -> None:
+def test_resources_of_a_killed_process_are_released(running: ServerProcess) -> None:
     stub = stubs_of(running)["often_0_0"]
     with ThreadPoolExecutor(2) as clients:
         dying = clients.submit(infer, running, "often", 20_000)
@@ -143,7 +143,7 @@ def test_a_process_that_dies_gives_back_what_it_held(running: ServerProcess) -> 
 
 
 @pytest.mark.parametrize("asked", ["often", "behind", "asks"])
-def test_a_model_that_would_wait_for_what_it_holds_itself_is_told(running: ServerProcess, asked: str) -> None:
+def test_waiting_for_a_resource_held_by_itself_is_refused(running: ServerProcess, asked: str) -> None:
     """`asks` and `often` need the one copy of R1, and so does the step of `behind`."""
     status, answer = infer(running, "asks", asked=asked)
     text = f"model '{asked}' needs the resource 'r1' of the rate limiter, which instance 'asks_0_0' holds"

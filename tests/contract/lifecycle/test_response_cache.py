@@ -80,7 +80,7 @@ def is_hit(server: ServerProcess, model: str) -> bool:
     return counts(server, model)[0] > before[0]
 
 
-def test_a_server_answers_what_another_has_executed(servers: list[ServerProcess]) -> None:
+def test_servers_share_cached_answers(servers: list[ServerProcess]) -> None:
     first, second = servers
     assert factor_of(first, "shared") == 2.0
     until(lambda: is_hit(first, "shared"))

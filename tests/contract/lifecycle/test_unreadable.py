@@ -59,7 +59,7 @@ def assert_reported(server: ServerProcess) -> None:
         assert "Permission denied" in entry["reason"] or "error number 13" in entry["reason"]
 
 
-def test_they_are_reported_and_served_once_they_can_be_read(
+def test_unreadable_models_are_reported_and_served_once_readable(
     repository: Path, permit: Callable[[], None], tmp_path: Path
 ) -> None:
     options = ("--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=false")
@@ -71,7 +71,9 @@ def test_they_are_reported_and_served_once_they_can_be_read(
         until(lambda: {state(server, name) for name in FORBIDDEN} == {"READY"}, server.log_text)
 
 
-def test_an_explicit_load_tells_why(repository: Path, permit: Callable[[], None], tmp_path: Path) -> None:
+def test_load_of_an_unreadable_model_names_the_reason(
+    repository: Path, permit: Callable[[], None], tmp_path: Path
+) -> None:
     options = ("--model-control-mode=explicit", "--load-model=readable")
     with UnprivilegedServer(repository, tmp_path / "log", *options) as server:
         for name in FORBIDDEN:
@@ -81,7 +83,7 @@ def test_an_explicit_load_tells_why(repository: Path, permit: Callable[[], None]
         assert {load(server, name) for name in FORBIDDEN} == {(200, "")}
 
 
-def test_the_commands_know_the_cure(repository: Path) -> None:
+def test_commands_name_the_cure_for_unreadable_models(repository: Path) -> None:
     for command in ("doctor", "validate", "import"):
         run = [*_UNPRIVILEGED, TRIDENT, command, str(repository)]
         done = subprocess.run(run, capture_output=True, text=True, check=False)

@@ -115,9 +115,7 @@ def test_an_error_of_a_model_in_a_stream_is_a_response_whatever_its_code(
 
 
 @pytest.mark.parametrize("metadata", [{}, {"triton_grpc_error": "true"}])
-def test_a_refused_request_in_a_stream_is_told_so_and_ends_nothing(
-    server: ServerProcess, metadata: dict[str, str]
-) -> None:
+def test_refused_request_in_a_stream_does_not_end_it(server: ServerProcess, metadata: dict[str, str]) -> None:
     bad = message("plain", "a", shape=[1, 2])
     found, status, _ = ask(server, bad, message("absent", "a"), message("plain", "b"), **metadata)
     assert (status, len(found)) == ("OK", 3)

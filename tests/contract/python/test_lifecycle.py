@@ -105,7 +105,7 @@ def leave(server: ServerProcess, model: str) -> None:
     until(lambda: not any(map(is_alive, processes)), server.log_text)
 
 
-def test_loads_and_unloads_leave_nothing(server: ServerProcess) -> None:
+def test_repeated_load_and_unload_leaks_nothing(server: ServerProcess) -> None:
     for _ in range(2):  # what is imported and opened once
         assert load(server, "add_sub")[0] == 200
         leave(server, "add_sub")
@@ -154,7 +154,7 @@ def test_an_unload_ends_a_load_that_does_not_end(server: ServerProcess, name: st
     until(lambda: not stubs_of(server))
 
 
-def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:
+def test_unload_waits_for_running_executions(server: ServerProcess) -> None:
     model = write_model(server.repository, "holding", HOLDING)
     assert load(server, "holding")[0] == 200
     with ThreadPoolExecutor(1) as clients:

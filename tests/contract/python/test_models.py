@@ -229,7 +229,7 @@ def test_a_huge_output(client: Any) -> None:
     assert case(client, "huge").as_numpy("OUT").sum() == 100_000_000
 
 
-def test_a_request_that_nobody_answers(client: Any) -> None:
+def test_request_without_a_response_fails(client: Any) -> None:
     with pytest.raises(InferenceServerException, match="execute returned None, and the model sent no response"):
         case(client, "answers_never")
 

@@ -235,7 +235,7 @@ def test_a_model_that_would_wait_for_itself_is_refused(server: ServerProcess, mo
 
 
 @pytest.mark.parametrize("model", ["loop", "around_loop"])
-def test_an_unload_ends_what_does_not_end(server: ServerProcess, model: str) -> None:
+def test_unload_kills_endless_executions(server: ServerProcess, model: str) -> None:
     begun = server.repository / "loop" / "1" / "begun"
     begun.unlink(missing_ok=True)
     server.json("POST", f"/v2/repository/models/{model}/load")

@@ -29,7 +29,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 
-def test_an_engine_that_cannot_start_again_leaves_the_other_one_serving(tmp_path: Path) -> None:
+def test_other_engine_serves_while_one_cannot_restart(tmp_path: Path) -> None:
     """It tries again after growing pauses, and takes part when it can."""
     folder = tmp_path / "models"
     add_scaled(folder, "given", 2.0)

@@ -251,7 +251,7 @@ def test_web_sockets(server: FaultyServer, places: tuple[str, ...], model: str) 
     at_once([lambda number=number: run(number) for number in range(1, 9)])  # type: ignore[misc]
 
 
-def test_the_log_says_what_was_raised_and_the_server_is_whole(server: FaultyServer) -> None:
+def test_raised_exceptions_are_logged_and_no_process_is_lost(server: FaultyServer) -> None:
     """A request is named with the traceback of what it met, and nothing ended but what was asked for."""
     text = quiet_text(server.log)
     for kind, made in CLASSES.items():

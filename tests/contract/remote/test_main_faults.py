@@ -84,7 +84,7 @@ def test_front_ends_end_with_the_main_process_while_the_engine_is_down(repositor
         server.was_killed = True
 
 
-def test_next_start_removes_what_a_killed_server_left(repository: Path, tmp_path: Path) -> None:
+def test_next_start_removes_files_of_a_killed_server(repository: Path, tmp_path: Path) -> None:
     with RemoteServer(repository, tmp_path) as killed:
         abandoned = private_directory(killed)
         for member in session_members(killed.process.pid):

@@ -61,7 +61,7 @@ def server_of(
 
 
 @pytest.mark.parametrize("storage", ["s3", "gcs"])
-def test_start_fetches_what_it_serves_and_the_next_start_nothing(
+def test_first_start_downloads_served_models_and_second_start_nothing(
     storage: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     repository = CloudRepository(request.getfixturevalue(storage), "cold", "models")

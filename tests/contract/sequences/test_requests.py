@@ -78,7 +78,7 @@ def client(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Cl
         ("python", 77, 77, 0, 1),
     ],
 )
-def test_the_model_is_told_the_place_of_each_request(
+def test_model_receives_start_end_and_id_of_each_request(
     client: Client, model: str, sequence: int | str, told: int | bytes, no: float, yes: float
 ) -> None:
     for value, place in enumerate(("s", "", "e")):

@@ -127,7 +127,9 @@ def test_any_body_is_answered(server: ServerProcess, name: str, kind: str, docum
     shape=st.sampled_from([[1, 16], [1, 0], [0, 16], [2**62, 4], []]),
     as_output=st.booleans(),
 )
-def test_any_place_is_answered(server: ServerProcess, place: dict[str, Any], shape: list[int], as_output: bool) -> None:
+def test_any_range_of_a_region_is_answered(
+    server: ServerProcess, place: dict[str, Any], shape: list[int], as_output: bool
+) -> None:
     with shared_memory_object(4096) as key:
         register(server, "r", key, 4096)
         one = {"name": "INPUT0", "datatype": "INT32", "shape": shape, "parameters": place}

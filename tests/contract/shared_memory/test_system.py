@@ -108,7 +108,7 @@ def test_a_region_is_refused_with_the_reason(speaks: Speaker) -> None:
     assert text in speaks.refusal(client.register_cuda_shared_memory, "r", b64encode(bytes(63)), 0, 64)
 
 
-def test_a_place_outside_its_region_is_refused(speaks: Speaker) -> None:
+def test_range_outside_its_region_is_refused(speaks: Speaker) -> None:
     client = speaks.client
     with memory(256) as object_:
         client.register_system_shared_memory("in", object_.key, 128)
@@ -137,7 +137,7 @@ def test_a_place_outside_its_region_is_refused(speaks: Speaker) -> None:
         ) in speaks.refusal(client.infer, "simple", [first, second], outputs=[wanted])
 
 
-def test_a_region_in_use_leaves_with_its_last_request(speaks: Speaker, server: ServerProcess) -> None:
+def test_unregistered_region_is_removed_after_its_last_request(speaks: Speaker, server: ServerProcess) -> None:
     with memory(PAGE) as numbers:
         numbers.put(np.array([ROUNDS], np.int64))
         speaks.client.register_system_shared_memory("r", numbers.key, PAGE)

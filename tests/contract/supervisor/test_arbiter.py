@@ -29,7 +29,7 @@ def test_killed_worker_is_replaced() -> None:
         assert "SIGKILL" in server.output
 
 
-def test_site_that_fails_later_ends_the_server_after_what_is_in_flight() -> None:
+def test_failed_site_ends_the_server_after_requests_in_flight() -> None:
     with served(drain_grace_s=60.0) as server, Client(server.port) as client:
         client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")
         assert server.get("poison") == "ok"

@@ -94,7 +94,7 @@ def test_rotation_under_load_loses_and_tears_no_line(logging_server: LoggingServ
     assert sorted(request_ids(*moved, file)) == wanted
 
 
-def test_a_file_that_was_removed_is_made_again(logging_server: LoggingServer) -> None:
+def test_removed_log_file_is_created_again(logging_server: LoggingServer) -> None:
     logging_server.file.unlink()
     for number in range(8):
         logging_server.infer(str(number))
@@ -103,7 +103,7 @@ def test_a_file_that_was_removed_is_made_again(logging_server: LoggingServer) ->
     until(lambda: sorted(request_ids(logging_server.file)) == wanted)
 
 
-def test_a_folder_that_was_removed_does_not_end_the_service(logging_server: LoggingServer) -> None:
+def test_logging_continues_when_the_log_folder_is_removed(logging_server: LoggingServer) -> None:
     away = logging_server.file.parent.with_name("away")
     logging_server.file.parent.rename(away)
     try:

@@ -90,7 +90,9 @@ def stop_in_time(server: ServerProcess) -> None:
     assert time.monotonic() - began < STOP_S
 
 
-def test_a_log_that_nobody_reads_stops_nothing(http_workers: str, shipped_models: Path, pipe: StalledPipe) -> None:
+def test_server_serves_and_stops_while_its_log_pipe_is_full(
+    http_workers: str, shipped_models: Path, pipe: StalledPipe
+) -> None:
     options = ("--shutdown-grace-secs=0", "--log-access=true")
     with SilentServer(shipped_models, pipe.path, *options) as server:
         assert server.metric("trident_log_lines_dropped_total") == 0
@@ -120,7 +122,7 @@ def test_a_python_model_that_prints_more_than_the_reader_takes(
 
 
 @pytest.mark.parametrize("option", ["--log-file={}", "--trace-config=triton,file={}"])
-def test_a_file_that_is_a_pipe_which_nobody_reads(
+def test_server_serves_and_stops_while_its_log_file_is_a_full_pipe(
     http_workers: str, shipped_models: Path, pipe: StalledPipe, tmp_path: Path, option: str
 ) -> None:
     options = (option.format(pipe.path), "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1", "--log-access=all")

@@ -102,7 +102,7 @@ def answer_of(container: VertexContainer, body: bytes, headers: dict[str, str]) 
 
 @pytest.mark.shapes("one-process", "front-ends")
 @pytest.mark.parametrize("default", ["", "cat"], ids=["only model", "named model"])
-def test_callers_are_told_to_come_back_until_the_models_are_loaded_again(tmp_path: Path, default: str) -> None:
+def test_calls_get_503_with_retry_after_until_models_are_reloaded(tmp_path: Path, default: str) -> None:
     gate = Gate(tmp_path / "models", "cat", 3)
     options = []
     if default:

@@ -79,7 +79,9 @@ def assert_refused(answer: Answer, text: str = "", status: int = 400) -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize(("model", "count"), [("rows", 1), ("rows", 257), ("rows", 1000), ("single", 400)])
-def test_order_is_kept_over_batches(container: VertexContainer, model: str, count: int, named: bool) -> None:
+def test_predictions_keep_the_order_of_instances_across_batches(
+    container: VertexContainer, model: str, count: int, named: bool
+) -> None:
     rows = np.arange(count * ROWS, dtype=np.float32).reshape(count, ROWS)
     instances = [{"INPUT0": row} for row in rows.tolist()] if named else rows.tolist()
     np.testing.assert_array_equal(np.array(container.predictions(instances, model=model), np.float32), rows)

@@ -161,7 +161,7 @@ def test_a_request_is_made_from_the_configuration(
     assert "secret" not in text
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_model_or_wrong_duration_is_reported() -> None:
     for arguments, server, text in (
         ([], absent, "a model is missing"),
         (["m"], absent, "no answer from http://localhost:8000: refused"),

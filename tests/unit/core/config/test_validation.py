@@ -275,7 +275,7 @@ def test_dynamic_batching_problem_has_its_text(batching: str, expected: list[str
 
 
 @pytest.mark.parametrize("value", ["", "fast", "0", "-1", "nan", "inf", "3600001", "20 ms"])
-def test_a_target_that_is_no_time_is_a_problem(value: str) -> None:
+def test_invalid_latency_target_is_refused(value: str) -> None:
     assert refused(f"max_batch_size: 8 dynamic_batching {{}} {target(value)}") == [
         f"TARGET_P99_MS must be milliseconds from above 0 to 3600000, got '{value}' for m"
     ]

@@ -125,7 +125,7 @@ def second(value: float) -> Exemplar:
 
 
 @pytest.mark.parametrize(("id", "is_kept"), [("", False), ("x" * 118, True), ("x" * 119, False), ("line\nend", False)])
-def test_an_id_that_is_missing_or_too_long_or_cannot_be_printed_is_no_exemplar(id: str, is_kept: bool) -> None:
+def test_missing_long_or_unprintable_id_is_not_an_exemplar(id: str, is_kept: bool) -> None:
     statistics = measured()
     execute(statistics, request(0, id))
     statistics.record_failure(request(0, id), FailureReason.BACKEND, 10_000 * MS, "no")

@@ -267,7 +267,7 @@ def test_a_pickle_is_read_only_if_it_is_trusted(tmp_path: Path, capsys: pytest.C
         (lambda at: None, "has nothing, and no known model", "these are recognised"),
     ],
 )
-def test_what_is_missing_is_said(
+def test_missing_model_or_wrong_duration_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], Any], message: str, hint: str
 ) -> None:
     source = tmp_path / "source"
