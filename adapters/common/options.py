@@ -172,7 +172,7 @@ class BadOption(Exception):
     @classmethod
     def of(cls, source: str, reason: str) -> BadOption:
         """The error for one option (`--name`) or variable (`NAME`)."""
-        noun = "option" if source.startswith("--") else "variable"
+        noun = "option" if source.startswith("-") else "variable"
         return cls(f'Bad {noun}: "{source}".\n{reason}')
 
 

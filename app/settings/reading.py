@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from getopt import GetoptError, gnu_getopt
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -113,7 +114,7 @@ def with_repositories(arguments: Sequence[str], around: Callable[[str], str] = s
 
     `around` gives the repository for a word. Raises BadOption as `read_settings` does.
     """
-    given, words = CommandLine((*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)).split(arguments)
+    given, words = split_arguments((*SERVER_OPTIONS.values(), *UNUSED_OPTIONS), arguments)
     options = [f"--{option.flag}={text}" if option.takes_value else f"--{option.flag}" for option, text in given]
     return options + [f"--model-repository={around(word)}" for word in words]
 
@@ -154,67 +155,47 @@ def _is_service_link(name: str, text: str) -> bool:
     return bool(_SERVICE_LINK.fullmatch(name) or (name.endswith("_PORT") and _SERVICE_ADDRESS.match(text)))
 
 
-class CommandLine:
-    """Finds options by name: `--name=value`, `--name value`, `--name` for a flag, and unique prefixes of names.
+def split_arguments(options: Iterable[Option], arguments: Sequence[str]) -> tuple[list[tuple[Option, str]], list[str]]:
+    """Every option in `arguments` with the text of its value, in order, and the other arguments. Raises BadOption.
 
-    A prefix is matched against tritonserver's names first, so that our own names never make it ambiguous.
+    As with tritonserver, an option is written `--name=value` or `--name value`, `--name` if it takes none, and a name
+    may be shortened as long as it is unique. Among tritonserver's names first: our own make none of them ambiguous.
     """
+    named = {name: each for each in options if each.flag for name in each.names}
+    shorter: dict[str, dict[str, Option]] = {}
+    for name, option in named.items():
+        if not option.own:
+            for length in range(1, len(name)):
+                shorter.setdefault(name[:length], {})[option.flag] = option
+    unique = {short: fitting.popitem()[1] for short, fitting in shorter.items() if len(fitting) == 1}
+    by_name = {**unique, **named}
+    try:
+        given, others = gnu_getopt(
+            list(arguments), "", [f"{name}=" if each.takes_value else name for name, each in by_name.items()]
+        )
+    except GetoptError as error:
+        spelled = f"--{error.opt}" if f"--{error.opt}" in error.msg else f"-{error.opt}"
+        if error.opt in by_name:
+            raise BadOption.of(spelled, error.msg) from None
+        fitting = ", ".join(f"--{name}" for name in sorted(named) if error.opt and name.startswith(error.opt))
+        if fitting:
+            raise BadOption.of(spelled, f"ambiguous: it may be {fitting}") from None
+        raise BadOption.of(spelled, f"unknown option{nearest(error.opt, named, '--')}") from None
+    found = [(by_name[name.removeprefix("--")], text) for name, text in given]
+    return [(option, text if option.takes_value else FLAG_GIVEN) for option, text in found], others
 
-    def __init__(self, options: Iterable[Option]) -> None:
-        self._options = {name: each for each in options if each.flag for name in each.names}
 
-    def given(self, arguments: Sequence[str]) -> list[tuple[Option, str]]:
-        """Every option in `arguments` with the text of its value, in order. Raises BadOption."""
-        found, others = self.split(arguments)
-        if others:
-            raise BadOption(f"Unexpected argument: {others[0]}")
-        return found
-
-    def split(self, arguments: Sequence[str]) -> tuple[list[tuple[Option, str]], list[str]]:
-        """The options as `given` returns them, and the other arguments. Raises BadOption."""
-        found: list[tuple[Option, str]] = []
-        others: list[str] = []
-        remaining = iter(arguments)
-        for argument in remaining:
-            if argument == "--":
-                others += remaining
-            elif argument.startswith("--"):
-                found.append(self._given(argument, remaining))
-            else:
-                others.append(argument)
-        return found, others
-
-    def _given(self, argument: str, remaining: Iterator[str]) -> tuple[Option, str]:
-        name, equals, text = argument[2:].partition("=")
-        option = self._option(name)
-        if not option.takes_value:
-            if equals:
-                raise BadOption.of(f"--{option.flag}", "it takes no value: give its name alone, or leave it out")
-            return option, FLAG_GIVEN
-        if equals:
-            return option, text
-        following = next(remaining, None)
-        if following is None:
-            raise BadOption.of(f"--{option.flag}", f"a value is missing; it takes {option.kind.name}")
-        return option, following
-
-    def _option(self, name: str) -> Option:
-        if name in self._options:
-            return self._options[name]
-        matching = {found for found in self._options if name and found.startswith(name)}
-        matching = {found for found in matching if not self._options[found].own} or matching
-        if len({self._options[found].flag for found in matching}) == 1:
-            return self._options[matching.pop()]
-        if matching:
-            names = ", ".join(f"--{found}" for found in sorted(matching))
-            raise BadOption.of(f"--{name}", f"ambiguous: it may be {names}")
-        raise BadOption.of(f"--{name}", f"unknown option{nearest(name, self._options, '--')}")
+def _only_options(options: Iterable[Option], arguments: Sequence[str]) -> list[tuple[Option, str]]:
+    found, others = split_arguments(options, arguments)
+    if others:
+        raise BadOption(f"Unexpected argument: {others[0]}")
+    return found
 
 
 def read_values(options: Sequence[Option], arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The values of all options by flag, and the arguments that are not options. Raises BadOption."""
     values = {each.flag: each.default for each in options}
-    given, others = CommandLine(options).split(arguments)
+    given, others = split_arguments(options, arguments)
     for option, text in given:
         try:
             value = option.kind.parse(text)
@@ -255,22 +236,27 @@ def collect(
     given = OptionValues(options)
     unused: list[str] = []
 
-    def take(option: Option, spelled: str, source: str, texts: list[str]) -> None:
-        values = [_value(option, spelled, text) for text in texts]
+    def take(option: Option, spelled: str, source: str, text: str) -> None:
+        try:
+            value = option.kind.parse(text)
+        except BadValue as error:
+            # The variable of a platform is not named after the option.
+            takes = "" if source in (ENVIRONMENT, FLAG) else f"; --{option.flag} takes {option.kind.name or 'no value'}"
+            raise BadOption.of(spelled, f"{error}{takes}") from None
         name = field_of.get(id(option))
         if name is None:
             unused.append(spelled)
             return
         before = given.values[name] if option.repeatable and given.sources.get(name) == source else ()
-        given.set(name, (*before, *values) if option.repeatable else values[-1], source)
+        given.set(name, (*before, value) if option.repeatable else value, source)
 
     for option, text, source in platform:
-        _check_platform_text(option, text, source)
-        take(option, source, source, [text])
+        take(option, source, source, text)
     for option, variable, texts in given_variables(everything, environ):
-        take(option, variable, ENVIRONMENT, texts)
-    for option, text in CommandLine(everything).given(arguments):
-        take(option, f"--{option.flag}", FLAG, [text])
+        for text in texts:
+            take(option, variable, ENVIRONMENT, text)
+    for option, text in _only_options(everything, arguments):
+        take(option, f"--{option.flag}", FLAG, text)
     given.without_effect = tuple(dict.fromkeys(unused))
     return given
 
@@ -278,24 +264,9 @@ def collect(
 def parse_arguments(options: Iterable[Option], arguments: Sequence[str], source: str) -> list[PlatformText]:
     """The options of the command line in the variable `source`. Raises BadOption, which names the variable."""
     try:
-        return [PlatformText(option, text, source) for option, text in CommandLine(options).given(arguments)]
+        return [PlatformText(option, text, source) for option, text in _only_options(options, arguments)]
     except BadOption as error:
         raise BadOption.of(source, str(error)) from None
-
-
-def _check_platform_text(option: Option, text: str, source: str) -> None:
-    """Raise BadOption for an invalid text. The variable is not named after the option, so the error names both."""
-    try:
-        option.kind.parse(text)
-    except BadValue as error:
-        raise BadOption.of(source, f"{error}; --{option.flag} takes {option.kind.name or 'no value'}") from None
-
-
-def _value(option: Option, spelled: str, text: str) -> Any:
-    try:
-        return option.kind.parse(text)
-    except BadValue as error:
-        raise BadOption.of(spelled, str(error)) from None
 
 
 # --- the cache of models, for commands that have only its options

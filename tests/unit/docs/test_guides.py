@@ -25,7 +25,7 @@ from tests.unit.docs.test_troubleshooting import in_source, rows
 from tests.unit.onnx_serving import running_engine
 from trident.app.cli import main
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.reading import CommandLine, read_settings, with_repositories
+from trident.app.settings.reading import read_settings, split_arguments, with_repositories
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.backends.cpu_budget import plan_threads
 from trident.core.backends.onnxruntime.providers import tensorrt_options
@@ -102,7 +102,7 @@ def test_the_product_understands_every_command_of_the_guides() -> None:
         elif command == "validate":
             read_validate_options(arguments)
         elif command != "emulate" and (options := options_of(command)):
-            CommandLine(options).split(long_options(arguments) if command == "bench" else arguments)
+            split_arguments(options, long_options(arguments) if command == "bench" else arguments)
         elif command == "openapi":
             read_settings([each for each in arguments if each.startswith("-")], {}, needs_repository=False)
         else:
@@ -163,7 +163,7 @@ def is_option(text: str) -> bool:
     options = [*SERVER_OPTIONS.values(), *UNUSED_OPTIONS]
     if "=" not in text:
         return any(text.removeprefix("--") in each.names for each in options)
-    ((option, value),) = CommandLine(options).given([text])
+    ((option, value),), _ = split_arguments(options, [text])
     return option.kind.parse(value) is not None
 
 

@@ -31,9 +31,9 @@ from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.reading import (
     ENVIRONMENT,
     FLAG,
-    CommandLine,
     collect,
     given_variables,
+    split_arguments,
 )
 from trident.app.settings.server import SERVER_OPTIONS
 
@@ -140,17 +140,15 @@ def test_an_unknown_variable_with_our_prefix_names_the_closest_one() -> None:
 
 # --- the command line
 
-LINE = CommandLine(
-    [
-        Option(flag="http-port", kind=INTEGER),
-        Option(flag="http-address", kind=TEXT),
-        Option(flag="http-request-timeout", kind=TEXT, own=True),
-        Option(flag="http-restricted-api", kind=TEXT),
-        Option(flag="log-access", kind=TEXT, own=True),
-        Option(flag="model-repository", kind=TEXT, aliases=("model-store",)),
-        Option(flag="strict", kind=SWITCH),
-    ]
-)
+OPTIONS_OF_LINE = [
+    Option(flag="http-port", kind=INTEGER),
+    Option(flag="http-address", kind=TEXT),
+    Option(flag="http-request-timeout", kind=TEXT, own=True),
+    Option(flag="http-restricted-api", kind=TEXT),
+    Option(flag="log-access", kind=TEXT, own=True),
+    Option(flag="model-repository", kind=TEXT, aliases=("model-store",)),
+    Option(flag="strict", kind=SWITCH),
+]
 
 
 @pytest.mark.parametrize(
@@ -168,25 +166,31 @@ LINE = CommandLine(
     ],
 )
 def test_options_are_found_by_name_and_unique_prefix(line: str, found: list[str]) -> None:
-    assert [f"{option.flag} {text}" for option, text in LINE.given(line.split())] == found
+    given, others = split_arguments(OPTIONS_OF_LINE, line.split())
+    assert [f"{option.flag} {text}" for option, text in given] == found
+    assert others == []
+
+
+def test_other_arguments_stand_among_the_options_and_after_two_dashes() -> None:
+    given, others = split_arguments(OPTIONS_OF_LINE, ["a", "--strict", "b", "--http-port", "-3", "--", "--strict"])
+    assert [option.flag for option, _ in given] == ["strict", "http-port"]
+    assert others == ["a", "b", "--strict"]
 
 
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("--strict=true", 'Bad option: "--strict".\nit takes no value'),
-        ("--strict --http-port", 'Bad option: "--http-port".\na value is missing; it takes integer'),
-        ("--http-=1", "ambiguous: it may be --http-address, --http-port, --http-restricted-api"),
+        ("--strict=true", 'Bad option: "--strict".\noption --strict must not have an argument'),
+        ("--strict --http-port", 'Bad option: "--http-port".\noption --http-port requires argument'),
+        ("--http-=1", "ambiguous: it may be --http-address, --http-port, --http-request-"),
         ("--htp-port=1", 'Bad option: "--htp-port".\nunknown option; did you mean --http-port?'),
         ("--zzz", 'Bad option: "--zzz".\nunknown option'),
-        ("models", "Unexpected argument: models"),
-        ("-p 1", "Unexpected argument: -p"),
-        ("-- --strict", "Unexpected argument: --strict"),
+        ("-p 1", 'Bad option: "-p".\nunknown option'),
     ],
 )
 def test_a_wrong_command_line_is_refused(line: str, text: str) -> None:
     with pytest.raises(BadOption) as refused:
-        LINE.given(line.split())
+        split_arguments(OPTIONS_OF_LINE, line.split())
     assert text in str(refused.value)
 
 
@@ -211,6 +215,8 @@ def test_the_last_value_of_the_strongest_source_counts() -> None:
 def test_a_bad_value_is_refused_with_its_source() -> None:
     with pytest.raises(BadOption, match=r'^Bad option: "--http-port"\.\nInvalid option value\. Got x$'):
         given("--http-port=x")
+    with pytest.raises(BadOption, match=r"^Unexpected argument: models$"):
+        given("models")
     # Even if the command line overrides it.
     with pytest.raises(BadOption, match=r'^Bad variable: "TRIDENT_HTTP_PORT"\.\nInvalid option value\. Got x$'):
         given("--http-port=1", TRIDENT_HTTP_PORT="x")
