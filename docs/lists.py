@@ -1,4 +1,5 @@
-"""The lists of the documents that are made from the source: metrics, settings, and Triton's options.
+"""The lists of the documents that are made from the source: metrics, settings, Triton's options,
+and what the routes of text models read.
 
 `python -m docs.lists` writes each between the comments with its name, `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
 Source of Triton's options: docs/spec/server-options.md section 2.
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from trident.adapters.common.options import Option
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
+from trident.core.http.text_routes import MEMBERS
 from trident.core.inference.pending_request import CancelCause
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.latencies import LatencyMeters
@@ -44,11 +46,13 @@ DOCS = Path(__file__).parent
 
 def pages() -> dict[Path, str]:
     """The text that each page must have."""
-    metrics, settings, triton = (DOCS / f"{name}.md" for name in ("metrics", "settings", "coming-from-triton"))
+    names = ("metrics", "settings", "coming-from-triton", "text-models")
+    metrics, settings, triton, texts = (DOCS / f"{name}.md" for name in names)
     return {
         metrics: _filled(metrics, {**_metrics(), "figures": _figures()}),
         settings: _filled(settings, {"settings": _settings(), "without-effect": _without_effect()}),
         triton: _filled(triton, {"options": _tritons()}),
+        texts: _filled(texts, {"members": _members()}),
     }
 
 
@@ -60,6 +64,14 @@ def _filled(page: Path, lists: dict[str, str]) -> str:
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         text = f"{text.partition(begin)[0]}{begin}\n{content}\n{end}{text.partition(end)[2]}"
     return text
+
+
+# --- routes of text models
+
+
+def _members() -> str:
+    rows = [f"| `{route}` | {', '.join(f'`{name}`' for name in sorted(names))} |" for route, names in MEMBERS.items()]
+    return "\n".join(["| route | members |", "|---|---|", *rows, ""])
 
 
 # --- settings

@@ -72,6 +72,11 @@ TEXT_VALUE: Final[Schema] = {"type": "string"}
 ANY_OBJECT: Final[Schema] = {"type": "object"}
 BYTES_BODY: Final[Schema] = {}
 NUMBER: Final[Schema] = {"type": "integer", "minimum": 0}
+FLAG: Final[Schema] = {"type": "boolean"}
+_CUTTING: Mapping[str, Schema] = {
+    "truncate": FLAG,
+    "truncation_direction": {"type": "string", "enum": ["Left", "Right", "left", "right"]},
+}
 _SHAPE = listing({"type": "integer", "minimum": -1})
 _DATATYPE: Schema = {"type": "string", "enum": [each.name for each in DATATYPES]}
 _DURATION = record({"count": NUMBER, "ns": NUMBER})
@@ -308,6 +313,11 @@ OPERATIONS: Final[dict[str, Operation]] = {
             }
         },
     ),
+    "v2_rerank": Operation(
+        "Documents in the order of their relevance for a query, as Cohere has it",
+        {JSON: record({"results": listing(ANY_OBJECT), "usage": ANY_OBJECT})},
+        {JSON: record({"query": TEXT_VALUE, "documents": listing({}, minItems=1)}, {"model": TEXT_VALUE})},
+    ),
     "v1_rerank": Operation(
         "Documents in the order of their relevance for a query",
         {JSON: record({"model": TEXT_VALUE, "results": listing(ANY_OBJECT), "usage": ANY_OBJECT})},
@@ -326,7 +336,22 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "text_embed": Operation(
         "The vectors of texts",
         {JSON: listing(listing({"type": "number"}))},
-        {JSON: record({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},
+        {
+            JSON: record(
+                {"inputs": ref("Texts")},
+                {"model": TEXT_VALUE, "normalize": FLAG, "dimensions": NUMBER, "prompt_name": TEXT_VALUE, **_CUTTING},
+            )
+        },
+    ),
+    "text_similarity": Operation(
+        "The cosines of sentences and a source sentence",
+        {JSON: listing({"type": "number"})},
+        {
+            JSON: record(
+                {"inputs": record({"source_sentence": TEXT_VALUE, "sentences": listing(TEXT_VALUE, minItems=1)})},
+                {"model": TEXT_VALUE, "parameters": ANY_OBJECT},
+            )
+        },
     ),
     "text_rerank": Operation(
         "The indices and scores of texts, the best first",
@@ -334,15 +359,22 @@ OPERATIONS: Final[dict[str, Operation]] = {
         {
             JSON: record(
                 {"query": TEXT_VALUE, "texts": listing(TEXT_VALUE, minItems=1)},
-                {"model": TEXT_VALUE, "return_text": {"type": "boolean"}},
+                {"model": TEXT_VALUE, "return_text": FLAG, "raw_scores": FLAG, **_CUTTING},
             )
         },
     ),
     "text_predict": Operation(
         "The labels and scores of texts, the best first",
         {JSON: listing({})},
-        {JSON: record({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},
+        {JSON: record({"inputs": ref("Texts")}, {"model": TEXT_VALUE, "raw_scores": FLAG, **_CUTTING})},
     ),
+    "text_root": Operation(
+        "What huggingface_hub's client asks: the only text model answers",
+        {JSON: {}},
+        {JSON: record({}, {"inputs": {}, "model": TEXT_VALUE, "parameters": ANY_OBJECT})},
+    ),
+    "text_info": Operation("The only text model, as text-embeddings-inference describes its own", {JSON: ANY_OBJECT}),
+    "text_absent": Operation("Not supported", {JSON: {}}),
     "live": Operation("Whether the process serves", {TEXT: TEXT_VALUE, JSON: ANY_OBJECT}),
     "ready": Operation(
         "Whether every model is ready", {TEXT: TEXT_VALUE, JSON: ref("Readiness")}, parameters=(_VERBOSE,)

@@ -1,19 +1,22 @@
 """Text models over the routes of other servers, so that the clients of those work as they are.
 
-    /v1/embeddings, /v1/models              OpenAI
-    /v1/rerank                              Jina AI, Cohere and vLLM
-    /embed, /rerank, /predict               text-embeddings-inference
+    /v1/embeddings, /v1/models                       OpenAI
+    /v1/rerank, /v2/rerank                           Jina AI, Cohere and vLLM
+    /embed, /rerank, /predict, /similarity, /info    text-embeddings-inference
+    /                                                huggingface_hub, at the address of a server
 
 Models of the backend `text` have the tensors that these routes need; so may any other. A request that names no model
-is for the only one that has them.
-Source: docs/text-models.md; the API references of OpenAI, Jina AI and text-embeddings-inference.
+is for the only one that has them. A member of a body is honoured, or refused by name.
+Source: docs/text-models.md; the API references of OpenAI, Jina AI and Cohere; the router of text-embeddings-inference;
+transformers' pipelines.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import orjson
@@ -21,7 +24,7 @@ import orjson
 from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
-from trident.core.errors import InvalidRequest, ServerError
+from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.http.body import too_large
 from trident.core.http.dataplane import off_hub, one_response, read_body, run, run_many
 from trident.core.http.errors import HttpError, extra_headers, log_error, message_of
@@ -33,7 +36,7 @@ from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BYTES, Array, Buffer, bytes_array
 
 # The tensors, as the backend `text` calls them.
-TEXT, QUERY, LABELS = "text", "query", "candidate_labels"
+TEXT, TEXT_PAIR, QUERY, LABELS = "text", "text_pair", "query", "candidate_labels"
 EMBEDDING, TOKENS, SCORE, SCORES, ANSWER = "embedding", "tokens", "score", "scores", "answer"
 
 # Begins an element that is token ids for the backend `text`, INT32 in little-endian order. No UTF-8 text has its first
@@ -41,8 +44,32 @@ EMBEDDING, TOKENS, SCORE, SCORES, ANSWER = "embedding", "tokens", "score", "scor
 _IDS = b"\xffids"
 # A request with more would keep the model from others for minutes.
 _MOST_TEXTS = 1 << 16
-# What clients of other servers may send, and its value here unless the configuration says otherwise.
-_USUAL = {"truncate": "true", "truncation_direction": "right", "prompt_name": "", "raw_scores": "false"}
+# The input of a text model with the options of each text, as JSON.
+_OPTIONS = "parameters"
+_CUT = frozenset({"truncate", "truncation_direction"})
+MEMBERS: Mapping[str, frozenset[str]] = {
+    "/v1/embeddings": frozenset({"model", "input", "encoding_format", "dimensions", "user"}),
+    "/v1/rerank": frozenset({"model", "query", "documents", "top_n", "return_documents", "user"}),
+    "/embed": _CUT | {"model", "inputs", "normalize", "dimensions", "prompt_name"},
+    "/predict": _CUT | {"model", "inputs", "raw_scores"},
+    "/rerank": _CUT | {"model", "query", "texts", "raw_scores", "return_text"},
+    "/similarity": frozenset({"model", "inputs", "parameters"}),
+}
+"""The members of the bodies of each route."""
+PIPELINE: Mapping[str, frozenset[str]] = {
+    EMBEDDING: frozenset({"dimensions"}),
+    SCORES: frozenset({"top_k", "return_all_scores"}),
+    LABELS: frozenset({LABELS}),
+}
+"""Parameters of pipelines that are read here, by what the model has; the model reads its own."""
+# What has no effect on an answer: how many texts a pipeline takes at once, and how it pads them.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "padding": (True, False, "longest", "do_not_pad"),
+    "truncation": (True, "longest_first"),
+    "use_cache": (True, False),
+    "wait_for_model": (True, False),
+}
+_COUNTS = ("batch_size", "num_workers")
 # A text for each row, or several; bytes are token ids.
 Texts = Sequence[str | bytes] | Sequence[list[str]]
 # An error's `type` in OpenAI's form, by its status; all others are `server_error`.
@@ -62,51 +89,158 @@ def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
 
 
 def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /v1/rerank`: documents in the order of their relevance for a query."""
-    body = read_object(front_end, environ)
+    """`POST /v1/rerank` and `/v2/rerank`: documents in the order of their relevance for a query."""
+    return _documents_ranked(front_end, environ, read_object(front_end, environ), with_documents=True)
+
+
+def rerank_documents_of_cohere(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """`POST /v2/rerank`: the same without the documents, unless they are asked for."""
+    return _documents_ranked(front_end, environ, read_object(front_end, environ), with_documents=False)
+
+
+def _documents_ranked(front_end: HttpFrontEnd, environ: Environ, body: dict[str, Any], with_documents: bool) -> Reply:
+    _refuse_unknown(body, MEMBERS["/v1/rerank"])
     documents = [each.get(TEXT) if isinstance(each, dict) else each for each in _list(body, "documents")]
     texts = _strings(documents, "documents")
     model = _model_with(front_end, _name(body), SCORE)
-    scores, tokens = _scores(front_end, environ, model, body, texts)
+    scores, tokens = _scores(front_end, environ, model, body, texts, {})
     order = _best_first(scores)[: _count(body, "top_n", len(texts))]
+    shown = body.get("return_documents", with_documents) is True
     results = [
-        {"index": at, "relevance_score": float(scores[at])}
-        | ({"document": {TEXT: texts[at]}} if body.get("return_documents", True) is True else {})
+        {"index": at, "relevance_score": float(scores[at])} | ({"document": {TEXT: texts[at]}} if shown else {})
         for at in order
     ]
-    return json_reply({"object": "list", "model": model.spec.name, "usage": tokens, "results": results})
+    return json_reply(
+        {"id": uuid4().hex, "object": "list", "model": model.spec.name, "usage": tokens, "results": results}
+    )
 
 
 def embed(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /embed`: a list of vectors."""
+    """`POST /embed`: a list of vectors, of length 1 unless `normalize` is false."""
     body = read_object(front_end, environ)
+    _refuse_unknown(body, MEMBERS["/embed"])
     texts = _texts_or_ids(body, "inputs")
     model, name, output = _embedding_model(front_end, _name(body), texts)
-    _refuse_options(front_end, model, body)
-    vectors = _run(front_end, environ, model, {name: texts}, (output,))[output]
-    return json_reply(_as_asked(vectors, body).tolist())
+    options = _given(body, _CUT | {"prompt_name"})
+    vectors = _run(front_end, environ, model, {name: texts}, (output,), options)[output]
+    return json_reply(_as_asked(vectors, {"normalize": True} | _given(body, {"normalize", "dimensions"})).tolist())
+
+
+def similarity(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """`POST /similarity`: the cosines of sentences and a source sentence."""
+    body = read_object(front_end, environ)
+    _refuse_unknown(body, MEMBERS["/similarity"])
+    return json_reply(_similarities(front_end, environ, _name(body), body.get("inputs"), _parameters(body)))
+
+
+def _similarities(
+    front_end: HttpFrontEnd, environ: Environ, name: str, inputs: Any, options: Mapping[str, Any]
+) -> list[float]:
+    if not isinstance(inputs, dict) or not isinstance(inputs.get("source_sentence"), str):
+        raise InvalidRequest("'inputs' must be an object with 'source_sentence', a text, and 'sentences', a list")
+    sentences = _strings(_list(inputs, "sentences"), "sentences")
+    texts = [inputs["source_sentence"], *sentences]
+    model, given, output = _embedding_model(front_end, name, texts)
+    vectors = _run(front_end, environ, model, {given: texts}, (output,), options)[output].astype(np.float32)
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return (vectors[1:] @ vectors[0]).tolist()  # type: ignore[no-any-return]
 
 
 def rerank(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /rerank`: the indices of texts with their scores, the best first."""
+    """`POST /rerank`: the indices of texts with their scores, the best first; `documents` are answered as Jina AI does.
+
+    The scores are between 0 and 1 unless `raw_scores` is true.
+    """
     body = read_object(front_end, environ)
-    model = _model_with(front_end, _name(body), SCORE)
-    _refuse_options(front_end, model, body)
-    return json_reply(_ranked(front_end, environ, model, body))
+    if "documents" in body:
+        return _documents_ranked(front_end, environ, body, with_documents=False)
+    _refuse_unknown(body, MEMBERS["/rerank"])
+    return json_reply(_ranked(front_end, environ, _model_with(front_end, _name(body), SCORE), body))
 
 
 def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /predict`: the labels of one text with their scores, the best first; or a list of that for each text."""
+    """`POST /predict`: the labels of one text or pair with their scores, the best first; or a list of that for several.
+
+    A list of texts is one text, or one pair; a list of such lists is several.
+    """
     body = read_object(front_end, environ)
+    _refuse_unknown(body, MEMBERS["/predict"])
     inputs = body.get("inputs")
-    # A list may hold texts, or lists of one text. Pairs are for rerankers.
-    listed = [inputs] if isinstance(inputs, str) else _list(body, "inputs")
-    flat = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in listed]
     model = _model_with(front_end, _name(body), SCORES)
-    _refuse_options(front_end, model, body)
-    scores = _run(front_end, environ, model, {TEXT: _strings(flat, "inputs")}, (SCORES,))[SCORES]
-    found = [_labelled(model.spec, row) for row in scores]
-    return json_reply(found[0] if isinstance(inputs, str) else found)
+    listed = [[inputs]] if isinstance(inputs, str) else _list(body, "inputs")
+    is_several = isinstance(listed[0], list) and not isinstance(inputs, str)
+    rows = listed if isinstance(listed[0], list) else [listed]
+    if not all(isinstance(row, list) and len(row) in (1, 2) for row in rows):
+        raise InvalidRequest("'inputs' must be a text, a pair of texts, or a list of lists of one or two texts")
+    rows = [_strings(row, "inputs") for row in rows]
+    options = _given(body, _CUT) | ({"function_to_apply": "none"} if body.get("raw_scores") is True else {})
+    found: list[Any] = [None] * len(rows)
+    for size in (1, 2):
+        indices = [at for at, row in enumerate(rows) if len(row) == size]
+        if indices:
+            tensors: dict[str, Texts] = {TEXT: [rows[at][0] for at in indices]}
+            if size == 2:
+                tensors[TEXT_PAIR] = [rows[at][1] for at in indices]
+            scores = _run(front_end, environ, model, tensors, (SCORES,), options)[SCORES]
+            for at, row in zip(indices, scores, strict=True):
+                found[at] = _labelled(model.spec, row)
+    return json_reply(found if is_several else found[0])
+
+
+def info(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """`GET /info`: the only text model that is ready, as text-embeddings-inference describes its own."""
+    for output, kind in ((EMBEDDING, "embedding"), (SCORES, "classifier"), (SCORE, "reranker")):
+        try:
+            spec = _model_with(front_end, "", output).spec
+        except InvalidRequest:
+            continue
+        labels = spec.outputs[output].labels or ()
+        types: dict[str, dict[str, Any]] = {
+            "embedding": {"pooling": "mean"},
+            "classifier": {
+                "id2label": {str(at): label for at, label in enumerate(labels)},
+                "label2id": {label: at for at, label in enumerate(labels)},
+            },
+            "reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}},
+        }
+        return json_reply(
+            {
+                "model_id": spec.name,
+                "served_model_name": spec.name,
+                "model_dtype": "float32",
+                "model_type": {kind: types[kind]},
+                "max_client_batch_size": _MOST_TEXTS,
+                "auto_truncate": True,
+                "version": front_end.engine.server_metadata().version,
+            }
+        )
+    raise InvalidRequest("no text model is ready, or several are", hint="GET /v1/models lists the models")
+
+
+def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """`POST /`, where huggingface_hub's client sends whatever it asks a server: the only text model answers."""
+    raw = read_body(front_end, environ)
+    try:
+        body = off_hub(front_end, len(raw), orjson.loads, raw)
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body is not a JSON object")
+    if isinstance(body.get("inputs"), dict) and "source_sentence" in body["inputs"]:
+        return json_reply(_similarities(front_end, environ, _name(body), body["inputs"], _parameters(body)))
+    if "query" in body:
+        return json_reply(_ranked(front_end, environ, _model_with(front_end, _name(body), SCORE), body))
+    name = _name(body)
+    model = one_response(front_end.engine.model(name)) if name else _model_with(front_end, "", "")
+    return json_reply(_pipeline_answer(front_end, environ, model, body))
+
+
+def not_here(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """Routes of text-embeddings-inference whose answers are the tokenizer's, or those of other kinds of models."""
+    raise Unsupported(
+        f"{environ.get('PATH_INFO')} is not supported",
+        hint="/embed, /similarity, /predict, /rerank and /info are; /v1/embeddings counts tokens in its usage",
+    )
 
 
 # --- the form of Hugging Face's containers
@@ -142,12 +276,15 @@ def _line_replies(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, documents: list[dict[str, Any]]
 ) -> Reply:
     """A line of JSON for each of `documents`. Texts with the same parameters run together."""
-    first = documents[0].get("parameters")
-    if all(isinstance(each["inputs"], str) and each.get("parameters") == first for each in documents):
+    first = {**documents[0], "inputs": ""}
+    if all(isinstance(each["inputs"], str) and {**each, "inputs": ""} == first for each in documents):
         texts = [each["inputs"] for each in documents]
         rows = _pipeline_answer(front_end, environ, model, {**documents[0], "inputs": texts})
         # One text alone is answered with a list of one vector or label.
-        is_listed = LABELS not in model.spec.inputs and ANSWER not in model.spec.outputs
+        options = _parameters(documents[0])
+        is_listed = EMBEDDING in model.spec.outputs or (
+            SCORES in model.spec.outputs and LABELS not in model.spec.inputs and "top_k" not in options
+        )
         answers = [[row] for row in rows] if is_listed else rows
     else:
         answers = [_pipeline_answer(front_end, environ, model, document) for document in documents]
@@ -157,61 +294,110 @@ def _line_replies(
 def _is_of_pipeline(document: Any) -> bool:
     inputs = document.get("inputs") if isinstance(document, dict) else None
     if isinstance(inputs, list):
-        return bool(inputs) and all(isinstance(each, str) for each in inputs)
+        return bool(inputs) and {type(each) for each in inputs} in ({str}, {dict})
     return isinstance(inputs, str | dict)
 
 
+def _parameters(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a pipeline's call without those that change no answer. Raises InvalidRequest.
+
+    huggingface_hub sends some beside `inputs`, and `options` for the Hub's own service.
+    """
+    found: dict[str, Any] = {}
+    groups = ("parameters", "options", "tokenizer_kwargs")
+    for group in groups:
+        given = body.get(group, found.pop(group, None))
+        if given is not None and not isinstance(given, dict):
+            raise InvalidRequest(f"'{group}' is not an object")
+        found |= given or {}
+    found |= {name: value for name, value in body.items() if name not in ("inputs", "model", *groups)}
+    if found.get("truncation") in (False, "do_not_truncate"):
+        del found["truncation"]
+        found["truncate"] = False
+    for name in [*_NEUTRAL, *_COUNTS]:
+        if name not in found:
+            continue
+        value = found.pop(name)
+        known = _NEUTRAL.get(name)
+        if (value not in known) if known else type(value) is not int:
+            raise InvalidRequest(f"the parameter '{name}' is {orjson.dumps(value).decode()}, which is not supported")
+    return found
+
+
 def _pipeline_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: dict[str, Any]) -> Any:
-    spec, inputs = model.spec, body["inputs"]
-    options = body.get("parameters")
-    options = options if isinstance(options, dict) else {}
-    _refuse_options(front_end, model, options)
-    if isinstance(inputs, dict):
-        return _pipeline_answer_of_object(front_end, environ, model, inputs)
-    texts = _strings([inputs] if isinstance(inputs, str) else inputs, "inputs")
-    tensors: dict[str, Texts] = {TEXT: texts}
+    """The answer of the pipeline of the model's task to `inputs` with `parameters`."""
+    spec, inputs = model.spec, body.get("inputs")
+    options = _parameters(body)
+    is_one = not isinstance(inputs, list)
+    items: list[Any] = [inputs] if is_one else _list(body, "inputs")
+    if SCORE in spec.outputs:
+        if not is_one or not isinstance(inputs, dict):
+            raise InvalidRequest("'inputs' must be an object with 'query' and 'texts'")
+        return _ranked(front_end, environ, model, {**inputs, **options})
+    output = next((name for name in (EMBEDDING, SCORES, ANSWER) if name in spec.outputs), "")
+    own = [name for name, each in spec.inputs.items() if not each.optional and name != LABELS]
+    tensors: dict[str, Texts] = {}
+    if not output:
+        raise InvalidRequest(f"model '{spec.name}' has none of the outputs {EMBEDDING}, {SCORES} and {ANSWER}")
+    if all(isinstance(item, dict) for item in items):
+        known = [name for name in (*own, TEXT_PAIR) if name in spec.inputs]
+        for item in items:
+            _refuse_unknown(item, frozenset(known))
+        for name in known:
+            if name in own or any(name in item for item in items):
+                tensors[name] = _strings([item.get(name) for item in items], name)
+    elif own == [TEXT]:
+        tensors[TEXT] = _strings(items, "inputs")
+    else:
+        raise InvalidRequest(
+            f"model '{spec.name}' takes {', '.join(own)}: send 'inputs' as an object with these members"
+        )
     labels: list[str] = []
     if LABELS in spec.inputs:
-        labels = _strings(_list(options, LABELS), LABELS)
-        tensors[LABELS] = [labels] * len(texts)
-    output = next((name for name in (EMBEDDING, SCORES, ANSWER) if name in spec.outputs), "")
-    if tensors.keys() != spec.inputs.keys() or not output:
-        raise InvalidRequest(
-            f"model '{spec.name}' takes {', '.join(spec.inputs)}: send 'inputs' as an object with these members"
-        )
-    found = _run(front_end, environ, model, tensors, (output,))[output]
+        named = options.pop(LABELS, None)
+        if isinstance(named, str):
+            named = [each.strip() for each in named.split(",") if each.strip()]
+        labels = _strings(_list({LABELS: named}, LABELS), LABELS)
+        tensors[LABELS] = [labels] * len(items)
+    here = {name: options.pop(name) for name in PIPELINE.get(LABELS if labels else output, ()) if name in options}
+    found = _run(front_end, environ, model, tensors, (output,), options)[output]
     if output == EMBEDDING:
-        return _as_asked(found, options).tolist()
+        return _as_asked(found, here | _given(options, {"normalize"})).tolist()
     if output == ANSWER:
         answers = [orjson.loads(each) for each in found.ravel()]
-        return answers[0] if isinstance(inputs, str) else answers
-    if labels:
-        ranked = [
+    elif labels:
+        answers = [
             {"sequence": text, "labels": [labels[at] for at in order], "scores": row[order].tolist()}
-            for text, row in zip(texts, found, strict=True)
+            for text, row in zip(tensors[TEXT], found, strict=True)
             for order in [_best_first(row)]
         ]
-        return ranked[0] if isinstance(inputs, str) else ranked
-    best = [_labelled(spec, row)[: _count(options, "top_k", 1)] for row in found]
-    return best if "top_k" in options else [row[0] for row in best]
+    else:
+        return _classified(spec, found, here, inputs)
+    return answers[0] if is_one else answers
 
 
-def _pipeline_answer_of_object(
-    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, inputs: dict[str, Any]
-) -> Any:
-    spec = model.spec
-    if SCORE in spec.outputs:
-        return _ranked(front_end, environ, model, inputs)
-    missing = [name for name in spec.inputs if name not in inputs]
-    if missing or ANSWER not in spec.outputs:
-        raise InvalidRequest(f"'inputs' has no member '{', '.join(missing) or TEXT}', which model '{spec.name}' takes")
-    tensors = {name: _strings([inputs[name]], name) for name in spec.inputs}
-    return orjson.loads(_run(front_end, environ, model, tensors, (ANSWER,))[ANSWER].ravel()[0])
+def _classified(spec: ModelSpec, scores: Array, options: Mapping[str, Any], inputs: Any) -> Any:
+    """The labels in the form that transformers' pipeline gives them, which follows from `top_k` and the inputs."""
+    rows = [_labelled(spec, row) for row in scores]
+    if options.get("return_all_scores") is True and "top_k" not in options:
+        order = {label: at for at, label in enumerate(spec.outputs[SCORES].labels or ())}
+        return [sorted(row, key=lambda each: order.get(each["label"], 0)) for row in rows]
+    if "top_k" in options:
+        cut = [row[: _count(options, "top_k", len(row))] for row in rows]
+        return cut if isinstance(inputs, list) else cut[0]
+    best = [row[0] for row in rows]
+    return best[0] if isinstance(inputs, dict) else best
 
 
 def _ranked(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Mapping[str, Any]) -> Any:
+    _refuse_unknown(body, MEMBERS["/rerank"])
     texts = _strings(_list(body, "texts"), "texts")
-    scores, _ = _scores(front_end, environ, model, body, texts)
+    options = _given(body, _CUT)
+    if _OPTIONS in model.spec.inputs:
+        options["raw_scores"] = True
+    scores, _ = _scores(front_end, environ, model, body, texts, options)
+    if _OPTIONS in model.spec.inputs and body.get("raw_scores") is not True:
+        scores = 1 / (1 + np.exp(-np.clip(scores, -80, 80)))
     with_text = body.get("return_text") is True
     return [
         {"index": at, SCORE: float(scores[at])} | ({TEXT: texts[at]} if with_text else {}) for at in _best_first(scores)
@@ -229,13 +415,14 @@ def _labelled(spec: ModelSpec, row: Array) -> list[dict[str, Any]]:
 def embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """OpenAI's `POST /v1/embeddings`."""
     body = read_object(front_end, environ)
+    _refuse_unknown(body, MEMBERS["/v1/embeddings"])
     texts = _texts_or_ids(body, "input")
     form = body.get("encoding_format", "float")
     if form not in ("float", "base64"):
         raise InvalidRequest(f"'encoding_format' is {form!r}, expected 'float' or 'base64'")
     model, name, output = _embedding_model(front_end, _name(body), texts)
     wanted = (output, TOKENS) if TOKENS in model.spec.outputs else (output,)
-    found = _run(front_end, environ, model, {name: texts}, wanted)
+    found = _run(front_end, environ, model, {name: texts}, wanted, {})
     vectors = _as_asked(found[output], {"dimensions": body.get("dimensions")})
     document = {
         "object": "list",
@@ -279,7 +466,7 @@ def _data(vectors: Array, form: str) -> list[dict[str, Any]]:
 def _as_asked(vectors: Array, options: Mapping[str, Any]) -> Array:
     """The vectors with `dimensions` elements, of length 1 if `normalize` is true. Raises InvalidRequest.
 
-    Shortened ones have length 1 in any case, as models of the Matryoshka kind are meant to be used.
+    Shortened ones have length 1 unless it is false, as models of the Matryoshka kind are meant to be used.
     """
     most = vectors.shape[1]
     size = _count(options, "dimensions", most)
@@ -292,32 +479,30 @@ def _as_asked(vectors: Array, options: Mapping[str, Any]) -> Array:
             "'normalize' is false, and the model gives vectors of length 1",
             hint='for others set its parameter: parameters { key: "normalize" value { string_value: "false" } }',
         )
-    return np.asarray(cut / np.maximum(lengths, 1e-12)) if size < most or options.get("normalize") is True else cut
+    normalize = options.get("normalize", size < most)
+    if not isinstance(normalize, bool):
+        raise InvalidRequest("'normalize' must be true or false")
+    return np.asarray(cut / np.maximum(lengths, 1e-12)) if normalize else cut
 
 
-def _refuse_options(front_end: HttpFrontEnd, model: ServedModel, options: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for an option that would change the answer, and that only the model's configuration has."""
-    for option, usual in _USUAL.items():
-        value = options.get(option)
-        if value is None or str(value).lower() == usual:
-            continue
-        config = front_end.engine.model_config(model.spec.name, model.spec.version)
-        parameters = front_end.bridge.run(config.parse).parameters
-        if option not in parameters or parameters[option].string_value != str(value).lower():
-            raise InvalidRequest(
-                f"'{option}' is {value!r} in the request, which model '{model.spec.name}' does not do",
-                hint="leave it out; the parameters in config.pbtxt say how a model treats texts",
-            )
+def _refuse_unknown(body: Mapping[str, Any], known: frozenset[str]) -> None:
+    for name, value in body.items():
+        if name not in known and value is not None:
+            raise InvalidRequest(f"'{name}' is not supported here", hint=f"known are: {', '.join(sorted(known))}")
+
+
+def _given(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: body[name] for name in names if body.get(name) is not None}
 
 
 def _embedding_model(front_end: HttpFrontEnd, name: str, texts: Sequence[str | bytes]) -> tuple[ServedModel, str, str]:
     """The model, its input and its output. Raises InvalidRequest if it does not take `texts`, or has no vectors."""
     model = front_end.engine.model(name) if name else _model_with(front_end, name, EMBEDDING)
     spec = model.spec
-    inputs = [each.name for each in spec.inputs.values() if each.datatype is BYTES]
+    inputs = [each.name for each in spec.inputs.values() if not each.optional]
     vectors = [each.name for each in spec.outputs.values() if each.datatype.name in ("FP32", "FP16", "FP64")]
     output = EMBEDDING if EMBEDDING in vectors else vectors[0] if len(vectors) == 1 else ""
-    if len(spec.inputs) != 1 or len(inputs) != 1 or not output:
+    if len(inputs) != 1 or spec.inputs[inputs[0]].datatype is not BYTES or not output:
         raise InvalidRequest(
             f"model '{spec.name}' gives no embeddings of texts",
             hint=f"it needs one BYTES input, and an output called {EMBEDDING} or only one of floating-point numbers",
@@ -331,12 +516,17 @@ def _embedding_model(front_end: HttpFrontEnd, name: str, texts: Sequence[str | b
 
 
 def _scores(
-    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Mapping[str, Any], texts: Sequence[str]
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    model: ServedModel,
+    body: Mapping[str, Any],
+    texts: Sequence[str],
+    options: Mapping[str, Any],
 ) -> tuple[Array, dict[str, int]]:
     """How well each of `texts` answers the query in `body`, and the tokens used."""
     query = _strings([body.get(QUERY)], QUERY)
     wanted = (SCORE, TOKENS) if TOKENS in model.spec.outputs else (SCORE,)
-    found = _run(front_end, environ, model, {QUERY: query * len(texts), TEXT: texts}, wanted)
+    found = _run(front_end, environ, model, {QUERY: query * len(texts), TEXT: texts}, wanted, options)
     return found[SCORE].reshape(-1), _usage(found)
 
 
@@ -375,12 +565,12 @@ def _model_with(front_end: HttpFrontEnd, name: str, output: str) -> ServedModel:
             model = front_end.engine.model(ready)
         except ServerError:  # unloaded meanwhile
             continue
-        if output in model.spec.outputs and TEXT in model.spec.inputs:
+        if TEXT in model.spec.inputs and (output in model.spec.outputs or not output):
             found.append(model)
     if len(found) != 1:
         names = ", ".join(model.spec.name for model in found[:10])
         raise InvalidRequest(
-            f"no model with the output '{output}' is ready" if not found else f"several models fit: {names}",
+            f"several models fit: {names}" if found else f"no model with the output '{output or TEXT}' is ready",
             hint="name one in the member 'model'" if found else "load one of the backend text",
         )
     return one_response(found[0])
@@ -392,10 +582,20 @@ def _run(
     model: ServedModel,
     inputs: Mapping[str, Texts],
     outputs: tuple[str, ...],
+    options: Mapping[str, Any],
 ) -> dict[str, Array]:
-    """The outputs for texts, with a row for each. More texts than a batch may have are several requests."""
+    """The outputs for texts, with a row for each. More texts than a batch may have are several requests.
+
+    `options` go to the model. Raises InvalidRequest if it reads none.
+    """
     spec = model.spec
     count = len(next(iter(inputs.values())))
+    if options:
+        if _OPTIONS not in spec.inputs:
+            raise InvalidRequest(
+                f"'{next(iter(options))}' is not supported by model '{spec.name}', which has no input '{_OPTIONS}'"
+            )
+        inputs = {**inputs, _OPTIONS: [orjson.dumps(options)] * count}
     most = max(1, spec.max_batch_size)
     requests = [
         _request(spec, {name: texts[at : at + most] for name, texts in inputs.items()}, outputs)

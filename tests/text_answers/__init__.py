@@ -184,6 +184,7 @@ ROWS: tuple[Row, ...] = (
         pipeline(f"entities, {strategy}", "tagger", TAG, {"text": [STORY, "anna"]}, aggregation_strategy=strategy)
         for strategy in ("none", "simple", "first", "average", "max")
     ),
+    pipeline("entities by default", "tagger", TAG, {"text": [STORY]}),
     pipeline("all tokens", "tagger", TAG, {"text": [STORY]}, ignore_labels=[], aggregation_strategy="none"),
     pipeline("other labels", "tagger", TAG, {"text": [STORY]}, ignore_labels=["PER"], aggregation_strategy="simple"),
     pipeline(

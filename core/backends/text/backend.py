@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
@@ -185,7 +186,7 @@ class TextRun:
         self._model = model = replace(model, max_tokens=most)
         tokenizer = tokenizer_for(most)
         self._task: Task = TASKS[model.task](model, tokenizer, _shapes(session))
-        self._encode = tokenizer.encode_batch if self._task.needs_offsets else tokenizer.encode_batch_fast
+        self._tokenizers: dict[str, Any] = {model.truncation_side: tokenizer}
         self._pad_id = tokenizer.token_to_id(model.pad_token) or 0 if model.pad_token else 0
         self._special = _special_tokens(tokenizer)
         is_cpu = session.get_providers()[0] == "CPUExecutionProvider"
@@ -228,25 +229,34 @@ class TextRun:
     def _encoded(self, call: Call) -> list[Any]:
         # What is cut anyway is not read; a context that is read in parts is read whole.
         most = None if self._task.needs_offsets else self._model.max_tokens * _MOST_CHARACTERS
-        if self._model.truncation_side == "left":
-            most = None
-        written = [
-            text[:most] if isinstance(text, str) else (text[0][:most], text[1][:most])
-            for text in call.texts
-            if not isinstance(text, list)
-        ]
-        try:
-            found = iter(self._encode(written))
-        except Exception as error:  # the library raises nothing narrower
-            raise InvalidRequest(f"the tokenizer cannot read the texts: {error}") from error
+        sides = [options.get("truncation_direction", self._model.truncation_side) for options in call.options]
+        found: dict[int, Any] = {}
+        for side in set(sides):
+            indices = [at for at, each in enumerate(sides) if each == side and not isinstance(call.texts[at], list)]
+            kept = slice(most) if side == "right" or most is None else slice(-most, None)
+            written: list[Any] = [call.texts[at] for at in indices]
+            written = [text[kept] if isinstance(text, str) else (text[0][kept], text[1][kept]) for text in written]
+            tokenizer = self._tokenizer(side)
+            encode = tokenizer.encode_batch if self._task.needs_offsets else tokenizer.encode_batch_fast
+            try:
+                found.update(zip(indices, encode(written), strict=True))
+            except Exception as error:  # the library raises nothing narrower
+                raise InvalidRequest(f"the tokenizer cannot read the texts: {error}") from error
         encodings = []
         for at, text in enumerate(call.texts):
-            encoding = self._with_special_tokens(text) if isinstance(text, list) else next(found)
+            encoding = self._with_special_tokens(text, sides[at]) if isinstance(text, list) else found[at]
             is_cut = bool(encoding.overflowing) or (isinstance(text, str) and most is not None and len(text) > most)
             if (is_cut and call.options[at].get("truncate") is False) or not self._model.truncate:
                 self._refuse_long(at, encoding, is_cut)
             encodings.append(encoding)
         return encodings
+
+    def _tokenizer(self, side: str) -> Any:
+        """The tokenizer that cuts texts on `side`; for the side that the model does not name it is made when needed."""
+        if side not in self._tokenizers:
+            copied = Tokenizer.from_str(self._tokenizers[self._model.truncation_side].to_str())
+            self._tokenizers[side] = _cutting(copied, replace(self._model, truncation_side=side))
+        return self._tokenizers[side]
 
     def _refuse_long(self, at: int, encoding: Any, is_cut: bool) -> None:
         most = self._model.max_tokens
@@ -257,7 +267,7 @@ class TextRun:
                 hint="shorten it, or let the server cut texts: truncate",
             )
 
-    def _with_special_tokens(self, ids: list[int]) -> TokenIds:
+    def _with_special_tokens(self, ids: list[int], side: str) -> TokenIds:
         """`ids` between the special tokens of a text, unless they have them already."""
         before, after = self._special
         if ids[: len(before)] == before and ids[len(ids) - len(after) :] == after:
@@ -265,7 +275,7 @@ class TextRun:
         room = max(0, self._model.max_tokens - len(before) - len(after))
         cut = ids
         if self._model.truncate:
-            cut = ids[:room] if self._model.truncation_side == "right" else ids[max(0, len(ids) - room) :]
+            cut = ids[:room] if side == "right" else ids[max(0, len(ids) - room) :]
         found = TokenIds([*before, *cut, *after])
         found.overflowing = [ids[room:]] if len(cut) < len(ids) else []
         return found

@@ -88,6 +88,9 @@ def _one_of(*known: str) -> Callable[[Any], str]:
     return read
 
 
+_CUTS: Mapping[str, Callable[[Any], Any]] = {"truncate": _flag, "truncation_direction": _one_of("left", "right")}
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """The texts of an execution, `each` for an item of the batch, and the options of each text."""
@@ -217,7 +220,7 @@ class Task:
 class Embedding(Task):
     """`embedding`: one vector for each text, or for each list of token ids, and `tokens`: how many tokens it has."""
 
-    options: Mapping[str, Callable[[Any], Any]] = {"prompt_name": _text, "normalize": _flag, "truncate": _flag}
+    options: Mapping[str, Callable[[Any], Any]] = {"prompt_name": _text, "normalize": _flag, **_CUTS}
 
     def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
         super().__init__(model, tokenizer, graph)
@@ -307,7 +310,7 @@ class Classification(Task):
     optional_inputs = (TensorSignature("text_pair", "BYTES", (-1, 1)), _OPTIONS)
     options: Mapping[str, Callable[[Any], Any]] = {
         "function_to_apply": _one_of("softmax", "sigmoid", "none"),
-        "truncate": _flag,
+        **_CUTS,
     }
 
     def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
@@ -335,7 +338,7 @@ class Ranking(Task):
 
     inputs = (TensorSignature("query", "BYTES", (-1, 1)), _TEXT)
     outputs = (TensorSignature("score", "FP32", (-1, 1)), _TOKENS)
-    options: Mapping[str, Callable[[Any], Any]] = {"raw_scores": _flag, "truncate": _flag}
+    options: Mapping[str, Callable[[Any], Any]] = {"raw_scores": _flag, **_CUTS}
 
     def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
         return list(zip(texts_of(feed["query"]), texts_of(feed["text"]), strict=True))
@@ -417,7 +420,7 @@ class _Found(Task):
 
 
 class TokenClassification(_Found):
-    """The entities of each text, by default joined as with `aggregation_strategy="simple"`."""
+    """The entities of each text: its tokens, or words and groups of them with an `aggregation_strategy`."""
 
     options: Mapping[str, Callable[[Any], Any]] = {
         "aggregation_strategy": _one_of("none", "simple", "first", "average", "max"),
@@ -442,7 +445,13 @@ class TokenClassification(_Found):
             return [encoding]
         special = sum(encoding.special_tokens_mask)
         found = list(_parts(encoding, 0, most, min(stride or 0, most - special - 1)))
-        return found if stride else found[:1]
+        if stride:
+            return found
+        if self._model.truncation_side == "left":
+            inside = [at for at, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
+            cut = set(inside[: len(encoding) - most])
+            return [Part(encoding, [at for at in range(len(encoding)) if at not in cut])]
+        return found[:1]
 
     def rows(self, group: Group, call: Call) -> Sequence[Any]:
         scores = activated(group.outputs[0], Activation.SOFTMAX)
@@ -453,7 +462,7 @@ class TokenClassification(_Found):
 
     def _entities(self, encoding: Any, scores: Array, text: Text, options: Options) -> list[dict[str, Any]]:
         """As `TokenClassificationPipeline.postprocess` does for one part of a text."""
-        strategy = options.get("aggregation_strategy", "simple")
+        strategy = options.get("aggregation_strategy", "none")
         whole = encoding.whole if isinstance(encoding, Part) else encoding
         words: list[list[dict[str, Any]]] = []
         for index, at in enumerate(encoding.indices if isinstance(encoding, Part) else range(len(encoding))):
@@ -545,7 +554,7 @@ class TokenClassification(_Found):
 class FillMask(_Found):
     """The most likely words for the mask of each text; a list of them for each mask if there are several."""
 
-    options: Mapping[str, Callable[[Any], Any]] = {"top_k": _count, "targets": _names, "truncate": _flag}
+    options: Mapping[str, Callable[[Any], Any]] = {"top_k": _count, "targets": _names, **_CUTS}
 
     def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
         super().__init__(model, tokenizer, graph)

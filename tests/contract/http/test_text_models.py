@@ -14,6 +14,9 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 
 from tests.contract.servers.server import ServerProcess
 from tests.hub_folders import LONGEST, head_of, ids_of, mean_of, write_folder
+from tests.text_answers import RECORDED, Row
+from tests.text_answers import write_folder as write_recorded
+from tests.unit.backend_serving import parameter
 from trident.core.inference.tensors import Array
 
 LABELS = ("POSITIVE", "NEGATIVE")
@@ -24,10 +27,19 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("text")
     repository = folder / "models"
     write_folder(repository / "embedder")
+    prompts = {"prompts": {"query": "who "}}
+    (repository / "embedder" / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    for name, files in (("nli", {}), ("reader", {}), ("tagger", {})):
+        kind = {"nli": "classifier"}.get(name, name)
+        write_recorded(repository / name, Row(name=name, kind=kind, inputs={}, files=files))
+    (repository / "nli" / "config.pbtxt").write_text(
+        'backend: "text"\n' + parameter("task", "zero-shot-classification")
+    )
     write_folder(repository / "classifier" / "1", "BertForSequenceClassification", labels=LABELS, graph="model.onnx")
     write_folder(repository / "ranker", "BertForSequenceClassification", labels=["LABEL_0"])
     write_folder(repository / "filler", "BertForMaskedLM")
-    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0", "--error-hints=field") as running:
+    options = ("--shutdown-grace-secs=0", "--error-hints=field", "--allow-sagemaker=true")
+    with ServerProcess(repository, folder / "log", *options) as running:
         yield running
 
 
@@ -66,7 +78,15 @@ def test_openai_gets_embeddings(client: Any) -> None:
     plain = client.embeddings.create(model="embedder", input="bad", encoding_format="float", dimensions=2)
     cut = mean_of("bad")[:2]
     np.testing.assert_allclose(plain.data[0].embedding, cut / np.linalg.norm(cut), rtol=1e-5)
-    assert [model.id for model in client.models.list()] == ["classifier", "embedder", "filler", "ranker"]
+    assert [model.id for model in client.models.list()] == [
+        "classifier",
+        "embedder",
+        "filler",
+        "nli",
+        "ranker",
+        "reader",
+        "tagger",
+    ]
     assert client.models.retrieve("embedder").id == "embedder"
 
 
@@ -131,51 +151,153 @@ def test_documents_are_ranked(server: ServerProcess) -> None:
     assert [each["score"] for each in found] == pytest.approx([scores[at] for at in order], rel=1e-4)
 
 
+def unit(vector: Array) -> Array:
+    return np.asarray(vector / np.linalg.norm(vector))
+
+
 def test_clients_of_text_embeddings_inference_are_answered(server: ServerProcess) -> None:
     found = InferenceClient(model=f"http://{server.address}/embed").feature_extraction("good cat")
-    np.testing.assert_allclose(found, [mean_of("good cat")], rtol=1e-5)
-    labels = server.json("POST", "/predict", {"inputs": "good cat"})
-    assert [each["label"] for each in labels] == [LABELS[at] for at in np.argsort(-softmax("good cat"))]
-    labels = server.json("POST", "/predict", {"inputs": [["bad"], ["cat"]]})
-    assert [row[0]["score"] for row in labels] == pytest.approx(
-        [softmax(text).max() for text in ("bad", "cat")], rel=1e-4
+    np.testing.assert_allclose(found, [unit(mean_of("good cat"))], rtol=1e-5)
+    cosines = server.json(
+        "POST", "/similarity", {"inputs": {"source_sentence": "cat", "sentences": ["dog", "cat"]}, "model": "embedder"}
     )
+    np.testing.assert_allclose(cosines, [unit(mean_of("cat")) @ unit(mean_of("dog")), 1], rtol=1e-5)
+    assert server.json("GET", "/info")["model_type"] == {"embedding": {"pooling": "mean"}}
+    assert server.request("POST", "/tokenize", b'{"inputs": "cat"}')[0] == 501
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("inputs", "texts", "is_one"),
     [
-        ({"inputs": ["cat", ""]}, "item 1 of 'inputs' cannot be an empty string"),
-        ({"truncate": False}, "'truncate' is False in the request, which model 'embedder' does not do"),
-        ({"truncation_direction": "Left"}, "'truncation_direction' is 'Left' in the request"),
-        ({"prompt_name": "query"}, "'prompt_name' is 'query' in the request"),
-        ({"dimensions": 9}, "the model's vectors have 4"),
+        ("good cat", [("good cat",)], True),
+        (["good cat"], [("good cat",)], True),
+        (["bad", "cat"], [("bad", "cat")], True),
+        ([["bad"], ["cat"]], [("bad",), ("cat",)], False),
+        ([["bad", "cat"], ["dog"]], [("bad", "cat"), ("dog",)], False),
+    ],
+)
+def test_predict_takes_texts_and_pairs(server: ServerProcess, inputs: Any, texts: Any, is_one: bool) -> None:
+    found = server.json("POST", "/predict", {"inputs": inputs, "model": "classifier", "raw_scores": True})
+    for row, pair in zip([found] if is_one else found, texts, strict=True):
+        logits = dict(zip(LABELS, mean_of(*pair) @ head_of(len(LABELS)), strict=True))
+        assert {each["label"]: each["score"] for each in row} == pytest.approx(logits, rel=1e-4)
+        assert row[0]["score"] >= row[1]["score"]
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "message"),
+    [
+        ("/embed", {"inputs": ["cat", ""]}, "item 1 of 'inputs' cannot be an empty string"),
+        ("/embed", {"inputs": "cat " * 99, "truncate": False}, "more than the 32 tokens that the model takes"),
+        ("/embed", {"inputs": "cat", "truncation_direction": "up"}, 'is "up", not one of left, right'),
+        ("/embed", {"inputs": "cat", "prompt_name": "none"}, "the model has no prompt 'none'"),
+        ("/embed", {"inputs": "cat", "dimensions": 9}, "the model's vectors have 4"),
+        ("/embed", {"inputs": "cat", "late_chunking": True}, "'late_chunking' is not supported here"),
+        ("/v1/embeddings", {"input": "cat", "input_type": "query"}, "'input_type' is not supported here"),
+        ("/rerank", {"query": "a", "texts": ["b"], "top_k": 1}, "'top_k' is not supported here"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "rank_fields": ["x"]}, "'rank_fields' is not supported here"),
+        ("/predict", {"inputs": ["a", "b", "c"], "model": "classifier"}, "a text, a pair of texts"),
+        ("/", {"inputs": "cat", "model": "embedder", "parameters": {"seed": 1}}, "'seed' is not known for feature-ext"),
+        ("/", {"inputs": "cat", "model": "embedder", "parameters": {"padding": "max_length"}}, "'padding' is"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(
-    server: ServerProcess, options: dict[str, Any], message: str
+    server: ServerProcess, path: str, options: dict[str, Any], message: str
 ) -> None:
-    status, _, body = server.request("POST", "/embed", json.dumps({"inputs": "cat", **options}).encode())
+    status, _, body = server.request("POST", path, json.dumps(options).encode())
     assert status == 400
-    assert message in json.loads(body)["error"]
+    error = json.loads(body)["error"]
+    assert message in (error["message"] if isinstance(error, dict) else error)
 
 
-def test_vectors_get_length_one_where_asked(server: ServerProcess) -> None:
+def test_options_of_embed_are_honoured(server: ServerProcess) -> None:
     usual = {"truncate": True, "truncation_direction": "Right", "prompt_name": None}
-    found = server.json("POST", "/embed", {"inputs": [ids_of("cat")], "normalize": True, **usual})
-    np.testing.assert_allclose(found, [mean_of("cat") / np.linalg.norm(mean_of("cat"))], rtol=1e-5)
-    status, _, body = server.request("POST", "/embed", b'{"inputs": "x", "normalize": false, "dimensions": 2}')
-    assert status == 200
-    assert np.linalg.norm(json.loads(body)) == pytest.approx(1)
+    found = server.json("POST", "/embed", {"inputs": [ids_of("cat")], "normalize": False, **usual})
+    np.testing.assert_allclose(found, [mean_of("cat")], rtol=1e-5)
+    found = server.json("POST", "/embed", {"inputs": "cat", "prompt_name": "query", "normalize": False})
+    np.testing.assert_allclose(found, [mean_of("who cat")], rtol=1e-5)
+    long = {"inputs": "dog " + "cat " * 40, "normalize": False}
+    for side, first in (("left", "cat"), ("right", "dog")):
+        (vector,) = server.json("POST", "/embed", {**long, "truncation_direction": side})
+        np.testing.assert_allclose(vector, mean_of(f"{first} " + "cat " * 29), rtol=1e-5)
+    (vector,) = server.json("POST", "/embed", {"inputs": "x", "dimensions": 2})
+    assert np.linalg.norm(vector) == pytest.approx(1)
+
+
+def test_reranking_is_answered_in_the_forms_of_other_servers(server: ServerProcess) -> None:
+    logits = {text: (mean_of("who", text) @ head_of(1)).item() for text in ("anna", "cat")}
+    asked = {"query": "who", "documents": list(logits)}
+    for path, shows in (("/v1/rerank", True), ("/v2/rerank", False), ("/rerank", False)):
+        results = server.json("POST", path, asked)["results"]
+        assert [("document" in each) for each in results] == [shows, shows]
+        assert {list(logits)[each["index"]]: each["relevance_score"] for each in results} == pytest.approx(
+            {text: 1 / (1 + np.exp(-logit)) for text, logit in logits.items()}, rel=1e-4
+        )
+    found = server.json("POST", "/rerank", {"query": "who", "texts": list(logits), "raw_scores": True})
+    assert {list(logits)[each["index"]]: each["score"] for each in found} == pytest.approx(logits, rel=1e-4)
+
+
+def recorded(name: str) -> Any:
+    return json.loads(RECORDED.read_text())[name]["answer"]
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
+
+
+CAT, MANY = "a cat sat", "a cat sat on the mat"
+STORY = "anna lives in paris and who sat on the mat is in berlin . the unhappy cats lives in paris ."
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "parameters", "name"),
+    [
+        ("nli", CAT, {"candidate_labels": "cat,blue book,a"}, "several labels"),
+        ("nli", [CAT], {"candidate_labels": ["cat", "mat"], "multi_label": True}, "any label"),
+        ("tagger", [STORY], {}, "entities by default"),
+        ("tagger", [STORY], {"ignore_labels": ["PER"], "aggregation_strategy": "simple"}, "other labels"),
+        ("reader", [{"question": "who lives in paris ?", "context": STORY}], {"top_k": 3}, "three answers"),
+        ("reader", {"question": "who lives in paris ?", "context": STORY}, {}, "answer"),
+    ],
+)
+def test_the_root_answers_as_the_pipelines_do(
+    server: ServerProcess, model: str, inputs: Any, parameters: dict[str, Any], name: str
+) -> None:
+    found = server.json("POST", "/", {"model": model, "inputs": inputs, "parameters": parameters})
+    expected = recorded(name) if isinstance(inputs, list) else recorded(name)[0]
+    assert rounded(found) == rounded(expected)
+
+
+def test_the_labels_have_the_form_of_the_pipeline(server: ServerProcess) -> None:
+    scores = dict(zip(LABELS, softmax("cat"), strict=True))
+    best = max(scores, key=lambda label: scores[label])
+
+    def ask(inputs: Any, **parameters: Any) -> Any:
+        answer = server.json("POST", "/", {"model": "classifier", "inputs": inputs, "parameters": parameters})
+        return rounded(answer)
+
+    label = rounded({"label": best, "score": float(scores[best])})
+    assert ask("cat") == [label]
+    assert ask(["cat", "cat"]) == [label, label]
+    assert ask({"text": "cat"}) == label
+    assert ask([{"text": "cat"}]) == [label]
+    assert ask("cat", top_k=1) == [label]
+    assert len(ask("cat", top_k=None)) == 2
+    assert [[each["label"] for each in row] for row in ask("cat", return_all_scores=True)] == [list(LABELS)]
+    assert ask(["cat"], top_k=2, function_to_apply="none")[0][0]["label"] == best
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"[" * 100_000, b'{"inputs": 5}', b'{"inputs": ["\\ud800"]}'])
 def test_bodies_that_are_no_texts_are_refused(server: ServerProcess, body: bytes) -> None:
-    for path in ("/embed", "/predict", "/rerank", "/v1/embeddings", "/v1/rerank"):
+    for path in ("/", "/embed", "/predict", "/rerank", "/similarity", "/v1/embeddings", "/v1/rerank", "/v2/rerank"):
         assert server.request("POST", path, body)[0] == 400
 
 
-@pytest.mark.parametrize("model", ["classifier", "embedder", "filler", "ranker"])
+@pytest.mark.parametrize("model", ["classifier", "embedder", "filler", "nli", "ranker", "reader", "tagger"])
 def test_sample_requests_fit_the_task(server: ServerProcess, model: str) -> None:
     inputs = server.json("GET", f"/v2/models/{model}/request")["inputs"]
     tensors = [{**each, "data": [each.pop("value")]} for each in inputs]

@@ -141,7 +141,8 @@ def test_zero_shot_without_entailment_warns(tmp_path: Path, caplog: pytest.LogCa
 def test_entities_are_joined(tmp_path: Path) -> None:
     labels = ("O", "B-PER", "I-PER", "B-LOC")
     with serving(write_folder(tmp_path, "BertForTokenClassification", labels=labels)) as model:
-        (found,) = answers(model.infer({"text": column("Anna lives in Paris")}))
+        options = column('{"aggregation_strategy": "simple"}')
+        (found,) = answers(model.infer({"text": column("Anna lives in Paris"), "parameters": options}))
     words = ["anna", "lives", "in", "paris"]
     scores = [softmax(vectors_of(word)[1] @ head_of(4)) for word in words]
     expected: list[tuple[str, list[int]]] = []
