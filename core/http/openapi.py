@@ -18,6 +18,7 @@ from trident.core.frontend.request import version_number
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, json_reply
 from trident.core.http.sample_request import FORMS, Sample, make_sample, request_document
+from trident.core.http.text_routes import NOT_SUPPORTED
 from trident.core.inference.tensors import DATATYPES, NUMBER_CODES, Shape
 
 if TYPE_CHECKING:
@@ -374,7 +375,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
         {JSON: record({}, {"inputs": {}, "model": TEXT_VALUE, "parameters": ANY_OBJECT})},
     ),
     "text_info": Operation("The only text model, as text-embeddings-inference describes its own", {JSON: ANY_OBJECT}),
-    "text_absent": Operation("Not supported", {JSON: {}}),
+    **{f"text_{name}": Operation("Not supported", {JSON: {}}) for name in NOT_SUPPORTED},
     "live": Operation("Whether the process serves", {TEXT: TEXT_VALUE, JSON: ANY_OBJECT}),
     "ready": Operation(
         "Whether every model is ready", {TEXT: TEXT_VALUE, JSON: ref("Readiness")}, parameters=(_VERBOSE,)

@@ -89,12 +89,9 @@ ROUTES: tuple[Route, ...] = (
     Route("text_root", ("/",), "inference", POST, text_routes.at_the_root),
     Route("text_info", ("/info",), "metadata", GET, text_routes.info),
     Route("text_similarity", ("/similarity",), "inference", POST, text_routes.similarity),
-    Route(
-        "text_absent",
-        ("/tokenize", "/decode", "/embed_all", "/embed_sparse"),
-        "inference",
-        POST,
-        text_routes.not_here,
+    *(
+        Route(f"text_{name}", (f"/{name}",), "inference", POST, text_routes.not_here)
+        for name in text_routes.NOT_SUPPORTED
     ),
     Route("text_embed", ("/embed",), "inference", POST, text_routes.embed),
     Route("text_rerank", ("/rerank",), "inference", POST, text_routes.rerank),

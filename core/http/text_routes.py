@@ -56,6 +56,8 @@ MEMBERS: Mapping[str, frozenset[str]] = {
     "/similarity": frozenset({"model", "inputs", "parameters"}),
 }
 """The members of the bodies of each route."""
+NOT_SUPPORTED = ("tokenize", "decode", "embed_all", "embed_sparse")
+"""Routes of text-embeddings-inference whose answers are the tokenizer's, or those of other kinds of models."""
 PIPELINE: Mapping[str, frozenset[str]] = {
     EMBEDDING: frozenset({"dimensions"}),
     SCORES: frozenset({"top_k", "return_all_scores"}),
@@ -236,7 +238,7 @@ def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def not_here(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """Routes of text-embeddings-inference whose answers are the tokenizer's, or those of other kinds of models."""
+    """Refuse a route of `NOT_SUPPORTED`."""
     raise Unsupported(
         f"{environ.get('PATH_INFO')} is not supported",
         hint="/embed, /similarity, /predict, /rerank and /info are; /v1/embeddings counts tokens in its usage",
