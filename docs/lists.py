@@ -1,5 +1,5 @@
 """The lists of the documents that are made from the source: metrics, settings, Triton's options,
-and what the routes of text models read.
+and what the routes of text models read; and the lines of files that docs/reading.md names.
 
 `python -m docs.lists` writes each between the comments with its name, `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
 Source of Triton's options: docs/spec/server-options.md section 2.
@@ -46,13 +46,14 @@ DOCS = Path(__file__).parent
 
 def pages() -> dict[Path, str]:
     """The text that each page must have."""
-    names = ("metrics", "settings", "coming-from-triton", "text-models")
-    metrics, settings, triton, texts = (DOCS / f"{name}.md" for name in names)
+    names = ("metrics", "settings", "coming-from-triton", "text-models", "reading")
+    metrics, settings, triton, texts, reading = (DOCS / f"{name}.md" for name in names)
     return {
         metrics: _filled(metrics, {**_metrics(), "figures": _figures()}),
         settings: _filled(settings, {"settings": _settings(), "without-effect": _without_effect()}),
         triton: _filled(triton, {"options": _tritons()}),
         texts: _filled(texts, {"members": _members()}),
+        reading: _with_lines(reading.read_text()),
     }
 
 
@@ -64,6 +65,20 @@ def _filled(page: Path, lists: dict[str, str]) -> str:
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         text = f"{text.partition(begin)[0]}{begin}\n{content}\n{end}{text.partition(end)[2]}"
     return text
+
+
+# --- the lines of the server's centre
+
+
+def _with_lines(page: str) -> str:
+    """`page` with the lines of each file, where they are off by more than a tenth."""
+
+    def row(found: re.Match[str]) -> str:
+        lines = (DOCS.parent / found[1]).read_text().count("\n")
+        written = int(found[2].replace(",", ""))
+        return found[0] if abs(lines - written) <= written / 10 else f"| `{found[1]}` | {lines:,} |"
+
+    return re.sub(r"^\| `([^`]+\.py)` \| ([\d,]+) \|", row, page, flags=re.MULTILINE)
 
 
 # --- routes of text models
