@@ -43,7 +43,7 @@ from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.cuda import gpu_ids
 from trident.core.errors import NotInstalled, ServerError
-from trident.core.lifecycle.loader import check_golden
+from trident.core.lifecycle.golden_check import check_golden
 from trident.core.observability.log import LogOptions, configure_logging, escaped
 from trident.core.repository.config import check_model, read_config, warnings_of
 from trident.core.repository.location import Scheme, parse_location

@@ -32,11 +32,13 @@ from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.inference.pending_request import Defer, PendingRequest, StreamedRequest, deliver
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
+from trident.core.lifecycle.cached_versions import with_response_cache
 from trident.core.lifecycle.lifecycle import Lifecycle, overview
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger, read_gpus
 from trident.core.lifecycle.model import is_met, repository_index, version_states
 from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.parts import ServerParts
 from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, VersionOverview
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids
@@ -53,7 +55,7 @@ from trident.core.observability.statistics import (
     VersionStatistics,
 )
 from trident.core.observability.switches import SWITCHES, TraceGate
-from trident.core.observability.tracing.trace import Changes, TraceEvent, TraceOptions, TraceRecord
+from trident.core.observability.tracing.trace import Changes, TraceEvent, TraceRecord
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.repository.progress import DownloadSnapshot
 from trident.core.repository.sources import SourceOpener, SourceOptions
@@ -73,22 +75,18 @@ class InferenceEngine:
         lifecycle: Lifecycle,
         hardware: HardwareGauges,
         sources: SourceOpener,
-        custom_metrics: CustomMetrics,
+        parts: ServerParts,
         response_cache: ResponseCache | None = None,
-        rate_limiter: RateLimiter | None = None,
-        regions: Regions | None = None,
-        tracer: Tracer | None = None,
     ) -> None:
         self._options = options
         self._lifecycle = lifecycle
         self._models = lifecycle.models
         self._hardware = hardware
         self._sources = sources
-        self._custom_metrics = custom_metrics
-        self._tracer = tracer or Tracer(TraceOptions())
+        self._parts = parts
+        self._tracer = parts.tracer
+        self._regions = parts.regions
         self._response_cache = response_cache
-        self._rate_limiter = rate_limiter
-        self._regions = regions or Regions()
         self._history = History(self._watched) if options.console else None
 
     @property
@@ -300,9 +298,9 @@ class InferenceEngine:
             downloads=_download_metrics(self._sources.progress.snapshot()),
             response_cache=cache if isinstance(cache, ResponseCacheMetrics) else None,
             remote_cache=cache if isinstance(cache, RemoteCacheMetrics) else None,
-            resources=self._rate_limiter.metrics() if self._rate_limiter is not None else (),
+            resources=self._parts.rate_limiter.metrics() if self._parts.rate_limiter is not None else (),
             traces=self._tracer.metrics(),
-            custom=self._custom_metrics.snapshot(),
+            custom=self._parts.metrics.snapshot(),
         )
 
 
@@ -361,22 +359,16 @@ def make_engine(
     if options.visible_gpus and not gpus:
         _log.info("CUDA_VISIBLE_DEVICES is '%s', by which CUDA finds no GPU", options.visible_gpus)
     uuids = gpu_uuids(options.visible_gpus) if gpus else ()
-    custom_metrics = CustomMetrics(is_reserved, enabled=options.custom_metrics)
     response_cache = _response_cache(options)
-    rate_limiter = RateLimiter(options.resource_limits) if options.resource_limits is not None else None
     on_device_lost = partial(_report_lost, on_fatal)
-    regions = Regions(options.shm_map_from, on_lost=on_device_lost)
-    tracer = Tracer(options.tracing)
-    loader = ModelLoader(
-        options,
-        BackendRegistry(options.backend_settings, gpu_ids=gpus, cpu_instead=options.cpu_instead_of_gpu, makers=makers),
+    parts = ServerParts(
         gpu_uuids=uuids,
         on_device_lost=on_device_lost,
-        metrics=custom_metrics,
-        response_cache=response_cache,
-        rate_limiter=rate_limiter,
-        regions=regions,
-        tracer=tracer,
+        metrics=CustomMetrics(is_reserved, enabled=options.custom_metrics),
+        wraps=(partial(with_response_cache, response_cache),),
+        rate_limiter=RateLimiter(options.resource_limits) if options.resource_limits is not None else None,
+        regions=Regions(options.shm_map_from, on_lost=on_device_lost),
+        tracer=Tracer(options.tracing),
         memory=MemoryLedger(
             partial(read_gpus, options.visible_gpus),
             {f"gpu:{gpu}": uuids[gpu] if gpu < len(uuids) else "" for gpu in gpus},
@@ -384,6 +376,11 @@ def make_engine(
             hint="unload another model, choose a larger GPU, or try all the same with --gpu-memory-per-model=none",
             hint_never="choose a larger GPU",
         ),
+    )
+    loader = ModelLoader(
+        options,
+        BackendRegistry(options.backend_settings, gpu_ids=gpus, cpu_instead=options.cpu_instead_of_gpu, makers=makers),
+        parts,
     )
     hardware = HardwareGauges(
         interval_ms=options.metrics_interval_ms,
@@ -399,10 +396,8 @@ def make_engine(
     )
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
     lifecycle = Lifecycle(options, loader, open_source)
-    loader.models = EngineBlsClient(lifecycle, rate_limiter)
-    return InferenceEngine(
-        options, lifecycle, hardware, sources, custom_metrics, response_cache, rate_limiter, regions, tracer
-    )
+    loader.models = EngineBlsClient(lifecycle, parts.rate_limiter)
+    return InferenceEngine(options, lifecycle, hardware, sources, parts, response_cache)
 
 
 # --- requests of models

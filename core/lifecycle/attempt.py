@@ -16,7 +16,7 @@ from functools import partial
 
 from trident.core.borders import guarded, text_of
 from trident.core.errors import BackendFailed, ModelLoadFailed, ServerError
-from trident.core.scheduling.queue import Clock
+from trident.core.scheduling.context import Clock
 
 _log = logging.getLogger("trident.lifecycle")
 

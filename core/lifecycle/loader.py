@@ -7,26 +7,20 @@ Source: docs/spec/repository.md sections 1.6 and 1.9, docs/spec/model-config.md 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from trident.core.backends.backend import (
     BackendInstance,
     BackendModel,
     BlsClient,
     EndableInstance,
-    Execution,
     LoadContext,
-    OnChange,
     StartingModel,
     TriedModel,
     WeighingBackend,
@@ -34,20 +28,14 @@ from trident.core.backends.backend import (
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import fill_identity, instance_group_problems, normalize
-from trident.core.config.ensemble import EnsembleStep, compose, ensemble_steps, preserves_response_order
+from trident.core.config.ensemble import EnsembleStep, ensemble_steps, preserves_response_order
 from trident.core.config.golden import (
-    EXACT,
-    ExpectedOutput,
     GoldenRequest,
-    Tolerance,
-    as_numbers,
     golden_requests,
-    is_floating,
 )
 from trident.core.config.placement import DeviceKind, Placement, placement_changes, placements
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
-from trident.core.config.request_check import BatchForm
 from trident.core.config.resolve import (
     WarmupSample,
     backend_spec,
@@ -58,28 +46,22 @@ from trident.core.config.resolve import (
     with_graph_labels,
 )
 from trident.core.config.schema import ModelConfig, ModelInstanceGroup, copy_of, parse_config_override
-from trident.core.config.spec import ModelSpec, OutputSpec
+from trident.core.config.spec import ModelSpec
 from trident.core.errors import (
-    BackendFailed,
     ConfigInvalid,
     DeviceLost,
     ModelLoadFailed,
-    ModelNotReady,
     OutOfMemory,
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.inference.pending_request import PendingRequest, ResponseSender
-from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
-from trident.core.inference.tensors import Array, Datatype, shape_text
 from trident.core.lifecycle.attempt import LoadAttempt
-from trident.core.lifecycle.memory import MemoryLedger, Need
+from trident.core.lifecycle.ensembles import SchedulerProbe, compose_model
+from trident.core.lifecycle.golden_check import check_golden
+from trident.core.lifecycle.memory import Need
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.version import FindSteps, ModelVersion, answer_identity
-from trident.core.observability.metrics.custom_metrics import CustomMetrics
-from trident.core.observability.statistics import ModelProcessMetrics
-from trident.core.observability.tracing.tracer import Tracer
+from trident.core.lifecycle.parts import ServerParts
+from trident.core.lifecycle.version import FindSteps, ModelVersion
 from trident.core.repository.config import check_checksums, check_config, load_config, read_config
 from trident.core.repository.repository import (
     ContentDigest,
@@ -91,20 +73,13 @@ from trident.core.repository.repository import (
     read_labels,
     version_path,
 )
-from trident.core.repository.sources import Fetched, Located, SingleModelSource
-from trident.core.response_cache.response_cache import ResponseCache
-from trident.core.scheduling.instance import run_once
-from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
-from trident.core.scheduling.response_cache import CachingScheduler
-from trident.core.scheduling.scheduler import Scheduler, make_scheduler
-from trident.core.scheduling.sequence_tensors import InitialStates, SequenceProbe
-from trident.core.shared_memory import Regions
+from trident.core.repository.sources import Located, SingleModelSource
+from trident.core.scheduling.context import SchedulingContext
+from trident.core.scheduling.rate_limiter import InstanceClaims
+from trident.core.scheduling.run_once import run_once
+from trident.core.scheduling.scheduler import Scheduler, row_of
 
 _log = logging.getLogger("trident.lifecycle")
-
-
-def _ignore(device: str) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,51 +95,21 @@ class Prepared:
     layout_hint: str = ""
 
 
-class _Loaded(NamedTuple):
-    """A model that does not serve yet, its instances, and the initial states of its sequences."""
-
-    model: BackendModel
-    instances: list[BackendInstance]
-    states: InitialStates
-
-
 class ModelLoader:
     """Loads versions of models; any number of loader threads at once.
 
-    `gpu_uuids` are indexed by GPU number. `on_device_lost` is called with a GPU (`Placement.device`) on which nothing
-    can run any more. `models` is what the loaded models ask other models through; it is set before the first load.
-    `metrics` are those that they make. `response_cache`, `rate_limiter` and `tracer` are None if the server has none.
-    `regions` are those of the clients' shared memory. `memory` admits loads onto the devices that it knows; by default
-    it knows none.
+    `models` is what the loaded models ask other models through; it is set before the first load.
     """
 
-    def __init__(
-        self,
-        options: EngineOptions,
-        backends: BackendRegistry,
-        *,
-        gpu_uuids: Sequence[str] = (),
-        on_device_lost: Callable[[str], None] = _ignore,
-        metrics: CustomMetrics | None = None,
-        response_cache: ResponseCache | None = None,
-        rate_limiter: RateLimiter | None = None,
-        regions: Regions | None = None,
-        tracer: Tracer | None = None,
-        memory: MemoryLedger | None = None,
-    ) -> None:
+    def __init__(self, options: EngineOptions, backends: BackendRegistry, parts: ServerParts) -> None:
         self._options = options
-        self._tracer = tracer
         self._backends = backends
-        self._gpu_uuids = tuple(gpu_uuids)
         self._threads = 0
+        self._parts = parts
+        self.regions = parts.regions
+        self.memory = parts.memory
         self.slots = LoadSlots(options.load_threads)
-        self._on_device_lost = on_device_lost
         self.models: BlsClient | None = None
-        self._metrics = metrics or CustomMetrics()
-        self._response_cache = response_cache
-        self._rate_limiter = rate_limiter
-        self.regions = regions
-        self.memory = memory or MemoryLedger(lambda devices: {}, {})
 
     def plan_threads(self, models: int) -> None:
         """Divide the container's cores among `models` sessions. Called before the first load."""
@@ -231,7 +176,7 @@ class ModelLoader:
                     return
                 self._note_failure(version, number, failure)
                 if isinstance(failure, DeviceLost):
-                    self._on_device_lost(failure.device)
+                    self._parts.on_device_lost(failure.device)
                 if number == self._options.load_retries or version.attempt.is_ended:
                     version.fail(failure)
                     return
@@ -267,14 +212,15 @@ class ModelLoader:
         failure = version.attempt.run(partial(self._change_instances, version, config), self._options.load_timeout_s)
         if failure is not None:
             if isinstance(failure, DeviceLost):
-                self._on_device_lost(failure.device)
+                self._parts.on_device_lost(failure.device)
             raise failure
 
     def _change_instances(self, version: ModelVersion, config: ModelConfig) -> None:
         removed, wanted = placement_changes(version.placements, placements(config))
         added: list[BackendInstance] = []
         samples = _with_buckets(warmup_samples(config, version.directory.path), version.spec)
-        states = _initial_states(version, version.directory)
+        context = self._context(version, version.directory)
+        probe = row_of(context).probe
         old = {placement.device for placement in version.placements}
         new = {placement.device for placement in wanted} & self.memory.devices.keys() - old
         path = version_path(version.directory, version.version)
@@ -285,7 +231,7 @@ class ModelLoader:
                     added.append(version.make_instance(placement))
                     version.attempt.watch(partial(_end, added[-1]))
                     version.claims.enter(added[-1], version.name)
-                    self._warm_up(version, added[-1], samples, states)
+                    self._warm_up(version, added[-1], probe(context, added[-1]), samples)
             version.attempt.settle()
         except BaseException as exc:
             version.discard(added)
@@ -300,23 +246,19 @@ class ModelLoader:
         try:
             others = set(prepared.available) - {version.version}
             check_checksums(fetched.directory, prepared.config, without=others)
-            if self._response_cache is not None and self._response_cache.answers_later:
-                version.content = ContentDigest(fetched.directory, version.version)
-            loaded: _Loaded | None = None
+            version.content = ContentDigest(fetched.directory, version.version)
             need = self._need_of(fetched.directory, prepared.config, version.version) if self.memory.devices else {}
             with self._taking(version, need):
                 version.attempt.begin("the completion of its configuration")
                 signature = self._configure(fetched.directory, prepared.config, version)
-                if not is_ensemble(version.config):
-                    loaded = self._load_instances(fetched.directory, version, signature)
-            if loaded is None:
-                self._serve_ensemble(fetched, version, find_steps)
-            else:
-                try:
-                    self._serve(fetched, version, loaded)
-                except BaseException:
-                    _close_loaded(loaded, version)
-                    raise
+                model, instances, scheduler = self._load_model(fetched.directory, version, signature, find_steps)
+            try:
+                version.gpu_uuid = self._gpu_uuid([instance.placement for instance in instances])
+                version.attempt.settle()
+                version.serve(model, instances, scheduler, fetched)
+            except BaseException:
+                _close_loaded(model, instances, version)
+                raise
         except BaseException:
             fetched.release()
             if version.memory is not None:
@@ -324,61 +266,75 @@ class ModelLoader:
                 version.memory = None
             raise
 
-    def _serve_ensemble(self, fetched: Fetched, version: ModelVersion, find_steps: FindSteps) -> None:
-        model = compose_model(version, find_steps)
-        scheduler = compose_scheduler(version, model)
-        try:
-            golden = golden_requests(fetched.directory.path, version.spec, version.version)
-            if golden:
-                probe = EnsembleProbe(version.name, scheduler)
-                version.attempt.watch(partial(_end, probe))
-                self._check_golden(version, probe, golden)
-            version.attempt.settle()
-        except BaseException:
-            model.close()
-            raise
-        version.serve(model, [], self._with_cache(scheduler, version), fetched)
-
-    def _serve(self, fetched: Fetched, version: ModelVersion, loaded: _Loaded) -> None:
-        model, instances, states = loaded
-        scheduler = make_scheduler(
-            version.spec,
-            instances,
-            version.statistics,
-            delay_until=self._options.delay_scheduler,
-            backlog_delay_until=self._options.backlog_delay_scheduler,
-            initial_states=states,
-            on_poisoned=lambda instance: self._on_device_lost(instance.placement.device),
-            window=self._options.response_window,
-            claims=version.claims,
-        )
-        version.gpu_uuid = self._gpu_uuid([instance.placement for instance in instances])
-        version.attempt.settle()
-        version.serve(model, instances, self._with_cache(scheduler, version), fetched)
-
-    def _load_instances(
-        self, directory: ModelDirectory, version: ModelVersion, signature: ModelSignature | None
-    ) -> _Loaded:
-        """The loaded model with its instances, warmed up and checked."""
-        attempt = version.attempt
+    def _load_model(
+        self, directory: ModelDirectory, version: ModelVersion, signature: ModelSignature | None, find_steps: FindSteps
+    ) -> tuple[BackendModel, list[BackendInstance], Scheduler]:
+        """Return the model, its instances, warmed up and checked, and the scheduler of the instances."""
+        attempt, config = version.attempt, version.config
         attempt.begin("the load of its weights")
-        backend = self._backends.find(version.config)
-        context = LoadContext(
-            path=version_path(directory, version.version),
-            config=version.config,
-            spec=backend_spec(version.spec),
-            placements=placements(version.config),
-            threads=self._threads,
-            models=self.models,
-            metrics=self._metrics,
-            signature=signature,
-            memory_limit=partial(self.memory.limit, version.name),
-        )
-        samples = warmup_samples(version.config, directory.path)
         golden = golden_requests(directory.path, version.spec, version.version)
-        states = _initial_states(version, directory)
-        model = backend.load(context)
-        version.claims = self._claims(version, context.placements)
+        if is_ensemble(config):
+            model: BackendModel = compose_model(version, find_steps)
+            placed: list[Placement] = []
+            samples: list[WarmupSample] = []
+        else:
+            placed = placements(config)
+            samples = warmup_samples(config, directory.path)
+            self._context(version, directory)  # a wrong one costs no load
+            model = self._load_weights(directory, version, placed, signature)
+            samples = _with_buckets(samples, version.spec)
+        instances: list[BackendInstance] = []
+        try:
+            version.claims = self._claims(version, placed)
+            context = self._context(version, directory)
+            row = row_of(context)
+            if isinstance(model, StartingModel):
+                attempt.watch(model.end_starts)
+            for placement in placed:
+                attempt.begin(f"the start of instance '{placement.name}'")
+                instances.append(model.instance(placement))
+                attempt.watch(partial(_end, instances[-1]))
+                version.claims.enter(instances[-1], version.name)
+                self._warm_up(version, instances[-1], row.probe(context, instances[-1]), samples)
+            scheduler = row.make(context, instances)
+            if not instances:
+                probe = SchedulerProbe(version.name, scheduler)
+                attempt.watch(partial(_end, probe))
+                self._check_golden(version, probe, golden)
+            # One instance per device: those on one device share a session, and so give the same answers.
+            for instance in {instance.placement.device: instance for instance in instances}.values():
+                with version.claims.turn(instance):
+                    self._check_golden(version, row.probe(context, instance), golden)
+            for wrap in self._parts.wraps:
+                scheduler = wrap(scheduler, version, context)
+        except BaseException as exc:
+            _close_loaded(model, instances, version)
+            if lost := _lost_device(instances):
+                raise DeviceLost(str(exc), device=lost, model=version.name) from exc
+            raise
+        return model, instances, scheduler
+
+    def _load_weights(
+        self,
+        directory: ModelDirectory,
+        version: ModelVersion,
+        placed: Sequence[Placement],
+        signature: ModelSignature | None,
+    ) -> BackendModel:
+        backend = self._backends.find(version.config)
+        model = backend.load(
+            LoadContext(
+                path=version_path(directory, version.version),
+                config=version.config,
+                spec=backend_spec(version.spec),
+                placements=placed,
+                threads=self._threads,
+                models=self.models,
+                metrics=self._parts.metrics,
+                signature=signature,
+                memory_limit=partial(self.memory.limit, version.name),
+            )
+        )
         spec = with_graph_labels(version.spec, version.config, model.labels)
         if isinstance(model, TriedModel) and model.separated_because:
             spec = spec.separated()
@@ -387,26 +343,24 @@ class ModelLoader:
                 f"of a batch apart: {model.separated_because}"
             )
         version.configure(version.config, spec)
-        samples = _with_buckets(samples, version.spec)
-        instances: list[BackendInstance] = []
-        if isinstance(model, StartingModel):
-            attempt.watch(model.end_starts)
-        try:
-            for placement in context.placements:
-                attempt.begin(f"the start of instance '{placement.name}'")
-                instances.append(model.instance(placement))
-                attempt.watch(partial(_end, instances[-1]))
-                version.claims.enter(instances[-1], version.name)
-                self._warm_up(version, instances[-1], samples, states)
-            for instance in _one_per_device(instances):
-                with version.claims.turn(instance):
-                    self._check_golden(version, _probe(version, instance, states), golden)
-        except BaseException as exc:
-            _close_loaded(_Loaded(model, instances, states), version)
-            if lost := _lost_device(instances):
-                raise DeviceLost(str(exc), device=lost, model=version.name) from exc
-            raise
-        return _Loaded(model, instances, states)
+        return model
+
+    def _context(self, version: ModelVersion, directory: ModelDirectory) -> SchedulingContext:
+        """Raises ConfigInvalid if the initial states of sequences cannot be read."""
+        config, sequence = version.config, version.spec.sequence
+        return SchedulingContext(
+            version.spec,
+            version.statistics,
+            window=self._options.response_window,
+            claims=version.claims,
+            on_poisoned=lambda instance: self._parts.on_device_lost(instance.placement.device),
+            initial_states={} if sequence is None else initial_states(config, sequence.states, directory.path),
+            steps=tuple(zip(ensemble_steps(config), version.steps, strict=True)),
+            max_in_flight=config.ensemble_scheduling.max_inflight_requests,
+            preserves_order=preserves_response_order(config),
+            delay_until=self._options.delay_scheduler,
+            backlog_delay_until=self._options.backlog_delay_scheduler,
+        )
 
     def _need_of(self, directory: ModelDirectory, written: ModelConfig, version: int) -> dict[str, int]:
         """What a model needs at least of the devices in the ledger of memory, from its configuration as it is written.
@@ -453,28 +407,12 @@ class ModelLoader:
 
     def _claims(self, version: ModelVersion, placed: Sequence[Placement]) -> InstanceClaims:
         """Those of the instances on the resources that their executions hold, if the server has a rate limiter."""
-        if self._rate_limiter is None and any(placement.limit.needs for placement in placed):
+        if self._parts.rate_limiter is None and any(placement.limit.needs for placement in placed):
             _log.warning(
                 "model '%s' has a rate_limiter, but the server has none: start it with --rate-limit=execution_count",
                 version.name,
             )
-        return InstanceClaims(self._rate_limiter)
-
-    def _with_cache(self, scheduler: Scheduler, version: ModelVersion) -> Scheduler:
-        """`scheduler`, behind the response cache if the model wants it."""
-        # An ensemble is decoupled if one of its steps is, whatever its configuration says.
-        if not version.config.response_cache.enable or version.spec.decoupled:
-            return scheduler
-        if self._response_cache is None:
-            _log.warning(
-                "model '%s' enables the response cache, but the server has none: start it with "
-                "--cache-config=local,size=<bytes> or redis,host=<host>,port=<port>",
-                version.name,
-            )
-            return scheduler
-        cache = self._response_cache
-        scope = cache.open_scope(version.name, version.version, partial(answer_identity, version))
-        return CachingScheduler(scheduler, cache, scope, version.spec, version.statistics, version)
+        return InstanceClaims(self._parts.rate_limiter)
 
     def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
         """The GPU of a version that runs on exactly one device, for the label of its metrics."""
@@ -482,7 +420,8 @@ class ModelLoader:
         if len(devices) != 1:
             return None
         kind, device_id = devices.pop()
-        return self._gpu_uuids[device_id] if kind is DeviceKind.GPU and device_id < len(self._gpu_uuids) else None
+        uuids = self._parts.gpu_uuids
+        return uuids[device_id] if kind is DeviceKind.GPU and device_id < len(uuids) else None
 
     def _configure(
         self, directory: ModelDirectory, written: ModelConfig, version: ModelVersion
@@ -497,15 +436,18 @@ class ModelLoader:
             watch=version.attempt.watch,
         )
         version.configure(config, resolve_model_spec(config, version.version, read_labels(directory, config)))
-        if self._tracer is not None:
-            version.trace_with(self._tracer)
+        version.trace_with(self._parts.tracer)
         version.measure(self._options.latencies)
         return signature
 
     def _warm_up(
-        self, version: ModelVersion, instance: BackendInstance, samples: Sequence[WarmupSample], states: InitialStates
+        self,
+        version: ModelVersion,
+        instance: BackendInstance,
+        probe: BackendInstance,
+        samples: Sequence[WarmupSample],
     ) -> None:
-        probe = _probe(version, instance, states)
+        """`probe` executes on `instance`."""
         for sample in samples:
             for iteration in range(sample.count):
                 version.attempt.begin(f"warmup sample '{sample.name}' on instance '{instance.placement.name}'")
@@ -600,288 +542,18 @@ def _with_buckets(samples: Sequence[WarmupSample], spec: ModelSpec) -> list[Warm
     return [*samples, *buckets]
 
 
-def _initial_states(version: ModelVersion, directory: ModelDirectory) -> InitialStates:
-    """Those of its sequences. Raises ConfigInvalid."""
-    sequence = version.spec.sequence
-    return {} if sequence is None else initial_states(version.config, sequence.states, directory.path)
-
-
-def _probe(version: ModelVersion, instance: BackendInstance, states: InitialStates) -> BackendInstance:
-    """`instance`, for requests that no client sent."""
-    if version.spec.sequence is None:
-        return instance
-    return SequenceProbe(instance, version.spec, states)
-
-
-def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstance]:
-    """One instance per device: those on one device share a session and so give the same answers."""
-    return list({instance.placement.device: instance for instance in instances}.values())
-
-
 def _lost_device(instances: Sequence[BackendInstance]) -> str:
     """The device of an instance that can execute nothing again; "" without one."""
     return next((instance.placement.device for instance in instances if instance.poisoned), "")
 
 
-def _close_loaded(loaded: _Loaded, version: ModelVersion) -> None:
-    for instance in loaded.instances:
+def _close_loaded(model: BackendModel, instances: Sequence[BackendInstance], version: ModelVersion) -> None:
+    for instance in instances:
         version.claims.leave(instance)
         instance.close()
-    loaded.model.close()
+    model.close()
 
 
 def _end(instance: BackendInstance, reason: str) -> None:
     if isinstance(instance, EndableInstance):
         instance.abort(reason, for_good=True)
-
-
-# --- what an ensemble's version owns: not weights, but a hold on each version that its steps run on
-
-
-class ComposedModel:
-    """Implements BackendModel without instances. `versions[i]` runs step i; all of them accept requests until `close`,
-    though they are unloaded or replaced meanwhile.
-    """
-
-    def __init__(self, versions: Sequence[ModelVersion]) -> None:
-        """Raises ModelNotReady if one of them is already being unloaded; then none is held."""
-        self.labels: Mapping[str, tuple[str, ...]] = {}
-        self.versions = tuple(versions)
-        held: list[ModelVersion] = []
-        try:
-            for version in dict.fromkeys(versions):
-                version.hold()
-                held.append(version)
-        except ModelNotReady:
-            _release(held)
-            raise
-
-    def describe(self) -> dict[str, str]:
-        return {"device": "none", "execution provider": f"ensemble of {len(self.versions)} steps"}
-
-    def watch(self, on_change: OnChange) -> None:
-        """It has no instances."""
-
-    @property
-    def trouble(self) -> str:
-        """The trouble of the first step that has one."""
-        return next((version.trouble for version in self.versions if version.trouble), "")
-
-    def check_ready(self) -> None:
-        """Raises ModelNotReady if the model of a step says that it is not ready."""
-        for version in set(self.versions):
-            if not version.answers_ready():
-                raise ModelNotReady(f"the model '{version.name}' is not ready")
-
-    def processes(self) -> list[ModelProcessMetrics]:
-        """Those of its steps are counted there."""
-        return []
-
-    def instance(self, placement: Placement) -> BackendInstance:
-        raise ConfigInvalid("an ensemble has no instances")
-
-    def retain(self, devices: Iterable[str]) -> None:
-        """It has nothing on any device."""
-
-    def close(self) -> None:
-        """Let the versions go."""
-        _release(dict.fromkeys(self.versions))
-
-
-def compose_model(version: ModelVersion, find_steps: FindSteps) -> ComposedModel:
-    """Hold the models of the steps of the configured `version`, and complete its configuration from them.
-
-    Raises ConfigInvalid with every problem of the steps with their models.
-    """
-    steps = ensemble_steps(version.config)
-    version.steps = tuple(find_steps(version.name, steps))
-    model = ComposedModel(version.steps)
-    try:
-        specs = [each.spec for each in model.versions]
-        composition = compose(version.spec, steps, specs)
-        if composition.problems:
-            hints = dict.fromkeys(problem.hint for problem in composition.problems if problem.hint)
-            messages = (problem.message for problem in composition.problems)
-            raise ConfigInvalid("; ".join(messages), hint="; ".join(hints) or None, model=version.name)
-    except BaseException:
-        model.close()
-        raise
-    config = copy_of(version.config)
-    config.model_transaction_policy.decoupled = composition.is_decoupled
-    version.configure(config, _completed(version.spec, steps, specs, composition.is_decoupled))
-    return model
-
-
-def _completed(
-    spec: ModelSpec, steps: Sequence[EnsembleStep], models: Sequence[ModelSpec], is_decoupled: bool
-) -> ModelSpec:
-    """The spec of an ensemble; its outputs without labels have those of the models' outputs that they are."""
-    sources: dict[str, OutputSpec] = {}
-    for step, model in zip(steps, models, strict=True):
-        sources |= {tensor: model.outputs[name] for name, tensor in step.outputs}
-    outputs = {
-        name: replace(output, labels=sources[name].labels) if name in sources and not output.labels else output
-        for name, output in spec.outputs.items()
-    }
-    return replace(spec, outputs=outputs, decoupled=is_decoupled)
-
-
-def compose_scheduler(version: ModelVersion, model: ComposedModel) -> Scheduler:
-    """The scheduler of an ensemble that `compose_model` has completed."""
-    from trident.core.scheduling.ensemble import EnsembleScheduler  # for servers with ensembles only
-
-    return EnsembleScheduler(
-        version.spec,
-        ensemble_steps(version.config),
-        model.versions,
-        version.statistics,
-        max_in_flight=version.config.ensemble_scheduling.max_inflight_requests,
-        preserves_order=preserves_response_order(version.config),
-    )
-
-
-def _release(versions: Iterable[ModelVersion]) -> None:
-    for version in versions:
-        version.release()
-
-
-# --- the golden check: a version answers the golden requests of its model as they say, or it is not loaded
-
-_LONGEST_SHOWN = 200
-
-
-def check_golden(
-    instance: BackendInstance,
-    spec: ModelSpec,
-    check: Callable[[InferenceRequest], BatchForm],
-    golden: Sequence[GoldenRequest],
-) -> None:
-    """Run each of `golden` alone on `instance`, which no other thread may use meanwhile. No statistics count them.
-
-    Raises ModelLoadFailed for the first request that fails or whose response differs. It names every output that
-    differs, with the index and both values of its first different element.
-    """
-    for request in golden:
-        about = f"golden request '{request.name}' of model '{spec.name}' version {spec.version}"
-        try:
-            (outputs,) = run_once(instance, [request.inference_request(spec)], check)
-        except ServerError as error:
-            raise ModelLoadFailed(f"{about} failed: {error.message}", hint=error.hint, model=spec.name) from error
-        differences = list(_differences(request.expected, outputs))
-        if differences:
-            raise ModelLoadFailed(
-                f"{about}: {'; '.join(differences)}",
-                hint=f"golden/{request.name} says what is expected, and with what tolerance",
-                model=spec.name,
-            )
-
-
-def _differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTensor]) -> Iterator[str]:
-    by_name = {output.name: output for output in outputs}
-    for wanted in expected:
-        output = by_name.get(wanted.tensor.name)
-        difference = "is missing" if output is None else _difference(wanted, output)
-        if difference:
-            yield f"output '{wanted.tensor.name}' {difference}"
-
-
-def _difference(expected: ExpectedOutput, output: OutputTensor) -> str:
-    """The difference of one output as text; empty without a difference."""
-    tensor, tolerance = expected.tensor, expected.tolerance
-    if output.datatype != tensor.datatype.name:
-        return f"has datatype {output.datatype}, expected {tensor.datatype.name}"
-    if output.shape != tensor.array.shape:
-        return f"has shape {shape_text(output.shape)}, expected {shape_text(tensor.array.shape)}"
-    actual, wanted = (as_numbers(array.reshape(-1), tensor.datatype) for array in (output.array, tensor.array))
-    differing = np.flatnonzero(~_close(actual, wanted, tensor.datatype, tolerance))
-    if not differing.size:
-        return ""
-    first = differing[0]
-    index = [int(each) for each in np.unravel_index(first, output.shape)]
-    allowed = "" if tolerance == EXACT else _allowed(tolerance)
-    count = f"{differing.size} of {wanted.size} elements differ{'s' if differing.size == 1 else ''}"
-    return f"at {index} is {_shown(actual[first])}, expected {_shown(wanted[first])}{allowed}; {count}"
-
-
-def _close(actual: Array, wanted: Array, datatype: Datatype, tolerance: Tolerance) -> Array:
-    """Which elements of two flat arrays are equal within `tolerance`. NaN equals NaN, infinities only themselves."""
-    equal: Array = (actual == wanted).astype(bool)
-    if is_floating(datatype):
-        equal |= np.isnan(actual) & np.isnan(wanted)
-    if tolerance == EXACT:  # always so for BOOL and BYTES
-        return equal
-    with np.errstate(over="ignore", invalid="ignore"):
-        allowed = tolerance.absolute + tolerance.relative * np.abs(wanted.astype(np.float64))
-        close: Array = (_distance(actual, wanted) <= allowed) & np.isfinite(actual) & np.isfinite(wanted)
-    return equal | close
-
-
-def _distance(actual: Array, wanted: Array) -> Array:
-    """|actual - wanted| of each element as FP64, without overflow in between."""
-    if actual.dtype.kind == "f":
-        difference: Array = np.abs(actual.astype(np.float64) - wanted.astype(np.float64))
-        return difference
-    # Modulo 2**64 the larger minus the smaller is right for all signs; a signed difference could overflow.
-    larger, smaller = np.maximum(actual, wanted).astype(np.uint64), np.minimum(actual, wanted).astype(np.uint64)
-    return (larger - smaller).astype(np.float64)
-
-
-def _allowed(tolerance: Tolerance) -> str:
-    return f" (tolerance {tolerance.absolute:g} absolute, {tolerance.relative:g} relative)"
-
-
-def _shown(value: object) -> str:
-    """One element as a golden file writes it: with the digits that its datatype needs, text in quotes."""
-    if isinstance(value, bytes):
-        text = value.decode("utf-8", "backslashreplace")
-        return repr(text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…")
-    if isinstance(value, np.bool_):
-        return "true" if value else "false"
-    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(str(value), str(value))
-
-
-class EnsembleProbe:
-    """A BackendInstance in front of the scheduler of an ensemble, for the golden check. The steps count its requests.
-
-    A request of a decoupled ensemble gets its first response.
-    """
-
-    poisoned = False
-    may_run_inline = False
-    answers_later = False
-
-    def __init__(self, name: str, scheduler: Scheduler) -> None:
-        self.placement = Placement(name, DeviceKind.CPU)
-        self._scheduler = scheduler
-        # The request in flight, and its responses.
-        self._pending: PendingRequest | None = None
-        self._responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-
-    def execute(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        senders: Sequence[ResponseSender] = (),
-    ) -> Execution:
-        outcomes: list[Outputs | Exception] = []
-        for request, size in zip(requests, batch_sizes, strict=True):
-            responses = self._responses = queue.SimpleQueue()
-            pending = self._pending = PendingRequest(request, responses.put)
-            pending.batch_size = size
-            pending.submit_to(self._scheduler)
-            first = last = responses.get()
-            while not last.final:
-                last = responses.get()
-            error = first.error or last.error
-            outcomes.append(error if error is not None else first.outputs)
-        return Execution(outcomes, 0, 0)
-
-    def abort(self, reason: str, *, for_good: bool) -> None:
-        """Answer the request in flight; what the steps execute for it goes on. See EndableInstance."""
-        pending, responses = self._pending, self._responses
-        if pending is not None:
-            pending.cancel()
-            responses.put(InferenceResponse.failed(pending.request, BackendFailed(reason)))
-
-    def close(self) -> None:
-        """It holds nothing."""

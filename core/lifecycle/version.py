@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from typing import Final
 
 from trident.core.backends.backend import BackendInstance, BackendModel, EndableInstance, ShrinkableModel, StartingModel
@@ -17,7 +16,7 @@ from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.placement import Placement
 from trident.core.config.request_check import BatchForm, RequestValidator
 from trident.core.config.resolve import histogram_buckets
-from trident.core.config.schema import ModelConfig, core_config
+from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import UNEXPECTED, ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
@@ -36,7 +35,6 @@ from trident.core.repository.repository import ContentDigest, ModelDirectory
 from trident.core.repository.sources import Fetched
 from trident.core.scheduling.queue import COUNTING
 from trident.core.scheduling.rate_limiter import InstanceClaims
-from trident.core.scheduling.response_cache import CachingScheduler
 from trident.core.scheduling.scheduler import Scheduler
 from trident.core.shared_memory import Regions, attach
 
@@ -76,27 +74,6 @@ class RestingInstances:
                 self._scheduler.remove(instance)
 
 
-# Source: docs/spec/schedulers.md section 3.7, "Redis".
-
-
-def answer_identity(version: ModelVersion) -> bytes | None:
-    """A digest of the version's name, number, configuration and files, and of those of its steps.
-
-    None if its files are not known, or have changed since they were loaded. Reads them: for loader threads.
-    """
-    files = version.content.digest() if version.content is not None else None
-    steps = [answer_identity(step) for step in version.steps]
-    if files is None or None in steps:
-        return None
-    config: bytes = core_config(version.config).SerializeToString(deterministic=True)
-    parts = [repr((version.name, version.version)).encode(), config, files, *filter(None, steps)]
-    whole = blake2b()
-    for part in parts:
-        whole.update(len(part).to_bytes(8, "little"))
-        whole.update(part)
-    return whole.digest()
-
-
 _SHUT: Final = TraceGate()
 _OVERDUE = "its model is unloaded, and it did not end its executions within {:g} s"
 
@@ -116,7 +93,7 @@ class ModelVersion:
     is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `hint`
     is the cure of its failed load, if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a
     model whose name is only a hash, otherwise empty. `steps` are the versions that the steps of an ensemble run on, or
-    with which it failed. `content` are the files that it was loaded from, if a response cache wants to know them.
+    with which it failed. `content` are the files that it was loaded from.
     `attempt` is its load, or the latest change of its instances.
     `claims` are those of its instances on the resources that executions hold. `memory` is what it holds on the devices
     of which the server keeps a ledger; None if it runs on none of them.
@@ -155,8 +132,8 @@ class ModelVersion:
         self._trace_gate = _SHUT
         self._validator: RequestValidator | None = None
         self._scheduler: Scheduler | None = None
-        # The same one, if it answers requests from the memory of this process.
-        self._answers: CachingScheduler | None = None
+        # Its answers from the memory of this process, if it has some.
+        self._answers: Callable[[InferenceRequest, int | None], InferenceResponse | None] | None = None
         self._model: BackendModel | None = None
         self._instances: list[BackendInstance] = []
         self._resting: RestingInstances | None = None
@@ -256,8 +233,7 @@ class ModelVersion:
         self._model = model
         self._instances = list(instances)
         self._scheduler = scheduler
-        if isinstance(scheduler, CachingScheduler) and scheduler.has_cached_answers:
-            self._answers = scheduler
+        self._answers = getattr(scheduler, "answers_at_once", None)
         self._fetched = fetched
         self.description = model.describe()
         self.load_seconds = time.monotonic() - self._started
@@ -344,7 +320,7 @@ class ModelVersion:
             batch_size, _ = validator.check(request)
         except ServerError:
             return None  # `submit` answers it
-        return answers.cached_answer(request, batch_size)
+        return answers(request, batch_size)
 
     def submit(self, pending: PendingRequest) -> None:
         """Check and queue a request. An error, of any class, is a response. See ServedModel."""

@@ -1,14 +1,10 @@
 """The dynamic batcher: one queue, from which the instances of a model take batches.
 
 Nothing stands between the queue and the instances. A thread that has finished a batch takes as its next batch what has
-queued up meanwhile (`batch_forming.py` says what, and when). Only if there is nothing to execute does it rest until
+queued up meanwhile (`batch_forming.py` says what, and when). Only if there is nothing to execute is it idle until
 `submit` wakes it. So a thread is woken once for each batch, not for each request, and a timer runs only if the
-configuration asks for a queue delay. The states of a thread are in `instance.py`.
-
-Handing the interpreter to an instance thread and back takes longer than a short execution. So if the recent executions
-were short and no instance thread is awake, none is woken: the submitting thread borrows the instance of a thread that
-rests, and executes the batch itself after it has submitted all its requests. A batch that has to wait is left to the
-instance thread.
+configuration asks for a queue delay. The states of a thread are in `instance.py`. Short executions run on the
+submitting thread (`inline_execution.py`).
 Source: docs/spec/schedulers.md sections 3.1 to 3.3; docs/spec/repository.md section 1.6, "What reloads".
 """
 
@@ -19,18 +15,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from trident.core.backends.backend import BackendInstance
 from trident.core.borders import expected
-from trident.core.config.spec import ModelSpec
 from trident.core.errors import ServerError, ServerStopping
-from trident.core.inference.pending_request import PendingRequest, deliver
-from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.options import DEFAULT_WINDOW, WindowLimits
+from trident.core.inference.pending_request import PendingRequest
 from trident.core.scheduling.batch_forming import (
     BatchLimits,
-    BatchTuner,
     Run,
     Wait,
     Work,
@@ -38,34 +31,25 @@ from trident.core.scheduling.batch_forming import (
     may_end,
     take_work,
 )
-from trident.core.scheduling.instance import (
-    ENDED,
-    HOLDING,
-    LENT,
-    RUNNING,
-    WAITING,
-    InstancePool,
-    ModelInstance,
-    OnPoisoned,
-    ShortExecutions,
-)
+from trident.core.scheduling.context import Respond, SchedulingContext
+from trident.core.scheduling.inline_execution import LONGEST_NS, InlineExecution, ShortExecutions
+from trident.core.scheduling.instance import ENDED, HOLDING, LENT, RUNNING, WAITING, ModelInstance
+from trident.core.scheduling.instance_pool import InstancePool
 from trident.core.scheduling.open_requests import Again, DroppedSenders, OpenRequests, ResponseOrder, refuse_again
 from trident.core.scheduling.queue import (
     AFTER_FAILURE_S,
-    Clock,
     Rejection,
     RequestQueue,
-    Respond,
     TimeoutThread,
     reject,
     stopping,
 )
-from trident.core.scheduling.rate_limiter import InstanceClaims
+
+if TYPE_CHECKING:
+    from trident.core.scheduling.latency_target import BatchTuner
 
 _log = logging.getLogger("trident.scheduling")
 
-TURN_NS: Final = 4_000_000
-"""The time after which the submitting thread leaves the rest of the queue to the instance's own thread."""
 LOOK_EVERY_NS: Final = 10_000_000
 """A queue is looked through for expired requests at most once in this time, so they are answered so much later."""
 
@@ -79,38 +63,26 @@ class DynamicBatcher:
     Each request gets its response on the thread that executed it or on that of `close`, or, from an instance that
     answers later, its responses on the threads that send them. `submit` holds a lock for some microseconds. A batch
     whose instance must wait for its turn at resources stays in the queue until then, and grows.
-    `delay_until` is the number of requests for which the batcher waits, once, before the first batch. `on_poisoned` is
-    called on the thread that executed.
-    `window` is how much of a request's responses may be sent and not taken. `claims` are those of the instances on the
-    resources that their executions hold. `through` makes what executes in place of an instance. `again` submits
-    or refuses a request that its model wants to execute again.
+    `through` makes what executes in place of an instance. `again` submits or refuses a request that its model wants to
+    execute again.
     """
 
     def __init__(
         self,
-        spec: ModelSpec,
+        context: SchedulingContext,
         instances: Sequence[BackendInstance],
-        statistics: ModelStatistics,
         *,
-        clock: Clock = time.monotonic_ns,
-        delay_until: int = 0,
-        on_poisoned: OnPoisoned | None = None,
-        window: WindowLimits = DEFAULT_WINDOW,
-        claims: InstanceClaims | None = None,
         through: Through | None = None,
         again: Again = refuse_again,
     ) -> None:
-        batching = spec.batching
+        spec, batching = context.spec, context.spec.batching
         self._spec = spec
-        self._statistics = statistics
-        self._clock = clock
-        self._order = ResponseOrder(deliver) if batching and batching.preserve_ordering else None
-        self._respond: Respond = self._order.respond if self._order else deliver
-        # To a request that is not executed: it is told so at once, also where responses keep an order, as in Triton.
-        self._refuse: Respond = self._order.leave if self._order else deliver
-        self._on_poisoned = on_poisoned
-        self._window = window
-        self._claims = claims or InstanceClaims()
+        self._order: ResponseOrder | None = None
+        if batching and batching.preserve_ordering:
+            self._order = ResponseOrder(context.respond)
+            context = replace(context, respond=self._order.respond, refuse=self._order.refuse)
+        self._context = context
+        self._clock = context.clock
         self._through = through
         self._again = again
         answers_later = any(instance.answers_later for instance in instances)
@@ -120,9 +92,9 @@ class DynamicBatcher:
         self._runs_alone = self._order is None and spec.sequence is None
         self._lock = threading.Lock()
         # --- guarded by the lock
-        self._queue = RequestQueue(batching, delay_until)
-        self._limits = limits_of(spec)
-        self._pool = InstancePool(self._lock, self._limits.max_batch_size)
+        self._queue = RequestQueue(batching, context.delay_until)
+        self._pool = InstancePool(self._lock, self._queue, limits_of(spec))
+        self._inline = InlineExecution(self._short, self._pool, self._lock, context.clock)
         self._looks_ns = sys.maxsize  # when to look for expired requests
         self._stopped = False
         self._accepts_nested = False
@@ -130,7 +102,9 @@ class DynamicBatcher:
         self._timeouts = TimeoutThread(spec.name, self._expire) if self._queue.may_expire else None
         self._tuner: BatchTuner | None = None
         if batching and batching.target_p99_ns:
-            self._tuner = BatchTuner(spec, self._limits, self._change_limits, statistics)
+            from trident.core.scheduling.latency_target import BatchTuner  # for models with a target only
+
+            self._tuner = BatchTuner(spec, self._pool.limits, self._change_limits, context.statistics)
         # --- guarded by a second lock, which is taken before the other: no request waits while a thread is started
         self._changing = threading.Lock()
         self._started = False
@@ -140,35 +114,23 @@ class DynamicBatcher:
     def _made(self, backend: BackendInstance) -> ModelInstance:
         requests = None
         if self._dropped is not None:
-            requests = OpenRequests(
-                self._spec,
-                self._statistics,
-                self._respond,
-                self._refuse,
-                self._pool,
-                self._window,
-                self._clock,
-                self._again,
-                self._dropped,
-            )
-        claim = self._claims.of(backend)
-        if claim is not None:
-            queue = self._queue
-            claim.has_more = lambda: queue.size > 0
-        return ModelInstance(
+            requests = OpenRequests(self._context, self._pool.in_flight, self._again, self._dropped)
+        instance = ModelInstance(
+            self._context,
             backend,
-            backend if self._through is None else self._through(backend),
-            self._spec,
-            self._statistics,
-            self._respond,
-            self._refuse,
-            self._short,
-            clock=self._clock,
-            on_poisoned=self._on_poisoned,
+            executing=None if self._through is None else self._through(backend),
             open_requests=requests,
-            claim=claim,
-            tuner=self._tuner,
+            observe=self._observe,
         )
+        if instance.claim is not None:
+            queue = self._queue
+            instance.claim.has_more = lambda: queue.size > 0
+        return instance
+
+    def _observe(self, batch: Sequence[PendingRequest], begin_ns: int, end_ns: int, inline: bool) -> None:
+        self._short.note(batch, end_ns - begin_ns, inline)
+        if self._tuner is not None:
+            self._tuner.note(batch, begin_ns, end_ns)
 
     @property
     def queued(self) -> int:
@@ -178,7 +140,7 @@ class DynamicBatcher:
     @property
     def in_flight(self) -> int:
         """Requests that a thread has taken, and whose final response was not delivered."""
-        return self._pool.in_flight
+        return self._pool.in_flight.count
 
     def start(self) -> None:
         """Start the instance threads; once."""
@@ -204,16 +166,16 @@ class DynamicBatcher:
         with self._lock:
             if self._stopped and not (self._accepts_nested and pending.is_nested):
                 raise stopping(pending, self._spec.name)
-            instance = self._lent_for(pending) if pending.is_alone and self._runs_alone else None
+            instance = self._inline.borrow_for(pending) if pending.is_alone and self._runs_alone else None
             if instance is None:
                 self._enqueue(pending, now_ns)
         if instance is not None:
-            self._execute_on(instance, Work([pending], []), now_ns + TURN_NS)
+            self._inline.execute(instance, Work([pending], []), now_ns + LONGEST_NS)
 
     def _enqueue(self, pending: PendingRequest, now_ns: int) -> None:
         """Under the lock."""
         queue = self._queue
-        if queue.is_limited or self._limits.delay_ns:
+        if queue.is_limited or self._pool.limits.delay_ns:
             pending.on_cancel = self._leave_queue
         queue.push(pending)
         if self._timeouts is not None and pending.expires_ns:
@@ -231,13 +193,13 @@ class DynamicBatcher:
             or may_end(holder.wait, pending, queue.items)
             or not (queue.is_in_order or queue.is_last(pending))
         ):
-            if pending.defer is not None and self._may_borrow():
+            if pending.defer is not None and self._inline.is_possible():
                 try:
-                    pending.defer(self._execute_here)
+                    pending.defer(self._inline.execute_queued)
                     return
                 except Exception:  # the caller's
                     _log.exception("deferring an execution of model '%s' failed unexpectedly", self._spec.name)
-            self._pool.wake(queue.items)
+            self._pool.wake()
 
     def run_at_rest(self, device: str, errand: Callable[[], None]) -> bool:
         """Call `errand` on the thread of an instance on `device` that rests, and wait for it. False if none rests.
@@ -286,14 +248,14 @@ class DynamicBatcher:
     def _take_all(self) -> list[PendingRequest]:
         """Empty the queue; its requests count as in flight until `_end_queued`. Under the lock."""
         queued = self._queue.clear()
-        self._pool.in_flight += len(queued)
+        self._pool.in_flight.count += len(queued)
         return queued
 
     def _end_queued(self, queued: Sequence[PendingRequest], error_for: Callable[[PendingRequest], ServerError]) -> None:
         """Answer requests that left the queue, new ones and those that their model gave back."""
         opened = [each.open_requests for each in list(self._instances) if each.open_requests is not None]
         for pending in queued:
-            respond = next((each.respond_unexecuted for each in opened if each.has(pending)), self._refuse)
+            respond = next((each.respond_unexecuted for each in opened if each.has(pending)), None)
             self._refuse_all([Rejection(pending, error_for(pending))], respond)
 
     def _perform_next(self, instance: ModelInstance) -> bool:
@@ -337,12 +299,12 @@ class DynamicBatcher:
                 claim.withdraw()
             pool.end(instance)
             if self._queue.size and pool.holder is None:
-                pool.wake_idle(self._queue.items)  # for what it was woken for, or held
+                pool.wake_idle()  # for what it was woken for, or held
             return None
         may_run = None if claim is None else claim.request
-        decision = take_work(self._queue, self._limits, self._clock(), may_run=may_run)
+        decision = take_work(self._queue, pool.limits, self._clock(), may_run=may_run)
         if isinstance(decision, Work):
-            pool.take(instance, decision, self._queue)
+            pool.take(instance, decision)
             return decision
         if claim is not None and not isinstance(decision, Run):
             claim.withdraw()
@@ -354,84 +316,6 @@ class DynamicBatcher:
             pool.hold(instance, decision)
         else:
             pool.wait(instance)
-        return None
-
-    # --- on the submitting thread
-
-    def _may_borrow(self) -> bool:
-        """Whether the submitting thread may execute on an instance. Under the lock."""
-        pool = self._pool
-        # `pool.lendable` without its call, because each request asks.
-        instance = pool.holder or (pool.idle[-1] if pool.idle else None)
-        return instance is not None and not pool.waking and instance.executing.may_run_inline and self._short.lasting
-
-    def _lent_for(self, pending: PendingRequest) -> ModelInstance | None:
-        """Take an instance for `pending` alone, which needs no queue; None if it has to be queued. Under the lock.
-
-        It would be the whole batch, closed because nothing else waits.
-        """
-        queue, pool = self._queue, self._pool
-        if (
-            queue.size
-            or queue.delay_until
-            or pool.holder is not None
-            or self._limits.delay_ns
-            or pending.batch_size in self._limits.preferred
-            or pending.cancelled
-            or pending.defer is None
-            or not self._may_borrow()
-            or not self._short.expected((pending,))
-        ):
-            return None
-        instance = pool.idle[-1]
-        if instance.claim is not None or instance.open_requests is not None:
-            return None
-        pool.lend(instance)
-        instance.taken = 1
-        pool.in_flight += 1
-        return instance
-
-    def _execute_here(self) -> None:
-        """Execute queued requests on the calling thread, as long as the executions are short."""
-        pool = self._pool
-        with self._lock:
-            instance = pool.lendable
-            if instance is None or not self._may_borrow():
-                pool.wake(self._queue.items)
-                return
-            until_ns = self._clock() + TURN_NS
-            pool.lend(instance)
-            work = self._next_short_work(instance, until_ns)
-        if work is not None:
-            self._execute_on(instance, work, until_ns)
-
-    def _execute_on(self, instance: ModelInstance, work: Work, until_ns: int) -> None:
-        """Execute `work`, and then what is queued, on the lent `instance` until it is given back."""
-        following: Work | None = work
-        while following is not None:
-            instance.perform(following, inline=True)
-            with self._lock:
-                self._pool.finish(instance)
-                following = self._next_short_work(instance, until_ns)
-
-    def _next_short_work(self, instance: ModelInstance, until_ns: int) -> Work | None:
-        """Take work for the lent `instance`; or give it back, and return None or raise. Under the lock."""
-        pool, claim = self._pool, instance.claim
-        work: Work | Wait | Run | None = None
-        try:
-            now_ns = self._clock()
-            if now_ns <= until_ns and not instance.retired and not pool.closed:
-                may_run = None if claim is None else claim.try_take
-                is_short = self._short.expected
-                work = take_work(self._queue, self._limits, now_ns, is_short=is_short, may_run=may_run)
-                if isinstance(work, Work):
-                    pool.take(instance, work, self._queue)
-                    return work
-        finally:
-            if not isinstance(work, Work):
-                if claim is not None:
-                    claim.withdraw()  # it may have asked for another turn when its last execution ended
-                pool.take_back(instance, self._queue.items)
         return None
 
     # --- timeouts and cancellations
@@ -462,9 +346,9 @@ class DynamicBatcher:
 
     def _leave_queue(self, pending: PendingRequest) -> None:
         """Take `pending`, which was cancelled, out of the queue. Any thread."""
-        self._reject_queued(Rejection.of_cancelled(pending), self._refuse)
+        self._reject_queued(Rejection.of_cancelled(pending))
 
-    def _reject_queued(self, rejection: Rejection, respond: Respond) -> None:
+    def _reject_queued(self, rejection: Rejection, respond: Respond | None = None) -> None:
         """Answer a request with an error, now, if it is still queued."""
         with self._lock:
             if not self._queue.discard(rejection.pending):
@@ -477,32 +361,32 @@ class DynamicBatcher:
 
         Under the lock.
         """
-        self._pool.in_flight += count
+        self._pool.in_flight.count += count
         if self._pool.holder is not None:
-            self._pool.wake(self._queue.items)
+            self._pool.wake()
 
     def _refuse_all(self, rejections: Sequence[Rejection], respond: Respond | None = None) -> None:
         """Answer requests that have left the queue, and are counted as in flight until then."""
         if not rejections:
             return
         for rejection in rejections:
-            reject(rejection, self._statistics, respond or self._refuse, self._clock)
+            reject(rejection, self._context, respond)
         with self._lock:
-            self._pool.count_off(len(rejections))
+            self._pool.in_flight.end(len(rejections))
 
     # --- limits and instances
 
     def _change_limits(self, limits: BatchLimits) -> None:
         """Form batches by `limits` from now on. A batch that waits already waits as long as it was told to."""
         with self._lock:
-            self._limits = limits._replace(delay_ns=0) if self._stopped else limits
+            self._pool.limits = limits._replace(delay_ns=0) if self._stopped else limits
 
     def hold(self, until: int) -> None:
         """Execute nothing more until `until` requests are queued, once."""
         with self._lock:
             self._queue.delay_until = until if self._queue.size < until else 0
             if not self._queue.delay_until:
-                self._pool.wake(self._queue.items)
+                self._pool.wake()
 
     def add(self, instance: BackendInstance) -> None:
         """Execute on `instance` as well, at once if the threads were started. Waits for no execution.
@@ -539,7 +423,7 @@ class DynamicBatcher:
         leaving.join(None)
         if leaving.open_requests is not None:
             with self._lock:
-                self._pool.drain_open(leaving.open_requests)
+                leaving.open_requests.drain()
         with self._changing:
             self._instances.remove(leaving)
             self._count_instances()
@@ -567,14 +451,15 @@ class DynamicBatcher:
             self._stopped = True
             self._accepts_nested = accept_nested
             self._queue.delay_until = 0
-            self._limits = self._limits._replace(delay_ns=0)
+            self._pool.limits = self._pool.limits._replace(delay_ns=0)
             if self._queue.size:
-                self._pool.wake(self._queue.items)
+                self._pool.wake()
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Block until nothing is queued or in flight, at most `timeout_s` seconds. Returns whether that happened."""
         with self._lock:
-            return self._pool.drain(self._queue, timeout_s)
+            pool = self._pool
+            return pool.in_flight.wait_until(lambda: not pool.queue.size and not pool.in_flight.count, timeout_s)
 
     def close(self, timeout_s: float | None = None, because: str = "") -> bool:
         """Stop, answer what is queued with ServerStopping, and block until the threads have ended.

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from trident.core.backends.backend import BackendInstance
 from trident.core.borders import expected, guarded
@@ -50,10 +49,10 @@ from trident.core.inference.response import (
 )
 from trident.core.inference.tensors import BYTES, Array, LayoutEntry, PackedTensors, Shape, TensorLayout, layout_of
 from trident.core.memo import Memo
-from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.queue import COUNTING, Clock, stopping
+from trident.core.scheduling.context import SchedulingContext, StepModel
+from trident.core.scheduling.queue import COUNTING, InFlight, stopping
 
 _log = logging.getLogger("trident.scheduling")
 
@@ -69,60 +68,38 @@ Sources = list[Inputs | Outputs | None]
 Ready = tuple["EnsembleRequest", "PlannedStep", "Flow"]
 
 
-class StepModel(Protocol):
-    """The version of a model that a step runs on. Any thread."""
-
-    @property
-    def spec(self) -> ModelSpec: ...
-
-    def submit(self, pending: PendingRequest) -> None:
-        """Run a request. An error is a response, perhaps before this returns."""
-        ...
-
-
 class EnsembleScheduler:
-    """Implements Scheduler. `models[i]` runs step i; it must accept requests until this scheduler is closed.
+    """Implements Scheduler. The models of the steps must accept requests until this scheduler is closed.
 
-    `spec` is that of the ensemble; its `decoupled` says whether a model of a step is. `max_in_flight` limits the
-    requests of each step, 0 for no limit. `preserves_order`: the responses of a decoupled step are passed on in their
-    order, to each step after it and to the client.
+    The `decoupled` of its spec says whether a model of a step is. With `preserves_order` the responses of a decoupled
+    step are passed on in their order, to each step after it and to the client.
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        steps: Sequence[EnsembleStep],
-        models: Sequence[StepModel],
-        statistics: ModelStatistics,
-        *,
-        max_in_flight: int = 0,
-        preserves_order: bool = True,
-        clock: Clock = time.monotonic_ns,
-    ) -> None:
-        self.preserves_order = preserves_order
+    def __init__(self, context: SchedulingContext) -> None:
+        spec, max_in_flight = context.spec, context.max_in_flight
+        self.preserves_order = context.preserves_order
         self._make_request = DecoupledRequest if spec.decoupled else EnsembleRequest
         self._spec = spec
         self.subject = f"a request for ensemble '{spec.name}'"
-        self._statistics = statistics
-        self.clock = clock
-        self._plans = Plans(spec, steps, models)
+        self._statistics = context.statistics
+        self.clock = context.clock
+        self._plans = Plans(spec, context.steps)
         # None without a limit.
         self.limit: InFlightLimit | None = None
         if max_in_flight:
             _log.info("Ensemble model '%s' configured with max_inflight_requests: %d", spec.name, max_in_flight)
-            self.limit = InFlightLimit(max_in_flight, len(steps))
+            self.limit = InFlightLimit(max_in_flight, len(context.steps))
         # What has a place and waits for the thread that delivers a batch; its callers whose requests were answered.
         self._ready: deque[Ready] = deque()
         self._flushes: deque[Callable[[], None]] = deque()
         # The threads that submit what is ready.
         self._proceeding: set[int] = set()
         self._lock = threading.Lock()
-        self._drained = threading.Condition(self._lock)
         # --- guarded by the lock
         self._stopped = False
         self._accepts_nested = False
         self._requests: set[EnsembleRequest] = set()
-        self._drainers = 0
+        self._ends = InFlight(self._lock)
 
     @property
     def queued(self) -> int:
@@ -170,11 +147,7 @@ class EnsembleScheduler:
 
     def drain(self, timeout_s: float | None = None) -> bool:
         with self._lock:
-            self._drainers += 1
-            try:
-                return self._drained.wait_for(lambda: not self._requests, timeout_s)
-            finally:
-                self._drainers -= 1
+            return self._ends.wait_until(lambda: not self._requests, timeout_s)
 
     def close(self, timeout_s: float | None = None, because: str = "") -> bool:
         """Stop, and block until the requests are answered, at most `timeout_s` seconds. Returns whether they are."""
@@ -310,8 +283,7 @@ class EnsembleScheduler:
         self.flush_later(request.pending)
         with self._lock:
             self._requests.discard(request)
-            if self._drainers and not self._requests:
-                self._drained.notify_all()
+            self._ends.end(0)
 
 
 class EnsembleRequest:
@@ -925,17 +897,15 @@ class PlannedStep:
 class Plans:
     """The plans of one ensemble version, by requested outputs. Any thread; two may make the same plan."""
 
-    def __init__(self, spec: ModelSpec, steps: Sequence[EnsembleStep], models: Sequence[StepModel]) -> None:
+    def __init__(self, spec: ModelSpec, steps: Sequence[tuple[EnsembleStep, StepModel]]) -> None:
         self._spec = spec
-        self._graph = tuple(steps)
+        self._graph = tuple(step for step, _ in steps)
         # Where each tensor comes from: the source, its name there, and whether it has a batch dimension.
         self._origins = {name: (REQUEST, name, spec.max_batch_size > 0) for name in spec.inputs}
-        for index, (step, model) in enumerate(zip(steps, models, strict=True)):
+        for index, (step, model) in enumerate(steps):
             has_batch = model.spec.max_batch_size > 0
             self._origins |= {tensor: (index, name, has_batch) for name, tensor in step.outputs}
-        self._steps = tuple(
-            self._planned(index, step, model) for index, (step, model) in enumerate(zip(steps, models, strict=True))
-        )
+        self._steps = tuple(self._planned(index, step, model) for index, (step, model) in enumerate(steps))
         self._made: Memo[frozenset[str], Plan] = Memo(_MOST_PLANS)
         self._whole = self._make(spec.outputs)
 

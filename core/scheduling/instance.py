@@ -1,7 +1,5 @@
 """A model instance: its thread, the execution of batches on its backend instance, and the answers to their requests.
 
-The pool knows which of a scheduler's threads rest, and how many requests they have taken.
-
 Source: docs/spec/schedulers.md section 3, docs/architecture.md section 7.
 """
 
@@ -9,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
@@ -17,27 +14,28 @@ from typing import Final
 
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.borders import guarded, text_of
-from trident.core.config.request_check import BatchForm
-from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ServerError
-from trident.core.inference.pending_request import AGAIN, LATER, DeferredOutcome, PendingRequest
+from trident.core.inference.pending_request import AGAIN, LATER, PendingRequest
 from trident.core.inference.request import (
     IDLE as NO_WAIT,
 )
-from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, Parameter, asks_for_times
-from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
-from trident.core.inference.tensors import BYTES
-from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.inference.request import CloseReason, InferenceTimes, asks_for_times
+from trident.core.inference.response import InferenceResponse, Outputs
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.batch_forming import BatchTuner, Wait, Work
+from trident.core.scheduling.batch_forming import Wait, Work
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.open_requests import OpenRequest, OpenRequests
-from trident.core.scheduling.queue import Clock, RequestQueue, Respond, flush_callers, reason_of, reject
-from trident.core.scheduling.rate_limiter import Claim, Needs
-from trident.core.waiting import Mailbox, ThreadMailbox
+from trident.core.scheduling.queue import flush_callers, reason_of, reject
+from trident.core.scheduling.rate_limiter import Needs
 
 _log = logging.getLogger("trident.scheduling")
 
-OnPoisoned = Callable[[BackendInstance], None]
+# Called with the requests of an execution, its begin and its end, and whether it was on the submitting thread.
+Observer = Callable[[Sequence[PendingRequest], int, int, bool], None]
+
+
+def ignore(batch: Sequence[PendingRequest], begin_ns: int, end_ns: int, inline: bool) -> None:
+    pass
 
 
 class ThreadState(Enum):
@@ -84,29 +82,21 @@ class ModelInstance:
 
     def __init__(
         self,
+        context: SchedulingContext,
         backend: BackendInstance,
-        executing: BackendInstance,
-        spec: ModelSpec,
-        statistics: ModelStatistics,
-        respond: Respond,
-        refuse: Respond,
-        short: ShortExecutions,
         *,
-        clock: Clock = time.monotonic_ns,
-        on_poisoned: OnPoisoned | None = None,
+        executing: BackendInstance | None = None,
         open_requests: OpenRequests | None = None,
-        claim: Claim | None = None,
-        tuner: BatchTuner | None = None,
+        observe: Observer = ignore,
     ) -> None:
-        """`executing` executes in place of `backend`, or is the same. `refuse` answers requests that are not executed.
+        """`executing` executes in place of `backend`. `open_requests` are those of an instance that answers later.
 
-        `open_requests` are those of an instance that answers later. `claim` is that on the resources which its
-        executions hold. `tuner` is told of each execution.
+        `observe` is called after each execution.
         """
         self.backend = backend
-        self.executing = executing
+        self.executing = executing or backend
         self.name = backend.placement.name
-        self.claim = claim
+        self.claim = context.claims.of(backend)
         self.open_requests = open_requests
         self.token = threading.Lock()
         self.token.acquire()
@@ -116,14 +106,14 @@ class ModelInstance:
         self.taken = 0
         self.wait = Wait(0, 0, None, 0)
         self._own_thread: threading.Thread | None = None
-        self._spec = spec
-        self._statistics = statistics
-        self._respond = respond
-        self._short = short
-        self._clock = clock
-        self._respond_unexecuted = refuse if open_requests is None else open_requests.respond_unexecuted
-        self._on_poisoned = on_poisoned
-        self._tuner = tuner
+        self._context = context
+        self._spec = context.spec
+        self._statistics = context.statistics
+        self._clock = context.clock
+        self._respond = context.respond
+        self._respond_unexecuted = context.refuse if open_requests is None else open_requests.respond_unexecuted
+        self._on_poisoned = context.on_poisoned
+        self._observe = observe
 
     # --- its thread
 
@@ -166,7 +156,7 @@ class ModelInstance:
         hold nothing. Returns normally, and has answered each request or, if it is answered later, opened it.
         """
         for rejection in work.rejections:
-            reject(rejection, self._statistics, self._respond_unexecuted, self._clock)
+            reject(rejection, self._context, self._respond_unexecuted)
         batch = work.batch
         if not batch:
             return
@@ -182,13 +172,15 @@ class ModelInstance:
         try:
             self._statistics.end_execution(self.name)
             end_ns = self._clock()
-            self._short.note(batch, end_ns - begin_ns, inline)
         except Exception:
             _log.exception("noting an execution of model '%s' failed unexpectedly", self._spec.name)
         # Not part of the execution: the next steps of an ensemble may be executed meanwhile.
         flush_callers(batch)
-        if self._tuner is not None:
-            guarded(partial(self._tuner.note, batch, begin_ns, end_ns), "tuning the batcher")
+        if begin_ns and end_ns:
+            try:
+                self._observe(batch, begin_ns, end_ns, inline)
+            except Exception:
+                _log.exception("observing an execution of model '%s' failed unexpectedly", self._spec.name)
 
     def execute(self, requests: Sequence[PendingRequest], reason: CloseReason = NO_WAIT) -> None:
         """Execute a batch, which was closed for `reason`, and answer each request that is not answered later.
@@ -374,389 +366,8 @@ class ModelInstance:
         return InferenceResponse.failed(pending.request, error, origin)
 
 
-class InstancePool:
-    """Moves the threads between their states.
-
-    Every method but `open_one` and `close_one` is called under the scheduler's lock.
-
-    `idle` are the IDLE threads, the one that went to rest last at the end. `holder` is the HOLDING thread, one at most.
-    `waking` counts the WOKEN and the WAITING threads, which will take requests. `in_flight` counts requests that were
-    taken and are not finished. A `closed` pool keeps no thread at rest.
-    """
-
-    __slots__ = (
-        "_drained",
-        "_drainers",
-        "_max_batch_size",
-        "_waiting",
-        "closed",
-        "holder",
-        "idle",
-        "in_flight",
-        "waking",
-    )
-
-    def __init__(self, lock: threading.Lock, max_batch_size: int) -> None:
-        self._max_batch_size = max_batch_size
-        self._drained = threading.Condition(lock)
-        self._drainers = 0
-        self.idle: list[ModelInstance] = []
-        self.holder: ModelInstance | None = None
-        self._waiting: list[ModelInstance] = []
-        self.waking = 0
-        self.in_flight = 0
-        self.closed = False
-
-    def rest(self, instance: ModelInstance) -> None:
-        """RUNNING, HOLDING or LENT -> IDLE."""
-        instance.move(IDLE)
-        self.idle.append(instance)
-
-    def hold(self, instance: ModelInstance, wait: Wait) -> None:
-        """RUNNING -> HOLDING. A thread that holds already becomes idle, because the later decision counts."""
-        if self.holder is not None:
-            self._relieve(self.holder)
-        instance.move(HOLDING)
-        instance.wait = wait
-        self.holder = instance
-
-    def wait(self, instance: ModelInstance) -> None:
-        """RUNNING -> WAITING
-
-        Wakes a thread that rests, too, if no waiting one needs the same as it: its turn may come earlier.
-        """
-        instance.move(WAITING)
-        self._waiting.append(instance)
-        self.waking += 1
-        awaited = [waiting.needs for waiting in self._waiting]
-        for idle in self.idle:
-            if idle.needs not in awaited:
-                self.idle.remove(idle)
-                self._wake(idle)
-                return
-
-    def _relieve(self, holder: ModelInstance) -> None:
-        """HOLDING -> IDLE. The thread's time limit may still wake it once, in vain."""
-        self.holder = None
-        self.rest(holder)
-
-    def wake_idle(self, items: int) -> None:
-        """IDLE -> WOKEN for one thread, if the queue holds more `items` than the WOKEN threads can take."""
-        if self.idle and items > self.waking * self._max_batch_size:
-            self._wake(self.idle.pop())
-
-    def wake(self, items: int) -> None:
-        """Wake the holder, or without one an idle thread for `items`."""
-        holder = self.holder
-        if holder is None:
-            self.wake_idle(items)
-        else:
-            self.holder = None
-            self._wake(holder)
-
-    def send(self, device: str, errand: Callable[[], None]) -> bool:
-        """IDLE -> WOKEN for a thread of `device`, which calls `errand`. False if none of them rests."""
-        for instance in self.idle:
-            if instance.backend.placement.device == device:
-                instance.errand = errand
-                self.idle.remove(instance)
-                self._wake(instance)
-                return True
-        return False
-
-    def rise(self, instance: ModelInstance) -> None:
-        """WOKEN or WAITING -> RUNNING, or IDLE or HOLDING -> RUNNING if the time limit has woken the thread."""
-        state = instance.state
-        if state is ENDED:
-            return
-        if state is WOKEN:
-            self.waking -= 1
-            instance.token.acquire(blocking=False)  # the token may have been released just after the time limit
-        elif state is WAITING:
-            self.waking -= 1
-            self._waiting.remove(instance)
-        else:
-            self._withdraw(instance)
-        instance.move(RUNNING)
-
-    @property
-    def lendable(self) -> ModelInstance | None:
-        """The thread that holds, because it waits for the requests that are queued, or that went to rest last."""
-        return self.holder or (self.idle[-1] if self.idle else None)
-
-    def lend(self, instance: ModelInstance) -> None:
-        """IDLE or HOLDING -> LENT. The time limit of a thread that held may still wake it once, in vain."""
-        self._withdraw(instance)
-        instance.move(LENT)
-
-    def take_back(self, instance: ModelInstance, items: int) -> None:
-        """LENT -> IDLE, or on its way to end if it was retired or the pool closed. `items` are still queued."""
-        if instance.retired:
-            self._end_resting(instance)
-        elif self.closed:
-            self._wake(instance)
-        else:
-            self.rest(instance)
-            if items:
-                self.wake_idle(items)
-
-    def retire(self, instance: ModelInstance) -> None:
-        """Have the thread end when it next looks for work.
-
-        A resting thread ends at once. It does not count as woken, so a request that arrives wakes another.
-        """
-        instance.retired = True
-        if instance.state is WAITING:
-            _interrupt(instance)
-        elif instance.state is IDLE or instance.state is HOLDING:
-            self._withdraw(instance)
-            self._end_resting(instance)
-
-    def end(self, instance: ModelInstance) -> None:
-        """RUNNING -> ENDED, unless it was told so already."""
-        if instance.state is RUNNING:
-            instance.move(ENDED)
-
-    def close(self) -> None:
-        """Wake every resting thread and keep none at rest from now on."""
-        self.closed = True
-        if self.holder is not None:
-            self._relieve(self.holder)
-        for waiting in self._waiting:
-            _interrupt(waiting)
-        while self.idle:
-            self._wake(self.idle.pop())
-
-    def take(self, instance: ModelInstance, work: Work, queue: RequestQueue) -> None:
-        """Note that an instance has taken `work` from `queue`, and wake another thread for the rest of the queue.
-
-        The holder may have waited for requests that left with the batch, so it becomes idle first.
-        """
-        instance.taken = taken = len(work.batch) + len(work.rejections)
-        self.in_flight += taken
-        if work.batch:
-            if instance.open_requests is not None:
-                instance.taken = len(work.rejections)
-                instance.open_requests.size += len(work.batch)
-            if self.holder is not None:
-                self._relieve(self.holder)
-            if queue.size:
-                self.wake_idle(queue.items)
-
-    def finish(self, instance: ModelInstance) -> None:
-        """Note that all requests that an instance has taken are done, except for open ones."""
-        self.in_flight -= instance.taken
-        instance.taken = 0
-        if self._drainers and not self.in_flight:
-            self._drained.notify_all()
-
-    def count_off(self, count: int) -> None:
-        """Note that `count` requests in flight are done which no instance has taken."""
-        self.in_flight -= count
-        self._drained.notify_all()
-
-    def open_one(self, requests: OpenRequests) -> None:
-        """Note that one more of `requests` is open. Not under the lock."""
-        with self._drained:
-            requests.size += 1
-            self.in_flight += 1
-
-    def close_one(self, requests: OpenRequests) -> None:
-        """Note that one of `requests` is done. Not under the lock."""
-        with self._drained:
-            requests.size -= 1
-            self.in_flight -= 1
-            if self._drainers:
-                self._drained.notify_all()
-
-    def drain_open(self, requests: OpenRequests) -> None:
-        """Release the lock and block until none of `requests` is open."""
-        self._drainers += 1
-        try:
-            self._drained.wait_for(lambda: not requests.size)
-        finally:
-            self._drainers -= 1
-
-    def drain(self, queue: RequestQueue, timeout_s: float | None) -> bool:
-        """Release the lock and block until nothing is queued or in flight. Returns whether that came in time."""
-        self._drainers += 1
-        try:
-            return self._drained.wait_for(lambda: not queue.size and not self.in_flight, timeout_s)
-        finally:
-            self._drainers -= 1
-
-    def _wake(self, instance: ModelInstance) -> None:
-        instance.move(WOKEN)
-        self.waking += 1
-        instance.token.release()
-
-    def _end_resting(self, instance: ModelInstance) -> None:
-        instance.move(ENDED)
-        instance.token.release()
-
-    def _withdraw(self, instance: ModelInstance) -> None:
-        """Take an IDLE or HOLDING thread out of the resting ones."""
-        if instance is self.holder:
-            self.holder = None
-        else:
-            self.idle.remove(instance)
-
-
-def _interrupt(instance: ModelInstance) -> None:
-    """Have a WAITING thread look for work now."""
-    if instance.claim is not None:
-        instance.claim.interrupt()
-
-
 def checked(execution: Execution, count: int) -> Execution:
     """`execution`, which must have `count` outcomes. Raises BackendFailed."""
     if len(execution.outputs) != count:
         raise BackendFailed(f"the backend gave {len(execution.outputs)} outcomes for {count} requests")
     return execution
-
-
-# On its own thread an execution takes two to three times its computing time, because that thread shares the interpreter
-# with the submitting one. So these limits only tell that running inline does no harm: the execution takes no longer
-# than the rest of the work for as many requests.
-_SHORT_NS: Final = 1_000_000
-_SHORT_NS_PER_REQUEST: Final = 30_000
-_IN_A_ROW: Final = 16
-# These limits are for durations measured inline, which are computing time. They tell that running inline is a gain: an
-# execution that computes longer is worth another thread on a machine with another core. The work that Python does for
-# each request takes the same time on either thread.
-_INLINE_NS: Final = 200_000
-_INLINE_NS_PER_REQUEST: Final = 8_000
-# The durations measured inline are averaged over this many executions. If the average is too high, inline execution is
-# tried again after this many other executions.
-_AVERAGED: Final = 16
-_PAUSE: Final = 1000
-
-
-class ShortExecutions:
-    """The measured durations of one model's executions. Any thread; a note may be lost if two arrive at once.
-
-    No client may block the submitting thread, so the amount of input that a client sends must not make the next
-    execution a long one. An execution with twice the input of a short one takes some milliseconds at most, even if the
-    time grows with the cube of the size.
-
-    `lasting` tells whether the last 16 executions were short.
-    """
-
-    __slots__ = ("_average", "_largest", "_measured", "_short", "lasting")
-
-    def __init__(self, spec: ModelSpec) -> None:
-        # The time that a model spends on a string does not follow from the size of the string.
-        self._measured = all(tensor.datatype is not BYTES for tensor in spec.inputs.values())
-        self._short = 0
-        self._largest = 0
-        self._average = 0.0
-        self.lasting = False
-
-    def expected(self, batch: Sequence[PendingRequest]) -> bool:
-        """Whether executing `batch` will be short: the last 16 were, and one of them had at least half its input."""
-        return self.lasting and _size(batch) <= 2 * self._largest
-
-    def note(self, batch: Sequence[PendingRequest], duration_ns: int, inline: bool) -> None:
-        """Note that executing `batch` took `duration_ns` nanoseconds, on the submitting thread if `inline`."""
-        if not self._measured:
-            return
-        count = len(batch)
-        if duration_ns >= _SHORT_NS + _SHORT_NS_PER_REQUEST * count:
-            self._short = self._largest = 0
-            self.lasting = False
-            return
-        self._short += 1
-        self._largest = max(self._largest, _size(batch))
-        if inline:
-            self._average += (duration_ns / (_INLINE_NS + _INLINE_NS_PER_REQUEST * count) - self._average) / _AVERAGED
-            if self._average > 1:
-                self._average = 0.0
-                self._short = -_PAUSE
-        self.lasting = self._short >= _IN_A_ROW
-
-
-def _size(batch: Sequence[PendingRequest]) -> int:
-    return sum([pending.request.nbytes for pending in batch])
-
-
-def run_once(
-    backend: BackendInstance, requests: Sequence[InferenceRequest], check: Callable[[InferenceRequest], BatchForm]
-) -> list[list[OutputTensor]]:
-    """Check `requests` and execute them as one batch, without a queue: for warmup and golden requests.
-
-    Nothing is counted, because no client sent them. Blocks until each request is answered or, if the model wants to
-    execute it again, has had its first execution. Returns the outputs of each
-    request, the first ones of a request with several responses; raises the first error. Must not run while the
-    instance's thread does.
-    """
-    batch_sizes = [check(request)[0] or 1 for request in requests]
-    if not backend.answers_later:
-        return [_outputs(outcome) for outcome in backend.execute(requests, batch_sizes).outputs]
-    answers = [CollectedAnswer() for _ in requests]
-    execution = checked(
-        backend.execute(requests, batch_sizes, [CollectingSender(answer) for answer in answers]), len(requests)
-    )
-    pairs = list(zip(answers, execution.outputs, strict=True))
-    for answer, outcome in pairs:
-        if outcome is AGAIN:
-            answer.note(None, True)
-    return [_outputs(answer.wait() if isinstance(outcome, DeferredOutcome) else outcome) for answer, outcome in pairs]
-
-
-def _outputs(outcome: Outputs | Exception | DeferredOutcome) -> list[OutputTensor]:
-    """Raises an outcome that is an error."""
-    if isinstance(outcome, Exception):
-        raise outcome
-    if isinstance(outcome, DeferredOutcome):
-        raise BackendFailed("the backend answers later, which it did not announce")
-    return list(outcome)
-
-
-class CollectedAnswer:
-    """The outputs of the first response that has some, or the first error. `wait` on one thread; the rest on any."""
-
-    def __init__(self) -> None:
-        self._answer: Outputs | ServerError | None = None
-        self._is_over = False
-        self._end: Mailbox[bool] = ThreadMailbox()
-
-    def note(self, response: Outputs | ServerError | None, final: bool) -> None:
-        if self._is_over:
-            return
-        if self._answer is None or (isinstance(response, ServerError) and not isinstance(self._answer, ServerError)):
-            self._answer = response
-        if final:
-            self._is_over = True
-            self._end.put(True)
-
-    def wait(self) -> Outputs | ServerError:
-        """Block until the final response. Once."""
-        self._end.get()
-        return [] if self._answer is None else self._answer
-
-
-class CollectingSender:
-    """Implements ResponseSender, without a window. Only the backend instance refers to it."""
-
-    is_cancelled = False
-    is_full = False
-
-    def __init__(self, answer: CollectedAnswer) -> None:
-        self._answer = answer
-
-    def __del__(self) -> None:
-        # Does nothing after the final response. It takes no lock that its thread may hold, so it may be done anywhere.
-        self._answer.note(BackendFailed("the model dropped its response sender before the final response"), True)
-
-    def send(
-        self,
-        outputs: Outputs | None,
-        *,
-        final: bool = False,
-        error: ServerError | None = None,
-        parameters: dict[str, Parameter] | None = None,
-    ) -> None:
-        self._answer.note(outputs if error is None else error, final)
-
-    def watch(self, callback: Callable[[], None]) -> None:
-        """Nothing changes."""

@@ -9,22 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trident.core.borders import expected, guarded
-from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.inference.pending_request import PendingRequest, ResponseWindow, StreamedRequest, flush
 from trident.core.inference.request import InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, Origin, Outputs
-from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import ResponseKind
-from trident.core.options import WindowLimits
-from trident.core.scheduling.queue import Clock, Rejection, Respond, flush_callers, reason_of, reject
-
-if TYPE_CHECKING:
-    from trident.core.scheduling.instance import InstancePool
-
+from trident.core.scheduling.context import Respond, SchedulingContext
+from trident.core.scheduling.queue import InFlight, Rejection, flush_callers, reason_of, reject
 
 _WATCHER: Final = "telling a response sender of its client"
 
@@ -373,27 +367,15 @@ class OpenRequests:
     response was delivered.
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        statistics: ModelStatistics,
-        respond: Respond,
-        refuse: Respond,
-        pool: InstancePool,
-        window: WindowLimits,
-        clock: Clock,
-        again: Again,
-        dropped: DroppedSenders,
-    ) -> None:
+    def __init__(self, context: SchedulingContext, in_flight: InFlight, again: Again, dropped: DroppedSenders) -> None:
         self.size = 0
-        self.window = window
-        self.name = spec.name
-        self.version = spec.version
-        self.statistics = statistics
-        self._respond = respond
-        self._refuse = refuse
-        self._pool = pool
-        self.clock = clock
+        self.window = context.window
+        self.name = context.spec.name
+        self.version = context.spec.version
+        self.statistics = context.statistics
+        self.clock = context.clock
+        self._context = context
+        self._in_flight = in_flight
         self._has_noted_late = False
         self._again = again
         self._dropped = dropped
@@ -445,9 +427,9 @@ class OpenRequests:
                 subject = f"a request that model '{self.name}' gave back"
                 rejection = Rejection(pending, expected(error, subject), Origin.FAILED)
         if rejection is None:
-            self._pool.close_one(self)
+            self._note_closed(1)
         else:
-            reject(rejection, self.statistics, self._end, self.clock)
+            reject(rejection, self._context, self._end)
 
     def resume_all(self) -> None:
         """Let no request wait for its client any more."""
@@ -475,10 +457,20 @@ class OpenRequests:
     def respond_unexecuted(self, pending: PendingRequest, response: InferenceResponse) -> None:
         """Answer a request that left the queue without being executed, or without being executed again."""
         if self.has(pending):
-            self._pool.open_one(self)
+            self._note_closed(-1)
             self._end(pending, response)
         else:
-            self._refuse(pending, response)
+            self._context.refuse(pending, response)
+
+    def _note_closed(self, count: int) -> None:
+        """Note that `count` more are done; -1 for one that is open again. Not under the lock."""
+        with self._in_flight.changed:
+            self.size -= count
+            self._in_flight.end(count)
+
+    def drain(self) -> None:
+        """Release the lock and block until none is open."""
+        self._in_flight.wait_until(lambda: not self.size)
 
     def _end(self, pending: PendingRequest, response: InferenceResponse) -> None:
         request = self._given_back.pop(pending)
@@ -499,9 +491,9 @@ class OpenRequests:
 
     def deliver(self, pending: PendingRequest, response: InferenceResponse) -> None:
         """Give `response` to the caller. After the final one the request is no longer open."""
-        self._respond(pending, response)
+        self._context.respond(pending, response)
         if response.final:
-            self._pool.close_one(self)
+            self._note_closed(1)
 
     def note_late(self) -> None:
         """Log, once, that a response was dropped because it was sent after the final one."""
@@ -539,7 +531,7 @@ class ResponseOrder:
             self._answered.setdefault(pending, []).append(response)
         self._go_on()
 
-    def leave(self, pending: PendingRequest, response: InferenceResponse) -> None:
+    def refuse(self, pending: PendingRequest, response: InferenceResponse) -> None:
         """Deliver the only response to `pending` now; the others no longer wait for it. It may not have entered."""
         with self._lock, suppress(ValueError):
             self._arrived.remove(pending)

@@ -21,14 +21,10 @@ from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest, flush
 from trident.core.inference.response import InferenceResponse, Origin
-from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
+from trident.core.scheduling.context import Respond, SchedulingContext
 
 _log = logging.getLogger("trident.scheduling")
-
-# Monotonic nanoseconds.
-Clock = Callable[[], int]
-Respond = Callable[[PendingRequest, InferenceResponse], None]
 
 COUNTING: Final = "counting requests"
 """The subject of an exception of the statistics: it fails no request."""
@@ -66,11 +62,13 @@ class Rejection(NamedTuple):
         return FailureReason.REJECTED if isinstance(self.error, DeadlineExceeded) else FailureReason.OTHER
 
 
-def reject(rejection: Rejection, statistics: ModelStatistics, respond: Respond, clock: Clock) -> None:
+def reject(rejection: Rejection, context: SchedulingContext, respond: Respond | None = None) -> None:
     """Count the rejection and answer its request, on the calling thread. Returns normally."""
     pending, error, origin = rejection
-    guarded(lambda: statistics.record_failure(pending, rejection.reason, clock(), error.message), COUNTING)
-    respond(pending, InferenceResponse.failed(pending.request, error, origin))
+    guarded(
+        lambda: context.statistics.record_failure(pending, rejection.reason, context.clock(), error.message), COUNTING
+    )
+    (respond or context.refuse)(pending, InferenceResponse.failed(pending.request, error, origin))
     flush_callers((pending,))
 
 
@@ -291,6 +289,34 @@ class _Level:
             else:
                 self.delayed.append(pending)
         return rejections
+
+
+class InFlight:
+    """The number of requests, `count`, that a scheduler has taken and that are not done. Under the scheduler's lock.
+
+    `changed` is notified as long as a thread waits.
+    """
+
+    __slots__ = ("_waiters", "changed", "count")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.count = 0
+        self.changed = threading.Condition(lock)
+        self._waiters = 0
+
+    def end(self, count: int) -> None:
+        """Note that `count` requests are done; 0 for any other change that a thread may wait for."""
+        self.count -= count
+        if self._waiters:
+            self.changed.notify_all()
+
+    def wait_until(self, is_so: Callable[[], object], timeout_s: float | None = None) -> bool:
+        """Release the lock and block until `is_so()`. Returns whether that came within `timeout_s` seconds."""
+        self._waiters += 1
+        try:
+            return bool(self.changed.wait_for(is_so, timeout_s))
+        finally:
+            self._waiters -= 1
 
 
 AFTER_FAILURE_S: Final = 1.0

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from trident.core.backends.backend import BackendInstance
 from trident.core.borders import guarded
-from trident.core.config.spec import ModelSpec
 from trident.core.errors import RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest, Submits, deliver
 from trident.core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
 from trident.core.inference.response import InferenceResponse, Origin
-from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.switches import SWITCHES
 from trident.core.response_cache.response_cache import CachedResponse, LookUp, ResponseCache, request_key
-from trident.core.scheduling.queue import COUNTING, Clock, flush_callers, reason_of
+from trident.core.scheduling.context import SchedulingContext
+from trident.core.scheduling.queue import COUNTING, flush_callers, reason_of
 from trident.core.scheduling.scheduler import Scheduler
 
 _log = logging.getLogger("trident.scheduling")
@@ -93,24 +91,17 @@ class CachingScheduler:
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        cache: ResponseCache,
-        scope: bytes,
-        spec: ModelSpec,
-        statistics: ModelStatistics,
-        model: Submits,
-        *,
-        clock: Clock = time.monotonic_ns,
+        self, context: SchedulingContext, scheduler: Scheduler, cache: ResponseCache, scope: bytes, model: Submits
     ) -> None:
+        spec = context.spec
         self._scheduler = scheduler
         self._cache = cache
-        self.has_cached_answers = not cache.answers_later
+        self.answers_at_once = None if cache.answers_later else self._answer_at_once
         self._spec = spec
         self._may_expire = spec.batching is not None and spec.batching.may_expire
-        self._statistics = statistics
+        self._statistics = context.statistics
         self._model = model
-        self._clock = clock
+        self._clock = context.clock
         self._scope = scope
         self._lock = threading.Lock()
         # --- guarded by the lock
@@ -139,7 +130,7 @@ class CachingScheduler:
     def remove(self, instance: BackendInstance) -> None:
         self._scheduler.remove(instance)
 
-    def cached_answer(self, request: InferenceRequest, batch_size: int | None) -> InferenceResponse | None:
+    def _answer_at_once(self, request: InferenceRequest, batch_size: int | None) -> InferenceResponse | None:
         """The answer to a validated request, if this process has it: on the calling thread, without a wait."""
         if self._stopped or request.nbytes >= LARGE:
             return None

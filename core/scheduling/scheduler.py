@@ -1,23 +1,15 @@
-"""The Scheduler protocol, and the scheduler that a model's configuration asks for."""
+"""The Scheduler protocol, and the kinds of schedulers."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from functools import partial
-from types import MappingProxyType
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
 
 from trident.core.backends.backend import BackendInstance
-from trident.core.config.spec import ModelSpec
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.options import DEFAULT_WINDOW, WindowLimits
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
-from trident.core.scheduling.instance import OnPoisoned
-from trident.core.scheduling.queue import Clock
-from trident.core.scheduling.rate_limiter import InstanceClaims
-from trident.core.scheduling.sequence_tensors import InitialStates
 
 
 class Scheduler(Protocol):
@@ -92,43 +84,55 @@ class Scheduler(Protocol):
         ...
 
 
-def make_scheduler(
-    spec: ModelSpec,
-    instances: Sequence[BackendInstance],
-    statistics: ModelStatistics,
-    *,
-    delay_until: int = 0,
-    backlog_delay_until: int = 0,
-    initial_states: InitialStates = MappingProxyType({}),
-    on_poisoned: OnPoisoned | None = None,
-    window: WindowLimits = DEFAULT_WINDOW,
-    claims: InstanceClaims | None = None,
-    clock: Clock = time.monotonic_ns,
-) -> Scheduler:
-    """The scheduler of a loaded version, not started.
+class SchedulerRow(NamedTuple):
+    """A kind of scheduler. `make` returns one that is not started.
 
-    A model without `dynamic_batching` gets a dynamic batcher whose batches hold one request; one with
-    `sequence_batching` a dynamic batcher for each instance. `delay_until` is the number of requests for which batching
-    waits, once, before the first batch, and `backlog_delay_until` that of the backlog of sequences. `initial_states`
-    are those with which a sequence begins. `on_poisoned` is called on the thread that executes, with an instance that
-    can execute nothing again. `window` is how much of a request's responses may be sent and not
-    taken. `claims` are those of the instances on the resources that their executions hold.
+    `probe` returns what executes requests on an instance that no client sent, while no scheduler has the instance.
     """
 
-    make_batcher = partial(
-        DynamicBatcher, statistics=statistics, clock=clock, on_poisoned=on_poisoned, window=window, claims=claims
-    )
-    if spec.sequence is None:
-        return make_batcher(spec, instances, delay_until=delay_until if spec.batching is not None else 0)
-    from trident.core.scheduling.sequence_batcher import SequenceScheduler  # for servers with such models only
+    applies: Callable[[SchedulingContext], object]
+    make: Callable[[SchedulingContext, Sequence[BackendInstance]], Scheduler]
+    probe: Callable[[SchedulingContext, BackendInstance], BackendInstance]
 
-    return SequenceScheduler(
-        spec,
-        instances,
-        statistics,
-        make_batcher,
-        initial=initial_states,
-        clock=clock,
-        delay_until=delay_until,
-        backlog_delay_until=backlog_delay_until,
-    )
+
+# The modules of ensembles and sequences are imported by servers with such models only.
+
+
+def _ensemble(context: SchedulingContext, instances: Sequence[BackendInstance]) -> Scheduler:
+    from trident.core.scheduling.ensemble import EnsembleScheduler
+
+    return EnsembleScheduler(context)
+
+
+def _sequences(context: SchedulingContext, instances: Sequence[BackendInstance]) -> Scheduler:
+    """A dynamic batcher for each instance."""
+    from trident.core.scheduling.sequence_batcher import SequenceScheduler
+
+    return SequenceScheduler(context, instances)
+
+
+def _sequence_probe(context: SchedulingContext, instance: BackendInstance) -> BackendInstance:
+    from trident.core.scheduling.sequence_tensors import SequenceProbe
+
+    return SequenceProbe(instance, context.spec, context.initial_states)
+
+
+def _batcher(context: SchedulingContext, instances: Sequence[BackendInstance]) -> Scheduler:
+    """Without `dynamic_batching` its batches hold one request."""
+    return DynamicBatcher(context if context.spec.batching is not None else replace(context, delay_until=0), instances)
+
+
+def _bare(context: SchedulingContext, instance: BackendInstance) -> BackendInstance:
+    return instance
+
+
+SCHEDULERS: Final = (
+    SchedulerRow(lambda context: context.steps, _ensemble, _bare),
+    SchedulerRow(lambda context: context.spec.sequence, _sequences, _sequence_probe),
+    SchedulerRow(lambda context: True, _batcher, _bare),
+)
+"""The first row that applies to a version makes its scheduler."""
+
+
+def row_of(context: SchedulingContext) -> SchedulerRow:
+    return next(row for row in SCHEDULERS if row.applies(context))

@@ -32,21 +32,19 @@ from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.borders import expected
 from trident.core.config.spec import BatchingSpec, ModelSpec
 from trident.core.errors import DeadlineExceeded, InvalidRequest, SequenceNotFound, ServerError, ServerStopping
-from trident.core.inference.pending_request import PendingRequest, ResponseSender, deliver
+from trident.core.inference.pending_request import PendingRequest, ResponseSender
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
 from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count
-from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher, Through
-from trident.core.scheduling.instance import CollectedAnswer, CollectingSender
 from trident.core.scheduling.open_requests import ResponseOrder, refuse_again
-from trident.core.scheduling.queue import Clock, Rejection, Respond, TimeoutThread, reject, stopping
-from trident.core.scheduling.sequence_tensors import Controls, InitialStates, RequestBuilder, States, made_tensor
+from trident.core.scheduling.queue import InFlight, Rejection, TimeoutThread, reject, stopping
+from trident.core.scheduling.run_once import CollectedAnswer, CollectingSender
+from trident.core.scheduling.sequence_tensors import Controls, RequestBuilder, States, made_tensor
 
 _log = logging.getLogger("trident.scheduling")
 
-# Makes a DynamicBatcher of a spec and instances, with `delay_until`, `through` and `again`.
-MakeBatcher = Callable[..., DynamicBatcher]
 Reject = Callable[[PendingRequest], Rejection]
 
 
@@ -57,47 +55,38 @@ class SequenceScheduler:
 
     An iterative sequence is one request, whose id the scheduler may choose. It has its slot until its final response;
     whenever its model gives it back, it enters the batcher again, together with those that are new.
-
-    `initial` are the first values of the states, by input. `delay_until` and `backlog_delay_until` are the requests in
-    slots and in the backlog for which it waits, once, before the first batch.
     """
 
     def __init__(
         self,
-        spec: ModelSpec,
+        context: SchedulingContext,
         instances: Sequence[BackendInstance],
-        statistics: ModelStatistics,
-        make_batcher: MakeBatcher,
-        *,
-        initial: InitialStates,
-        clock: Clock = time.monotonic_ns,
-        delay_until: int = 0,
-        backlog_delay_until: int = 0,
+        make_batcher: Callable[..., DynamicBatcher] = DynamicBatcher,
     ) -> None:
-        sequence = spec.sequence
+        spec, sequence = context.spec, context.spec.sequence
         assert sequence is not None
         self._spec = spec
         self._sequence = sequence
         self._subject = f"a request of a sequence for model '{spec.name}'"
-        self._batched = _batched(spec)
-        self._statistics = statistics
+        # As in Triton the requests in all slots count for a direct scheduler, those of each instance for the other one.
+        self._batched = replace(
+            context, spec=_batched(spec), delay_until=0 if sequence.is_direct else context.delay_until
+        )
         self._make_batcher = make_batcher
-        self._clock = clock
+        self._clock = context.clock
         self._controls = Controls(sequence, batching=spec.max_batch_size > 0)
-        self._states = States(spec, initial) if sequence.states else None
+        self._states = States(spec, context.initial_states) if sequence.states else None
         self._first_states: Inputs = [] if self._states is None else self._states.first
         self._builder = RequestBuilder(spec, self._controls, self._states)
-        self._order = ResponseOrder(deliver) if sequence.preserve_ordering else None
-        self._respond: Respond = self._order.respond if self._order else deliver
-        self._refuse: Respond = self._order.leave if self._order else deliver
+        self._order: ResponseOrder | None = None
+        if sequence.preserve_ordering:
+            self._order = ResponseOrder(context.respond)
+            context = replace(context, respond=self._order.respond, refuse=self._order.refuse)
+        self._context = context
         self._timeouts = TimeoutThread(spec.name, self._end_overdue)
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        # As in Triton the requests in all slots count for a direct scheduler, those of each instance for the other one.
-        self._delay_until = 0 if sequence.is_direct else delay_until
-        self._first_in_slots, self._first_in_backlog = delay_until, backlog_delay_until
         # --- guarded by the lock
-        self._waits_for_first = sequence.is_direct and delay_until > 0
+        self._waits_for_first = sequence.is_direct and context.delay_until > 0
         self._instances = [self._made(instance, ()) for instance in instances]
         # The sequences that further requests may join, by correlation id.
         self._open: dict[int | str, OpenSequence] = {}
@@ -106,8 +95,7 @@ class SequenceScheduler:
         # The sequences without a slot, in the order of their START, and when the first timeout of one is over.
         self._backlog: deque[OpenSequence] = deque()
         self._backlog_due_ns = sys.maxsize
-        self._unanswered = 0
-        self._watchers = 0
+        self._unanswered = InFlight(self._lock)
         self._numbers = itertools.count(1)
         self._started = False
         self._stopped = False
@@ -156,7 +144,7 @@ class SequenceScheduler:
                 sequence = self._begin(sequence, pending)
             if request.sequence_end or is_iterative:
                 self._admit_no_more(sequence)
-            self._unanswered += 1
+            self._unanswered.count += 1
             if sequence.instance is None:
                 self._put_into_backlog(sequence, pending)
             else:
@@ -217,7 +205,7 @@ class SequenceScheduler:
     def _apply(self, change: Change) -> None:
         """Do what follows from a change, without the lock."""
         for rejection in change.rejections:
-            reject(rejection, self._statistics, self._refuse, self._clock)
+            reject(rejection, self._context)
         for sequence, pending in change.entering:
             self._enter(sequence, pending)
 
@@ -283,14 +271,14 @@ class SequenceScheduler:
         try:
             with self._lock:
                 sequence.in_flight = None
-                self._count_answered()
+                self._unanswered.end(1)
                 if response.error is not None and response.origin is Origin.CANCELLED:
                     self._end(sequence, Rejection.of_cancelled, change)
                 self._go_on(sequence, change)
                 if sequence in self._active:
                     self._touch(sequence, self._clock())
         finally:
-            self._respond(pending, response)
+            self._context.respond(pending, response)
             self._apply(change)
 
     def cancelled(self, sequence: OpenSequence, pending: PendingRequest) -> None:
@@ -335,8 +323,7 @@ class SequenceScheduler:
             change.enter(sequence, sequence.pop())
         elif sequence.is_ended:
             self._remove(sequence)
-            if self._watchers:
-                self._changed.notify_all()
+            self._unanswered.end(0)  # an instance may wait for the end of its sequences
             self._fill_slots(change)
 
     def _remove(self, sequence: OpenSequence) -> None:
@@ -364,7 +351,7 @@ class SequenceScheduler:
         """Source: docs/spec/schedulers.md section 3.4, "Test hooks"."""
         in_slots = sum(sequence.queued for sequence in self._active)
         in_backlog = sum(sequence.queued for sequence in self._backlog)
-        return in_slots >= self._first_in_slots and in_backlog >= self._first_in_backlog
+        return in_slots >= self._context.delay_until and in_backlog >= self._context.backlog_delay_until
 
     def _release_first(self, change: Change) -> None:
         """Let the first requests enter, which have waited for each other."""
@@ -389,7 +376,7 @@ class SequenceScheduler:
         while sequence.waiting is not None:
             pending = sequence.pop()
             change.rejections.append(refuse(pending))
-            self._count_answered()
+            self._unanswered.end(1)
 
     def _end_now(self, sequence: OpenSequence, refuse: Reject, change: Change) -> None:
         """`_end` it. It leaves its slot, or the backlog, as soon as no request is in flight."""
@@ -424,19 +411,6 @@ class SequenceScheduler:
         self._apply(change)
         return None if due_ns == sys.maxsize else max(0, due_ns - self._clock()) / 1e9
 
-    def _count_answered(self) -> None:
-        self._unanswered -= 1
-        if self._watchers:
-            self._changed.notify_all()
-
-    def _wait_until(self, is_so: Callable[[], object], timeout_s: float | None = None) -> bool:
-        """Release the lock and block until it is so. Returns whether that came in time."""
-        self._watchers += 1
-        try:
-            return bool(self._changed.wait_for(is_so, timeout_s))
-        finally:
-            self._watchers -= 1
-
     # --- instances
 
     def _made(self, instance: BackendInstance, others: Sequence[SequenceInstance]) -> SequenceInstance:
@@ -448,9 +422,7 @@ class SequenceScheduler:
         if self._sequence.is_direct:
             through = partial(DirectInstance, controls=self._controls, sequences=made.sequences)
         again = partial(self._enter_again, made) if self._sequence.is_iterative else refuse_again
-        made.batcher = self._make_batcher(
-            self._batched, [instance], delay_until=self._delay_until, through=through, again=again
-        )
+        made.batcher = self._make_batcher(self._batched, [instance], through=through, again=again)
         return made
 
     def add(self, instance: BackendInstance) -> None:
@@ -476,7 +448,7 @@ class SequenceScheduler:
             if len(staying) == 1:
                 raise ValueError(f"'{instance.placement.name}' is the last instance")
             leaving.is_leaving = True
-            self._wait_until(lambda: not leaving.sequences)
+            self._unanswered.wait_until(lambda: not leaving.sequences)
         leaving.batcher.close()
         with self._lock:
             self._instances.remove(leaving)
@@ -520,7 +492,7 @@ class SequenceScheduler:
         """Block until all requests are answered. See Scheduler."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
-            if not self._wait_until(lambda: not self._unanswered, timeout_s):
+            if not self._unanswered.wait_until(lambda: not self._unanswered.count, timeout_s):
                 return False
             instances = list(self._instances)
         return all(

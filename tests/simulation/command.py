@@ -18,10 +18,11 @@ from trident.core.lifecycle import state, version
 from trident.core.observability import model_statistics
 from trident.core.remote import connection, engine_client, engine_server
 from trident.core.scheduling import (
-    batch_forming,
     dynamic_batcher,
     ensemble,
+    inline_execution,
     instance,
+    latency_target,
     open_requests,
     queue,
     rate_limiter,
@@ -30,10 +31,11 @@ from trident.core.scheduling import (
 )
 
 _THREADED = (
-    batch_forming,
     dynamic_batcher,
     ensemble,
+    inline_execution,
     instance,
+    latency_target,
     open_requests,
     pending_request,
     queue,
@@ -70,7 +72,7 @@ def changes() -> Iterator[Change]:
     yield engine_server, "select", connections.SELECT
     yield model_statistics, "time", threads.TIME
     # A schedule has few requests: so many short executions in a row are enough for the submitting thread to execute.
-    yield instance, "_IN_A_ROW", 2
+    yield inline_execution, "_IN_A_ROW", 2
     yield response_cache, "LARGE", 12
 
 

@@ -96,7 +96,7 @@ FAULTS = (
     Fault(
         "the responses of a decoupled step pass one another",
         "scheduling.ensemble:EnsembleScheduler.__init__",
-        "self.preserves_order = preserves_order",
+        "self.preserves_order = context.preserves_order",
         "self.preserves_order = False",
         shape="ensemble",
     ),
@@ -190,8 +190,8 @@ FAULTS = (
     ),
     Fault(
         "the rest of the queue wakes nobody",
-        "scheduling.instance:InstancePool.take",
-        "if queue.size:",
+        "scheduling.instance_pool:InstancePool.take",
+        "if self.queue.size:",
         "if False:",
         shape="queue",
     ),

@@ -45,18 +45,18 @@ from trident.core.errors import (
 from trident.core.inference.pending_request import Deferred, LoneRequest, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.lifecycle.loader import ComposedModel
+from trident.core.lifecycle.ensembles import ComposedModel
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.options import ResourceLimit, WindowLimits
 from trident.core.remote.calls import EngineGone
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
 from trident.core.response_cache.response_cache import LocalCache
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import LOOK_EVERY_NS
-from trident.core.scheduling.ensemble import EnsembleScheduler
 from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
 from trident.core.scheduling.response_cache import CachingScheduler
-from trident.core.scheduling.scheduler import make_scheduler
+from trident.core.scheduling.scheduler import row_of
 
 ZERO = {"state": np.zeros(1, np.int64)}
 
@@ -96,6 +96,7 @@ class Client:
         self.name = f"client-{number}"
         self.has_flush = schedule.random.random() < 0.5 and schedule.remote is None
         self.flush_fails = schedule.random.random() < 0.1
+        self.always_waits = drawn(schedule.random, False, True)
         self.asked: list[Asked] = []
         self.collected = 0
         self._schedule = schedule
@@ -345,18 +346,18 @@ class Schedule:
             version.claims = InstanceClaims(self.limiter)
             for instance in made.instances:
                 version.claims.enter(instance, spec.name)
-        scheduler = make_scheduler(
+        context = SchedulingContext(
             spec,
-            made.instances,
             version.statistics,
             initial_states=ZERO,
             window=WindowLimits(drawn(self.random, 1, 2, 64)),
             claims=version.claims,
             clock=now_ns,
         )
+        scheduler = row_of(context).make(context, made.instances)
         if spec.response_cache:
             scope = self.cache.open_scope(spec.name, 1, lambda: None)
-            scheduler = CachingScheduler(scheduler, self.cache, scope, spec, version.statistics, version, clock=now_ns)
+            scheduler = CachingScheduler(context, scheduler, self.cache, scope, version)
         self.schedulers.append(scheduler)
         version.serve(Model(), made.instances, scheduler, _FETCHED)
         served.instances = made.instances
@@ -385,7 +386,10 @@ class Schedule:
         version.steps = model.versions
         limit = drawn(random, 0, 1, 2)
         models = [InFlight(world, each, limit) for each in model.versions]
-        scheduler = EnsembleScheduler(spec, steps, models, version.statistics, max_in_flight=limit, clock=now_ns)
+        context = SchedulingContext(
+            spec, version.statistics, steps=tuple(zip(steps, models, strict=True)), max_in_flight=limit, clock=now_ns
+        )
+        scheduler = row_of(context).make(context, [])
         self.schedulers.append(scheduler)
         version.serve(model, [], scheduler, _FETCHED)
         self.current["e"], served.was_changed = version, True  # its requests are in no queue
@@ -473,7 +477,7 @@ class Schedule:
             if burst and random.random() < (0.4 if self.shape == "queue" else 0.2):
                 world.sleep(milliseconds(random, 0, 0, 1, 4))
                 self._cancel(drawn(random, *burst))
-            if random.random() < 0.6:
+            if client.always_waits or random.random() < 0.3:
                 client.wait_for(burst)
             world.sleep(milliseconds(random, 0, 0.3, 0.7, 1, 2, 7, 30))
 

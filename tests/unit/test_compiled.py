@@ -31,7 +31,7 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.http.v2_json import parse_document
 from trident.core.remote.calls import reader_of
-from trident.core.scheduling.instance import CollectedAnswer
+from trident.core.scheduling.run_once import CollectedAnswer
 
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["trident"]["compiled"]
 SOURCES = [path for room in ("core", "adapters", "app", "tools") for path in sorted((ROOT / room).rglob("*.py"))]

@@ -32,7 +32,7 @@ from trident.core.cuda import gpu_ids
 from trident.core.errors import BackendFailed, ServerError
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.tensors import Array
-from trident.core.scheduling.instance import run_once
+from trident.core.scheduling.run_once import run_once
 from trident.tools.bench.requests import Inputs
 
 ONNX, _OPENVINO = "onnxruntime", "openvino"

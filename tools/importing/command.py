@@ -40,7 +40,7 @@ from trident.core.observability.log import LogOptions, configure_logging
 from trident.core.repository.config import ModelCheck, check_model
 from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.repository import CONFIG_FILE, GOLDEN_REQUESTS, ModelDirectory, version_path
-from trident.core.scheduling.instance import run_once
+from trident.core.scheduling.run_once import run_once
 from trident.tools.importing.sources import Options, Plan, plans_of, run_original
 
 _own = Option.of_command

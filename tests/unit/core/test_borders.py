@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +86,7 @@ from trident.core.observability.tracing.tracer import Tracer
 from trident.core.options import WindowLimits
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.response_cache.response_cache import LocalCache, OnFound
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.queue import TimeoutThread
 from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
@@ -222,7 +222,7 @@ def batcher(
 ) -> Iterator[DynamicBatcher]:
     """A batcher that at the end has nothing in flight, whose threads live until then, and which closes in time."""
     spec = spec or model_spec(8, batching(8))
-    scheduler = DynamicBatcher(spec, backends, statistics or ModelStatistics(), **options)
+    scheduler = DynamicBatcher(SchedulingContext(spec, statistics or ModelStatistics(), **options), backends)
     scheduler.start()
     alive = server_threads()
     try:
@@ -811,14 +811,9 @@ def sequences(
     backend = Summing()
     config = parse_model_config(f'name: "m" sequence_batching {{ {strategy} }}', "config.pbtxt")
     assert spec.sequence is not None
-    scheduler = SequenceScheduler(
-        spec,
-        [backend],
-        statistics,
-        partial(make_batcher, statistics=statistics),
-        initial=initial_states(config, spec.sequence.states, ROOT),
-        **options,
-    )
+    states = initial_states(config, spec.sequence.states, ROOT)
+    context = SchedulingContext(spec, statistics, initial_states=states, **options)
+    scheduler = SequenceScheduler(context, [backend], make_batcher)
     scheduler.start()
 
     def submit(id: str, sequence: int, flags: str = "", **fields: Any) -> PendingRequest:
@@ -1045,9 +1040,8 @@ class Cached:
         inner: Any = FaultyScheduler(Fault(), "before")
         inner.submit = self._keep
         scope = cache.open_scope("m", 1, lambda: None)
-        self.scheduler = CachingScheduler(
-            inner, cache, scope, packed_spec(), statistics or ModelStatistics(), FromCache(self)
-        )
+        context = SchedulingContext(packed_spec(), statistics or ModelStatistics())
+        self.scheduler = CachingScheduler(context, inner, cache, scope, FromCache(self))
 
     def _keep(self, pending: PendingRequest) -> None:
         if self.refusals:

@@ -33,6 +33,7 @@ from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger
 from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.parts import ServerParts
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import HardwareGauges
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
@@ -173,12 +174,13 @@ class Bench:
         self.options = EngineOptions(repositories=tuple(map(str, repositories)), **options)  # type: ignore[arg-type]
         self.backend = FakeBackend()
         self.metrics = CustomMetrics()
-        loader = ModelLoader(self.options, registry_of(self.backend), metrics=self.metrics, memory=memory)
+        parts = ServerParts(metrics=self.metrics, memory=memory or MemoryLedger(lambda devices: {}, {}))
+        loader = ModelLoader(self.options, registry_of(self.backend), parts)
         self.lifecycle = Lifecycle(self.options, loader, open_source)
         self.bls = loader.models = EngineBlsClient(self.lifecycle)
         hardware = HardwareGauges(interval_ms=1000)
         clouds = SourceOpener(SourceOptions(cache_directory=Path("unused"), cache_bytes=0))
-        self.engine = InferenceEngine(self.options, self.lifecycle, hardware, clouds, self.metrics)
+        self.engine = InferenceEngine(self.options, self.lifecycle, hardware, clouds, parts)
 
     def load(self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
         """Load as a client does, perhaps with a configuration as JSON and with files."""

@@ -17,7 +17,7 @@ from trident.core.config.golden import EXACT, FLOATING, ExpectedOutput, GoldenRe
 from trident.core.config.request_check import RequestValidator
 from trident.core.errors import ModelLoadFailed
 from trident.core.inference.tensors import BY_NAME
-from trident.core.lifecycle.loader import check_golden
+from trident.core.lifecycle.golden_check import check_golden
 
 BEGINNING = "golden request 'cat.json' of model 'model' version 1"
 

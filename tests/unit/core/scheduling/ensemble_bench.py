@@ -17,6 +17,7 @@ from trident.core.inference.response import InferenceResponse, Origin, OutputTen
 from trident.core.inference.tensors import BY_NAME, Shape
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import StatisticsSnapshot
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.ensemble import EnsembleScheduler
 
 
@@ -127,15 +128,15 @@ class Bench:
                 )
         self.spec = model_spec("e", inputs, outputs, batch=batch, optional=optional, decoupled=bool(decoupled))
         self.statistics = statistics or ModelStatistics()
-        self.scheduler = EnsembleScheduler(
+        context = SchedulingContext(
             self.spec,
-            graph,
-            [self.models[step.model] for step in graph],
             self.statistics,
+            steps=[(step, self.models[step.model]) for step in graph],
             max_in_flight=max_in_flight,
             preserves_order=preserves_order,
             clock=clock,
         )
+        self.scheduler = EnsembleScheduler(context)
         self.responses: list[InferenceResponse] = []
 
     def __getattr__(self, name: str) -> Step:

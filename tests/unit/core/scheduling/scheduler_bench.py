@@ -28,6 +28,7 @@ from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.options import DEFAULT_WINDOW, WindowLimits
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
 from trident.core.scheduling.scheduler import Scheduler
@@ -189,9 +190,8 @@ class Bench(Answers):
         self.claims = InstanceClaims(limiter)
         for backend in self.backends:
             self.claims.enter(backend, "m")
-        self.scheduler = DynamicBatcher(
-            spec, self.backends, self.statistics, clock=clock, delay_until=delay_until, claims=self.claims
-        )
+        context = SchedulingContext(spec, self.statistics, clock=clock, delay_until=delay_until, claims=self.claims)
+        self.scheduler = DynamicBatcher(context, self.backends)
 
     def request(self, id: str, *, batch_size: int = 1, start_ns: int = 0, **fields: int) -> PendingRequest:
         tensor = InputTensor("IN", "UINT8", (batch_size,), np.zeros(batch_size, np.uint8))
@@ -357,7 +357,8 @@ class LaterBench(Answers):
         self.backends = [LaterStub(number, answer) for number in range(instances)]
         self.backend = self.backends[0]
         self.statistics = ModelStatistics()
-        self.scheduler = DynamicBatcher(spec, self.backends, self.statistics, window=window)
+        context = SchedulingContext(spec, self.statistics, window=window)
+        self.scheduler = DynamicBatcher(context, self.backends)
         self.scheduler.start()
 
     def submit(self, id: str) -> StreamedRequest:

@@ -18,7 +18,8 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import OutputTensor
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.scheduling.scheduler import make_scheduler
+from trident.core.scheduling.context import SchedulingContext
+from trident.core.scheduling.scheduler import row_of
 from trident.core.scheduling.sequence_batcher import SequenceScheduler
 
 CONTROLS = """
@@ -80,14 +81,14 @@ class Bench(Answers):
         self.statistics = ModelStatistics()
         config = parse_model_config(f'name: "m" sequence_batching {{ {sequence_batching} }}', "config.pbtxt")
         assert self.spec.sequence is not None
-        scheduler = make_scheduler(
+        context = SchedulingContext(
             self.spec,
-            instances or self.backends,
             self.statistics,
             delay_until=delay_until,
             backlog_delay_until=backlog_delay_until,
             initial_states=initial_states(config, self.spec.sequence.states, ROOT),
         )
+        scheduler = row_of(context).make(context, instances or self.backends)
         assert isinstance(scheduler, SequenceScheduler)
         self.scheduler = scheduler
 

@@ -25,7 +25,7 @@ from trident.core.scheduling.batch_forming import (
     may_end,
     take_work,
 )
-from trident.core.scheduling.instance import ShortExecutions
+from trident.core.scheduling.inline_execution import ShortExecutions
 from trident.core.scheduling.queue import RequestQueue
 
 S = 1_000_000_000

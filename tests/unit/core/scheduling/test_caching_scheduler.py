@@ -20,6 +20,7 @@ from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
 from trident.core.response_cache.response_cache import CachedResponse, LocalCache, OnFound
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.response_cache import LARGE, CachingScheduler
 
 
@@ -124,7 +125,8 @@ class Bench:
     def open(self) -> CachingScheduler:
         """The scheduler of another load."""
         scope = self.cache.open_scope("m", 1, lambda: None)
-        return CachingScheduler(self.executor, self.cache, scope, self.spec, self.statistics, Resubmitting(self))
+        context = SchedulingContext(self.spec, self.statistics)
+        return CachingScheduler(context, self.executor, self.cache, scope, Resubmitting(self))
 
     def submit(self, id: str, value: int = 0, size: int = 1, timeout_us: int = 0) -> PendingRequest:
         request = request_of(id, value, size)
@@ -293,11 +295,11 @@ def test_a_stopped_scheduler_answers_nothing_from_the_cache(bench: Bench) -> Non
 
 
 def test_a_cached_answer_is_a_hit_without_a_wait(bench: Bench) -> None:
-    assert bench.scheduler.cached_answer(request_of("a", 1), 1) is None
+    assert bench.scheduler.answers_at_once(request_of("a", 1), 1) is None
     assert bench.statistics.snapshot().cache_miss_count == 0  # `submit` counts it
     bench.submit("a", 1)
     bench.executor.answer(10)
-    answer = bench.scheduler.cached_answer(request_of("b", 1), 1)
+    answer = bench.scheduler.answers_at_once(request_of("b", 1), 1)
     assert answer is not None
     assert (answer.id, answer.outputs[0].array.tolist(), answer.final, answer.times) == ("b", [10], True, None)
     counted = bench.statistics.snapshot()
@@ -310,7 +312,7 @@ def test_hits_have_their_times_for_those_who_want_them(bench: Bench) -> None:
     pending = PendingRequest(request_of("a", parameters=asking), bench.answers.setdefault("a", []).append)
     bench.scheduler.submit(pending)
     bench.executor.answer(10)
-    answer = bench.scheduler.cached_answer(request_of("b", parameters=asking), 4)
+    answer = bench.scheduler.answers_at_once(request_of("b", parameters=asking), 4)
     assert answer is not None
     assert answer.times is not None
     assert answer.times.batch_size == 4

@@ -80,16 +80,16 @@ def test_executions_change_the_limits_of_a_model_with_a_target(make_bench: MakeB
 
     bench.backend.execute = for_long  # type: ignore[method-assign]
     bench.scheduler.start()
-    assert bench.scheduler._limits.max_batch_size == 64
+    assert bench.scheduler._pool.limits.max_batch_size == 64
     count = 0
-    while bench.scheduler._limits.max_batch_size == 64:
+    while bench.scheduler._pool.limits.max_batch_size == 64:
         bench.scheduler.submit(bench.request("a", batch_size=1 + count % 8))
         count += 1
         bench.wait(count)
         assert count < 2000
     found = bench.statistics.snapshot().tuning
     assert found is not None
-    assert (found.target_p99_ns, found.max_size) == (1_000_000, bench.scheduler._limits.max_batch_size)
+    assert (found.target_p99_ns, found.max_size) == (1_000_000, bench.scheduler._pool.limits.max_batch_size)
 
 
 def test_a_request_of_higher_priority_forms_the_batch_again(make_bench: MakeBench) -> None:
@@ -313,7 +313,7 @@ def short(make_bench: MakeBench, limiter: RateLimiter) -> Bench:
         bench.submit(str(len(bench.answers)))
         bench.wait(len(bench.answers) + 1)
         resting(bench)
-        return bench.scheduler._may_borrow()
+        return bench.scheduler._inline.is_possible()
 
     until(is_possible)
     return bench

@@ -24,8 +24,7 @@ from trident.core.backends.backend import Execution
 from trident.core.config.spec import ModelSpec
 from trident.core.inference.pending_request import Deferred, LoneRequest, PendingRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.scheduling.dynamic_batcher import TURN_NS
-from trident.core.scheduling.instance import ShortExecutions
+from trident.core.scheduling.inline_execution import LONGEST_NS, ShortExecutions
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_the_instance_thread_executes_what_is_left_after_the_turn_of_the_submitt
     execute = bench.backend.execute
 
     def taking_long(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
-        now[0] += TURN_NS // 2 + 1
+        now[0] += LONGEST_NS // 2 + 1
         return execute(requests, batch_sizes)
 
     bench.backend.execute = taking_long  # type: ignore[method-assign]

@@ -23,14 +23,17 @@ from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory
-from trident.core.inference.pending_request import LATER, DeferredOutcome, PendingRequest, ResponseSender, deliver
+from trident.core.inference.pending_request import LATER, DeferredOutcome, PendingRequest, ResponseSender
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor
 from trident.core.inference.response import InferenceResponse, Outputs
 from trident.core.inference.tensors import BY_NAME
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BucketStatistics
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.instance import ModelInstance, ShortExecutions, run_once
+from trident.core.scheduling.context import SchedulingContext
+from trident.core.scheduling.inline_execution import ShortExecutions
+from trident.core.scheduling.instance import ModelInstance
+from trident.core.scheduling.run_once import run_once
 
 SPEC = replace(model_spec(), version=3)
 
@@ -51,17 +54,8 @@ class Bench:
         self.answers: list[InferenceResponse] = []
         self.poisoned: list[BackendInstance] = []
         ticks = count(10, 30)
-        self.instance = ModelInstance(
-            backend,
-            backend,
-            SPEC,
-            self.statistics,
-            deliver,
-            deliver,
-            ShortExecutions(SPEC),
-            clock=lambda: next(ticks),
-            on_poisoned=self.poisoned.append,
-        )
+        context = SchedulingContext(SPEC, self.statistics, clock=lambda: next(ticks), on_poisoned=self.poisoned.append)
+        self.instance = ModelInstance(context, backend)
 
     def requests(self, ids: str) -> list[PendingRequest]:
         return [pending_request(id, on_response=self.answers.append) for id in ids]
@@ -216,9 +210,7 @@ def test_the_padding_of_an_execution_is_counted_and_that_of_a_warmup_is_not(tmp_
         run_once(model.instance, [request], validator.check)
         pending = PendingRequest(request, ignore)
         pending.batch_size = 3
-        instance = ModelInstance(
-            model.instance, model.instance, model.spec, statistics, deliver, deliver, ShortExecutions(model.spec)
-        )
+        instance = ModelInstance(SchedulingContext(model.spec, statistics), model.instance)
         instance.execute([pending], CloseReason.FULL)
     (bucket,) = statistics.snapshot().buckets
     assert bucket == BucketStatistics(batch_size=4, length=0, execution_count=1, element_count=6, padding_count=2)

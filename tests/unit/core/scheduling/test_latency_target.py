@@ -12,14 +12,8 @@ from tests.unit.pending_requests import pending_request
 from trident.core.config.spec import BatchingSpec
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BatchTuning
-from trident.core.scheduling.batch_forming import (
-    BatchController,
-    BatchLimits,
-    BatchSetting,
-    BatchTuner,
-    Window,
-    limits_of,
-)
+from trident.core.scheduling.batch_forming import BatchLimits, limits_of
+from trident.core.scheduling.latency_target import BatchController, BatchSetting, BatchTuner, Window
 
 
 def window_with(latencies: list[int]) -> Window:

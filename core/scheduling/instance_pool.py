@@ -1,0 +1,203 @@
+"""The instances of a scheduler: which of their threads are idle, and which is woken for what is queued."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from trident.core.scheduling.batch_forming import BatchLimits, Wait, Work
+from trident.core.scheduling.instance import (
+    ENDED,
+    HOLDING,
+    IDLE,
+    LENT,
+    RUNNING,
+    WAITING,
+    WOKEN,
+    ModelInstance,
+)
+from trident.core.scheduling.queue import InFlight, RequestQueue
+
+
+class InstancePool:
+    """Moves the threads of a scheduler between their states. Every method is called under the scheduler's lock.
+
+    `idle` are the IDLE threads, the one that went idle last at the end. `holder` is the HOLDING thread, one at most.
+    `waking` counts the WOKEN and the WAITING threads, which will take requests. A `closed` pool keeps no thread idle.
+    The threads take batches from `queue`, as `limits` say.
+    """
+
+    __slots__ = ("_waiting", "closed", "holder", "idle", "in_flight", "limits", "queue", "waking")
+
+    def __init__(self, lock: threading.Lock, queue: RequestQueue, limits: BatchLimits) -> None:
+        self.queue = queue
+        self.limits = limits
+        self.in_flight = InFlight(lock)
+        self.idle: list[ModelInstance] = []
+        self.holder: ModelInstance | None = None
+        self._waiting: list[ModelInstance] = []
+        self.waking = 0
+        self.closed = False
+
+    def rest(self, instance: ModelInstance) -> None:
+        """RUNNING, HOLDING or LENT -> IDLE."""
+        instance.move(IDLE)
+        self.idle.append(instance)
+
+    def hold(self, instance: ModelInstance, wait: Wait) -> None:
+        """RUNNING -> HOLDING. A thread that holds already becomes idle, because the later decision counts."""
+        if self.holder is not None:
+            self._relieve(self.holder)
+        instance.move(HOLDING)
+        instance.wait = wait
+        self.holder = instance
+
+    def wait(self, instance: ModelInstance) -> None:
+        """RUNNING -> WAITING
+
+        Wakes a thread that rests, too, if no waiting one needs the same as it: its turn may come earlier.
+        """
+        instance.move(WAITING)
+        self._waiting.append(instance)
+        self.waking += 1
+        awaited = [waiting.needs for waiting in self._waiting]
+        for idle in self.idle:
+            if idle.needs not in awaited:
+                self.idle.remove(idle)
+                self._wake(idle)
+                return
+
+    def _relieve(self, holder: ModelInstance) -> None:
+        """HOLDING -> IDLE. The thread's time limit may still wake it once, in vain."""
+        self.holder = None
+        self.rest(holder)
+
+    def wake_idle(self) -> None:
+        """IDLE -> WOKEN for one thread, if the queue holds more items than the WOKEN threads can take."""
+        if self.idle and self.queue.items > self.waking * self.limits.max_batch_size:
+            self._wake(self.idle.pop())
+
+    def wake(self) -> None:
+        """Wake the holder, or without one an idle thread for what is queued."""
+        holder = self.holder
+        if holder is None:
+            self.wake_idle()
+        else:
+            self.holder = None
+            self._wake(holder)
+
+    def send(self, device: str, errand: Callable[[], None]) -> bool:
+        """IDLE -> WOKEN for a thread of `device`, which calls `errand`. False if none of them rests."""
+        for instance in self.idle:
+            if instance.backend.placement.device == device:
+                instance.errand = errand
+                self.idle.remove(instance)
+                self._wake(instance)
+                return True
+        return False
+
+    def rise(self, instance: ModelInstance) -> None:
+        """WOKEN or WAITING -> RUNNING, or IDLE or HOLDING -> RUNNING if the time limit has woken the thread."""
+        state = instance.state
+        if state is ENDED:
+            return
+        if state is WOKEN:
+            self.waking -= 1
+            instance.token.acquire(blocking=False)  # the token may have been released just after the time limit
+        elif state is WAITING:
+            self.waking -= 1
+            self._waiting.remove(instance)
+        else:
+            self._withdraw(instance)
+        instance.move(RUNNING)
+
+    @property
+    def lendable(self) -> ModelInstance | None:
+        """The thread that holds, because it waits for the requests that are queued, or that went to rest last."""
+        return self.holder or (self.idle[-1] if self.idle else None)
+
+    def lend(self, instance: ModelInstance) -> None:
+        """IDLE or HOLDING -> LENT. The time limit of a thread that held may still wake it once, in vain."""
+        self._withdraw(instance)
+        instance.move(LENT)
+
+    def take_back(self, instance: ModelInstance) -> None:
+        """LENT -> IDLE, or on its way to end if it was retired or the pool closed."""
+        if instance.retired:
+            self._end_resting(instance)
+        elif self.closed:
+            self._wake(instance)
+        else:
+            self.rest(instance)
+            if self.queue.size:
+                self.wake_idle()
+
+    def retire(self, instance: ModelInstance) -> None:
+        """Have the thread end when it next looks for work.
+
+        A resting thread ends at once. It does not count as woken, so a request that arrives wakes another.
+        """
+        instance.retired = True
+        if instance.state is WAITING:
+            _interrupt(instance)
+        elif instance.state is IDLE or instance.state is HOLDING:
+            self._withdraw(instance)
+            self._end_resting(instance)
+
+    def end(self, instance: ModelInstance) -> None:
+        """RUNNING -> ENDED, unless it was told so already."""
+        if instance.state is RUNNING:
+            instance.move(ENDED)
+
+    def close(self) -> None:
+        """Wake every resting thread and keep none at rest from now on."""
+        self.closed = True
+        if self.holder is not None:
+            self._relieve(self.holder)
+        for waiting in self._waiting:
+            _interrupt(waiting)
+        while self.idle:
+            self._wake(self.idle.pop())
+
+    def take(self, instance: ModelInstance, work: Work) -> None:
+        """Note that an instance has taken `work`, and wake another thread for the rest of the queue.
+
+        The holder may have waited for requests that left with the batch, so it becomes idle first.
+        """
+        instance.taken = taken = len(work.batch) + len(work.rejections)
+        self.in_flight.count += taken
+        if work.batch:
+            if instance.open_requests is not None:
+                instance.taken = len(work.rejections)
+                instance.open_requests.size += len(work.batch)
+            if self.holder is not None:
+                self._relieve(self.holder)
+            if self.queue.size:
+                self.wake_idle()
+
+    def finish(self, instance: ModelInstance) -> None:
+        """Note that all requests that an instance has taken are done, except for open ones."""
+        self.in_flight.end(instance.taken)
+        instance.taken = 0
+
+    def _wake(self, instance: ModelInstance) -> None:
+        instance.move(WOKEN)
+        self.waking += 1
+        instance.token.release()
+
+    def _end_resting(self, instance: ModelInstance) -> None:
+        instance.move(ENDED)
+        instance.token.release()
+
+    def _withdraw(self, instance: ModelInstance) -> None:
+        """Take an IDLE or HOLDING thread out of the resting ones."""
+        if instance is self.holder:
+            self.holder = None
+        else:
+            self.idle.remove(instance)
+
+
+def _interrupt(instance: ModelInstance) -> None:
+    """Have a WAITING thread look for work now."""
+    if instance.claim is not None:
+        instance.claim.interrupt()
