@@ -16,7 +16,7 @@ from trident.core.http.admin import live, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.dataplane import infer_body, one_response, read_body
 from trident.core.http.front_end import PROBE_KEY
-from trident.core.http.openapi import OPERATIONS, Operation
+from trident.core.http.openapi import Operation
 from trident.core.http.payloads.inference import body_format, decode_payload, format_for, infer_payload, payload_reply
 from trident.core.http.reply import JSON, Environ, Reply, json_reply
 from trident.core.http.routes import GET, POST, Route
@@ -25,7 +25,7 @@ from trident.core.inference.request import InferenceRequest
 _NOT_YET = 503
 _OPERATIONS = {
     "score": Operation("Run the model", FORMAT_ANSWER, FORMAT_BODY),
-    "live": OPERATIONS["live"],
+    "live": Operation("Whether the process serves", PROGRESS),
     "ready": Operation("Whether the container serves", PROGRESS),
 }
 _CURE = "name one in --azureml-default-model"

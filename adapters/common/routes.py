@@ -12,7 +12,7 @@ from trident.core.http.admin import MetricsPage
 from trident.core.http.application import V2Application
 from trident.core.http.errors import UnsupportedEncoding
 from trident.core.http.front_end import PROBE_KEY
-from trident.core.http.openapi import BYTES_BODY, OCTETS, TEXT_VALUE, Content, ref
+from trident.core.http.openapi import OCTETS
 from trident.core.http.payloads.inference import NotAcceptable, UnsupportedMediaType
 from trident.core.http.reply import JSON, TEXT, Environ, Reply
 from trident.core.http.routes import GET, Route
@@ -59,18 +59,12 @@ def status_in(statuses: Statuses, error: Exception) -> int | None:
     return None
 
 
-_ARRAYS: Content = {
-    "text/csv": TEXT_VALUE,
-    "application/jsonlines": TEXT_VALUE,
-    "application/x-npy": BYTES_BODY,
-    "application/x-npz": BYTES_BODY,
+_ARRAYS = {
+    "text/csv": "text",
+    "application/jsonlines": "text",
+    "application/x-npy": "any",
+    "application/x-npz": "any",
 }
-_V2_OR_OTHER = {"description": "v2 JSON, or another form", "anyOf": [ref("InferRequest"), {}]}
-FORMAT_BODY: Final[Content] = {JSON: _V2_OR_OTHER, OCTETS: BYTES_BODY, **_ARRAYS}
-FORMAT_ANSWER: Final[Content] = {
-    JSON: {"description": "the form of the request", "anyOf": [ref("InferResponse"), {}]},
-    OCTETS: BYTES_BODY,
-    "text/event-stream": BYTES_BODY,
-    **_ARRAYS,
-}
-PROGRESS: Final[Content] = {TEXT: TEXT_VALUE, JSON: ref("Readiness")}
+FORMAT_BODY: Final = {JSON: {"anyOf": ["InferRequest", "any"]}, OCTETS: "any", **_ARRAYS}
+FORMAT_ANSWER: Final = {JSON: {"anyOf": ["InferResponse", "any"]}, OCTETS: "any", "text/event-stream": "any", **_ARRAYS}
+PROGRESS: Final = {TEXT: "text", JSON: "Readiness"}

@@ -51,7 +51,7 @@ from trident.core.http.admin import MetricsPage, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.generate import answer_events, answer_object, read_identity
-from trident.core.http.openapi import ANY_OBJECT, BYTES_BODY, NUMBER, TEXT_VALUE, Operation, listing, record
+from trident.core.http.openapi import Operation
 from trident.core.http.payloads.inference import SIZE
 from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply
 from trident.core.http.routes import GET, POST, Route
@@ -261,10 +261,10 @@ class SageMakerApplication(V2Application):
 
 
 _BINARY = "application/vnd.sagemaker-triton.binary+json"
-_MODEL = record({"modelName": TEXT_VALUE, "modelUrl": TEXT_VALUE})
 _INVOKE = Operation(
-    "Run the model", {**FORMAT_ANSWER, _BINARY: BYTES_BODY}, {**FORMAT_BODY, _BINARY: BYTES_BODY}, needs_body=False
+    "Run the model", {**FORMAT_ANSWER, _BINARY: "any"}, {**FORMAT_BODY, _BINARY: "any"}, needs_body=False
 )
+_MODELS = {"models": [{"modelName": "text", "modelUrl": "text"}], "nextPageToken?": "text"}
 
 OPERATIONS: Final = {
     "ping": Operation("Whether the container serves", PROGRESS),
@@ -272,19 +272,13 @@ OPERATIONS: Final = {
     "bidirectional_stream": Operation("Requests and answers on a WebSocket", status=HTTPStatus.SWITCHING_PROTOCOLS),
     "execution_parameters": Operation(
         "How batch transform sends bodies",
-        {
-            JSON: record(
-                {"MaxConcurrentTransforms": NUMBER, "BatchStrategy": TEXT_VALUE, "MaxPayloadInMB": NUMBER},
-            )
-        },
+        {"MaxConcurrentTransforms": "count", "BatchStrategy": "text", "MaxPayloadInMB": "count"},
     ),
-    "metrics": Operation("Metrics as Prometheus reads them", {TEXT: TEXT_VALUE}),
+    "metrics": Operation("Metrics as Prometheus reads them", {TEXT: "text"}),
     "models": Operation(
-        "The loaded models; a POST loads one",
-        {JSON: record({"models": listing(_MODEL)}, {"nextPageToken": TEXT_VALUE}), TEXT: TEXT_VALUE},
-        {JSON: record({"model_name": TEXT_VALUE, "url": TEXT_VALUE})},
+        "The loaded models; a POST loads one", {JSON: _MODELS, TEXT: "text"}, {"model_name": "text", "url": "text"}
     ),
-    "model": Operation("Where the model was loaded from; a DELETE unloads it", {JSON: ANY_OBJECT, TEXT: TEXT_VALUE}),
+    "model": Operation("Where the model was loaded from; a DELETE unloads it", {JSON: "object", TEXT: "text"}),
     "invoke_model": _INVOKE,
 }
 _SINGLE = {"invocations", "bidirectional_stream", "execution_parameters"}

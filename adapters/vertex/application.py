@@ -37,7 +37,7 @@ from trident.core.http.admin import MetricsPage, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.flask_app import RouteMap
 from trident.core.http.front_end import PROBE_KEY, HttpOptions
-from trident.core.http.openapi import ANY_OBJECT, BYTES_BODY, OPERATIONS, TEXT_VALUE, Operation, listing, record
+from trident.core.http.openapi import Operation, operations
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, body_size, json_reply, request_path, send
 from trident.core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
 
@@ -220,7 +220,7 @@ class VertexApplication(V2Application):
             (replace(route, name=f"platform_{route.name}", rules=(path,)), PLATFORM_OPERATIONS[route.name])
             for path, route in self._platform_routes.items()
         ]
-        known = {**OPERATIONS, METRICS_GROUP: METRICS}
+        known = {**operations(), METRICS_GROUP: METRICS}
         return own + [(route, known[route.name]) for route in self.routes if route.name in known]
 
     def infer_path(self, path: str) -> InferPath | None:
@@ -231,19 +231,16 @@ class VertexApplication(V2Application):
 
 
 _BINARY = "application/vnd.vertex-ai-triton.binary+json"
-_INSTANCES = record({"instances": listing({})}, {"parameters": ANY_OBJECT})
-_PREDICTIONS = record({"predictions": listing({})})
 _REDIRECT = {
     "name": "X-Vertex-Ai-Triton-Redirect",
     "in": "header",
-    "required": False,
     "description": "Another path of the server, without its first slash",
-    "schema": TEXT_VALUE,
+    "schema": {"type": "string"},
 }
 _PREDICT = Operation(
     "Run the model on instances, or on the body of another form",
-    {**FORMAT_ANSWER, JSON: {"anyOf": [_PREDICTIONS, {}]}},
-    {**FORMAT_BODY, JSON: {"anyOf": [_INSTANCES, {}]}, _BINARY: BYTES_BODY},
+    {**FORMAT_ANSWER, JSON: {"anyOf": [{"predictions": ["any"]}, "any"]}},
+    {**FORMAT_BODY, JSON: {"anyOf": [{"instances": ["any"], "parameters?": "object"}, "any"]}, _BINARY: "any"},
     needs_body=False,
     parameters=(_REDIRECT,),
 )
@@ -253,4 +250,4 @@ PLATFORM_OPERATIONS: Final = {
     "predict": _PREDICT,
     "by_method": _PREDICT,
 }
-METRICS: Final = Operation("Metrics as Prometheus reads them", {TEXT: TEXT_VALUE})
+METRICS: Final = Operation("Metrics as Prometheus reads them", {TEXT: "text"})

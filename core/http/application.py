@@ -34,7 +34,7 @@ from trident.core.http.front_end import (
     HttpOptions,
     InferenceNote,
 )
-from trident.core.http.openapi import OPENAI_ERROR, OPERATIONS, Operation, undescribed
+from trident.core.http.openapi import Operation, operations, undescribed
 from trident.core.http.reply import (
     TEXT,
     Environ,
@@ -119,8 +119,7 @@ class V2Application(HttpFrontEnd):
         self._responses_of: dict[tuple[str, str, int], Counter] = {}
         probes = [(rule, route) for route in self.routes if route.group == HEALTH for rule in route.rules]
         self._probes = {rule: route for rule, route in probes if "<" not in rule}
-        operations = ((route.label, OPERATIONS.get(route.name)) for route in self.routes)
-        self._openai_labels = {label for label, each in operations if each is not None and each.error == OPENAI_ERROR}
+        self._openai_labels = {route.label for route in self.routes if route.openai_errors}
         self._flask: FlaskApp | None = None
         self._making_flask = threading.Lock()
 
@@ -139,7 +138,7 @@ class V2Application(HttpFrontEnd):
         described = [
             each for each in self.routes if not each.label.startswith("/console") and "TRACE" not in each.methods
         ]
-        return [(route, OPERATIONS.get(route.name) or undescribed(route)) for route in described]
+        return [(route, operations().get(route.name) or undescribed(route)) for route in described]
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ class Route:
 
     `view(front_end, environ, **captured)` returns a Reply or raises. `group` is the group of restricted APIs.
     `error_mime` is the content type of an error, `refusal_mime` that of a refusal before the view is called. The view
-    of a route that `passes_on` answers as another route, for which the answer is counted.
+    of a route that `passes_on` answers as another route, for which the answer is counted. With `openai_errors` an error
+    has the form of OpenAI's.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Route:
     error_mime: str = JSON
     refusal_mime: str = JSON
     passes_on: bool = False
+    openai_errors: bool = False
     label: str = field(init=False)
     """The name of the route in metrics: its first rule."""
 
@@ -73,10 +75,19 @@ INFERENCE = (INFER, GENERATE, GENERATE_STREAM)
 ROUTES: tuple[Route, ...] = (
     *INFERENCE,
     Route("stream", of_model("/stream"), "inference", GET, stream),
-    Route("embeddings", ("/v1/embeddings",), "inference", POST, text_routes.embeddings),
-    Route("completions", ("/v1/completions",), "inference", POST, completions.completions),
-    Route("chat_completions", ("/v1/chat/completions",), "inference", POST, completions.chat_completions),
-    Route("v1_models", ("/v1/models", "/v1/models/<plain:model>"), "metadata", GET, text_routes.models),
+    Route("embeddings", ("/v1/embeddings",), "inference", POST, text_routes.embeddings, openai_errors=True),
+    Route("completions", ("/v1/completions",), "inference", POST, completions.completions, openai_errors=True),
+    Route(
+        "chat_completions",
+        ("/v1/chat/completions",),
+        "inference",
+        POST,
+        completions.chat_completions,
+        openai_errors=True,
+    ),
+    Route(
+        "v1_models", ("/v1/models", "/v1/models/<plain:model>"), "metadata", GET, text_routes.models, openai_errors=True
+    ),
     Route(
         "v1_predict",
         ("/v1/models/<plain:model>:predict", "/v1/models/<plain:model>/versions/<digits:version>:predict"),
@@ -84,7 +95,7 @@ ROUTES: tuple[Route, ...] = (
         POST,
         predict,
     ),
-    Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents),
+    Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents, openai_errors=True),
     Route("v2_rerank", ("/v2/rerank",), "inference", POST, text_routes.rerank_documents_of_cohere),
     Route("text_root", ("/",), "inference", POST, text_routes.at_the_root),
     Route("text_info", ("/info",), "metadata", GET, text_routes.info),

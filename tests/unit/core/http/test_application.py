@@ -24,7 +24,7 @@ from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.admin import request_metrics_page
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.openapi import OPERATIONS, openapi_document
+from trident.core.http.openapi import openapi_document, operations
 from trident.core.http.reply import (
     BODY_KEY,
     JSON,
@@ -37,6 +37,7 @@ from trident.core.http.reply import (
 )
 from trident.core.http.routes import INFER as INFER_ROUTE
 from trident.core.http.routes import ROUTES, Route
+from trident.core.http.sample_request import FORMS
 from trident.core.inference.tensors import Buffer
 
 INFER = "/v2/models/simple/infer"
@@ -265,22 +266,23 @@ def test_interpreted_subclass_changes_hooks_in_both_builds() -> None:
     assert teapot.body_headers(9)[2] == ("Length-Of-JSON", "9")
 
 
-DESCRIBED = [(route, OPERATIONS[route.name]) for route in ROUTES]
+DESCRIBED = [(route, operations()[route.name]) for route in ROUTES]
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
     document = openapi_document("triton", "1", DESCRIBED)
-    assert OPERATIONS.keys() == {route.name for route in ROUTES}
+    assert operations().keys() == {route.name for route in ROUTES}
+    assert operations()["sample_request"].parameters[0]["schema"]["enum"] == list(FORMS)
     rules = sum(len(route.rules) for route in ROUTES)
     assert len(document["paths"]) == rules
-    operations = [
+    found = [
         operation
         for item in document["paths"].values()
         for method, operation in item.items()
         if method in ("get", "post")
     ]
-    assert len(operations) == sum(len(route.rules) * len(route.methods) for route in ROUTES)
-    assert len({each["operationId"] for each in operations}) == len(operations)
+    assert len(found) == sum(len(route.rules) * len(route.methods) for route in ROUTES)
+    assert len({each["operationId"] for each in found}) == len(found)
 
 
 def test_a_route_says_what_its_callers_must_show() -> None:
