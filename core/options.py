@@ -103,19 +103,14 @@ def parse_quantiles(text: str) -> tuple[float, ...]:
     An invalid pair is logged and left out, as in Triton. The error that a pair allows is not needed: every quantile is
     within one percent of the value.
     """
-    found: list[float] = []
+    found: dict[float, None] = {}
     for pair in text.split(","):
-        quantile, error = (_fraction(part) for part in (pair.partition(":")[0], pair.partition(":")[2]))
-        if quantile is None or error is None:
+        try:
+            quantile, error = map(float, pair.split(":", 1))
+        except ValueError:
+            quantile = error = -1.0
+        if 0 <= quantile <= 1 and 0 <= error <= 1:
+            found[quantile] = None
+        else:
             _log.warning("Invalid option: [%s]", pair)
-        elif quantile not in found:
-            found.append(quantile)
     return tuple(found) or DEFAULT_QUANTILES
-
-
-def _fraction(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value <= 1 else None

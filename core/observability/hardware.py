@@ -1,8 +1,8 @@
-"""The gauges of the machine: processors, memory, GPUs (by NVML), the pinned memory pool.
+"""The gauges of the machine: processors, memory, GPUs (by NVML).
 
 One thread reads them at a fixed pace, not each request for the page: a utilization is a difference between two
 readings, and several scrapers may ask at any distance.
-Source: docs/spec/statistics-and-metrics.md section B (nv_cpu_*, nv_pinned_memory_pool_*, "Poll thread").
+Source: docs/spec/statistics-and-metrics.md section B (nv_cpu_*, "Poll thread").
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -521,20 +521,11 @@ _CLOSE_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PinnedMemory:
-    """The pinned memory pool in bytes; both are 0 without a pool."""
-
-    total: int = 0
-    used: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareReading:
     """All gauges at one moment. `cpu` is None if it is switched off or /proc cannot be read."""
 
     cpu: CpuReading | None = None
     gpus: tuple[GpuReading, ...] = ()
-    pinned: PinnedMemory = field(default_factory=PinnedMemory)
 
 
 class HardwareGauges:
@@ -550,13 +541,11 @@ class HardwareGauges:
         interval_ms: float,
         cpu: CpuMeter | None = None,
         open_gpu: Callable[[], GpuMeter | None] | None = None,
-        pinned: Callable[[], PinnedMemory] = PinnedMemory,
     ) -> None:
         """`open_gpu` is called on the thread, because NVML can take seconds to open; None: no GPU gauges."""
         self._period_s = max(interval_ms / 2000, _MIN_PERIOD_S)
         self._cpu = cpu
         self._open_gpu = open_gpu
-        self._pinned = pinned
         self._reading = HardwareReading()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hardware-gauges", daemon=True)
@@ -567,8 +556,8 @@ class HardwareGauges:
         return self._reading
 
     def start(self) -> None:
-        """Start the thread; once only. CPU and pinned memory have values when it returns, GPUs a little later."""
-        self._reading = HardwareReading(cpu=self._read_cpu(), pinned=self._pinned())
+        """Start the thread; once only. The CPU has values when it returns, GPUs a little later."""
+        self._reading = HardwareReading(cpu=self._read_cpu())
         self._thread.start()
 
     def close(self) -> None:
@@ -584,9 +573,7 @@ class HardwareGauges:
             if gpu is not None:
                 self._reading = replace(self._reading, gpus=gpu.read())
             while not self._closing.wait(self._period_s):
-                self._reading = HardwareReading(
-                    cpu=self._read_cpu(), gpus=gpu.read() if gpu is not None else (), pinned=self._pinned()
-                )
+                self._reading = HardwareReading(cpu=self._read_cpu(), gpus=gpu.read() if gpu is not None else ())
         finally:
             if gpu is not None:
                 gpu.close()

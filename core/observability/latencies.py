@@ -84,16 +84,14 @@ class Histogram:
             bounds=self._bounds,
             counts=tuple(self._counts),
             sum=self._total_ns // _NS_PER_MS if whole else self._total_ns / _NS_PER_S,
-            exemplars=tuple(_exemplar(seen, self._ns_per_unit) for seen in self._exemplars),
+            # An id is any text of a client: one that cannot be printed could spoil the page.
+            exemplars=tuple(
+                Exemplar(request_id=seen[0], value=seen[1] / self._ns_per_unit, timestamp=seen[2] / 1000)
+                if seen is not None and seen[0].isprintable()
+                else None
+                for seen in self._exemplars
+            ),
         )
-
-
-def _exemplar(seen: Seen | None, ns_per_unit: int) -> Exemplar | None:
-    """An id is any text of a client: one that cannot be printed could spoil the page."""
-    if seen is None or not seen[0].isprintable():
-        return None
-    request_id, duration_ns, at_ms = seen
-    return Exemplar(request_id=request_id, value=duration_ns / ns_per_unit, timestamp=at_ms / 1000)
 
 
 _DURATIONS = ("request", "queue", "compute_input", "compute_infer", "compute_output")
@@ -165,11 +163,6 @@ def _step(duration_ns: int) -> int:
     return (bits << _BITS) + ((duration_ns << _BITS) >> bits)
 
 
-def _middle_ns(step: int) -> float:
-    bits, first = divmod(step, 1 << _BITS)
-    return (first + 0.5) * 2.0 ** (bits - _BITS) if bits else 0.0
-
-
 def quantile_values(parts: Iterable[Mapping[int, int]], quantiles: Sequence[float]) -> tuple[tuple[float, float], ...]:
     """Each quantile with its value in microseconds."""
     steps: Steps = defaultdict(int)
@@ -185,7 +178,9 @@ def _value(ordered: Sequence[tuple[int, int]], quantile: float) -> float:
     for step, count in ordered:
         rank -= count
         if rank <= 0:
-            return _middle_ns(step) / 1000
+            bits, first = divmod(step, 1 << _BITS)
+            middle_ns = (first + 0.5) * 2.0 ** (bits - _BITS) if bits else 0.0
+            return middle_ns / 1000
     return nan
 
 

@@ -82,8 +82,9 @@ class TextFormatter(logging.Formatter):
         lines = [f"{self._start(record)} {place} {quoted(message) if self._escape else message}"]
         table = record.__dict__.get(TABLE)
         if table is not None:
-            rows = [_table_line(line) for line in str(table).split("\n")]
-            lines += [_STATE.sub(self._coloured_state, row) for row in rows] if self._colour else rows
+            for row in map(escaped, str(table).split("\n")):
+                line = row if row.startswith(("+", "|")) else f"| {row}"
+                lines.append(_STATE.sub(lambda state: self._coloured(state[0], state[0]), line))
         command = record.__dict__.get(COMMAND)
         if command is not None:
             lines.append(_INDENT + self._coloured(COMMAND, escaped(str(command))))
@@ -100,18 +101,16 @@ class TextFormatter(logging.Formatter):
     def _coloured(self, kind: str, text: str) -> str:
         return f"{_COLOURS[kind]}{text}{_PLAIN}" if self._colour and kind in _COLOURS else text
 
-    def _coloured_state(self, found: re.Match[str]) -> str:
-        return self._coloured(found[0], found[0])
-
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per event: time, level, logger, message, file, line, pid, and the fields given as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC)
+        names = {"E": "ERROR", "W": "WARNING", "I": "INFO" if record.levelno >= logging.INFO else "VERBOSE"}
         event: dict[str, object] = {
             "time": f"{when:%Y-%m-%dT%H:%M:%S.%fZ}",
-            "level": _level_name(record.levelno),
+            "level": names[_letter(record.levelno)],
             "logger": record.name,
             "message": record.getMessage(),
             "file": record.filename,
@@ -120,26 +119,20 @@ class JsonFormatter(logging.Formatter):
         }
         for name, value in record.__dict__.items():
             if name not in _OWN and value is not None:
-                event.setdefault(name, _plain(value))
+                is_scalar = isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value))
+                event.setdefault(name, value if is_scalar else str(value))
         if trace := _traceback(self, record):
             event["traceback"] = trace
-        return json.dumps({name: _sound(value) if isinstance(value, str) else value for name, value in event.items()})
-
-
-def _sound(text: str) -> str:
-    """The text with its lone surrogates as escapes, which few readers of JSON take for characters."""
-    return text.encode("utf-8", "backslashreplace").decode()
+        for name, value in event.items():
+            if isinstance(value, str):  # few readers of JSON take lone surrogates for characters
+                event[name] = value.encode("utf-8", "backslashreplace").decode()
+        return json.dumps(event)
 
 
 def _letter(level: int) -> str:
     if level >= logging.ERROR:
         return "E"
     return "W" if level >= logging.WARNING else "I"
-
-
-def _level_name(level: int) -> str:
-    names = {"E": "ERROR", "W": "WARNING", "I": "INFO" if level >= logging.INFO else "VERBOSE"}
-    return names[_letter(level)]
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
@@ -149,18 +142,6 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if record.stack_info:
         parts.append(formatter.formatStack(record.stack_info))
     return "\n".join(parts)
-
-
-def _table_line(line: str) -> str:
-    safe = escaped(line)
-    return safe if safe.startswith(("+", "|")) else f"| {safe}"
-
-
-def _plain(value: object) -> object:
-    """`value` as a JSON scalar; a value of any other type becomes its text."""
-    if isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value)):
-        return value
-    return str(value)
 
 
 # A thread writes the lines, so that nothing that serves waits for them. Lines for which the queue has no room are
@@ -439,6 +420,8 @@ class LogOptions(LogLevels):
 
 FORMATS = ("default", "ISO8601", "json")
 _in_force = LogOptions()
+_stdout: TextIO | None = None
+_stderr: TextIO | None = None
 
 
 def log_options() -> LogOptions:
@@ -475,7 +458,12 @@ def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: Te
     out, err = out or stdout(), err or stderr()
     unopened = None
     try:
-        sinks: list[_Sink] = _file_sinks(options, err) if options.file else _console_sinks(out, err)
+        if options.file:
+            sinks = [_Sink(LogFile(options.file, _Failures().report)), _Sink(err)]
+            # Who starts a server looks at stderr, and must see there why it ends.
+            sinks[1].setLevel(logging.CRITICAL)
+        else:
+            sinks = _console_sinks(out, err)
     except ConfigInvalid as error:
         sinks, unopened = _console_sinks(out, err), error
     root = logging.getLogger()
@@ -500,7 +488,13 @@ def _set(options: LogOptions) -> None:
     _in_force = options
     SWITCHES.set(verbose=options.verbose, access=options.access, timing=options.timing, histograms=options.histograms)
     for sink in _sinks():
-        sink.setFormatter(_formatter(options, colour=options.colour and sink.is_terminal))
+        if options.format == "json":
+            sink.setFormatter(JsonFormatter())
+        else:
+            has_colour = options.colour and sink.is_terminal
+            sink.setFormatter(
+                TextFormatter(iso8601=options.format == "ISO8601", escape=options.escape, colour=has_colour)
+            )
     shown = verbose_level(options.verbose) if options.verbose > 0 else logging.INFO
     logging.getLogger(_ROOT_LOGGER).setLevel(shown)
 
@@ -516,8 +510,9 @@ def log_failure(reason: str, hint: str | None = None) -> None:
 
 def move_console(out: TextIO, err: TextIO) -> None:
     """Let the log write to `out` and `err` what it wrote to stdout and stderr so far."""
+    global _stdout, _stderr
     moves = ((stdout(), out), (stderr(), err))
-    set_streams(out, err)
+    _stdout, _stderr = out, err
     for sink in _sinks():
         for before, now in moves:
             if sink.target is before:
@@ -621,25 +616,11 @@ def _is_switched_on(record: logging.LogRecord) -> bool:
     return _in_force.info or record.levelno < logging.INFO
 
 
-def _formatter(options: LogOptions, *, colour: bool) -> logging.Formatter:
-    if options.format == "json":
-        return JsonFormatter()
-    return TextFormatter(iso8601=options.format == "ISO8601", escape=options.escape, colour=colour)
-
-
 def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:
     quiet, loud = _Sink(out), _Sink(err)
     quiet.addFilter(lambda record: record.levelno < logging.WARNING)
     loud.setLevel(logging.WARNING)
     return [quiet, loud]
-
-
-def _file_sinks(options: LogOptions, err: TextIO) -> list[_Sink]:
-    file = _Sink(LogFile(options.file, _Failures().report))
-    # Who starts a server looks at stderr, and must see there why it ends.
-    loudest = _Sink(err)
-    loudest.setLevel(logging.CRITICAL)
-    return [file, loudest]
 
 
 # ONNX Runtime's lines, for example, look like this; terminals get them in colours:
@@ -684,8 +665,6 @@ def log_native_line(line: str, pid: int, level_of_others: int = logging.WARNING)
 
 
 _WIDTH = 80
-_stdout: TextIO | None = None
-_stderr: TextIO | None = None
 
 
 def stdout() -> TextIO:
@@ -696,12 +675,6 @@ def stdout() -> TextIO:
 def stderr() -> TextIO:
     """The stderr that this program was started with, though descriptor 2 may be another file by now."""
     return _stderr or sys.stderr
-
-
-def set_streams(out: TextIO, err: TextIO) -> None:
-    """Remember the stdout and stderr that this program was started with."""
-    global _stdout, _stderr
-    _stdout, _stderr = out, err
 
 
 def width() -> int:

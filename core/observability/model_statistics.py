@@ -110,7 +110,7 @@ class ModelStatistics:
             )
             for instance, (begin_ns, batch) in list(self._running.items())
         ]
-        return sorted(running, key=_begin_ns)
+        return sorted(running, key=lambda execution: execution.begin_ns)
 
     def record_batch(
         self,
@@ -385,10 +385,6 @@ class ModelStatistics:
                 batch_closes=dict(zip(CloseReason, self._closes, strict=True)),
                 buckets=self._buckets.snapshot(),
             )
-
-
-def _begin_ns(execution: RunningExecution) -> int:
-    return execution.begin_ns
 
 
 def _add(batch: _ComputeCounters, count: int, input_ns: int, infer_ns: int, output_ns: int) -> None:

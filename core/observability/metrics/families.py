@@ -22,13 +22,12 @@ from typing import TypeVar
 
 from prometheus_client.utils import floatToGoString
 
-from trident.core.observability.hardware import CpuReading, GpuReading, PinnedMemory
+from trident.core.observability.hardware import CpuReading, GpuReading
 from trident.core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, Exemplar
 from trident.core.observability.log import lines_dropped
 from trident.core.observability.statistics import (
     BatchTuning,
     BucketStatistics,
-    CustomFamilyMetrics,
     CustomSeriesMetrics,
     DownloadMetrics,
     FailureReason,
@@ -36,7 +35,6 @@ from trident.core.observability.statistics import (
     MetricsSnapshot,
     ModelMetrics,
     ModelProcessMetrics,
-    RemoteCacheMetrics,
     ResourceMetrics,
     ResponseCacheMetrics,
     StatisticsSnapshot,
@@ -83,7 +81,8 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
     for name, kind, text, samples in _FAMILIES:
         yield MetricFamily(name, kind, text, tuple(samples(page)))
     for family in snapshot.custom:
-        yield _custom_family(family)
+        samples = [sample for series in family.series for sample in _custom_samples(family.type, series)]
+        yield MetricFamily(family.name, family.type, family.description, tuple(samples))
 
 
 def log_family() -> MetricFamily:
@@ -262,11 +261,6 @@ def _summary(name: str) -> _Samples:
     return samples
 
 
-def _custom_family(family: CustomFamilyMetrics) -> MetricFamily:
-    samples = (sample for series in family.series for sample in _custom_samples(family.type, series))
-    return MetricFamily(family.name, family.type, family.description, tuple(samples))
-
-
 def _custom_samples(kind: str, series: CustomSeriesMetrics) -> Iterable[Sample]:
     if kind == "histogram":
         return _histogram_samples(series.labels, series.bounds, series.counts, series.value)
@@ -277,14 +271,13 @@ def _local_cache(value: Callable[[ResponseCacheMetrics], Number]) -> _Samples:
     return lambda page: [Sample({}, value(page.snapshot.response_cache))] if page.snapshot.response_cache else ()
 
 
-def _remote_cache(value: Callable[[RemoteCacheMetrics], Number]) -> _Samples:
-    return lambda page: [Sample({}, value(page.snapshot.remote_cache))] if page.snapshot.remote_cache else ()
+def _remote_cache_up(page: _Page) -> Iterable[Sample]:
+    return [Sample({}, int(page.snapshot.remote_cache.is_up))] if page.snapshot.remote_cache else ()
 
 
-def _remote_cache_faults(page: _Page) -> Iterator[Sample]:
-    if page.snapshot.remote_cache is not None:
-        for kind, count in page.snapshot.remote_cache.faults.items():
-            yield Sample({"kind": kind}, count)
+def _remote_cache_faults(page: _Page) -> Iterable[Sample]:
+    faults = page.snapshot.remote_cache.faults if page.snapshot.remote_cache else {}
+    return [Sample({"kind": kind}, count) for kind, count in faults.items()]
 
 
 def _of_resources(value: Callable[[ResourceMetrics], Number]) -> _Samples:
@@ -304,16 +297,10 @@ def _of_gpus(value: Callable[[GpuReading], Number | None]) -> _Samples:
     return samples
 
 
-def _of_pinned(value: Callable[[PinnedMemory], Number]) -> _Samples:
-    return lambda page: [Sample({}, value(page.snapshot.hardware.pinned))]
-
-
 def _of_cpu(value: Callable[[CpuReading], Number]) -> _Samples:
-    def samples(page: _Page) -> Iterator[Sample]:
-        if page.options.cpu and page.snapshot.hardware.cpu is not None:
-            yield Sample({}, value(page.snapshot.hardware.cpu))
-
-    return samples
+    return lambda page: [
+        Sample({}, value(cpu)) for cpu in [page.snapshot.hardware.cpu] if page.options.cpu and cpu is not None
+    ]
 
 
 def _states(page: _Page) -> Iterator[Sample]:
@@ -345,25 +332,17 @@ def _downloaded(value: Callable[[DownloadMetrics], Number]) -> _Samples:
     return lambda page: [Sample({}, value(page.snapshot.downloads))] if page.snapshot.downloads else ()
 
 
-def _load_durations(page: _Page) -> Iterator[Sample]:
-    return (Sample(r.labels, r.load_duration_secs) for r in page.reporters)
-
-
 def _loads(page: _Page) -> Iterator[Sample]:
     return (Sample({"cause": each.cause, "result": each.result}, each.count) for each in page.snapshot.loads)
-
-
-def _oldest_executions(page: _Page) -> Iterator[Sample]:
-    return (Sample(labels, entry.statistics.oldest_execution_ns / 1e9) for labels, entry in page.models)
-
-
-def _traces_written(page: _Page) -> Iterable[Sample]:
-    return [Sample({}, page.snapshot.traces.written)] if page.snapshot.traces else ()
 
 
 def _traces_lost(page: _Page) -> Iterable[Sample]:
     lost = page.snapshot.traces.lost if page.snapshot.traces else {}
     return [Sample({"reason": reason.value}, count) for reason, count in lost.items()]
+
+
+def _zero(page: _Page) -> Iterable[Sample]:
+    return [Sample({}, 0)]
 
 
 T = TypeVar("T")
@@ -452,11 +431,11 @@ _FAMILIES: tuple[_Family, ...] = (
         _local_cache,
         ("evictions_total", "Cached responses that made room for others", lambda cache: cache.evictions),
     ),
-    *_group(
-        "trident_response_cache_",
+    (
+        "trident_response_cache_up",
         "gauge",
-        _remote_cache,
-        ("up", "1 while the server of the response cache is asked, 0 while it is left out", lambda c: int(c.is_up)),
+        "1 while the server of the response cache is asked, 0 while it is left out",
+        _remote_cache_up,
     ),
     (
         "trident_response_cache_faults_total",
@@ -482,7 +461,12 @@ _FAMILIES: tuple[_Family, ...] = (
             lambda s: s.pending,
         ),
     ),
-    ("nv_model_load_duration_secs", "gauge", "Model load time in seconds", _load_durations),
+    (
+        "nv_model_load_duration_secs",
+        "gauge",
+        "Model load time in seconds",
+        lambda page: [Sample(r.labels, r.load_duration_secs) for r in page.reporters],
+    ),
     (
         "trident_batch_close_total",
         "counter",
@@ -528,12 +512,10 @@ _FAMILIES: tuple[_Family, ...] = (
         (name, "summary", f"Summary of {text}", _summary(name))
         for name, text in zip(SUMMARIES, _SUMMARY_TEXTS, strict=True)
     ),
-    *_group(
-        "nv_pinned_memory_pool_",
-        "gauge",
-        _of_pinned,
-        ("total_bytes", "Pinned memory pool total memory size, in bytes", lambda pinned: pinned.total),
-        ("used_bytes", "Pinned memory pool used memory size, in bytes", lambda pinned: pinned.used),
+    # There is no such pool.
+    *(
+        (f"nv_pinned_memory_pool_{name}_bytes", "gauge", f"Pinned memory pool {name} memory size, in bytes", _zero)
+        for name in ("total", "used")
     ),
     *_group(
         "nv_gpu_",
@@ -565,7 +547,7 @@ _FAMILIES: tuple[_Family, ...] = (
         "trident_oldest_execution_seconds",
         "gauge",
         "For how long the oldest execution that runs now has run; 0 if none runs",
-        _oldest_executions,
+        lambda page: [Sample(labels, each.statistics.oldest_execution_ns / 1e9) for labels, each in page.models],
     ),
     *_group(
         "trident_model_process_",
@@ -604,7 +586,7 @@ _FAMILIES: tuple[_Family, ...] = (
         "trident_trace_written_total",
         "counter",
         "Traces that were written to a file, or spans that a collector has taken",
-        _traces_written,
+        lambda page: [Sample({}, page.snapshot.traces.written)] if page.snapshot.traces else [],
     ),
     ("trident_trace_lost_total", "counter", "Traces or spans that were lost", _traces_lost),
 )
@@ -650,12 +632,15 @@ def _openmetrics_lines(family: MetricFamily) -> list[str]:
     name, kind = family.name.removesuffix(_TOTAL), family.type
     if kind == "untyped" or (kind == "counter" and name == family.name):
         name, kind = family.name, "unknown"
-    head = [f"# HELP {name} {family.help.translate(_ESCAPED_IN_LABELS)}\n", f"# TYPE {name} {kind}\n"]
-    return head + [
-        f"{family.name}{sample.suffix}{_label_block(_canonical(sample.labels))} {_openmetrics_number(sample.value)}"
-        f"{_exemplar_text(sample.exemplar)}\n"
-        for sample in family.samples
-    ]
+    lines = [f"# HELP {name} {family.help.translate(_ESCAPED_IN_LABELS)}\n", f"# TYPE {name} {kind}\n"]
+    for sample in family.samples:
+        value = "NaN" if math.isnan(sample.value) else number(sample.value)
+        exemplar = ""
+        if sample.exemplar is not None:
+            label = _label_block({"request_id": sample.exemplar.request_id})
+            exemplar = f" # {label} {number(sample.exemplar.value)} {sample.exemplar.timestamp:.3f}"
+        lines.append(f"{family.name}{sample.suffix}{_label_block(_canonical(sample.labels))} {value}{exemplar}\n")
+    return lines
 
 
 def _label_block(labels: Mapping[str, str]) -> str:
@@ -674,25 +659,7 @@ def _block_of(labels: tuple[tuple[str, str], ...]) -> str:
 def _canonical(labels: Mapping[str, str]) -> Mapping[str, str]:
     """The labels with their bounds and quantiles as OpenMetrics has them, with a decimal point: `le="100.0"`."""
     found = [name for name in _LAST_LABELS if name in labels]
-    if not found:
-        return labels
-    return {**labels, **{name: _with_point(labels[name]) for name in found}}
-
-
-def _with_point(text: str) -> str:
-    written: str = floatToGoString(text)  # type: ignore[no-untyped-call]
-    return written
-
-
-def _openmetrics_number(value: int | float) -> str:
-    return "NaN" if math.isnan(value) else number(value)
-
-
-def _exemplar_text(exemplar: Exemplar | None) -> str:
-    if exemplar is None:
-        return ""
-    labels = _label_block({"request_id": exemplar.request_id})
-    return f" # {labels} {number(exemplar.value)} {exemplar.timestamp:.3f}"
+    return {**labels, **{name: floatToGoString(labels[name]) for name in found}} if found else labels  # type: ignore[no-untyped-call]
 
 
 def number(value: int | float) -> str:

@@ -117,7 +117,11 @@ class SpanExporter:
         offset_ns = time.time_ns() - time.monotonic_ns()
         for trace in traces:
             for span in spans_of(trace, self._resource, offset_ns):
-                self._put(span)
+                if self._sender.waiting >= self._room:
+                    self._counts.add_lost(Loss.QUEUE_FULL)  # the processor drops the oldest one to make room
+                else:
+                    self._sender.add_waiting(1)
+                self._processor.on_end(span)
 
     def finish(self, setting: Setting) -> None:
         """Nothing is kept for a setting."""
@@ -129,15 +133,8 @@ class SpanExporter:
         ending.start()
         self._processor.shutdown()
         ending.cancel()
-        self._counts.add_lost(Loss.NOT_WRITTEN, self._sender.take_rest())
-
-    def _put(self, span: ReadableSpan) -> None:
-        if self._sender.waiting >= self._room:
-            # The processor drops the oldest one to make room.
-            self._counts.add_lost(Loss.QUEUE_FULL)
-            self._sender.note_dropped()
-        self._sender.note_put()
-        self._processor.on_end(span)
+        self._counts.add_lost(Loss.NOT_WRITTEN, self._sender.waiting)
+        self._sender.waiting = 0
 
 
 class _CountingSender:
@@ -155,24 +152,14 @@ class _CountingSender:
         self._is_failing = False
         self.waiting = 0
 
-    def note_put(self) -> None:
+    def add_waiting(self, count: int) -> None:
         with self._lock:
-            self.waiting += 1
-
-    def note_dropped(self) -> None:
-        with self._lock:
-            self.waiting -= 1
-
-    def take_rest(self) -> int:
-        with self._lock:
-            rest, self.waiting = self.waiting, 0
-        return rest
+            self.waiting += count
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send a batch. On the processor's thread."""
         count = len(spans)
-        with self._lock:
-            self.waiting -= count
+        self.add_waiting(-count)
         result = self._exporter.export(spans)
         if result is SpanExportResult.SUCCESS:
             self._counts.add_written(count)

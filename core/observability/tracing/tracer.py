@@ -86,7 +86,9 @@ class TracedResponses:
             self._has_responded = True
             trace.events.append(("INFER_RESPONSE_COMPLETE", now_ns))
         if response.outputs and TENSORS in trace.setting.levels:
-            note_outputs(trace, response)
+            for tensor in response.outputs:  # as the model returned them
+                content = tensor.content()
+                _note(trace, "TENSOR_BACKEND_OUTPUT", tensor.name, tensor.datatype, tensor.shape, content)
         if response.final:
             self._end(response.times, now_ns)
 
@@ -125,12 +127,6 @@ def note_inputs(trace: Trace, request: InferenceRequest) -> None:
         _note(trace, "TENSOR_QUEUE_INPUT", tensor.name, tensor.datatype, tensor.shape, content)
 
 
-def note_outputs(trace: Trace, response: InferenceResponse) -> None:
-    """Record the outputs as the model returned them."""
-    for tensor in response.outputs:
-        _note(trace, "TENSOR_BACKEND_OUTPUT", tensor.name, tensor.datatype, tensor.shape, tensor.content())
-
-
 def _note(trace: Trace, activity: str, name: str, datatype: str, shape: tuple[int, ...], content: Buffer) -> None:
     shown = bytes(memoryview(content)[:_MOST_SHOWN])
     trace.tensors.append(TracedTensor(activity, name, datatype, shape, shown))
@@ -153,8 +149,8 @@ class Tracer:
         self.gate = TraceGate()
         self._has_spans = options.mode is TraceMode.OPENTELEMETRY
         self._counts = TraceCounts()
-        self._recent = RecentTraces(options.kept, self._destination())
-        self._writer = TraceThread(self._recent, self._counts, self._give_up_waiting)
+        self._recent: deque[tuple[TraceRecord, ...]] = deque(maxlen=options.kept)
+        self._writer = TraceThread(self._destination(), self._recent, self._counts, self._give_up_waiting)
         self._numbers = itertools.count(*options.numbers)
         self._lock = threading.Lock()
         # --- guarded by the lock
@@ -349,8 +345,8 @@ class Tracer:
                 self._complete(self._open[number])
 
     def recent(self) -> list[tuple[TraceRecord, ...]]:
-        """Return the traces that are kept in memory; see RecentTraces."""
-        return self._recent.last()
+        """Return the last traces, without their tensors: each request with those that it led to; the last first."""
+        return list(self._recent)[::-1]
 
     # --- the end
 
@@ -398,10 +394,20 @@ _CLOSE_SECONDS = 10.0
 
 
 class TraceThread:
-    """Any thread may call `put`; the thread starts at the first. `tick` is called about every second from then on."""
+    """Gives traces to `destination`, and adds them to `recent`. Any thread may call `put`.
 
-    def __init__(self, destination: Destination, counts: TraceCounts, tick: Callable[[], None]) -> None:
+    `tick` is called about every second after `start`.
+    """
+
+    def __init__(
+        self,
+        destination: Destination | None,
+        recent: deque[tuple[TraceRecord, ...]],
+        counts: TraceCounts,
+        tick: Callable[[], None],
+    ) -> None:
         self._destination = destination
+        self._recent = recent
         self._counts = counts
         self._tick = tick
         self._waiting: deque[Trace | Setting] = deque()
@@ -449,7 +455,8 @@ class TraceThread:
             self._write()
             self._tick()
         self._write()
-        self._guard(self._destination.close)
+        if self._destination is not None:
+            guarded(self._destination.close, "writing traces")
 
     def _write(self) -> None:
         traces: list[Trace] = []
@@ -459,17 +466,17 @@ class TraceThread:
                 traces.append(item)
                 continue
             # The traces of a setting come before its end.
-            self._guard(lambda given=traces: self._destination.write(given))  # type: ignore[misc]
-            self._guard(lambda ended=item: self._destination.finish(ended))  # type: ignore[misc]
+            guarded(partial(self._write_traces, traces), "writing traces")
+            if self._destination is not None:
+                guarded(partial(self._destination.finish, item), "writing traces")
             traces = []
-        if traces:
-            self._guard(lambda: self._destination.write(traces))
+        guarded(partial(self._write_traces, traces), "writing traces")
 
-    def _guard(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except Exception:  # the thread must live on: the server does, too
-            _log.exception("traces could not be written")
+    def _write_traces(self, traces: Sequence[Trace]) -> None:
+        if self._recent.maxlen:
+            self._recent.extend(tuple(map(_record, root.family())) for root in traces)
+        if self._destination is not None and traces:
+            self._destination.write(traces)
 
 
 # Characters of traces that wait for a numbered file; with more of them the file is written before it has its number.
@@ -694,32 +701,6 @@ def _quoted(text: bytes) -> str:
 
 def _compact(document: dict[str, Any]) -> str:
     return json.dumps(document, separators=(",", ":"))
-
-
-class RecentTraces:
-    """Implements Destination: keeps the last traces without their tensors, and passes all on to `destination`."""
-
-    def __init__(self, most: int, destination: Destination | None) -> None:
-        self._destination = destination
-        self._kept: deque[tuple[TraceRecord, ...]] = deque(maxlen=most)
-
-    def write(self, traces: Sequence[Trace]) -> None:
-        if self._kept.maxlen:
-            self._kept.extend(tuple(map(_record, root.family())) for root in traces)
-        if self._destination is not None:
-            self._destination.write(traces)
-
-    def finish(self, setting: Setting) -> None:
-        if self._destination is not None:
-            self._destination.finish(setting)
-
-    def close(self) -> None:
-        if self._destination is not None:
-            self._destination.close()
-
-    def last(self) -> list[tuple[TraceRecord, ...]]:
-        """Each request with those that it led to; the last first. Any thread."""
-        return list(self._kept)[::-1]
 
 
 def _record(trace: Trace) -> TraceRecord:

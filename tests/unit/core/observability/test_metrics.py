@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.request import CloseReason
-from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
+from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.latencies import (
     Exemplar,
     HistogramMetrics,
@@ -78,7 +78,6 @@ HARDWARE = HardwareReading(
         ),
         GpuReading(uuid="GPU-2", utilization=0.0),
     ),
-    pinned=PinnedMemory(total=268435456, used=64),
 )
 SNAPSHOT = MetricsSnapshot(models=(DIGITS,), hardware=HARDWARE)
 
@@ -100,8 +99,8 @@ nv_model_load_duration_secs{model="digits",version="1"} 0.125
 trident_batch_close_total{model="digits",reason="idle",version="1"} 1
 trident_batch_close_total{model="digits",reason="delay",version="1"} 1
 trident_inference_cancellations_total{cause="deadline",model="digits",version="1"} 2
-nv_pinned_memory_pool_total_bytes 268435456
-nv_pinned_memory_pool_used_bytes 64
+nv_pinned_memory_pool_total_bytes 0
+nv_pinned_memory_pool_used_bytes 0
 nv_gpu_utilization{gpu_uuid="GPU-1"} 0.25
 nv_gpu_utilization{gpu_uuid="GPU-2"} 0
 nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 80000000000

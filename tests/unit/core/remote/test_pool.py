@@ -30,7 +30,7 @@ from trident.core.config.spec import BatchingSpec, ModelSpec
 from trident.core.errors import ModelNotFound
 from trident.core.lifecycle.options import EnginePlace
 from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
-from trident.core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
+from trident.core.observability.hardware import CpuReading, HardwareReading
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
@@ -325,7 +325,7 @@ TUNING = BatchTuning(target_p99_ns=9, delay_ns=1, max_size=4)
 STATE = VersionStateMetrics(model="m", version="1", state="READY")
 REMOTE = RemoteCacheMetrics(is_up=True, faults={"timeout": 1})
 CPU = CpuReading(utilization=0.5, memory_total=8, memory_used=4)
-MACHINE = HardwareReading(cpu=CPU, pinned=PinnedMemory(total=6, used=1))
+MACHINE = HardwareReading(cpu=CPU)
 LOAD = LoadMetrics(cause="server start", result="success", count=2)
 CACHE = ResponseCacheMetrics(size=100, used=10, entries=1, evictions=2)
 RESOURCE = ResourceMetrics(resource="r", device="", limit=4, held=1, waiting=0)
@@ -356,7 +356,7 @@ REPORTS = (EMPTY, MetricsSnapshot(), LatencyMetrics())
             [REMOTE, replace(REMOTE, is_up=False)],
             RemoteCacheMetrics(is_up=False, faults={"timeout": 2}),
         ),
-        ("hardware", [MACHINE] * 2, replace(MACHINE, pinned=PinnedMemory(total=12, used=2))),
+        ("hardware", [MACHINE] * 2, MACHINE),
         ("loads", [(LOAD,)] * 2, (replace(LOAD, count=4),)),
         ("downloads", [DownloadMetrics(bytes=5, seconds=0.5)] * 2 + [None], DownloadMetrics(bytes=10, seconds=1.0)),
         ("response_cache", [CACHE] * 2, ResponseCacheMetrics(size=200, used=20, entries=2, evictions=4)),
