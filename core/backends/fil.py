@@ -32,7 +32,7 @@ from trident.core.backends.registry import check_installed, importing
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig, datatype_of
-from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, ServerError, Unsupported
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, Unsupported
 from trident.core.inference.tensors import BY_NAME, Array, element_count
 
 _NAME, _FRAMEWORK = "fil", "treelite"
@@ -56,7 +56,7 @@ _DEFAULT_THRESHOLD = 0.5
 
 
 def make_backend(settings: Mapping[str, str]) -> Backend:
-    """The backend. It has no settings."""
+    """Return the backend, which has no settings."""
     return FilBackend()
 
 
@@ -104,13 +104,14 @@ class FilBackend:
             # How far a row goes in a tree differs with its values, but no further than the tree is deep.
             return Runner(run=run_of(trees, settings, INPUT, width, threads), may_run_inline=True)
 
-        def provider(trees: Any) -> str:
-            return f"Treelite {treelite.__version__}"
-
-        failures = Failures((treelite.TreeliteError, ValueError), _error_of)
-        return InProcessModel(
-            context, Framework(load=load, runner=runner, failures=failures, provider=provider, threads=str(threads))
+        framework = Framework(
+            load=load,
+            runner=runner,
+            failures=Failures((treelite.TreeliteError, ValueError), lambda exc, model: BackendFailed(str(exc))),
+            provider=lambda trees: f"Treelite {treelite.__version__}",
+            threads=str(threads),
         )
+        return InProcessModel(context, framework)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +206,9 @@ def check_tensors(config: ModelConfig) -> None:
                 field=side,
             )
         if datatype_of(entries[0].data_type) is not _FP32:
+            datatype = datatype_of(entries[0].data_type)
             raise BackendFailed(
-                f"incorrect type {_type_name(entries[0].data_type)} for {side} with required type FP32",
+                f"incorrect type {datatype.name if datatype else 'INVALID'} for {side} with required type FP32",
                 hint="set data_type: TYPE_FP32",
                 field=f"{side}[0].data_type",
             )
@@ -239,15 +241,10 @@ def check_trees(config: ModelConfig, header: TreeHeader, settings: TreeSettings,
 
 
 def _width(header: TreeHeader, settings: TreeSettings) -> int:
-    """How many values a row gets."""
+    """Return the number of values that a row gets."""
     if settings.is_classifier and not settings.predict_proba:
         return 1
     return max(2, header.classes) if settings.is_classifier else header.classes
-
-
-def _type_name(number: int) -> str:
-    datatype = datatype_of(number)
-    return datatype.name if datatype else "INVALID"
 
 
 def answers(scores: Array, settings: TreeSettings, width: int) -> Array:
@@ -392,7 +389,7 @@ class TreePrediction:
 
 
 class _Config:
-    """How to predict: on the calling thread, and as the model's objective says."""
+    """Configuration of predictions: on the calling thread, and as the model's objective says."""
 
     def __init__(self) -> None:
         self.handle = ctypes.c_void_p()
@@ -440,9 +437,10 @@ def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
         )
     except treelite.TreeliteError as exc:
         hint = hint_of(path, settings, f"or newer than Treelite {treelite.__version__}, which is installed")
-        raise ModelLoadFailed(
-            f"failed to load model '{model}': {_first_lines(str(exc))}", hint=hint, model=model
-        ) from exc
+        # Without the time that Treelite writes, and the native stack that may follow.
+        text = str(exc).partition("\nStack trace")[0].strip()
+        text = text.partition("] ")[2] if text.startswith("[") and "] " in text else text
+        raise ModelLoadFailed(f"failed to load model '{model}': {text}", hint=hint, model=model) from exc
 
 
 def header_of(trees: Any) -> TreeHeader:
@@ -461,13 +459,3 @@ def run_of(trees: Any, settings: TreeSettings, tensor: str, width: int, threads:
         return [answers(prediction.scores(feed[tensor]), settings, width)]
 
     return run
-
-
-def _first_lines(text: str) -> str:
-    """Treelite's message without its time and the native stack that may follow."""
-    head = text.partition("\nStack trace")[0].strip()
-    return head.partition("] ")[2] if head.startswith("[") and "] " in head else head
-
-
-def _error_of(exc: Exception, model: str) -> ServerError:
-    return BackendFailed(str(exc))

@@ -54,7 +54,11 @@ class GenaiBackend:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._processes = PythonBackend(settings, _STUB)
-        self.supports_gpus = _is_installed(_GPU_PACKAGE)
+        try:
+            metadata.version(_GPU_PACKAGE)
+            self.supports_gpus = True
+        except metadata.PackageNotFoundError:
+            self.supports_gpus = False
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         """The tensors of every such model. Raises a ServerError if the folder has no such model."""
@@ -93,7 +97,7 @@ class GenaiBackend:
 
 
 def _cache_tokens(config: ModelConfig, folder: GenerationFolder, context: LoadContext) -> int:
-    """How many tokens of all sequences together an instance may keep: as configured, or what its memory holds."""
+    """Return the tokens that an instance may keep of all sequences: as configured, or as many as its memory holds."""
     most = _limit(config, "max_sequences") * folder.context_length
     if configured := _limit(config, _CACHE_TOKENS):
         return configured
@@ -117,14 +121,6 @@ def _limit(config: ModelConfig, name: str) -> int:
     """The value of a parameter, 0 if it is not set. Raises ConfigInvalid."""
     text = parameters_of(config).get(name)
     return 0 if text is None else at_least_one(text, name, config.name)
-
-
-def _is_installed(distribution: str) -> bool:
-    try:
-        metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 # --- the folder

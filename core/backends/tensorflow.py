@@ -89,27 +89,23 @@ class TensorFlowBackend:
                 raise InvalidModelConfig(problems)
         if _has_tensorflow(config):
             return self._processes.load(context)
-        return _load_with_openvino(context, path)
+        from trident.core.backends.openvino.backend import OpenVinoBackend
+
+        _log.info("TensorFlow is not installed: OpenVINO runs model '%s'", config.name)
+        config = copy_of(config)
+        config.default_model_filename = path.name  # which OpenVINO would not guess
+        try:
+            return OpenVinoBackend().load(replace(context, config=config))
+        except ModelLoadFailed as error:
+            raise ModelLoadFailed(
+                error.message,
+                hint=f"'{path.name}'{written_by(path)} cannot be run by OpenVINO; install TensorFlow: "
+                "pip install 'trident-inference[tensorflow]'",
+            ) from error
 
 
 def _has_tensorflow(config: ModelConfig) -> bool:
     return names_python(config) or is_installed("tensorflow")
-
-
-def _load_with_openvino(context: LoadContext, path: Path) -> BackendModel:
-    from trident.core.backends.openvino.backend import OpenVinoBackend
-
-    _log.info("TensorFlow is not installed: OpenVINO runs model '%s'", context.config.name)
-    config = copy_of(context.config)
-    config.default_model_filename = path.name  # which OpenVINO would not guess
-    try:
-        return OpenVinoBackend().load(replace(context, config=config))
-    except ModelLoadFailed as error:
-        raise ModelLoadFailed(
-            error.message,
-            hint=f"'{path.name}'{written_by(path)} cannot be run by OpenVINO; install TensorFlow: "
-            "pip install 'trident-inference[tensorflow]'",
-        ) from error
 
 
 # The files, which are read without TensorFlow. Source: docs/spec/framework-backends.md sections 6.1 and 6.4.
@@ -174,7 +170,17 @@ def signature_of(path: Path, config: ModelConfig) -> ModelSignature | None:
     """
     if config.platform == GRAPH_DEF:
         return None
-    chosen = _signature(_graph_of(_read(path / _PROTOCOL_FILE, SavedModel(), config), config), config)
+    graph = _graph_of(_read(path / _PROTOCOL_FILE, SavedModel(), config), config)
+    signatures = {entry.key: entry.value for entry in graph.signature_def if entry.key not in _NOT_SERVED}
+    wanted = parameters_of(config).get(SIGNATURE, "")
+    key = wanted or (_DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in signatures else min(signatures, default=""))
+    if key not in signatures:
+        raise ConfigInvalid(
+            f"unable to load model '{config.name}', expected '{key or _DEFAULT_SIGNATURE}' signature",
+            hint=f"set the parameter {SIGNATURE} to one of: {', '.join(sorted(signatures)) or 'the model has none'}",
+            field=field_of(SIGNATURE),
+        )
+    chosen = signatures[key]
     return ModelSignature(_tensors(chosen.inputs, config), _tensors(chosen.outputs, config))
 
 
@@ -222,31 +228,16 @@ def _graph_of(saved: Any, config: ModelConfig) -> Any:
     )
 
 
-def _signature(graph: Any, config: ModelConfig) -> Any:
-    signatures = {entry.key: entry.value for entry in graph.signature_def if entry.key not in _NOT_SERVED}
-    wanted = parameters_of(config).get(SIGNATURE, "")
-    key = wanted or (_DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in signatures else min(signatures, default=""))
-    if key in signatures:
-        return signatures[key]
-    raise ConfigInvalid(
-        f"unable to load model '{config.name}', expected '{key or _DEFAULT_SIGNATURE}' signature",
-        hint=f"set the parameter {SIGNATURE} to one of: {', '.join(sorted(signatures)) or 'the model has none'}",
-        field=field_of(SIGNATURE),
-    )
-
-
 def _tensors(entries: Iterable[Any], config: ModelConfig) -> tuple[TensorSignature, ...]:
-    # A map has no order of its own.
-    return tuple(_tensor(entry, config) for entry in sorted(entries, key=lambda entry: str(entry.key)))
-
-
-def _tensor(entry: Any, config: ModelConfig) -> TensorSignature:
-    info = entry.value
-    if info.tensor_shape.unknown_rank:
-        raise ConfigInvalid(
-            f"Unable to autofill for '{config.name}': the rank of model tensor '{entry.key}' is unknown and dimensions "
-            "are not defined",
-            hint="write its name, data_type and dims into config.pbtxt",
-        )
-    shape = tuple(int(dim.size) for dim in info.tensor_shape.dim)
-    return TensorSignature(entry.key, _DATATYPES.get(info.dtype, ""), shape)
+    found: list[TensorSignature] = []
+    for entry in sorted(entries, key=lambda entry: str(entry.key)):  # a map has no order of its own
+        info = entry.value
+        if info.tensor_shape.unknown_rank:
+            raise ConfigInvalid(
+                f"Unable to autofill for '{config.name}': the rank of model tensor '{entry.key}' is unknown and "
+                "dimensions are not defined",
+                hint="write its name, data_type and dims into config.pbtxt",
+            )
+        shape = tuple(int(dim.size) for dim in info.tensor_shape.dim)
+        found.append(TensorSignature(entry.key, _DATATYPES.get(info.dtype, ""), shape))
+    return tuple(found)

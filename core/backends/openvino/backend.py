@@ -26,7 +26,7 @@ _FRAMEWORK = "openvino"
 
 
 def make_backend(settings: Mapping[str, str]) -> Backend:
-    """The backend. It has no settings."""
+    """Return the backend, which has no settings."""
     return OpenVinoBackend()
 
 
@@ -128,7 +128,7 @@ class OpenVinoSettings:
         )
 
     def compiled_with(self, threads: int, instances: int) -> dict[str, str]:
-        """The properties to compile with, for `instances` at the same time of `threads` each; 0 threads means all."""
+        """Return the properties to compile with, for `instances` at a time of `threads` each; 0 threads means all."""
         planned = {_NUM_STREAMS: str(instances), _THREADS: str(threads * instances)}
         # A hint makes OpenVINO choose both.
         return dict(self.properties) if _HINT in self.properties else {**planned, **self.properties}

@@ -76,17 +76,13 @@ def failure_of(
 
 
 def signature_of(model: Any) -> ModelSignature:
-    """The tensors of a graph. It can batch if the layout of each says that its first dimension is the batch."""
+    """Return the tensors of a graph. It can batch if the layout of each says that its first dimension is the batch."""
+    layouts = [str(port.get_node().layout) for port in [*model.inputs, *model.outputs]]  # such as [N,C,H,W]
     return ModelSignature(
         tuple(_tensor(port) for port in model.inputs),
         tuple(_tensor(port) for port in model.outputs),
-        can_batch=all(_begins_with_batch(port) for port in [*model.inputs, *model.outputs]),
+        can_batch=all(layout.strip("[]").split(",")[0] == "N" for layout in layouts),
     )
-
-
-def _begins_with_batch(port: Any) -> bool:
-    layout = str(port.get_node().layout)  # such as [N,C,H,W]
-    return layout.strip("[]").split(",")[0] == "N"
 
 
 def name_of(port: Any) -> str:
@@ -164,7 +160,7 @@ def _as_converted(
 
 
 def _takes_batches(model: Any, config: ModelConfig, size: int, reshapes: bool) -> bool:
-    """Whether the graph, changed in place, takes `size` rows and gives as many; -1 rows are any number."""
+    """Return True if the graph, changed in place, takes `size` rows and gives as many; -1 rows are any number."""
     try:
         _reshape(model, config, size, dims_too=reshapes)
     except RuntimeError:
@@ -200,11 +196,8 @@ def _type_of(entry: ModelInput | ModelOutput) -> Any:
 
 
 def _tensor(port: Any) -> TensorSignature:
-    return TensorSignature(name_of(port), _DATATYPES.get(_type_name(port), ""), _shape(port))
-
-
-def _type_name(port: Any) -> str:
-    return str(port.get_element_type().get_type_name())
+    datatype = _DATATYPES.get(str(port.get_element_type().get_type_name()), "")
+    return TensorSignature(name_of(port), datatype, _shape(port))
 
 
 def _shape(port: Any) -> Shape:
@@ -213,7 +206,7 @@ def _shape(port: Any) -> Shape:
 
 
 def computes_bf16() -> bool:
-    """Whether the processor does, so that the parameter HINT_BF16 has an effect."""
+    """Return True if the processor does, so that the parameter HINT_BF16 has an effect."""
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
@@ -247,17 +240,16 @@ _SIZED = {
 
 
 def has_bounded_graph(model: Any) -> bool:
-    """Whether the running time of a graph depends on the shapes of its inputs alone."""
-    return not any(_is_unbounded(node) for node in model.get_ops())
-
-
-def _is_unbounded(node: Any) -> bool:
-    kind = node.get_type_name()
-    if kind in _REPEATING:
-        return True
-    first = _SIZED.get(kind)
-    sizes = () if first is None else range(first, node.get_input_size())
-    return any(node.input_value(index).get_node().get_type_name() != _CONSTANT for index in sizes)
+    """Return True if the running time of a graph depends on the shapes of its inputs alone."""
+    for node in model.get_ops():
+        kind = node.get_type_name()
+        first = _SIZED.get(kind)
+        sizes = () if first is None else range(first, node.get_input_size())
+        if kind in _REPEATING or any(
+            node.input_value(index).get_node().get_type_name() != _CONSTANT for index in sizes
+        ):
+            return False
+    return True
 
 
 # Of rows that differ by rounding only: the default precision may be BF16, and many graphs are quantized.
@@ -290,7 +282,10 @@ class Compiler:
         graph = self._fitted(context.path, config, settings)
 
         def load(placement: Placement) -> Any:
-            return self._compiled(graph, settings, properties, config.name)
+            try:
+                return self._core.compile_model(graph.model, settings.device, dict(properties))
+            except RuntimeError as exc:
+                raise failure_of(exc, "compiling the model", ModelLoadFailed, config.name) from exc
 
         inline = not settings.extension and has_bounded_graph(graph.model)
 
@@ -298,40 +293,29 @@ class Compiler:
             run = _run_of(compiled.create_infer_request(), graph, list(context.spec.outputs))
             return Runner(run=run, may_run_inline=inline)
 
-        def provider(compiled: Any) -> str:
-            return f"OpenVINO {openvino.__version__.partition('-')[0]}"
-
-        threads = str(context.threads or "all")
-        return InProcessModel(
-            context, Framework(load=load, runner=runner, failures=_FAILURES, provider=provider, threads=threads)
+        framework = Framework(
+            load=load,
+            runner=runner,
+            failures=_FAILURES,
+            provider=lambda compiled: f"OpenVINO {openvino.__version__.partition('-')[0]}",
+            threads=str(context.threads or "all"),
         )
-
-    def _compiled(
-        self, graph: FittedGraph, settings: OpenVinoSettings, properties: Mapping[str, Any], model: str
-    ) -> Any:
-        try:
-            return self._core.compile_model(graph.model, settings.device, dict(properties))
-        except RuntimeError as exc:
-            raise failure_of(exc, "compiling the model", ModelLoadFailed, model) from exc
+        return InProcessModel(context, framework)
 
     def _fitted(self, path: Path, config: ModelConfig, settings: OpenVinoSettings) -> FittedGraph:
         file = model_path(path, config)
         if settings.extension:
-            self._add_extension(settings.extension, config.name)
+            try:
+                self._core.add_extension(settings.extension)
+            except RuntimeError as exc:
+                raise failure_of(exc, "adding the CPU extension", ModelLoadFailed, config.name) from exc
         return fit(lambda: read_model(self._core, file, config.name), config, reshapes=settings.reshapes)
 
-    def _add_extension(self, library: str, model: str) -> None:
-        try:
-            self._core.add_extension(library)
-        except RuntimeError as exc:
-            raise failure_of(exc, "adding the CPU extension", ModelLoadFailed, model) from exc
 
-
-def _error_of(exc: Exception, model: str) -> ServerError:
-    return failure_of(exc, "running the inference request", BackendFailed, model)
-
-
-_FAILURES = Failures((RuntimeError, ValueError), _error_of)
+_FAILURES = Failures(
+    (RuntimeError, ValueError),
+    lambda exc, model: failure_of(exc, "running the inference request", BackendFailed, model),
+)
 
 
 def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:
@@ -345,7 +329,9 @@ def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:
         if fixed_batch and rows < fixed_batch:
             arrays = [_padded(array, fixed_batch) for array in arrays]
         for index, array in enumerate(arrays):
-            request.set_input_tensor(index, _over(array))
+            # A tensor over the memory of the array, which lives until the run has ended; a copy if OpenVINO needs one.
+            is_shared = array.flags.c_contiguous and array.flags.writeable
+            request.set_input_tensor(index, openvino.Tensor(array, shared_memory=is_shared))
         # Given arrays, it would look for their tensors by type and shape, which takes longer than a small model.
         request.infer(share_outputs=True)
         # The request's next run writes into the same memory.
@@ -353,12 +339,6 @@ def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:
         return [array[:rows] for array in copies] if fixed_batch else copies
 
     return run
-
-
-def _over(array: Array) -> Any:
-    """A tensor over the memory of `array`, which must live until the run has ended; or a copy if OpenVINO needs one."""
-    flags = array.flags
-    return openvino.Tensor(array, shared_memory=flags.c_contiguous and flags.writeable)
 
 
 def _padded(array: Array, rows: int) -> Array:

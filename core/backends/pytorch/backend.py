@@ -50,7 +50,7 @@ _CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]", re.MULTILINE)
 
 @cache
 def is_built_for_gpus() -> bool:
-    """Whether PyTorch was built with CUDA. Without PyTorch every model has an environment of its own, which may be."""
+    """Return True if PyTorch was built with CUDA, or is missing: models then have their own, which may be."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return True
@@ -58,7 +58,7 @@ def is_built_for_gpus() -> bool:
 
 
 class PyTorchBackend:
-    """Implements Backend: hands each model to the way that runs it. Loader threads, several at once.
+    """Implements Backend: hands each model to what runs its kind. Loader threads, several at once.
 
     PyTorch is imported when a TorchScript archive is loaded; the other models run in processes of their own.
     """
@@ -70,13 +70,13 @@ class PyTorchBackend:
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
         """None of these models completes a configuration; what they say of their tensors is compared with it."""
-        way = _way(config)
-        if way == "package":
+        kind = _kind(config)
+        if kind == "package":
             _check_package(path, config)
             return
-        if way == "archive":
+        if kind == "archive":
             check_archive(module_path(path, config), config.name)
-        if way == "module" or not (config.input and config.output):
+        if kind == "module" or not (config.input and config.output):
             _log.info(
                 "skipping model configuration auto-complete for '%s': not supported for pytorch backend", config.name
             )
@@ -88,20 +88,20 @@ class PyTorchBackend:
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for what has no meaning."""
-        way = _way(config)
-        if way == "archive":
+        kind = _kind(config)
+        if kind == "archive":
             check_script(config)
-        if way == "archive" or not names_python(config):
+        if kind == "archive" or not names_python(config):
             check_installed("torch", "pytorch", config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
         self.check(context.config)
-        way = _way(context.config)
-        if way == "archive":
+        kind = _kind(context.config)
+        if kind == "archive":
             with importing("pytorch"):
                 from trident.core.backends.pytorch.script_model import load_script
             return load_script(context)
-        if way == "module":
+        if kind == "module":
             return self._modules.load(context)
         _check_package(context.path, context.config)
         return self._packages.load(context)
@@ -117,8 +117,8 @@ def _check_package(path: Path, config: ModelConfig) -> None:
         raise InvalidModelConfig(problems)
 
 
-def _way(config: ModelConfig) -> str:
-    """How a model runs: as `archive` of TorchScript, as `package`, or as a `module` of its user's code."""
+def _kind(config: ModelConfig) -> str:
+    """Return the kind of a model: `archive` of TorchScript, `package`, or `module` of its user's code."""
     if config.runtime == _MODULE:
         return "module"
     return "package" if config.platform == _PACKAGES else "archive"
@@ -264,7 +264,10 @@ def tensors_of(path: Path) -> PackageTensors | None:
                 if entry.filename.endswith("/models/model.json"):
                     return _of_program(json.loads(archive.read(entry)))
                 if entry.filename.endswith(".wrapper.cpp"):
-                    return _of_code(archive.read(entry).decode())
+                    text = archive.read(entry).decode()
+                    specs = dict(_SPECS.findall(text))
+                    found = {int(number): _compiled(body) for number, body in _CHECK.findall(text)}
+                    return PackageTensors(*_leaves(specs["in"], specs["out"]), (), found, {})
             except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
                 return None
     return None
@@ -321,12 +324,6 @@ def _exported(value: Any, ranges: Mapping[str, int | None]) -> PackageTensor:
         if bound is not None:
             largest[index] = int(bound)
     return PackageTensor(_EXPORTED.get(value["dtype"], ""), tuple(dims), largest)
-
-
-def _of_code(text: str) -> PackageTensors:
-    specs = dict(_SPECS.findall(text))
-    found = {int(number): _compiled(body) for number, body in _CHECK.findall(text)}
-    return PackageTensors(*_leaves(specs["in"], specs["out"]), (), found, {})
 
 
 def _compiled(body: str) -> PackageTensor:
@@ -398,11 +395,6 @@ _SERVED = {"BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "
 def check_script(config: ModelConfig) -> None:
     """Raise a ServerError for parameters, datatypes and names that have no meaning."""
     TorchSettings.read(config)
-    _check_tensors(config)
-    check_controls(config)
-
-
-def _check_tensors(config: ModelConfig) -> None:
     sides: list[tuple[str, list[ModelInput | ModelOutput]]] = [
         ("input", [*config.input]),
         ("output", [*config.output]),
@@ -429,6 +421,7 @@ def _check_tensors(config: ModelConfig) -> None:
                     hint="with batching: dims: [ 1 ] reshape { shape: [ ] }",
                     field=f"{side}[{index}].dims",
                 )
+    check_controls(config)
 
 
 _THREADS = "INTRA_OP_THREAD_COUNT"
@@ -621,16 +614,13 @@ def check_archive(path: Path, model: str) -> None:
             model,
             _SCRIPT_IT,
         )
-    hint = 'rename it to model.pt2 and set platform: "torch_aoti"' if _is_package(names) else _SCRIPT_IT
+    is_package = any("aotinductor" in name or name.endswith("archive_format") for name in names)
+    hint = 'rename it to model.pt2 and set platform: "torch_aoti"' if is_package else _SCRIPT_IT
     raise _failed("the file is not a TorchScript archive", model, hint)
 
 
 def _failed(text: str, model: str, hint: str | None) -> ModelLoadFailed:
     return ModelLoadFailed(f"failed to load model '{model}': {text}", hint=hint)
-
-
-def _is_package(names: list[str]) -> bool:
-    return any("aotinductor" in name or name.endswith("archive_format") for name in names)
 
 
 def _no_archive_hint(path: Path) -> str:

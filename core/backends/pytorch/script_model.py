@@ -61,22 +61,23 @@ def load_script(context: LoadContext) -> BackendModel:
             settings,
             inputs=None if forward.takes_dictionary else input_positions(names, forward.arguments, config.name),
             outputs=output_positions(list(spec.outputs), config.name),
-            copies=writes_in_place(module),
+            copies=writes_in_place(module.inlined_graph),
             threads=threads,
             device=_device(placement),
         )
         return Runner(run=run)
 
-    def provider(modules: DeviceModules) -> str:
-        return f"PyTorch {torch.__version__}"
-
     if settings.shares_weights:
         for _ in context.placements[1:]:
             _log.info("Reusing TorchScript model for instance '%s'", config.name)
-    return InProcessModel(
-        context,
-        Framework(load=load, runner=runner, failures=_FAILURES, provider=provider, threads=str(threads or "all")),
+    framework = Framework(
+        load=load,
+        runner=runner,
+        failures=_FAILURES,
+        provider=lambda modules: f"PyTorch {torch.__version__}",
+        threads=str(threads or "all"),
     )
+    return InProcessModel(context, framework)
 
 
 def check_arguments(version: Path, config: ModelConfig) -> None:
@@ -103,7 +104,7 @@ def _error_of(exc: Exception, model: str) -> ServerError:
 
 
 def is_poison(exc: BaseException) -> bool:
-    """Whether a CUDA context is lost. The text alone may be one that the model has from its client."""
+    """Return True if a CUDA context is lost. The text alone may be one that the model has from its client."""
     if "CUDA error" not in str(exc):
         return False
     try:
@@ -165,15 +166,12 @@ def load_module(path: Path, device: str, model: str) -> Any:
         text = str(exc)
         # A native stack may follow the message.
         message = text.partition("\nException raised from")[0].strip()
-        raise ModelLoadFailed(f"failed to load model '{model}': {message}", hint=_load_hint(text)) from exc
-
-
-def _load_hint(text: str) -> str | None:
-    if "Unknown builtin op" in text or "Unknown type name" in text:
-        return "the model uses operators of a library that is not installed here"
-    if "version" in text and "supported" in text:
-        return f"the archive was made by a newer PyTorch than the installed {torch.__version__}"
-    return None
+        hint = None
+        if "Unknown builtin op" in text or "Unknown type name" in text:
+            hint = "the model uses operators of a library that is not installed here"
+        elif "version" in text and "supported" in text:
+            hint = f"the archive was made by a newer PyTorch than the installed {torch.__version__}"
+        raise ModelLoadFailed(f"failed to load model '{model}': {message}", hint=hint) from exc
 
 
 def arguments_of(module: Any) -> list[Argument]:
@@ -186,17 +184,13 @@ def arguments_of(module: Any) -> list[Argument]:
     ]
 
 
-def writes_in_place(module: Any) -> bool:
-    """Whether the graph has an operator that changes a tensor, which may be an input or an output of an earlier run."""
-    return _has_writer(module.inlined_graph)
-
-
-def _has_writer(graph: Any) -> bool:
+def writes_in_place(graph: Any) -> bool:
+    """Return True if `graph` has an operator that changes a tensor, such as an input or an output of an earlier run."""
     for node in graph.nodes():
         # The names of such operators end with one underscore.
         if node.kind().endswith("_") and not node.kind().endswith("__"):
             return True
-        if any(_has_writer(block) for block in node.blocks()):
+        if any(writes_in_place(block) for block in node.blocks()):
             return True
     return False
 
@@ -253,7 +247,12 @@ class ModuleRun:
     def __call__(self, names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
         """Raises BackendFailed for a result that cannot be served, and what PyTorch raises."""
         if not getattr(self._prepared, "done", False):
-            self._prepare_thread()
+            # PyTorch keeps these settings for each thread.
+            if self._threads:
+                torch.set_num_threads(self._threads)
+                torch.get_num_threads()  # the thread keeps the number that is set when it first asks
+            torch._C._set_graph_executor_optimize(self._settings.optimizes)
+            self._prepared.done = True
         tensors = {name: self._tensor(array) for name, array in feed.items()}
         result = self._run([tensors] if self._inputs is None else [tensors[name] for name in self._inputs])
         results = result if type(result) is tuple else (result,)
@@ -262,14 +261,6 @@ class ModuleRun:
         if self._on_gpu and self._settings.empties_cache:
             torch.cuda.empty_cache()
         return answers
-
-    def _prepare_thread(self) -> None:
-        """PyTorch keeps these settings for each thread."""
-        if self._threads:
-            torch.set_num_threads(self._threads)
-            torch.get_num_threads()  # the thread keeps the number that is set when it first asks
-        torch._C._set_graph_executor_optimize(self._settings.optimizes)
-        self._prepared.done = True
 
     def _run(self, arguments: list[Any]) -> Any:
         settings = self._settings

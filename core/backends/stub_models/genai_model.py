@@ -153,7 +153,7 @@ class TritonPythonModel:
 
 
 class Answer:
-    """What the client of one request gets."""
+    """Sends the answer to one request."""
 
     def __init__(self, request, streams, tokenizer):
         self.streams = streams
@@ -235,7 +235,7 @@ class Asked:
 
 
 def _asked(request):
-    """What the request asks for: its parameters, and over them `sampling_parameters`."""
+    """Return the options of the request: its parameters, and over them `sampling_parameters`."""
     values = json.loads(request.parameters())
     stop = values.get("stop")
     if isinstance(stop, str) and stop.startswith("["):  # a parameter cannot be a list, but be one of JSON
@@ -328,7 +328,7 @@ _LEAST_LOGPROB = -9999.0
 
 
 class Options(NamedTuple):
-    """How tokens are chosen. Sequences with equal options can be decoded together.
+    """Options by which tokens are chosen. Sequences with equal ones can be decoded together.
 
     `seed` is None for any; `number` keeps sequences with a seed apart, so that others do not change their answers.
     """
@@ -416,7 +416,7 @@ class Sequence:
 
     @property
     def is_behind(self):
-        """Whether the client has taken so little that nothing should be generated for it now."""
+        """True if the client has taken so little that nothing should be generated for it now."""
         return self._unsent_tokens >= _MOST_UNSENT and self.answer.is_full()
 
     def note_place(self, logits, token):
@@ -461,7 +461,7 @@ class Sequence:
 
 
 class Speed:
-    """What steps and prompts take, as measured. Times in seconds."""
+    """Measured times of steps and prompts, in seconds."""
 
     def __init__(self):
         self._row = 0.0
@@ -474,7 +474,7 @@ class Speed:
         self._token += (duration / tokens - self._token) * (_WEIGHT_OF_NEW if self._token else 1)
 
     def pays_to_join(self, rows, tokens, alive, rounds):
-        """Whether batches of `rows` rows should become one of `alive` sequences, which reads `tokens` tokens again.
+        """Return True if batches of `rows` rows should become one of `alive` sequences, which reads `tokens` tokens.
 
         The sequences have about `rounds` tokens to go.
         """

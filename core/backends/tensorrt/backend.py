@@ -157,12 +157,14 @@ class TensorRtBackend:
                 ) from exc
             return Runner(run=run, run_bound=run.bound, on_buffer=run.pinned.replace, close=run.close)
 
-        def provider(loaded: LoadedEngine) -> str:
-            return f"TensorRT {package.version}"
-
-        return InProcessModel(
-            context, Framework(load=load, runner=runner, failures=_FAILURES, provider=provider, threads="none")
+        framework = Framework(
+            load=load,
+            runner=runner,
+            failures=_FAILURES,
+            provider=lambda loaded: f"TensorRT {package.version}",
+            threads="none",
         )
+        return InProcessModel(context, framework)
 
     def _plan(self, version: Path, config: ModelConfig, device_id: int) -> Path:
         """The plan for a GPU, which begins as one. Raises RepositoryUnavailable or ModelLoadFailed."""
@@ -237,30 +239,23 @@ def _missing_hint(version: Path, wanted: str) -> str:
 
 
 def plan_problem(path: Path) -> str | None:
-    """Why the file cannot be a plan, with the cure; None if it may be one. Reads its beginning only."""
+    """Return why the file cannot be a plan, with the cure; None if it may be one. Reads its beginning only."""
     if hint := content_hint(path):
         return hint
     origin = origin_of(path) or ""
     if origin.startswith("TensorRT"):
         return None
-    if _starts_with_metadata(path):
+    start = start_of(path, 5) or b""
+    if start[4:] == b"{" and 0 < int.from_bytes(start[:4], "little") < _METADATA_AT_MOST:
         return (
             "the file has a text about the model before the plan, as exports of Ultralytics do: remove it, which is "
             "4 bytes with its length and the text itself"
         )
-    start = start_of(path, 1)
     if origin:
         return f"the file was written by {origin}, and is no plan: build one with trtexec --saveEngine=model.plan"
-    if path.suffix == ".onnx" or start == _ONNX:
+    if path.suffix == ".onnx" or start[:1] == _ONNX:
         return "the file may be an ONNX model: build a plan with trtexec --onnx=FILE --saveEngine=model.plan"
     return "the file does not begin as plans of TensorRT 8 and later do: copy it again, or build it again"
-
-
-def _starts_with_metadata(path: Path) -> bool:
-    start = start_of(path, 5)
-    if start is None or len(start) < 5 or start[4:] != b"{":
-        return False
-    return 0 < int.from_bytes(start[:4], "little") < _METADATA_AT_MOST
 
 
 # --- one batch, on the execution contexts, the stream and the memory of an instance

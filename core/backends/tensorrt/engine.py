@@ -74,7 +74,7 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def is_poison(exc: BaseException) -> bool:
-    """Whether nothing can run again on the device in this process."""
+    """Return True if nothing can run again on the device in this process."""
     if isinstance(exc, CudaError):
         return exc.is_poison
     return _POISON.search(str(exc)) is not None
@@ -357,7 +357,7 @@ def choose_profile(
 
 
 def dims_problem(tensor: EngineTensor, profile: int, shape: Shape, first: int = 0) -> str:
-    """Why the dimensions of `shape` from `first` on are outside of a profile, as Triton says it; "" if none is."""
+    """Return why dimensions of `shape` from `first` on are outside of a profile, in Triton's text; "" if none is."""
     limits = tensor.profiles[profile]
     if len(shape) != len(limits.most):
         return f"model expected {len(limits.most)} dimensions but received {len(shape)} dimensions"
@@ -378,7 +378,7 @@ def _values_problem(tensor: EngineTensor, profile: int, values: Shape) -> str:
 
 
 def _misfit(engine: EngineDescription, profile: int, given: Mapping[str, Shape], instance: str = "") -> str:
-    """Why a profile does not take the batch; "" if it does."""
+    """Return why a profile does not take the batch; "" if it does."""
     for tensor in engine.inputs:
         value = given[tensor.name]
         if tensor.is_shape:
@@ -444,7 +444,7 @@ def check_batch(config: ModelConfig, limit: int) -> None:
 
 
 def _batching_hint(config: ModelConfig, engine: EngineDescription) -> bool | None:
-    """Whether the configured dimensions leave out a batch dimension; None if they do not say."""
+    """Return True if the configured dimensions leave out a batch dimension; None if they do not say."""
     tensors = {tensor.name: tensor for tensor in (*engine.inputs, *engine.outputs)}
     found: set[bool] = set()
     for entry in (*config.input, *config.output):
