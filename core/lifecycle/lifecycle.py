@@ -29,12 +29,13 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.lifecycle.attempt import LONG_S
+from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader
-from trident.core.lifecycle.memory import MemoryLedger
+from trident.core.lifecycle.long_executions import LongExecutions
 from trident.core.lifecycle.model import Model, Retirement, index_entry, log_in_flight, poll_failure
 from trident.core.lifecycle.models import Loads, Models, StartProgress, find_steps
-from trident.core.lifecycle.options import EngineOptions, EnginePlace
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.polling import Poller, seconds_until_poll
 from trident.core.lifecycle.state import (
     IndexEntry,
     LoadCause,
@@ -46,7 +47,6 @@ from trident.core.lifecycle.state import (
 )
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.history import Activity
-from trident.core.observability.statistics import RunningExecution
 from trident.core.repository.sources import (
     NOT_UNIQUE,
     FolderShape,
@@ -55,7 +55,6 @@ from trident.core.repository.sources import (
     ModelKey,
     OverrideSource,
     Repositories,
-    Scan,
     SingleModelSource,
     Source,
     folder_shape,
@@ -281,7 +280,7 @@ class Lifecycle:
         self._poller = poller = Poller(
             self._repositories,
             self.models,
-            self._threads,
+            self._threads.submit,
             partial(self._load, cause=LoadCause.POLL),
             self._loads.unload,
         )
@@ -366,116 +365,6 @@ class Lifecycle:
             model.problem = BackendFailed(str(exc) or type(exc).__name__).reason
             return model.problem
         return ""
-
-
-# --- polling. Source: docs/spec/repository.md sections 1.3 and 1.6.
-
-
-def seconds_until_poll(every_s: float, place: EnginePlace, now_s: float) -> float:
-    """How long to wait for the next poll. `now_s` is the monotonic time, which all processes of a machine share.
-
-    Several engines poll at the same moments, so that they change their models together.
-    """
-    return every_s if place.count == 1 else every_s - now_s % every_s
-
-
-class Poller:
-    """Follows changes in the repositories. `poll` is called on one thread.
-
-    `load` loads a model; it runs on `threads` and does not raise. `unload` begins to unload one, for a cause.
-    """
-
-    def __init__(
-        self,
-        repositories: Repositories,
-        models: Models,
-        threads: LoadThreads,
-        load: Callable[[Located], object],
-        unload: Callable[[Model, str], object],
-    ) -> None:
-        self._repositories = repositories
-        self._models = models
-        self._threads = threads
-        self._load = load
-        self._unload = unload
-        self._lock = threading.Lock()
-        # The models that wait for a thread, as the last poll found them.
-        self._queued: dict[ModelKey, Located] = {}
-        self._polls = 0
-
-    def poll(self) -> None:
-        """Look at all repositories and begin the loads and unloads.
-
-        A load in progress goes on with files that are newer than its own, and ends if the model is gone.
-        """
-        self._polls += 1
-        scan = self._repositories.scan()
-        for location, error in scan.failures.items():
-            _log.warning("failed to poll model repository %s: %s; its models stay as they are", location, error.message)
-        for name in sorted(scan.duplicates):
-            self._refuse_duplicate(self._models.add(ModelKey(name)))
-        with self._lock:
-            self._queued = {key: located for key, located in self._queued.items() if key in scan.models}
-        for located in scan.models.values():
-            model = self._models.add(located.key)
-            # After a failure the old files may return: then nothing is loaded, but the reason is cleared.
-            changed = model.has_failed or not model.is_made_of(located.files)
-            if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
-                self._queue(model, located)
-        self._change_loads(scan)
-        self._unload_missing(scan)
-
-    def poll_loads(self) -> None:
-        """Look at all repositories once, while the start still loads models: for those that serve, and for loads."""
-        scan = self._repositories.scan()
-        for located in scan.models.values():
-            model = self._models.add(located.key)
-            if model.serving and not model.is_busy and not model.is_made_of(located.files):
-                self._queue(model, located)
-        self._change_loads(scan)
-
-    def _change_loads(self, scan: Scan) -> None:
-        """Let loads in progress begin anew with newer files, and end those of models that are gone."""
-        for model in self._models.all():
-            if not model.attempts or model.location in scan.failures:
-                continue
-            located = scan.models.get(model.key)
-            if located is not None:
-                model.load_newer(located)
-            elif model.key.name not in scan.duplicates:
-                model.end_load("it is no longer in its repository")
-
-    def _refuse_duplicate(self, model: Model) -> None:
-        """Unload a model that several repositories have: nobody can say which of them is meant."""
-        if model.is_busy:
-            return
-        if model.serving:
-            self._unload(model, LoadCause.POLL.value)
-        model.note_duplicate()
-
-    def _queue(self, model: Model, located: Located) -> None:
-        """Each model waits for a thread only once, however often it changes: polls continue while loads take long."""
-        model.is_awaited = True
-        with self._lock:
-            is_new = located.key not in self._queued
-            self._queued[located.key] = located
-        if is_new:
-            self._threads.submit(partial(self._load_queued, located.key))
-
-    def _load_queued(self, key: ModelKey) -> None:
-        with self._lock:
-            located = self._queued.pop(key, None)
-        if located is not None:
-            self._load(located)
-
-    def _unload_missing(self, scan: Scan) -> None:
-        for model in self._models.all():
-            is_missing = model.key not in scan.models and model.key.name not in scan.duplicates
-            if is_missing and not model.is_busy and model.location not in scan.failures:
-                if model.serving:
-                    _log.info("'%s' is no longer in its repository", model.key.name)
-                    self._unload(model, LoadCause.POLL.value)
-                model.forget()
 
 
 class LoadThreads:
@@ -595,153 +484,3 @@ def overview(models: Iterable[Model], active: Mapping[tuple[str, int], Activity]
                 )
             )
     return lines
-
-
-# Idle models give back the memory that only their executions needed: arenas keep that of the largest batch.
-# Source: docs/gpu.md.
-
-
-_LOOK_EVERY_S = 1.0
-
-
-class IdleMemory:
-    """Looks on a thread of its own, from `start` to `stop`. `versions` are those that serve, at any moment.
-
-    A model that was asked nothing for `after_s` seconds gives back its memory, with 0 only when a load needs it.
-    """
-
-    def __init__(self, versions: Callable[[], Iterable[ModelVersion]], ledger: MemoryLedger, after_s: float) -> None:
-        self._versions = versions
-        self._ledger = ledger
-        self._after_s = after_s
-        # By version: the time of its last inference, since when that is so, and whether it has been shrunk since.
-        self._seen: dict[ModelVersion, tuple[int, float, bool]] = {}
-        self._stopping = threading.Event()
-
-    def start(self) -> None:
-        if self._ledger.devices:
-            self._ledger.reclaim = self.shrink_all
-        if self._ledger.devices and self._after_s:
-            threading.Thread(target=self._run, name="trident-idle-memory", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(min(_LOOK_EVERY_S, self._after_s)):
-            self.look(time.monotonic())
-
-    def look(self, now_s: float) -> None:
-        """Shrink the models that have been idle for long enough, once until they are used again."""
-        seen: dict[ModelVersion, tuple[int, float, bool]] = {}
-        for version in self._versions():
-            if version.memory is None:
-                continue
-            last = version.statistics.last_inference_ms
-            before, since_s, is_shrunk = self._seen.get(version, (-1, now_s, False))
-            if last != before or version.in_flight:
-                version.memory.returned.clear()
-                since_s, is_shrunk = now_s, False
-            elif not is_shrunk and now_s - since_s >= self._after_s:
-                is_shrunk = True
-                self._shrink(version, f"was idle for {self._after_s:g} s")
-            seen[version] = last, since_s, is_shrunk
-        self._seen = seen
-
-    def shrink_all(self) -> None:
-        """Shrink each model that executes nothing at the moment."""
-        for version in self._versions():
-            if not version.in_flight:
-                self._shrink(version, "executes nothing while a load needs memory")
-
-    def _shrink(self, version: ModelVersion, why: str) -> None:
-        if version.memory is None:
-            return
-        size = self._ledger.shrink(version.memory, version.shrink)
-        if size:
-            _log.info("model '%s' version %d %s: it gave back %d bytes", version.name, version.version, why, size)
-
-
-# A model in an endless loop is READY, and nothing else would say so. Source: docs/spec/statistics-and-metrics.md.
-
-
-_SHOWN_IDS = 8
-
-
-class LongExecutions:
-    """Looks on a thread of its own, from `start` to `stop`.
-
-    `versions` are those that serve or leave, at any moment, and `loading` those that are being loaded or get other
-    instances.
-    """
-
-    def __init__(
-        self, versions: Callable[[], Iterable[ModelVersion]], loading: Callable[[], Iterable[ModelVersion]]
-    ) -> None:
-        self._versions = versions
-        self._loading = loading
-        # By version, instance or step, and begin: after how many seconds it is logged next.
-        self._next: dict[tuple[int, str, int], float] = {}
-        self._stopping = threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="trident-long-executions", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_EVERY_S):
-            self.look(time.monotonic_ns())
-
-    def look(self, now_ns: int) -> None:
-        """Log the executions and steps of loads that have run for 10 s, or twice as long as when they were logged."""
-        running: dict[tuple[int, str, int], float] = {}
-
-        def note(version: ModelVersion, what: str, begin_ns: int, say: Callable[[float], None]) -> None:
-            key = id(version), what, begin_ns
-            due_s, age_s = self._next.get(key, LONG_S), (now_ns - begin_ns) / 1e9
-            if age_s >= due_s:
-                say(age_s)
-                while due_s <= age_s:
-                    due_s *= 2
-            running[key] = due_s
-
-        for version in self._versions():
-            for execution in version.statistics.executions():
-                note(version, execution.instance, execution.begin_ns, partial(_log_execution, version, execution))
-        for version in self._loading():
-            step, since_ns = version.attempt.step, version.attempt.since_ns
-            if step:
-                note(version, step, since_ns, partial(_log_step, version, step))
-        self._next = running
-
-
-def _log_step(version: ModelVersion, step: str, age_s: float) -> None:
-    _log.warning(
-        "model '%s' version %d%s is still being loaded: %s has taken %d s",
-        version.name,
-        version.version,
-        version.origin,
-        step,
-        age_s,
-        extra={"model": version.name},
-    )
-
-
-def _log_execution(version: ModelVersion, execution: RunningExecution, age_s: float) -> None:
-    process = next((each.process_id for each in version.processes() if each.instance == execution.instance), 0)
-    ids = [f"'{each}'" for each in execution.ids if each]
-    more = f" and {len(ids) - _SHOWN_IDS} others" if len(ids) > _SHOWN_IDS else ""
-    _log.warning(
-        "model '%s' version %d: an execution on instance '%s'%s has run for %d s; its batch has %d, request ids: %s%s",
-        version.name,
-        version.version,
-        execution.instance,
-        f" (process {process})" if process else "",
-        age_s,
-        execution.batch_size,
-        ", ".join(ids[:_SHOWN_IDS]) or "none",
-        more,
-        extra={"model": version.name},
-    )

@@ -137,10 +137,10 @@ def test_half_precision_values_are_compared(tmp_path: Path) -> None:
 
 
 def test_bytes_and_booleans_are_compared(tmp_path: Path) -> None:
-    sent, other = strings(b"cat", b"\xff\n"), strings(b"cat", b"dog")
+    sent, other = strings(b"cat", "\u00ff\n".encode()), strings(b"cat", b"dog")
     assert echoed(tmp_path, "BYTES", sent, sent, EXACT) == ""
     assert echoed(tmp_path, "BYTES", sent, other, EXACT) == (
-        ": output 'OUTPUT0' at [0, 1] is '\\\\xff\\n', expected 'dog'; 1 of 2 elements differs"
+        ": output 'OUTPUT0' at [0, 1] is 'ÿ\\n', expected 'dog'; 1 of 2 elements differs"
     )
     assert echoed(tmp_path, "BOOL", [[True]], [[False]], EXACT) == (
         ": output 'OUTPUT0' at [0, 0] is true, expected false; 1 of 1 elements differs"

@@ -37,8 +37,9 @@ from trident.core.errors import (
     ServerStopping,
 )
 from trident.core.lifecycle.attempt import LoadAttempt
-from trident.core.lifecycle.lifecycle import LongExecutions, seconds_until_poll
+from trident.core.lifecycle.long_executions import LongExecutions
 from trident.core.lifecycle.options import EnginePlace, Readiness
+from trident.core.lifecycle.polling import seconds_until_poll
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.sources import Fetched, LocalSource, SourceFile

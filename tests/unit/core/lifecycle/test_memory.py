@@ -20,7 +20,7 @@ from trident.core.config.schema import ModelConfig
 from trident.core.errors import OutOfMemory
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.http.admin import repository_index_json
-from trident.core.lifecycle.lifecycle import IdleMemory
+from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import DeviceMemory, Holding, MemoryLedger, reserve_of
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions
