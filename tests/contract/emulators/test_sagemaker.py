@@ -28,7 +28,6 @@ from tests.contract.sagemaker.sagemaker_archives import (
     ONES,
     is_scaled_by,
     pack,
-    pack_large,
     pack_members,
     write_flat,
     write_nested,
@@ -44,9 +43,6 @@ pytestmark = pytest.mark.slow
 
 JSON = "application/json"
 NPY = "application/x-npy"
-# The bound of the container's memory, in which two of the heavy models fit, but not six.
-MEMORY_MB = 400
-HEAVY_MB = 60
 
 
 @pytest.fixture(scope="module")
@@ -156,49 +152,6 @@ def test_model_that_cannot_be_loaded_is_a_model_error_each_time(many: SageMakerE
         assert (found["status"], found["OriginalStatusCode"]) == (424, 400)
         assert "error" in json.loads(found["OriginalMessage"])
     assert not found_below(many.temporary, name_of("broken.tar.gz"))
-
-
-def evicted(emulator: SageMakerEmulator) -> list[str]:
-    """The models that the container has unloaded, in order."""
-    return [line.split("'")[1] for line in emulator.text().splitlines() if "successfully unloaded '" in line]
-
-
-def test_full_memory_evicts_the_least_recently_used_model(tmp_path: Path) -> None:
-    archives = tmp_path / "archives"
-    archives.mkdir()
-
-    def put(key: str, factor: int) -> None:
-        pack(write_flat(tmp_path / key.partition(".")[0], factor, HEAVY_MB), archives / key)
-
-    first, second, *others = [f"{number}.tar.gz" for number in range(6)]
-    put(first, 1)
-    put(second, 2)
-    # As large as the bound: no eviction makes room for it.
-    pack_large(write_flat(tmp_path / "never", 1), archives / "never.tar.gz", MEMORY_MB)
-    memory = f"--env=TRIDENT_SAGEMAKER_MEMORY_LIMIT_MB={MEMORY_MB}"
-    with SageMakerEmulator(tmp_path / "run", archives, "--multi-model", memory) as emulator:
-        ask(emulator, first, 1)
-        ask(emulator, second, 2)
-        assert evicted(emulator) == []
-        for factor, key in enumerate(others, 3):
-            ask(emulator, first, 1)  # so the second is always the least recently used
-            put(key, factor)
-            ask(emulator, key, factor)
-            if evicted(emulator):
-                break
-        assert evicted(emulator)[0] == name_of(second)
-        assert not found_below(emulator.temporary, name_of(second))
-        assert (loads_of_asked(emulator, first), loads_of_asked(emulator, second)) == (1, 1)
-        ask(emulator, second, 2)
-        until(lambda: loads(emulator, second) == 2)
-        found = refusal(emulator, "ModelError", ONES, TargetModel="never.tar.gz")
-        assert found["OriginalStatusCode"] == 507
-        assert "MiB" in found["OriginalMessage"]
-        ask(emulator, first, 1)
-        unloaded = len(evicted(emulator))
-        emulator.end()
-        assert f"{unloaded} models evicted" in emulator.text()
-        assert emulator.breaches() == []
 
 
 # --- model data in S3 and Google Cloud Storage: `moto_server`, `gcp-storage-emulator`

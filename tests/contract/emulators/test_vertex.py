@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 import struct
@@ -14,16 +13,15 @@ import numpy as np
 import pytest
 import requests
 from google.api.httpbody_pb2 import HttpBody
-from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFound, ServiceUnavailable
+from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFound
 from google.cloud.aiplatform_v1 import PredictionServiceClient, StreamDirectRawPredictRequest
 from google.cloud.aiplatform_v1.services.prediction_service.transports.grpc import PredictionServiceGrpcTransport
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
-from tests.contract.emulators.emulator_process import LIMIT_S, EmulatorThread, signal_members
+from tests.contract.emulators.emulator_process import LIMIT_S
 from tests.contract.emulators.printed_requests import model_of, run_vertex_request
-from tests.contract.emulators.vertex_emulator import VertexEmulator, sdk_client
-from tests.contract.platforms.container import platform_environment
+from tests.contract.emulators.vertex_emulator import VertexEmulator
 from tests.contract.repository.cloud_models import fetched
 from tests.contract.repository.fake_storage import FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
@@ -31,9 +29,6 @@ from tests.contract.servers.ports import free_ports
 from tests.contract.servers.simple_model import WIDTH, good_document, link_models
 from tests.project import ROOT
 from tests.waiting import until
-from trident.tools.emulators.command import CONTAINER_COMMAND
-from trident.tools.emulators.vertex.emulator import Emulator, EmulatorOptions
-from trident.tools.emulators.vertex.endpoint import PlatformLimits
 
 SIMPLE = ROOT / "deploy" / "models" / "simple"
 BINARY = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
@@ -215,26 +210,6 @@ def test_artifacts_come_from_cloud_storage_once(tmp_path: Path) -> None:
                     assert dict(answer.predictions[0])["OUTPUT0"] == [2] * WIDTH
                 assert emulator.end() == 0, emulator.text()
         assert fetched(proxy.requests) == {"some/model.onnx": 1}
-
-
-def test_killed_container_is_restarted_and_calls_are_503_until_then(tmp_path: Path, temporary: Path) -> None:
-    said = io.StringIO()
-    options = EmulatorOptions(
-        model=str(SIMPLE),
-        command=[*CONTAINER_COMMAND, "serve"],
-        environment=platform_environment({"HOME": str(tmp_path)}),
-        variables={"TRIDENT_SHUTDOWN_GRACE_SECS": "0", "TMPDIR": str(temporary)},
-        limits=PlatformLimits(health_interval_s=1.0),
-    )
-    emulator, endpoint = Emulator(options, said), options.deployment.endpoint
-    with EmulatorThread(emulator) as running, sdk_client(running.url) as client:
-        signal_members(temporary, signal.SIGKILL)
-        with pytest.raises(ServiceUnavailable):
-            client.predict(endpoint=endpoint, instances=[INSTANCE])
-        until(lambda: "healthy again" in said.getvalue(), said.getvalue)
-        assert len(client.predict(endpoint=endpoint, instances=[INSTANCE]).predictions) == 1
-        assert running.end() == 1
-    assert "the container ended by itself, with status -9, and was started again" in emulator.report.breaches
 
 
 def test_container_that_cannot_start_fails_the_deployment(tmp_path: Path) -> None:

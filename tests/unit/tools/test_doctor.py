@@ -380,6 +380,11 @@ def test_models_are_compared_with_memory_and_with_the_disk_of_the_cache(tmp_path
     assert (level(REPOSITORY, None, 1015), level(REPOSITORY, None, 1014)) == ([Level.OK], [Level.FAILED])
     assert level(REPOSITORY, None, 1 << 20, "--model-cache-bytes=1000") == [Level.WARNING]
     assert not (tmp_path / "models-cache").exists()
+    # What the cache has may be removed from it.
+    for folder in ("blobs", "parts"):
+        (tmp_path / "models-cache" / folder).mkdir(parents=True)
+    (tmp_path / "models-cache" / "blobs" / "x").write_bytes(bytes(15))
+    assert level(REPOSITORY, None, 1000) == [Level.OK]
 
 
 def test_a_local_repository_is_scanned_and_validated(shipped_models: Path, tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ def test_a_failed_unload_is_a_breach(bench: Bench, shelf: Shelf) -> None:
     assert list(bench.report.breaches) == [
         f"DELETE /models/{name_of('a')}: the container answered 404 for a model that is loaded"
     ]
+    assert (bench.models.evictions, bench.unpacked()) == (1, {*names("b", "c")})
 
 
 def listed(container: ScriptedContainer) -> dict[str, str]:

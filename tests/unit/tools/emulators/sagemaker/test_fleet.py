@@ -239,6 +239,14 @@ def test_the_wait_ends_when_the_container_ends() -> None:
     assert list(probed.report.breaches) == ["the container ended by itself, with status 3"]
 
 
+def test_a_container_that_is_not_ready_in_time_is_given_up() -> None:
+    probed = Probed(lambda call: Answer(503, b"busy"), PlatformLimits(startup_s=0.0))
+    assert not probed.is_ready()
+    assert list(probed.report.breaches) == [
+        "the container was not ready 0 ms after its start: at the last probe it answered 503: busy"
+    ]
+
+
 def test_stopping_ends_the_wait_for_the_start() -> None:
     probed = Probed(lambda call: Answer(503), PlatformLimits())
     assert not probed.is_ready(lambda: len(probed.scripted.calls) > 0)
