@@ -74,7 +74,7 @@ class ModelStates:
         self._engine = engine
         # An engine in another process may lose models.
         self._is_shared = folder is not None
-        self._store = _Memory() if folder is None else _Files(folder)
+        self._store = _InMemory() if folder is None else _Files(folder)
 
     # --- changes
 
@@ -240,7 +240,7 @@ class _Record:
     state: State
 
 
-class _Memory:
+class _InMemory:
     """The records of the models, who changes them and who invokes them, in one process."""
 
     def __init__(self) -> None:
@@ -296,7 +296,7 @@ class _Paths(NamedTuple):
 
 
 class _Files:
-    """As `_Memory`, in the files of all front ends."""
+    """As `_InMemory`, in the files of all front ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""One client connection of any protocol: its socket on the hub, its phase and its end.
+"""One client connection of any protocol: its socket on the hub, its stage and its end.
 
 Source: docs/architecture.md section 3 (fair waiting, one `sendmsg` per response).
 """
@@ -24,13 +24,13 @@ from trident.core.buffers import RequestBody
 from trident.core.inference.tensors import Buffer, drop_sent
 
 
-class Phase(Enum):
-    """What a connection waits for. Every phase except APPLICATION has a timeout.
+class Stage(Enum):
+    """What a connection waits for. Every stage except APPLICATION has a timeout.
 
     A connection begins as NEW, with TLS after its HANDSHAKE, and is IDLE between requests. From there a request goes
     to HEAD, BODY and APPLICATION; it skips HEAD and BODY if it arrives whole. A response that the socket does not take
-    at once goes through SEND, and back to the phase before it. STREAM follows a request that opens a WebSocket. LINGER
-    follows a refusal, and the end of a WebSocket. ENDED follows every phase.
+    at once goes through SEND, and back to the stage before it. STREAM follows a request that opens a WebSocket. LINGER
+    follows a refusal, and the end of a WebSocket. ENDED follows every stage.
     """
 
     HANDSHAKE = "the TLS handshake"
@@ -46,8 +46,8 @@ class Phase(Enum):
 
 
 # In Python 3.11 a member costs a function call when it is looked up on its class.
-IDLE: Final = Phase.IDLE
-APPLICATION: Final = Phase.APPLICATION
+IDLE: Final = Stage.IDLE
+APPLICATION: Final = Stage.APPLICATION
 
 
 class ClientGone(Exception):
@@ -152,7 +152,7 @@ class TlsReadWatch(ReadWatch):
 class Connection:
     """Reads and writes one socket for the protocols that subclass it. Hub thread only.
 
-    `phase` and `since` (seconds of the coarse clock) are for the sweep over all connections. `moves_since` is when the
+    `stage` and `since` (seconds of the coarse clock) are for the sweep over all connections. `moves_since` is when the
     body that is being received, or the response that is being sent, began to move. A subclass overrides `time_out` to
     tell the client, and `_copy_shared` for memory that it holds.
     """
@@ -168,8 +168,8 @@ class Connection:
         "_unsent",
         "_writable",
         "moves_since",
-        "phase",
         "since",
+        "stage",
     )
 
     def __init__(
@@ -190,10 +190,10 @@ class Connection:
         self._hub = gevent.get_hub()
         self._loop = self._hub.loop
         if isinstance(sock, TlsSocket):
-            self.phase = Phase.HANDSHAKE
+            self.stage = Stage.HANDSHAKE
             self._readable: ReadWatch = TlsReadWatch(self._hub, sock, order)
         else:
-            self.phase = Phase.NEW
+            self.stage = Stage.NEW
             self._readable = ReadWatch(self._hub, sock.fileno(), order)
         self._writable: Any = None
         self._unsent: list[Buffer] | None = None
@@ -209,7 +209,7 @@ class Connection:
                 self._readable.wait()
             tls.shake_hands()
             if tls.is_open:
-                self.begin(Phase.NEW)
+                self.begin(Stage.NEW)
                 return
 
     def receive(self, size: int) -> bytes:
@@ -257,7 +257,7 @@ class Connection:
 
     def _send_rest(self, parts: list[Buffer], sent: int, size: int) -> None:
         """Send the bytes after the first `sent`, and remove sent bytes from `parts`."""
-        before, self.phase = self.phase, Phase.SEND
+        before, self.stage = self.stage, Stage.SEND
         writable = self._writable_watcher()
         self._unsent = parts
         self.moves_since = self._clock.now
@@ -275,7 +275,7 @@ class Connection:
         finally:
             self._unsent = None
             self.moves_since = NEVER
-        self.phase = before
+        self.stage = before
 
     def _writable_watcher(self) -> Any:
         if self._writable is None:
@@ -321,7 +321,7 @@ class Connection:
             self._unsent[:] = [memoryview(bytes(part)) for part in self._unsent]
 
     def time_out(self) -> None:
-        """Its phase took too long: end the connection."""
+        """Its stage took too long: end the connection."""
         self.hang_up()
 
     def leave(self) -> None:
@@ -329,18 +329,18 @@ class Connection:
 
     def hang_up(self) -> None:
         """Shut the socket down. The greenlet of the connection wakes up and closes it."""
-        self.phase = Phase.ENDED
+        self.stage = Stage.ENDED
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError as error:
             log.debug("connection of %s was already down: %s", self._peer, error)
 
-    def begin(self, phase: Phase) -> None:
-        self.phase = phase
+    def begin(self, stage: Stage) -> None:
+        self.stage = stage
         self.since = self._clock.now
 
     def close(self) -> None:
-        self.phase = Phase.ENDED
+        self.stage = Stage.ENDED
         self._readable.close()
         if self._writable is not None:
             self._writable.stop()
@@ -351,13 +351,13 @@ class Connection:
 _LINGER_S: Final = 2.0
 # How long the first request of a connection may take to arrive after the server has begun to close.
 _FIRST_REQUEST_S: Final = 2.0
-_WAITING: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.IDLE)
-_NO_WORK: Final = (*_WAITING, Phase.STREAM)
+_WAITING: Final = (Stage.HANDSHAKE, Stage.NEW, Stage.IDLE)
+_NO_WORK: Final = (*_WAITING, Stage.STREAM)
 # As for HTTP/2 (app/worker/http2/frames.py).
 _HANDSHAKE_S: Final = 20.0
 # A client of a WebSocket that sends nothing for so long gets a ping, which it must answer in the same time.
 _PING_S: Final = 20.0
-_NO_REQUEST: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.LINGER, Phase.ENDED)
+_NO_REQUEST: Final = (Stage.HANDSHAKE, Stage.NEW, Stage.LINGER, Stage.ENDED)
 # How long a client that sends or reads slowly may occupy memory shared with the engine.
 _SHARED_S: Final = 2.0
 # Above this share of the most connections, those that have been idle longest end to make room for new ones.
@@ -381,14 +381,14 @@ class Connections:
         self.last_end = 0.0
         self._crowded_from = int(max_connections * CROWDED)
         self._timeouts = {
-            Phase.HANDSHAKE: _HANDSHAKE_S,
-            Phase.NEW: limits.keepalive_s,
-            Phase.IDLE: limits.keepalive_s,
-            Phase.HEAD: limits.request_timeout_s,
-            Phase.BODY: limits.request_timeout_s,
-            Phase.SEND: limits.request_timeout_s,
-            Phase.STREAM: _PING_S,
-            Phase.LINGER: _LINGER_S,
+            Stage.HANDSHAKE: _HANDSHAKE_S,
+            Stage.NEW: limits.keepalive_s,
+            Stage.IDLE: limits.keepalive_s,
+            Stage.HEAD: limits.request_timeout_s,
+            Stage.BODY: limits.request_timeout_s,
+            Stage.SEND: limits.request_timeout_s,
+            Stage.STREAM: _PING_S,
+            Stage.LINGER: _LINGER_S,
         }
 
     def sweep(self, others: int = 0) -> None:
@@ -399,7 +399,7 @@ class Connections:
         """
         now = self.clock.now
         for connection in self.open:
-            timeout = self._timeouts.get(connection.phase)
+            timeout = self._timeouts.get(connection.stage)
             if timeout is not None and now - connection.since > timeout:
                 connection.time_out()
             elif now - connection.moves_since > _SHARED_S:
@@ -412,13 +412,13 @@ class Connections:
 
     def last_work(self) -> float:
         """When a connection last served a request, in seconds of the coarse clock; now if one does so now."""
-        if any(connection.phase not in _NO_WORK for connection in self.open):
+        if any(connection.stage not in _NO_WORK for connection in self.open):
             return self.clock.now
         return max(self.last_end, max((connection.since for connection in self.open), default=0.0))
 
     def in_flight(self) -> int:
         """The number of connections whose request is not completely answered, after `close_idle`."""
-        return sum(connection.phase not in _NO_REQUEST for connection in self.open)
+        return sum(connection.stage not in _NO_REQUEST for connection in self.open)
 
     def announce_end(self) -> None:
         """Make every response from now on the last of its connection, so that clients begin another elsewhere."""
@@ -430,15 +430,15 @@ class Connections:
         A new connection has a moment to send its first one, which its client could not know to repeat.
         """
         self.closing = self.ending = True
-        self._timeouts[Phase.NEW] = self._timeouts[Phase.HANDSHAKE] = _FIRST_REQUEST_S
+        self._timeouts[Stage.NEW] = self._timeouts[Stage.HANDSHAKE] = _FIRST_REQUEST_S
         for connection in self.open:
-            if connection.phase is Phase.HEAD or (connection.phase is Phase.IDLE and not connection.has_input()):
+            if connection.stage is Stage.HEAD or (connection.stage is Stage.IDLE and not connection.has_input()):
                 connection.hang_up()
-            elif connection.phase in (Phase.STREAM, Phase.SEND):
+            elif connection.stage in (Stage.STREAM, Stage.SEND):
                 connection.leave()
 
     def _idle(self) -> list[Connection]:
-        return [connection for connection in self.open if connection.phase in _WAITING]
+        return [connection for connection in self.open if connection.stage in _WAITING]
 
 
 # --- what connections share: the coarse clock

@@ -18,7 +18,7 @@ from websockets.http11 import Request
 from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 
-from trident.app.worker.connection import ClientGone, CoarseClock, Connection, Phase
+from trident.app.worker.connection import ClientGone, CoarseClock, Connection, Stage
 from trident.core.errors import InvalidRequest
 from trident.core.http.reply import RECEIVED_HEADERS_KEY
 from trident.core.http.stream import ModelStream
@@ -82,7 +82,7 @@ class WebSocket:
     def serve(self, received: bytes) -> None:
         """Serve until the end; `received` came with the handshake."""
         connection = self._connection
-        connection.begin(Phase.STREAM)
+        connection.begin(Stage.STREAM)
         writer = gevent.spawn(self._write)
         try:
             self._read(received)
@@ -91,7 +91,7 @@ class WebSocket:
                 if not part:
                     break
                 self._has_pinged = False
-                if connection.phase is Phase.STREAM:
+                if connection.stage is Stage.STREAM:
                     connection.since = self._clock.now
                 self._read(part)
         except OSError as error:
@@ -259,5 +259,5 @@ class WebSocket:
     def _linger(self) -> None:
         """Give the client a moment to read the close frame and to answer it."""
         self._stream.end()
-        if self._connection.phase is not Phase.LINGER:
-            self._connection.begin(Phase.LINGER)
+        if self._connection.stage is not Stage.LINGER:
+            self._connection.begin(Stage.LINGER)

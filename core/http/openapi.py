@@ -30,7 +30,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.frontend.request import version_number
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, json_reply
-from trident.core.http.sample_request import Sample, make_sample, request_document
+from trident.core.http.sample_request import SampleRequest, make_sample, request_document
 from trident.core.inference.tensors import DATATYPES, NUMBER_CODES, Shape
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def model_document(application: V2Application, spec: ModelSpec, version: str, ba
     return document
 
 
-def _example(sample: Sample, tail: str) -> object:
+def _example(sample: SampleRequest, tail: str) -> object:
     if tail == "/infer":
         return request_document(sample)
     return {each.name: [each.value] * each.count if each.count > 1 else each.value for each in sample.inputs}

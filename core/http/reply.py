@@ -74,7 +74,7 @@ ARRIVED_KEY: Final = "trident.arrived_ns"
 STATUS_LINES: Final[dict[int, str]] = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 
-class Parts(Protocol):
+class ClosableParts(Protocol):
     """A generator, or what is like one also before its first part: each part is sent at once, and `close` is called
     after the last one, and when the client has gone before."""
 
@@ -92,7 +92,7 @@ class Reply:
 
     __slots__ = ("body", "headers", "status")
 
-    def __init__(self, status: int, headers: Headers, body: list[Buffer] | Parts) -> None:
+    def __init__(self, status: int, headers: Headers, body: list[Buffer] | ClosableParts) -> None:
         self.status = status
         self.headers = headers
         self.body = body
@@ -126,7 +126,7 @@ def plain_parts(reply: Reply) -> list[bytes] | _PlainParts:
 class _PlainParts:
     """The parts of a stream as `bytes`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ClosableParts) -> None:
         self._parts = parts
 
     def __iter__(self) -> Iterator[bytes]:

@@ -81,7 +81,7 @@ class SampleInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleRequest:
     """A request to `spec`. `version` is "" for the latest; `parameters` are those that it needs."""
 
     spec: ModelSpec
@@ -108,7 +108,7 @@ class Sample:
 _IN_PATH = "!$&'()*+,;=:@"
 
 
-def make_sample(spec: ModelSpec, version: str = "", shapes: Mapping[str, Shape] | None = None) -> Sample:
+def make_sample(spec: ModelSpec, version: str = "", shapes: Mapping[str, Shape] | None = None) -> SampleRequest:
     """A request with one item and without optional inputs. `shapes` replace those of inputs, batch dimension included.
 
     Raises InvalidRequest for a shape of an input that the model does not have.
@@ -122,7 +122,7 @@ def make_sample(spec: ModelSpec, version: str = "", shapes: Mapping[str, Shape] 
         if not each.optional or each.name in shapes
     )
     is_sequence = spec.sequence is not None and not spec.sequence.is_iterative
-    return Sample(spec, version, inputs, dict(_SEQUENCE) if is_sequence else {})
+    return SampleRequest(spec, version, inputs, dict(_SEQUENCE) if is_sequence else {})
 
 
 def _sample_input(given: InputSpec, spec: ModelSpec, shape: Shape | None) -> SampleInput:
@@ -145,7 +145,7 @@ def _is_picture(dims: Shape) -> bool:
     return len(dims) >= 3 and dims[-3:].count(-1) == 2 and (dims[-3] in _CHANNELS or dims[-1] in _CHANNELS)
 
 
-def request_document(sample: Sample) -> dict[str, Any]:
+def request_document(sample: SampleRequest) -> dict[str, Any]:
     """The body of an infer request."""
     inputs = [
         {"name": each.name, "datatype": each.datatype.name, "shape": each.shape, "data": [each.value] * each.count}
@@ -188,7 +188,7 @@ _Part = str | _Repeated
 _INLINE = 256
 
 
-def _curl(sample: Sample, place: Place) -> str:
+def _curl(sample: SampleRequest, place: Place) -> str:
     _refuse_binary(sample, "curl-binary")
     if sample.spec.decoupled:
         return _shell(_generate_parts(sample), _curl_words(place, f"{sample.path}/generate_stream", "-sN"))
@@ -200,7 +200,7 @@ def _curl(sample: Sample, place: Place) -> str:
     return _shell(parts, _curl_words(place, f"{sample.path}/infer"))
 
 
-def _generate_parts(sample: Sample) -> Iterator[_Part]:
+def _generate_parts(sample: SampleRequest) -> Iterator[_Part]:
     for at, each in enumerate(sample.inputs):
         yield f"{',' if at else '{'}{_json(each.name)}:{'' if each.count == 1 else '['}"
         yield from _json_elements(each)
@@ -217,7 +217,7 @@ def _json_elements(given: SampleInput) -> Iterator[_Part]:
         yield _Repeated("," + element, given.count - 1)
 
 
-def _curl_binary(sample: Sample, place: Place) -> str:
+def _curl_binary(sample: SampleRequest, place: Place) -> str:
     if sample.spec.decoupled:
         raise InvalidRequest("a model that answers any number of times takes no binary tensors over HTTP", hint="grpc")
     head = _json(_binary_head(sample))
@@ -230,7 +230,7 @@ def _curl_binary(sample: Sample, place: Place) -> str:
     return _shell([head, *elements], words, data="--data-binary")
 
 
-def _binary_head(sample: Sample) -> dict[str, Any]:
+def _binary_head(sample: SampleRequest) -> dict[str, Any]:
     """The JSON in front of the tensors."""
     parameters = sample.parameters | ({"binary_data_output": True} if sample.has_binary_output else {})
     inputs = [
@@ -285,7 +285,7 @@ def _printf(part: _Part) -> str:
     return f"printf {shlex.quote(part.element + '%.0s')} $(seq {part.times})"
 
 
-def _refuse_binary(sample: Sample, instead: str) -> None:
+def _refuse_binary(sample: SampleRequest, instead: str) -> None:
     if sample.needs_binary:
         raise InvalidRequest("FP16 and BF16 have no form in JSON", hint=f"the form {instead} sends them")
 
@@ -298,7 +298,7 @@ def _json(value: Any) -> str:
 # --- a request for Python
 
 
-def _tritonclient(sample: Sample, place: Place, module: str, url: str) -> list[str]:
+def _tritonclient(sample: SampleRequest, place: Place, module: str, url: str) -> list[str]:
     """The lines up to the inputs."""
     at = urlsplit(url)
     secure = ", ssl=True" if at.scheme == "https" else ""
@@ -325,7 +325,7 @@ def _tritonclient(sample: Sample, place: Place, module: str, url: str) -> list[s
     return lines
 
 
-def _call(sample: Sample, place: Place, *, lower: bool) -> str:
+def _call(sample: SampleRequest, place: Place, *, lower: bool) -> str:
     """The arguments of a call of Triton's clients."""
     arguments = [_python(sample.spec.name), "inputs"]
     if sample.version:
@@ -344,7 +344,7 @@ def _python_headers(place: Place, *, lower: bool) -> str:
     return f"{{{', '.join(pairs)}}}"
 
 
-def _http_client(sample: Sample, place: Place) -> str:
+def _http_client(sample: SampleRequest, place: Place) -> str:
     if sample.spec.decoupled:
         raise InvalidRequest("tritonclient.http has no call for a model that answers any number of times", hint="grpc")
     lines = [
@@ -356,7 +356,7 @@ def _http_client(sample: Sample, place: Place) -> str:
     return "\n".join(lines)
 
 
-def _grpc_client(sample: Sample, place: Place) -> str:
+def _grpc_client(sample: SampleRequest, place: Place) -> str:
     if not place.grpc_url:
         raise InvalidRequest("the gRPC port is not open", hint="--allow-grpc=true opens it")
     lines = _tritonclient(sample, place, "grpc", place.grpc_url)
@@ -387,7 +387,7 @@ def _grpc_client(sample: Sample, place: Place) -> str:
     return "\n".join(lines)
 
 
-def _python_body(sample: Sample, binary_type: str) -> tuple[list[str], str, str]:
+def _python_body(sample: SampleRequest, binary_type: str) -> tuple[list[str], str, str]:
     """Lines that make `body`, a value to send as it is, with the Content-Type in Python; and the imports."""
     if sample.spec.decoupled:
         _refuse_binary(sample, "grpc")
@@ -427,7 +427,7 @@ def _imports(standard: Iterable[str], other: str) -> list[str]:
     return [*(f"import {name}" for name in sorted(filter(None, standard))), "", other, ""]
 
 
-def _sagemaker(sample: Sample, place: Place) -> str:
+def _sagemaker(sample: SampleRequest, place: Place) -> str:
     body, content_type, module = _python_body(sample, "application/vnd.sagemaker-triton.binary+json")
     streams = sample.spec.decoupled
     lines = [
@@ -448,7 +448,7 @@ def _sagemaker(sample: Sample, place: Place) -> str:
     return "\n".join(lines)
 
 
-def _vertex(sample: Sample, place: Place) -> str:
+def _vertex(sample: SampleRequest, place: Place) -> str:
     body, content_type, module = _python_body(sample, "application/vnd.vertex-ai-triton.binary+json")
     streams = sample.spec.decoupled
     accept = ', "Accept": "text/event-stream"' if streams else ""
@@ -471,7 +471,7 @@ def _vertex(sample: Sample, place: Place) -> str:
 # --- a file for perf_analyzer, whose shapes have no batch dimension
 
 
-def _perf_analyzer(sample: Sample, place: Place) -> str:
+def _perf_analyzer(sample: SampleRequest, place: Place) -> str:
     step = {}
     for each in sample.inputs:
         if each.count > _MOST_IN_FILE:
@@ -493,7 +493,7 @@ class Form(NamedTuple):
     name: str
     title: str
     language: str
-    write: Callable[[Sample, Place], str]
+    write: Callable[[SampleRequest, Place], str]
 
 
 FORMS: Final = {
@@ -510,7 +510,7 @@ FORMS: Final = {
 }
 
 
-def write_request(sample: Sample, form: str, place: Place) -> str:
+def write_request(sample: SampleRequest, form: str, place: Place) -> str:
     """The text without a line break at its end. Raises InvalidRequest, also if the model has no request of the form."""
     found = FORMS.get(form)
     if found is None:
@@ -564,7 +564,7 @@ def place_of(front_end: HttpFrontEnd, environ: Environ, url: str = "") -> Place:
     return Place(url=at.geturl().rstrip("/"), grpc_url=grpc, headers=headers)
 
 
-def sample_json(sample: Sample, place: Place) -> dict[str, Any]:
+def sample_json(sample: SampleRequest, place: Place) -> dict[str, Any]:
     return {
         "model": sample.spec.name,
         "version": sample.version,
@@ -579,7 +579,7 @@ def sample_json(sample: Sample, place: Place) -> dict[str, Any]:
     }
 
 
-def _form_json(form: Form, sample: Sample, place: Place) -> dict[str, str]:
+def _form_json(form: Form, sample: SampleRequest, place: Place) -> dict[str, str]:
     shown = {"name": form.name, "title": form.title, "language": form.language}
     try:
         form.write(sample, place)

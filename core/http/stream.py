@@ -116,7 +116,7 @@ def open_socket(front_end: HttpFrontEnd, environ: Environ, find: Find, forms: Fo
     return Reply(101, accept(ModelStream(front_end, environ, find, forms)), [])
 
 
-class Message(NamedTuple):
+class StreamMessage(NamedTuple):
     """A message for the client. `asked` is the request that it answers, of which it is the last if `is_last`."""
 
     content: bytes
@@ -410,7 +410,7 @@ class ModelStream:
                 self._outbox.append((ordered.popleft(), ready))
         self.changed()
 
-    def take(self) -> Message | None:
+    def take(self) -> StreamMessage | None:
         """The next message for the client; None while there is none. Call `sent` when it has left."""
         while self._outbox:
             asked, answer = self._outbox.popleft()
@@ -420,13 +420,13 @@ class ModelStream:
                 content, is_text = self._encoded(asked, answer, is_last)
             except Exception as error:  # the request boundary, of responses
                 content, is_text = self._error_text(asked, error, is_last), True
-            message = Message(content, is_text, asked, size, is_last)
+            message = StreamMessage(content, is_text, asked, size, is_last)
             if content or not self._forms.answers:
                 return message
             self.sent(message)
         return None
 
-    def sent(self, message: Message, began_ns: int = 0) -> None:
+    def sent(self, message: StreamMessage, began_ns: int = 0) -> None:
         """The message has left for the client; sending began at `began_ns` of the monotonic clock."""
         self._unsent -= message.size
         if message.asked.is_streamed:

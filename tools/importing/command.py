@@ -32,7 +32,7 @@ from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.cuda import gpu_ids
 from trident.core.errors import InvalidRequest, NotInstalled, ServerError
-from trident.core.http.sample_request import Place, Sample, make_sample, parse_shape, write_request
+from trident.core.http.sample_request import Place, SampleRequest, make_sample, parse_shape, write_request
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Shape, shape_text
@@ -337,7 +337,7 @@ def try_model(
     return Trial(inputs, copies, seconds)
 
 
-def _inputs(sample: Sample) -> dict[str, Array]:
+def _inputs(sample: SampleRequest) -> dict[str, Array]:
     """Made-up tensors in the shapes of `sample`, with two rows where the model batches."""
     random = np.random.default_rng(0)
     rows = min(_ROWS, sample.spec.max_batch_size)

@@ -30,7 +30,7 @@ from trident.app.worker.connection import (
     CoarseClock,
     Connection,
     Connections,
-    Phase,
+    Stage,
 )
 from trident.app.worker.http1.request import (
     HEAD_END,
@@ -38,8 +38,8 @@ from trident.app.worker.http1.request import (
     NO_MEMORY,
     PLAIN_TEXT,
     ChunkedBody,
+    HttpHead,
     Refusal,
-    RequestHead,
     RequestHeadParser,
 )
 from trident.app.worker.tls import ServerTls, TlsSocket, is_plain_http
@@ -119,7 +119,7 @@ class Http1Connection(Connection):
             if isinstance(self._sock, TlsSocket):
                 self._begin_tls(self._sock)
             while self._serve_one():
-                self.phase = IDLE
+                self.stage = IDLE
                 self.since = self._clock.now
         except Refusal as refusal:
             self._refuse(refusal)
@@ -184,10 +184,10 @@ class Http1Connection(Connection):
             environ[BODY_KEY] = self._receive_body(head.length, buffer[end:], self._service.binary_offset(environ))
         return self._answer(head, environ)
 
-    def _read_head(self) -> RequestHead:
+    def _read_head(self) -> HttpHead:
         """The head at the start of the buffer, completed from the socket."""
         heads = self._service.heads
-        self.begin(Phase.HEAD)
+        self.begin(Stage.HEAD)
         checked = 0
         while True:
             end = self._buffer.find(HEAD_END) + 4
@@ -207,7 +207,7 @@ class Http1Connection(Connection):
 
     def _receive_chunks(self, part: bytes) -> bytes:
         """A chunked body that begins with `part`. What follows it stays in the buffer."""
-        self.begin(Phase.BODY)
+        self.begin(Stage.BODY)
         body = ChunkedBody(self._service.limits.max_body_size)
         while not body.feed(part):
             part = self.receive(min(max(body.missing, _RECEIVE_SIZE), _RECEIVE_MOST))
@@ -219,7 +219,7 @@ class Http1Connection(Connection):
 
     def _receive_body(self, length: int, first: bytes, offset: int) -> memoryview:
         """A body of `length` bytes that begins with `first`, aligned at `offset`, straight from the socket."""
-        self.begin(Phase.BODY)
+        self.begin(Stage.BODY)
         self.moves_since = self.since
         try:
             body = self._body = RequestBody(length, first, offset, self._service.allocate)
@@ -236,7 +236,7 @@ class Http1Connection(Connection):
             self.moves_since = NEVER
         return body.memory
 
-    def _upgrade(self, head: RequestHead, environ: dict[str, Any], rest: bytes) -> bool:
+    def _upgrade(self, head: HttpHead, environ: dict[str, Any], rest: bytes) -> bool:
         """Let the application open a WebSocket and serve that to its end, or answer otherwise; `rest` follows the head.
         Returns whether the connection continues."""
         self._buffer = rest
@@ -261,7 +261,7 @@ class Http1Connection(Connection):
         self._web_socket = web_socket
         return headers
 
-    def _answer(self, head: RequestHead, environ: dict[str, Any]) -> bool:
+    def _answer(self, head: HttpHead, environ: dict[str, Any]) -> bool:
         """Let the application answer. Returns whether the connection continues."""
         service = self._service
         body = environ[BODY_KEY]
@@ -270,7 +270,7 @@ class Http1Connection(Connection):
         environ["wsgi.input"] = BytesIO(body) if type(body) is bytes else BodyInput(memoryview(body))
         del body  # see Response.run
         response = self._response = Response(self, head, service.response_heads, self._clock)
-        self.phase = APPLICATION
+        self.stage = APPLICATION
         if self._received_ns:
             environ[RECEIVED_KEY] = (self._received_ns, environ[ARRIVED_KEY])
         if SWITCHES.requests:
@@ -322,7 +322,7 @@ class Http1Connection(Connection):
         except OSError:
             self.hang_up()
             return True
-        return self.phase is Phase.ENDED
+        return self.stage is Stage.ENDED
 
     def _end_traces(self, environ: dict[str, Any], sent: Span) -> None:
         if TRACES_KEY in environ:
@@ -351,12 +351,12 @@ class Http1Connection(Connection):
             self._web_socket.leave()
 
     def time_out(self) -> None:
-        """Its phase took too long: end the connection, with 408 if a request was being received; or see whether the
+        """Its stage took too long: end the connection, with 408 if a request was being received; or see whether the
         client of a WebSocket is still there."""
-        if self.phase is Phase.STREAM and self._web_socket is not None:
+        if self.stage is Stage.STREAM and self._web_socket is not None:
             self._web_socket.look()
             return
-        if self.phase in (Phase.HEAD, Phase.BODY):
+        if self.stage in (Stage.HEAD, Stage.BODY):
             refusal = Refusal(408, "the request was not received in time")
             answer = refusal.response()
             self._log_refusal(refusal, len(answer))
@@ -373,7 +373,7 @@ class Http1Connection(Connection):
         self._log_refusal(refusal, len(answer))
         try:
             self.send([answer], len(answer))
-            self.begin(Phase.LINGER)
+            self.begin(Stage.LINGER)
             self.end_sending()
             discarded = 0
             while discarded < _MAX_DISCARDED and (part := self.receive(_RECEIVE_SIZE)):
@@ -641,7 +641,7 @@ class Response:
     _head: ResponseHead
     _headers: Headers
 
-    def __init__(self, transport: Transport, head: RequestHead, heads: ResponseHeads, clock: CoarseClock) -> None:
+    def __init__(self, transport: Transport, head: HttpHead, heads: ResponseHeads, clock: CoarseClock) -> None:
         self._transport = transport
         self._heads = heads
         self._clock = clock

@@ -86,7 +86,7 @@ _WITHOUT_PREFIX: Final = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 _SINGLE: Final = frozenset({"HTTP_HOST", "HTTP_TRANSFER_ENCODING", "CONTENT_TYPE", "CONTENT_LENGTH"})
 
 
-class RequestHead:
+class HttpHead:
     """A request without its body.
 
     `environ` is a template, of which each request gets a copy. It contains every key that a request sets, so that the
@@ -163,9 +163,9 @@ class RequestHeadParser:
         self._max_fields = max_fields
         self._max_field = max_field
         self._max_body_size = max_body_size
-        self.known: Memo[bytes, RequestHead] = Memo(512)
+        self.known: Memo[bytes, HttpHead] = Memo(512)
 
-    def parse(self, head: bytes) -> RequestHead:
+    def parse(self, head: bytes) -> HttpHead:
         """The request of `head`, which ends with its empty line. Raises Refusal."""
         lines = self._lines(head[:-4])
         request = _REQUEST_LINE.fullmatch(lines[0])
@@ -175,7 +175,7 @@ class RequestHeadParser:
         _fill_request(environ, request[1], request[2])
         environ["SERVER_PROTOCOL"] = "HTTP/1." + request[3].decode()
         _fill_fields(environ, lines)
-        found = RequestHead(environ, int(request[3]))
+        found = HttpHead(environ, int(request[3]))
         check_length(found.length, self._max_body_size)
         if len(head) <= _KNOWN_HEAD_SIZE:
             self.known[head] = found

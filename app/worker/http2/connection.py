@@ -16,8 +16,8 @@ from typing import Any, Final
 import gevent
 
 from trident.app.sites.site import Http2Port
-from trident.app.worker.connection import CoarseClock, Phase, ReadOrder
-from trident.app.worker.http2.frames import ErrorCode, ProtocolError
+from trident.app.worker.connection import CoarseClock, ReadOrder, Stage
+from trident.app.worker.http2.frames import Http2Code, ProtocolError
 from trident.app.worker.http2.protocol import Http2Protocol
 from trident.app.worker.http2.streams import Outbox, UnsentTotal, copy_of
 from trident.app.worker.tls import HTTP2, TlsSocket
@@ -28,8 +28,8 @@ from trident.core.inference.tensors import Buffer, drop_sent
 log: Final = logging.getLogger("trident.grpc")
 
 NEVER: Final = float("inf")
-_OPEN: Final = Phase.APPLICATION
-_LINGER: Final = Phase.LINGER
+_OPEN: Final = Stage.APPLICATION
+_LINGER: Final = Stage.LINGER
 _READ: Final = 1
 _WRITE: Final = 2
 _RECEIVE_SIZE: Final = 65536
@@ -48,7 +48,7 @@ _SHARED_S: Final = 2.0
 class Http2Connection:
     """Serves one socket until its end. Hub thread only, and never in a greenlet: what it calls must not wait.
 
-    `phase` is NEW during the TLS handshake, APPLICATION while streams may begin, LINGER after the last byte was sent,
+    `stage` is NEW during the TLS handshake, APPLICATION while streams may begin, LINGER after the last byte was sent,
     and ENDED. `idle_since` is when it was last seen with a stream, in seconds of the coarse clock.
     """
 
@@ -69,7 +69,7 @@ class Http2Connection:
         "_unsent_size",
         "_writable",
         "idle_since",
-        "phase",
+        "stage",
     )
 
     def __init__(self, sock: socket.socket, peer: Any, service: Http2Service) -> None:
@@ -88,7 +88,7 @@ class Http2Connection:
         self._dies_at = NEVER
         self._discarded = 0
         self._is_draining = False
-        self.phase = Phase.NEW if self._tls is not None else Phase.APPLICATION
+        self.stage = Stage.NEW if self._tls is not None else Stage.APPLICATION
         loop = gevent.get_hub().loop
         self._writable: Any = None
         self._readable: Any = loop.io(sock.fileno() if self._tls is None else self._tls.fileno(), _READ)
@@ -101,10 +101,10 @@ class Http2Connection:
     # What the hub calls
 
     def _on_readable(self) -> None:
-        if self.phase is Phase.ENDED:  # since the socket became readable
+        if self.stage is Stage.ENDED:  # since the socket became readable
             return
         try:
-            if self.phase is _LINGER:
+            if self.stage is _LINGER:
                 self._discard()
             else:
                 self._read()
@@ -120,7 +120,7 @@ class Http2Connection:
 
     def _on_writable(self) -> None:
         self._writable.stop()
-        if self.phase is Phase.NEW:
+        if self.stage is Stage.NEW:
             self._on_readable()
         else:
             self._push()
@@ -130,13 +130,13 @@ class Http2Connection:
         if self._unsent_size:
             return
         outbox = self._protocol.outbox
-        if self.phase is _OPEN and 0 < outbox.size <= _MAX_JOINED and not outbox.unsent and not self._is_draining:
+        if self.stage is _OPEN and 0 < outbox.size <= _MAX_JOINED and not outbox.unsent and not self._is_draining:
             self._send_small(outbox)
-        elif self.phase is _OPEN or self.phase is Phase.SEND:
+        elif self.stage is _OPEN or self.stage is Stage.SEND:
             for _ in range(_BURSTS):
                 self._unsent, self._unsent_size = outbox.take()
                 self._push()
-                if self._unsent_size or not outbox.size or self.phase is not _OPEN:
+                if self._unsent_size or not outbox.size or self.stage is not _OPEN:
                     break
 
     # Receiving
@@ -144,9 +144,9 @@ class Http2Connection:
     def _read(self) -> None:
         """Receive once. Raises BlockingIOError, OSError, and ProtocolError."""
         tls, sock, protocol = self._tls, self._sock, self._protocol
-        if tls is not None and self.phase is Phase.NEW:
+        if tls is not None and self.stage is Stage.NEW:
             self._shake_hands(tls)
-        while self.phase is _OPEN:
+        while self.stage is _OPEN:
             room = protocol.room()
             if room is not None:
                 size = self._fill(room)
@@ -187,7 +187,7 @@ class Http2Connection:
         if tls.is_open:
             if tls.protocol != HTTP2:
                 raise ConnectionAbortedError("the client did not choose h2 by ALPN")
-            self.phase = Phase.APPLICATION
+            self.stage = Stage.APPLICATION
             self._flush_soon()
         elif tls.wants_to_write:
             self._watch_writable()
@@ -268,7 +268,7 @@ class Http2Connection:
 
     def _sent_all(self) -> None:
         """The socket has taken everything: continue with what waited for it, or come to the end."""
-        if self.phase is Phase.SEND:
+        if self.stage is Stage.SEND:
             self._linger()
             return
         protocol = self._protocol
@@ -291,12 +291,12 @@ class Http2Connection:
     def tick(self) -> None:
         """Advance the clock to that of the service."""
         now = self._service.clock.now
-        if self.phase is Phase.APPLICATION:
+        if self.stage is Stage.APPLICATION:
             try:
                 self._tick(now)
             except Exception:  # the request boundary, as in `_on_readable`
                 self._fail()
-        elif now - self._since > (_LINGER_S if self.phase is Phase.LINGER else self._service.port.limits.handshake_s):
+        elif now - self._since > (_LINGER_S if self.stage is Stage.LINGER else self._service.port.limits.handshake_s):
             self.close()
 
     def _tick(self, now: float) -> None:
@@ -314,7 +314,7 @@ class Http2Connection:
             self._dies_at = now + self._service.port.age_grace_s
             self.drain()
         elif now > self._dies_at:
-            self._cancel_all(ErrorCode.NO_ERROR, "max_age")
+            self._cancel_all(Http2Code.NO_ERROR, "max_age")
             self._finish()
 
     def _leave_shared(self, now: float) -> None:
@@ -327,7 +327,7 @@ class Http2Connection:
             log.warning("out of memory: %s reads or sends slowly and keeps its shared memory", self._protocol.peer)
 
     def has_streams(self) -> bool:
-        return self.phase is Phase.APPLICATION and bool(self._protocol.streams)
+        return self.stage is Stage.APPLICATION and bool(self._protocol.streams)
 
     def is_held_up(self) -> bool:
         """Whether nothing is received because the client does not take the answers."""
@@ -335,27 +335,27 @@ class Http2Connection:
 
     def is_idle(self) -> bool:
         """Whether it may end without the loss of a call."""
-        return self.phase is Phase.NEW or (self.phase is Phase.APPLICATION and not self._protocol.streams)
+        return self.stage is Stage.NEW or (self.stage is Stage.APPLICATION and not self._protocol.streams)
 
     def make_room(self) -> None:
         """End an idle connection, so that its place is free."""
-        if self.phase is Phase.NEW:
+        if self.stage is Stage.NEW:
             self.close()
         else:
             self.drain()
 
     def drain(self) -> None:
         """Take no more streams after a round trip, and end when the last has ended."""
-        if self.phase in (Phase.NEW, Phase.APPLICATION):
+        if self.stage in (Stage.NEW, Stage.APPLICATION):
             self._is_draining = True
             self._protocol.drain()
 
     def _finish(self) -> None:
         """Send what the protocol still has, among it the GOAWAY, and let the client read it."""
-        if self.phase is Phase.APPLICATION:
+        if self.stage is Stage.APPLICATION:
             if not self._protocol.is_finished:
                 self._cancel_all()
-            self.phase = Phase.SEND
+            self.stage = Stage.SEND
             self._since = self._service.clock.now
             self._readable.stop()
             self._flush_soon()
@@ -363,12 +363,12 @@ class Http2Connection:
     def _linger(self) -> None:
         """Wait until the client has read everything: to close a socket with unread bytes would reset the connection,
         and what is on its way to the client would be lost."""
-        self.phase = Phase.LINGER
+        self.stage = Stage.LINGER
         self._since = self._service.clock.now
         self._sock.shutdown(socket.SHUT_WR)
         self._readable.start(self._service.connections.order.add, self._on_readable)
 
-    def _cancel_all(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
+    def _cancel_all(self, code: Http2Code = Http2Code.NO_ERROR, text: str = "") -> None:
         """Cancel the calls of the streams that are left, with a GOAWAY unless one has said why."""
         try:
             self._protocol.close(code, text)
@@ -377,7 +377,7 @@ class Http2Connection:
 
     def _fail(self) -> None:
         log.exception("the connection of %s failed", self._protocol.peer)
-        self._cancel_all(ErrorCode.INTERNAL_ERROR, "internal error")
+        self._cancel_all(Http2Code.INTERNAL_ERROR, "internal error")
         self._finish()
 
     def _lost(self, error: OSError) -> None:
@@ -386,9 +386,9 @@ class Http2Connection:
 
     def close(self) -> None:
         """End it at once, and cancel the calls of its streams."""
-        if self.phase is Phase.ENDED:
+        if self.stage is Stage.ENDED:
             return
-        self.phase = Phase.ENDED
+        self.stage = Stage.ENDED
         self._readable.stop()
         self._readable.close()
         if self._writable is not None:

@@ -9,7 +9,7 @@ from enum import Enum, IntEnum
 from typing import Final
 
 
-class ErrorCode(IntEnum):
+class Http2Code(IntEnum):
     """Why a stream or a connection ends. Source: RFC 9113 section 7."""
 
     NO_ERROR = 0
@@ -34,7 +34,7 @@ class ProtocolError(Exception):
     The text is for the log and for the client's GOAWAY. Source: RFC 9113 section 5.4.1.
     """
 
-    def __init__(self, code: ErrorCode, text: str) -> None:
+    def __init__(self, code: Http2Code, text: str) -> None:
         super().__init__(text)
         self.code = code
 
@@ -42,7 +42,7 @@ class ProtocolError(Exception):
 class StreamError(Exception):
     """One stream must end, and the connection goes on. Source: RFC 9113 section 5.4.2."""
 
-    def __init__(self, code: ErrorCode, text: str) -> None:
+    def __init__(self, code: Http2Code, text: str) -> None:
         super().__init__(text)
         self.code = code
 
@@ -181,15 +181,15 @@ class Http2Limits:
 def read_settings(content: bytes) -> dict[int, int]:
     """The latest value of each setting, of unknown ones too. Raises ProtocolError. Source: RFC 9113 section 6.5.2."""
     if len(content) % 6:
-        raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS must have six bytes for each setting")
+        raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, "SETTINGS must have six bytes for each setting")
     values: dict[int, int] = {}
     for key, value in setting_pairs(content):
         if key == INITIAL_WINDOW_SIZE and value > LARGEST_WINDOW:
-            raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE exceeds 2^31-1")
+            raise ProtocolError(Http2Code.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE exceeds 2^31-1")
         if key == MAX_FRAME_SIZE and not DEFAULT_FRAME <= value <= LARGEST_FRAME:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is not within 2^14 and 2^24-1")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is not within 2^14 and 2^24-1")
         if key == ENABLE_PUSH and value > 1:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is neither 0 nor 1")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is neither 0 nor 1")
         values[key] = value
     return values
 
@@ -220,7 +220,7 @@ class FloodGuard:
         self._at, self._answers = now, answers
         self.left = min(self.left + gained, self._burst)
         if self.left < 0:
-            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
+            raise ProtocolError(Http2Code.ENHANCE_YOUR_CALM, f"too many {what}")
 
 
 class PingStrikes:
@@ -249,7 +249,7 @@ class PingStrikes:
         if self._latest is not None and now - self._latest < interval:
             self._strikes += 1
             if limits.ping_strikes and self._strikes > limits.ping_strikes:
-                raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+                raise ProtocolError(Http2Code.ENHANCE_YOUR_CALM, "too_many_pings")
         self._latest = now
 
 
@@ -309,7 +309,7 @@ class Drain:
         if self.state is not DrainState.SERVING:
             return b""
         self.state, self._since = DrainState.ASKED, now
-        return goaway(LARGEST_WINDOW, ErrorCode.NO_ERROR) + frame(PING, 0, 0, MARK)
+        return goaway(LARGEST_WINDOW, Http2Code.NO_ERROR) + frame(PING, 0, 0, MARK)
 
     def is_overdue(self, now: float) -> bool:
         return self.state is DrainState.ASKED and now - self._since > self._round_trip_s
@@ -319,7 +319,7 @@ class Drain:
         if self.state is not DrainState.ASKED:
             return b""
         self.state = DrainState.REFUSING
-        return goaway(last_stream, ErrorCode.NO_ERROR)
+        return goaway(last_stream, Http2Code.NO_ERROR)
 
 
 class ResetStreams:

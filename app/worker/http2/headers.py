@@ -20,7 +20,7 @@ from trident.app.worker.http2.frames import (
     LARGEST_WINDOW,
     PADDED,
     PRIORITIZED,
-    ErrorCode,
+    Http2Code,
     Http2Limits,
     ProtocolError,
     StreamError,
@@ -90,11 +90,11 @@ class HeaderDecoder:
                 else:
                     raise _fault("index 0, or a table size update after a field")
             if at < end:
-                raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, f"more than {self._most_fields} header fields")
+                raise ProtocolError(Http2Code.ENHANCE_YOUR_CALM, f"more than {self._most_fields} header fields")
         except IndexError:
             raise _fault("the header block is cut off, or refers to an entry that the table does not have") from None
         if sum(map(len, chain.from_iterable(fields))) + ENTRY_OVERHEAD * len(fields) > self._list_limit:
-            raise StreamError(ErrorCode.ENHANCE_YOUR_CALM, f"the header fields exceed {self._list_limit} bytes")
+            raise StreamError(Http2Code.ENHANCE_YOUR_CALM, f"the header fields exceed {self._list_limit} bytes")
         return tuple(fields)
 
     def _resize(self, block: bytes, end: int) -> int:
@@ -142,7 +142,7 @@ class HeaderDecoder:
 
 
 def _fault(text: str) -> ProtocolError:
-    return ProtocolError(ErrorCode.COMPRESSION_ERROR, text)
+    return ProtocolError(Http2Code.COMPRESSION_ERROR, text)
 
 
 def _integer(block: bytes, at: int, number: int) -> tuple[int, int]:
@@ -256,7 +256,7 @@ class HeaderSections:
         if flags & END_HEADERS:
             return content
         if not stream:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a client must not begin stream 0")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, "a client must not begin stream 0")
         self.stream, self.ends = stream, flags & END_STREAM
         self._add(content)
         return None
@@ -264,7 +264,7 @@ class HeaderSections:
     def go_on(self, flags: int, content: bytes) -> bytes | None:
         """Take a CONTINUATION frame. As `begin`."""
         if not self.stream:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
         self._add(content)
         if not flags & END_HEADERS:
             return None
@@ -276,7 +276,7 @@ class HeaderSections:
         self._parts.append(part)
         self._size += len(part)
         if len(self._parts) > self._limits.header_frames or self._size > self._limits.header_list:
-            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "the header section has too many bytes or frames")
+            raise ProtocolError(Http2Code.ENHANCE_YOUR_CALM, "the header section has too many bytes or frames")
 
 
 def _unpadded(id: int, flags: int, content: bytes) -> bytes:
@@ -284,22 +284,22 @@ def _unpadded(id: int, flags: int, content: bytes) -> bytes:
     start, end = 0, len(content)
     if flags & PADDED:
         if not content:
-            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its padding")
+            raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, "the frame is too short for its padding")
         start, end = 1, end - content[0]
     if flags & PRIORITIZED:
         if len(content) < start + 5:
-            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its priority")
+            raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, "the frame is too short for its priority")
         check_dependency(id, content[start:])
         start += 5
     if start > end:
-        raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the padding exceeds the frame")
+        raise ProtocolError(Http2Code.PROTOCOL_ERROR, "the padding exceeds the frame")
     return content[start:end]
 
 
 def check_dependency(id: int, priority: bytes) -> None:
     """The one rule of priorities that counts; the rest of them is ignored. Source: RFC 7540 section 5.3.1."""
     if int.from_bytes(priority[:4], "big") & LARGEST_WINDOW == id:
-        raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"stream {id} depends on itself")
+        raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"stream {id} depends on itself")
 
 
 # Source: RFC 9113 section 8.
@@ -457,4 +457,4 @@ def _size(fields: Fields) -> int:
 
 
 def _malformed(text: str) -> StreamError:
-    return StreamError(ErrorCode.PROTOCOL_ERROR, text)
+    return StreamError(Http2Code.PROTOCOL_ERROR, text)

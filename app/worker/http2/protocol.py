@@ -19,7 +19,7 @@ from trident.app.worker.http2.frames import (
     WINDOW_UPDATE,
     Drain,
     DrainState,
-    ErrorCode,
+    Http2Code,
     Http2Limits,
     Keepalive,
     PingStrikes,
@@ -28,7 +28,7 @@ from trident.app.worker.http2.frames import (
     read_settings,
 )
 from trident.app.worker.http2.headers import HeaderSections, RequestHeads, check_dependency
-from trident.app.worker.http2.streams import IncomingData, Outbox, Streams, StreamState, UnsentTotal
+from trident.app.worker.http2.streams import IncomingData, Outbox, StreamState, StreamTable, UnsentTotal
 from trident.core.grpc.transport import Application
 from trident.core.inference.tensors import Buffer
 
@@ -96,7 +96,7 @@ class Http2Protocol:
                 }
             )
         )
-        self._table = Streams(limits, outbox, now, peer)
+        self._table = StreamTable(limits, outbox, now, peer)
         self.streams = self._table.open
         sections = limits.header_list + _PADDING
         self._largest = [0, sections, 5, 4, frames.DEFAULT_FRAME, -1, 8, 0, 4, sections]  # by the types of frames
@@ -235,7 +235,7 @@ class Http2Protocol:
             end = start + length
             id &= LARGEST_WINDOW
             if sections.stream and (kind != CONTINUATION or id != sections.stream):
-                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
+                raise ProtocolError(Http2Code.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
             if kind == DATA:
                 if flags & PADDED and start == size and length:
                     break
@@ -265,12 +265,12 @@ class Http2Protocol:
         """The offset after the preface; 0 if it is not whole yet. Source: RFC 9113 section 3.4."""
         preface = frames.PREFACE
         if received[: len(preface)] != preface[: len(received)]:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the client does not speak HTTP/2: it sent no preface")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, "the client does not speak HTTP/2: it sent no preface")
         if len(received) < len(preface) + HEAD_SIZE:
             return 0
         head, flags, _ = _read_head(received, len(preface))
         if head & 0xFF != frames.SETTINGS or flags & frames.ACK:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "SETTINGS must follow the preface")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, "SETTINGS must follow the preface")
         self._has_begun = True
         return len(preface)
 
@@ -280,7 +280,7 @@ class Http2Protocol:
             raise _too_large(kind, length)
         self._table.spend("GOAWAYs and frames of unknown types")
         if kind == GOAWAY and id:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
         self._data = IncomingData(None, length, 0, ends=False)
 
     # DATA
@@ -293,7 +293,7 @@ class Http2Protocol:
         if flags & PADDED:
             padding = received[start] if length else 0
             if padding >= length:
-                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the padding exceeds the frame")
+                raise ProtocolError(Http2Code.PROTOCOL_ERROR, "the padding exceeds the frame")
             start += 1
             size = length - 1 - padding
         ends = flags & END_STREAM
@@ -341,7 +341,7 @@ class Http2Protocol:
         try:
             head, expected = self._heads.known.get(block) or self._heads.read(block)
             if self._refuses:
-                raise StreamError(ErrorCode.REFUSED_STREAM, "the server ends")
+                raise StreamError(Http2Code.REFUSED_STREAM, "the server ends")
             stream = table.begin(id, expected)
         except StreamError as fault:
             table.refuse(id, fault.code)
@@ -354,12 +354,12 @@ class Http2Protocol:
 
     def _take_trailers(self, id: int, block: bytes, ends: int) -> None:
         if id > self._table.last or not id:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"a client must not begin stream {id}")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"a client must not begin stream {id}")
         stream = self.streams.get(id)
         try:
             self._heads.read_trailers(block)
             if not ends:
-                raise StreamError(ErrorCode.PROTOCOL_ERROR, "trailers that do not end their stream")
+                raise StreamError(Http2Code.PROTOCOL_ERROR, "trailers that do not end their stream")
         except StreamError as fault:
             if stream is not None and stream.state is _OPEN:
                 self._table.fail(stream, fault.code)
@@ -374,10 +374,10 @@ class Http2Protocol:
     def _take_control(self, kind: int, flags: int, id: int, content: bytes) -> None:
         if kind in _SIZES and len(content) != _SIZES[kind]:
             raise ProtocolError(
-                ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} has {_SIZES[kind]} bytes, not {len(content)}"
+                Http2Code.FRAME_SIZE_ERROR, f"a frame of type {kind} has {_SIZES[kind]} bytes, not {len(content)}"
             )
         if (id != 0) is (kind in _OF_CONNECTIONS):
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} must not be on stream {id}")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"a frame of type {kind} must not be on stream {id}")
         if kind == CONTINUATION:
             block = self._sections.go_on(flags, content)
             if block is not None:
@@ -395,7 +395,7 @@ class Http2Protocol:
     def _take_settings(self, flags: int, content: bytes) -> None:
         if flags & frames.ACK:
             if content:
-                raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has no content")
+                raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has no content")
             self._table.spend("SETTINGS")
             return
         values = read_settings(content)
@@ -407,7 +407,7 @@ class Http2Protocol:
         if frames.INITIAL_WINDOW_SIZE in values:
             outbox.set_stream_window(values[frames.INITIAL_WINDOW_SIZE], self.streams.values())
             if any(stream.window > LARGEST_WINDOW for stream in self.streams.values()):
-                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS make the window of a stream too large")
+                raise ProtocolError(Http2Code.FLOW_CONTROL_ERROR, "SETTINGS make the window of a stream too large")
         outbox.put(frames.frame(frames.SETTINGS, frames.ACK, 0))
         outbox.pump()
 
@@ -423,7 +423,7 @@ class Http2Protocol:
 
     def _take_window_update(self, id: int, content: bytes) -> None:
         if len(content) != 4:
-            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE has 4 bytes, not {len(content)}")
+            raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, f"WINDOW_UPDATE has 4 bytes, not {len(content)}")
         (size,) = _read_uint32(content, 0)
         size &= LARGEST_WINDOW
         self._table.spend_little()
@@ -432,12 +432,12 @@ class Http2Protocol:
             self._table.widen(stream, size)
         elif not id:
             if not size:
-                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE must not be 0")
+                raise ProtocolError(Http2Code.PROTOCOL_ERROR, "WINDOW_UPDATE must not be 0")
             if size > LARGEST_WINDOW - self.outbox.window:
-                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window exceeds 2^31-1")
+                raise ProtocolError(Http2Code.FLOW_CONTROL_ERROR, "the connection's window exceeds 2^31-1")
             self.outbox.widen(size)
         elif id > self._table.last or not id & 1:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {id}, which has not begun")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {id}, which has not begun")
 
     def _refuse_streams(self) -> None:
         self._put(self._drain.refuse(self._table.last))
@@ -451,7 +451,7 @@ class Http2Protocol:
 def _too_large(kind: int, length: int) -> ProtocolError:
     """Source: RFC 9113 sections 4.2 and 10.5.1."""
     if kind == frames.PUSH_PROMISE:
-        return ProtocolError(ErrorCode.PROTOCOL_ERROR, "a client must not push")
+        return ProtocolError(Http2Code.PROTOCOL_ERROR, "a client must not push")
     if kind in (HEADERS, CONTINUATION):
-        return ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, f"the header section has too many bytes: {length}")
-    return ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} must not have {length} bytes")
+        return ProtocolError(Http2Code.ENHANCE_YOUR_CALM, f"the header section has too many bytes: {length}")
+    return ProtocolError(Http2Code.FRAME_SIZE_ERROR, f"a frame of type {kind} must not have {length} bytes")

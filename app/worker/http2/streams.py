@@ -13,8 +13,8 @@ from trident.app.worker.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
-    ErrorCode,
     FloodGuard,
+    Http2Code,
     Http2Limits,
     ProtocolError,
     ResetStreams,
@@ -271,7 +271,7 @@ class Http2Stream(Stream):
         "window",
     )
 
-    def __init__(self, streams: Streams, id: int, credit: int, window: int, expected: int | None) -> None:
+    def __init__(self, streams: StreamTable, id: int, credit: int, window: int, expected: int | None) -> None:
         self._streams = streams
         self.id = id
         self.credit = credit
@@ -364,7 +364,7 @@ class Http2Stream(Stream):
 
     def reset(self) -> None:
         if self.state is not _CLOSED:
-            self._streams.reset(self, ErrorCode.CANCEL)
+            self._streams.reset(self, Http2Code.CANCEL)
 
     def release(self) -> None:
         if not self.is_released:
@@ -375,7 +375,7 @@ class Http2Stream(Stream):
     def _wait(self, parts: Sequence[Buffer], size: int, trailers: HeaderFields | None) -> None:
         outbox = self._streams.outbox
         if outbox.is_burdened(4):
-            self._streams.reset(self, ErrorCode.ENHANCE_YOUR_CALM)
+            self._streams.reset(self, Http2Code.ENHANCE_YOUR_CALM)
             return
         waiting = self.waiting
         if waiting is None:
@@ -396,12 +396,12 @@ class Http2Stream(Stream):
         streams = self._streams
         streams.outbox.answers += 1
         if self.state is _OPEN:
-            streams.reset(self, ErrorCode.NO_ERROR)
+            streams.reset(self, Http2Code.NO_ERROR)
         else:
             streams.forget(self)
 
 
-class Streams:
+class StreamTable:
     """The streams that a client has begun, the windows that it sends in, and what it has left of the flood guard.
 
     `open` are those that are not closed on the wire, `paused` some of them. `places_taken` counts the others as well
@@ -445,7 +445,7 @@ class Streams:
         """A new stream, without a receiver. Raises StreamError if there is no place for it."""
         limits, outbox = self._limits, self.outbox
         if self.places_taken >= limits.streams or (outbox.unsent and outbox.is_burdened()):
-            raise StreamError(ErrorCode.REFUSED_STREAM, "no place for another stream")
+            raise StreamError(Http2Code.REFUSED_STREAM, "no place for another stream")
         stream = self.open[id] = Http2Stream(self, id, limits.window, outbox.stream_window, expected)
         self.places_taken += 1
         return stream
@@ -464,7 +464,7 @@ class Streams:
         self._credit -= length
         if self._credit < self._low:
             if self._credit < 0:
-                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "the client exceeds the connection's window")
+                raise ProtocolError(Http2Code.FLOW_CONTROL_ERROR, "the client exceeds the connection's window")
             self._grant()
         if not size and not ends:
             self.spend("empty DATA frames")
@@ -475,13 +475,13 @@ class Streams:
         stream.credit -= length
         if stream.credit < self._low:
             if stream.credit < 0:
-                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, f"the client exceeds the window of stream {id}")
+                raise ProtocolError(Http2Code.FLOW_CONTROL_ERROR, f"the client exceeds the window of stream {id}")
             if not ends:
                 self._grant_stream(stream)
         if stream.expected is not None:
             stream.expected -= size
             if stream.expected < 0 or (ends and stream.expected):
-                self.fail(stream, ErrorCode.PROTOCOL_ERROR)
+                self.fail(stream, Http2Code.PROTOCOL_ERROR)
         return stream
 
     def end_request(self, stream: Http2Stream) -> None:
@@ -489,7 +489,7 @@ class Streams:
         if stream.state is not _OPEN:
             return
         if stream.expected:
-            self.fail(stream, ErrorCode.PROTOCOL_ERROR)
+            self.fail(stream, Http2Code.PROTOCOL_ERROR)
             return
         stream.state = _HALF_CLOSED
         stream.receiver.end()
@@ -497,15 +497,15 @@ class Streams:
     def judge_late(self, id: int, what: str) -> None:
         """A frame came for a stream that takes none. Raises ProtocolError if the client must know that."""
         if id > self.last or not id & 1:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {id}, which has not begun")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"{what} on stream {id}, which has not begun")
         if id not in self._reset:
-            raise ProtocolError(ErrorCode.STREAM_CLOSED, f"{what} on stream {id}, which its client has ended")
+            raise ProtocolError(Http2Code.STREAM_CLOSED, f"{what} on stream {id}, which its client has ended")
         self.spend("frames on streams that were reset", 0.1)
 
     def widen(self, stream: Http2Stream, size: int) -> None:
         """The client takes `size` bytes more on `stream`."""
         if not 0 < size <= frames.LARGEST_WINDOW - stream.window:
-            self.fail(stream, ErrorCode.FLOW_CONTROL_ERROR if size else ErrorCode.PROTOCOL_ERROR)
+            self.fail(stream, Http2Code.FLOW_CONTROL_ERROR if size else Http2Code.PROTOCOL_ERROR)
             return
         stream.window += size
         if stream.waiting is not None:
@@ -515,7 +515,7 @@ class Streams:
     def cancel(self, id: int) -> None:
         """The client has reset a stream."""
         if id > self.last or not id & 1:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {id}, which has not begun")
+            raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"RST_STREAM on stream {id}, which has not begun")
         stream = self.open.get(id)
         if stream is not None:
             receiver = stream.receiver
@@ -536,7 +536,7 @@ class Streams:
         for stream in list(self.open.values()):
             since = stream.unsent_since
             if since is not None and self.now - since > self._limits.stall_s:
-                self._drop(stream, ErrorCode.CANCEL)
+                self._drop(stream, Http2Code.CANCEL)
 
     def spend(self, what: str, cost: float = 1.0) -> None:
         """Count a frame that brings nothing forward. Raises ProtocolError if there were too many."""

@@ -22,7 +22,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.needed import program
 from tests.unit.app.worker.http2.raw_client import REQUEST_BLOCK, headers_frame
 from trident.app.worker.http2 import frames
-from trident.app.worker.http2.frames import CONTINUATION, GOAWAY, PING, ErrorCode, frame
+from trident.app.worker.http2.frames import CONTINUATION, GOAWAY, PING, Http2Code, frame
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def served_meanwhile(server: ServerProcess) -> Iterator[None]:
     "parts",
     [
         pytest.param(
-            [headers_frame(id) + frames.rst_stream(id, ErrorCode.CANCEL) for id in IDS], id="rapid reset CVE-2023-44487"
+            [headers_frame(id) + frames.rst_stream(id, Http2Code.CANCEL) for id in IDS], id="rapid reset CVE-2023-44487"
         ),
         pytest.param(
             [headers_frame(1, REQUEST_BLOCK, 0), *[frame(CONTINUATION, 0, 1, b"\0\1a\1b")] * FRAMES],
@@ -78,7 +78,7 @@ def test_an_attack_ends_its_connection_alone(server: ServerProcess, parts: list[
         with contextlib.suppress(ConnectionError):  # the server may have closed it
             attacker.send(*parts)
         _, _, content = attacker.next(GOAWAY)
-        assert int.from_bytes(content[4:8], "big") == ErrorCode.ENHANCE_YOUR_CALM
+        assert int.from_bytes(content[4:8], "big") == Http2Code.ENHANCE_YOUR_CALM
 
 
 def test_half_open_connections_do_not_block_other_clients(server: ServerProcess):

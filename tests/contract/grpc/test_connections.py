@@ -22,7 +22,7 @@ from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
 from trident.app.worker.http2 import frames
-from trident.app.worker.http2.frames import ErrorCode
+from trident.app.worker.http2.frames import Http2Code
 
 pytestmark = pytest.mark.slow
 
@@ -53,8 +53,8 @@ def assert_serves(server: ServerProcess) -> None:
         assert_simple(client.infer("simple", simple_inputs()))
 
 
-def error_of(goaway: bytes) -> tuple[ErrorCode, bytes]:
-    return ErrorCode(int.from_bytes(goaway[4:8], "big")), goaway[8:]
+def error_of(goaway: bytes) -> tuple[Http2Code, bytes]:
+    return Http2Code(int.from_bytes(goaway[4:8], "big")), goaway[8:]
 
 
 @pytest.mark.parametrize("resets", [True, False], ids=["reset", "closed"])
@@ -126,7 +126,7 @@ def test_ten_thousand_reset_calls_leak_nothing(server: ServerProcess) -> None:
             for stream in range(1, 3 * RESETS, 6):
                 client.begin(stream)
                 client.call(stream + 2, message)
-                client.send(*(frames.rst_stream(id, ErrorCode.CANCEL) for id in (stream, stream + 2)))
+                client.send(*(frames.rst_stream(id, Http2Code.CANCEL) for id in (stream, stream + 2)))
                 client.call(stream + 4, message)
                 while client.next(frames.DATA)[1] != stream + 4:
                     pass
@@ -180,7 +180,7 @@ def test_a_connection_ends_at_its_age_and_its_calls_do_not(
             if has_input(raw.socket):
                 kind, _, _, content = raw.frame()
                 seen += [content] if kind == frames.GOAWAY else []
-        assert error_of(seen[0])[0] is ErrorCode.NO_ERROR
+        assert error_of(seen[0])[0] is Http2Code.NO_ERROR
         raw.call(1, simple_message().SerializeToString())
         assert raw.next(frames.DATA)[1] == 1
         assert raw.ends()

@@ -11,7 +11,15 @@ from gunicorn.config import Config
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
 from tests.unit.core.waiting.hub_thread import until
-from trident.app.worker.connection import NEVER, ClientGone, CoarseClock, Connection, Connections, Phase, ReadOrder
+from trident.app.worker.connection import (
+    NEVER,
+    ClientGone,
+    CoarseClock,
+    Connection,
+    Connections,
+    ReadOrder,
+    Stage,
+)
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.buffers import RequestBody
@@ -43,7 +51,7 @@ class Pair:
         array = np.arange(LARGE // 4, dtype=np.int32)
         parts: list[Buffer] = [b"head", array.data]
         sending = gevent.spawn(self.connection.send, parts, LARGE + 4)
-        while self.connection.phase is not Phase.SEND:
+        while self.connection.stage is not Stage.SEND:
             gevent.sleep(0)
         return sending, array
 
@@ -101,7 +109,7 @@ def test_a_connection_that_times_out_wakes_its_greenlet(pair: Pair) -> None:
     gevent.sleep(0)
     pair.connection.time_out()
     assert waiting.get(timeout=LIMIT_S) == b""
-    assert pair.connection.phase is Phase.ENDED
+    assert pair.connection.stage is Stage.ENDED
 
 
 def test_connections_are_read_in_the_order_in_which_their_bytes_came() -> None:
@@ -140,12 +148,12 @@ class Crowd:
         self._service = Http1Service(lambda environ, start: [], ("h", 80), Config(), self.connections)
         self._sockets: list[socket.socket] = []
 
-    def join(self, phase: Phase, since: float = 0.0) -> tuple[Http1Connection, socket.socket]:
+    def join(self, stage: Stage, since: float = 0.0) -> tuple[Http1Connection, socket.socket]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._sockets += [ours, theirs]
         connection = Http1Connection(ours, ("1.2.3.4", 5), self._service)
-        connection.phase = phase
+        connection.stage = stage
         connection.since = since
         self.connections.open.add(connection)
         return connection, theirs
@@ -163,37 +171,47 @@ def crowd() -> Iterator[Crowd]:
 
 
 def test_idle_connections_make_room_for_those_of_other_listeners(crowd: Crowd) -> None:
-    idle = [crowd.join(Phase.IDLE, since)[0] for since in (3.0, 1.0, 2.0)]
+    idle = [crowd.join(Stage.IDLE, since)[0] for since in (3.0, 1.0, 2.0)]
     crowd.connections.sweep(others=6)
-    assert [connection.phase for connection in idle] == [Phase.IDLE] * 3
+    assert [connection.stage for connection in idle] == [Stage.IDLE] * 3
     crowd.connections.sweep(others=8)
-    assert [connection.phase for connection in idle] == [Phase.IDLE, Phase.ENDED, Phase.ENDED]
+    assert [connection.stage for connection in idle] == [
+        Stage.IDLE,
+        Stage.ENDED,
+        Stage.ENDED,
+    ]
 
 
 def test_a_stop_closes_connections_that_wait_for_a_request(crowd: Crowd) -> None:
-    idle, _ = crowd.join(Phase.IDLE)
-    half, _ = crowd.join(Phase.HEAD)
-    asking, client = crowd.join(Phase.IDLE)
-    body, _ = crowd.join(Phase.BODY)
-    new, _ = crowd.join(Phase.NEW)
+    idle, _ = crowd.join(Stage.IDLE)
+    half, _ = crowd.join(Stage.HEAD)
+    asking, client = crowd.join(Stage.IDLE)
+    body, _ = crowd.join(Stage.BODY)
+    new, _ = crowd.join(Stage.NEW)
     client.send(b"GET ")
     crowd.connections.close_idle()
-    phases = [connection.phase for connection in (idle, half, asking, body, new)]
-    assert phases == [Phase.ENDED, Phase.ENDED, Phase.IDLE, Phase.BODY, Phase.NEW]
-    crowd.join(Phase.LINGER)
+    stages = [connection.stage for connection in (idle, half, asking, body, new)]
+    assert stages == [
+        Stage.ENDED,
+        Stage.ENDED,
+        Stage.IDLE,
+        Stage.BODY,
+        Stage.NEW,
+    ]
+    crowd.join(Stage.LINGER)
     assert crowd.connections.in_flight() == 2
     assert crowd.connections.closing
 
 
 def test_a_new_connection_has_a_moment_for_its_first_request_after_a_stop_began(crowd: Crowd) -> None:
-    new, _ = crowd.join(Phase.NEW)
+    new, _ = crowd.join(Stage.NEW)
     crowd.connections.close_idle()
     crowd.clock.now = 2.0
     crowd.connections.sweep()
-    assert new.phase is Phase.NEW
+    assert new.stage is Stage.NEW
     crowd.clock.now = 2.1
     crowd.connections.sweep()
-    assert new.phase is Phase.ENDED
+    assert new.stage is Stage.ENDED
 
 
 # --- io

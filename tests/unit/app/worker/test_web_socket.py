@@ -25,7 +25,7 @@ from tests.unit.app.worker.socket_pairs import LIMIT_S, socket_pair
 from tests.unit.core.http.streaming_engine import StreamingEngine, end, failed, said
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine, FakeModel
-from trident.app.worker.connection import CoarseClock, Connections, Phase
+from trident.app.worker.connection import CoarseClock, Connections, Stage
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.config.spec import ModelSpec, SequenceSpec
@@ -75,7 +75,7 @@ class Stream:
         self.events: list[Any] = []
         self.response: Response = self.event()
         if self.response.status_code == 101:
-            self.wait_for(Phase.STREAM)
+            self.wait_for(Stage.STREAM)
 
     def flush(self) -> None:
         self.socket.sendall(b"".join(self.protocol.data_to_send()))
@@ -114,8 +114,8 @@ class Stream:
         assert self.protocol.close_rcvd is not None
         return self.protocol.close_rcvd.code
 
-    def wait_for(self, phase: Phase) -> None:
-        until(lambda: self.connection.phase is phase)
+    def wait_for(self, phase: Stage) -> None:
+        until(lambda: self.connection.stage is phase)
 
     def pass_time(self, seconds: float) -> None:
         self.connections.clock.now += seconds

@@ -14,9 +14,9 @@ from gunicorn.config import Config
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair
 from tests.unit.core.waiting.hub_thread import until
-from trident.app.worker.connection import CoarseClock, Connections, Phase
+from trident.app.worker.connection import CoarseClock, Connections, Stage
 from trident.app.worker.http1.connection import Http1Connection, Http1Service, Response, ResponseHead, ResponseHeads
-from trident.app.worker.http1.request import RequestHead
+from trident.app.worker.http1.request import HttpHead
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
 from trident.core.inference.tensors import Buffer
@@ -55,8 +55,8 @@ class Served:
         assert f"Content-Length: {len(body)}\r\n".encode() in response
         assert received(self.client, len(body)) == body
 
-    def wait_for(self, phase: Phase) -> None:
-        until(lambda: self.connection.phase is phase)
+    def wait_for(self, phase: Stage) -> None:
+        until(lambda: self.connection.stage is phase)
 
     def refusal(self) -> tuple[bytes, str]:
         """The status line and the error of a response that ends the connection."""
@@ -89,7 +89,7 @@ def test_the_application_learns_when_the_whole_request_had_arrived(
 
     monkeypatch.setattr(served.connection._service, "application", noting)
     served.client.sendall(b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nab")
-    served.wait_for(Phase.BODY)
+    served.wait_for(Stage.BODY)
     begin_ns = time.monotonic_ns()
     served.ask(b"cd", b"POST /a abcd")
     assert begin_ns <= seen[0] <= time.monotonic_ns()
@@ -157,9 +157,9 @@ def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
 
 def test_a_request_may_arrive_in_pieces(served: Served) -> None:
     served.client.sendall(b"POST /b HTTP/1.1\r\nContent-")
-    served.wait_for(Phase.HEAD)
+    served.wait_for(Stage.HEAD)
     served.client.sendall(b"Length: 4\r\n\r\nbo")
-    served.wait_for(Phase.BODY)
+    served.wait_for(Stage.BODY)
     served.ask(b"dy", b"POST /b body")
 
 
@@ -232,7 +232,7 @@ def test_a_request_that_times_out_reaches_the_access_log(
     served: Served, access_lines: pytest.LogCaptureFixture, start: bytes
 ) -> None:
     served.client.sendall(start)
-    served.wait_for(Phase.BODY if start.endswith(b"x") else Phase.HEAD)
+    served.wait_for(Stage.BODY if start.endswith(b"x") else Stage.HEAD)
     served.connection.time_out()
     assert served.refusal()[0] == b"HTTP/1.1 408 Request Timeout"
     assert logged(access_lines) == [(start.split()[0].decode(), "/a", 408)]
@@ -271,7 +271,7 @@ def answer(
         return parts
 
     sink = Sink()
-    head = RequestHead({"REQUEST_METHOD": method, "HTTP_CONNECTION": "keep-alive"}, minor_version)
+    head = HttpHead({"REQUEST_METHOD": method, "HTTP_CONNECTION": "keep-alive"}, minor_version)
     clock = CoarseClock()
     response = Response(sink, head, ResponseHeads(), clock)
     response.run(application, {})
@@ -310,7 +310,7 @@ def test_a_stream_that_fails_is_closed() -> None:
 
 
 def test_start_response_may_be_repeated_only_for_an_error() -> None:
-    head = RequestHead({"REQUEST_METHOD": "GET"}, 1)
+    head = HttpHead({"REQUEST_METHOD": "GET"}, 1)
     response = Response(Sink(), head, ResponseHeads(), CoarseClock())
     response.start_response("200 OK", [])
     with pytest.raises(AssertionError, match="twice"):

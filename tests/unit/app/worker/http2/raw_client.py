@@ -10,7 +10,7 @@ import hpack
 import pytest
 
 from trident.app.worker.http2 import frames
-from trident.app.worker.http2.frames import ErrorCode, Http2Limits, ProtocolError
+from trident.app.worker.http2.frames import Http2Code, Http2Limits, ProtocolError
 from trident.app.worker.http2.headers import encode_fields
 from trident.app.worker.http2.protocol import Http2Protocol
 from trident.core.grpc.transport import Fields, HeaderFields, Stream
@@ -161,7 +161,7 @@ class RawClient:
         self.now += seconds
         return self.protocol.tick(self.now)
 
-    def refused(self, *parts: bytes) -> tuple[ErrorCode, str]:
+    def refused(self, *parts: bytes) -> tuple[Http2Code, str]:
         """Send bytes for which the connection ends; the code and the text of its GOAWAY."""
         with pytest.raises(ProtocolError) as caught:
             self.protocol.receive(b"".join(parts))
@@ -169,7 +169,7 @@ class RawClient:
         assert last.kind == frames.GOAWAY
         assert last.content[8:].decode() == str(caught.value)
         assert not self.protocol.streams
-        return ErrorCode(int.from_bytes(last.content[4:8], "big")), str(caught.value)
+        return Http2Code(int.from_bytes(last.content[4:8], "big")), str(caught.value)
 
     def request(self, stream: int, content: bytes = b"hello", *, ends: bool = True) -> list[Frame]:
         return self.send(

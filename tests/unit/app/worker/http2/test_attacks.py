@@ -32,14 +32,14 @@ from trident.app.worker.http2.frames import (
     PING,
     PRIORITY,
     SETTINGS,
-    ErrorCode,
+    Http2Code,
     Http2Limits,
     ProtocolError,
     frame,
 )
 from trident.app.worker.http2.headers import encode_fields
 
-CALM = ErrorCode.ENHANCE_YOUR_CALM
+CALM = Http2Code.ENHANCE_YOUR_CALM
 BURST = Http2Limits().burst
 STREAMS = range(1, 20 * BURST, 2)
 
@@ -89,7 +89,7 @@ def flood(client: RawClient, parts: bytes | Iterable[bytes]) -> tuple[int, Proto
 def test_rapid_reset_cve_2023_44487():
     """Streams that are begun and reset at once: work for the server, and always below the limit of streams."""
     client = RawClient(UnstoppableApplication(), Http2Limits(streams=100))
-    _, fault = flood(client, (headers_frame(id, flags=5) + frames.rst_stream(id, ErrorCode.CANCEL) for id in STREAMS))
+    _, fault = flood(client, (headers_frame(id, flags=5) + frames.rst_stream(id, Http2Code.CANCEL) for id in STREAMS))
     assert fault.code is CALM
     assert len(client.calls) == 100  # which still run
     assert client.protocol.places_taken == 100
@@ -103,7 +103,7 @@ def test_rapid_reset_within_the_limits_goes_on():
     client = RawClient()
     for id in range(1, 12 * BURST, 4):
         client.request(id)
-        client.send(headers_frame(id + 2), frames.rst_stream(id + 2, ErrorCode.CANCEL))
+        client.send(headers_frame(id + 2), frames.rst_stream(id + 2, Http2Code.CANCEL))
     assert len(client.calls) == 6 * BURST
 
 
@@ -221,7 +221,7 @@ def test_hpack_table_is_bounded():
 def test_hpack_integer_bomb():
     """An integer that never ends would be a number of any size."""
     code, text = RawClient().refused(headers_frame(1, b"\xff" + b"\xff" * 16000, 5))
-    assert (code, text) == (ErrorCode.COMPRESSION_ERROR, "an integer is too large")
+    assert (code, text) == (Http2Code.COMPRESSION_ERROR, "an integer is too large")
 
 
 def test_huffman_flood():
@@ -272,7 +272,7 @@ def test_header_lists_over_the_limit():
 
 def test_table_size_changes():
     client = RawClient()
-    assert client.refused(headers_frame(1, b"\x20\x3f\xe1\x1f" * 100, 5))[0] is ErrorCode.COMPRESSION_ERROR
+    assert client.refused(headers_frame(1, b"\x20\x3f\xe1\x1f" * 100, 5))[0] is Http2Code.COMPRESSION_ERROR
     client = RawClient()
     for id in range(1, 2 * BURST, 2):  # up and down with each request, which makes nothing known
         client.send(headers_frame(id, b"\x20\x3f\xe1\x1f" + REQUEST_BLOCK, 5))
@@ -349,14 +349,14 @@ def test_paused_streams_do_not_hold_more_than_the_connection_may():
     limits = Http2Limits(window=65536, held=1 << 20)
     client = RawClient(RecordingApplication(hold, began=lambda call: call.stream.pause()), limits)
     _, fault = flood(client, (headers_frame(id) + frame(DATA, 0, id, bytes(65536)) for id in STREAMS))
-    assert fault.code is ErrorCode.FLOW_CONTROL_ERROR
+    assert fault.code is Http2Code.FLOW_CONTROL_ERROR
     assert sum(len(call.content) for call in client.calls) < 2 << 20
 
 
 def test_more_than_the_window():
     client = RawClient(limits=Http2Limits(window=65536))
     client.send(headers_frame(1))
-    assert client.refused(frame(DATA, 0, 1, bytes(65537)))[0] is ErrorCode.FLOW_CONTROL_ERROR
+    assert client.refused(frame(DATA, 0, 1, bytes(65537)))[0] is Http2Code.FLOW_CONTROL_ERROR
 
 
 def test_more_streams_than_there_are_places():
@@ -364,7 +364,7 @@ def test_more_streams_than_there_are_places():
     for id in range(1, 20, 2):
         assert client.send(headers_frame(id)) == []
     (refused,) = client.send(headers_frame(21))
-    assert refused.number == ErrorCode.REFUSED_STREAM
+    assert refused.number == Http2Code.REFUSED_STREAM
     _, fault = flood(client, (headers_frame(id) for id in range(23, 20 * BURST, 2)))
     assert fault.code is CALM
     assert len(client.calls) == 10

@@ -25,7 +25,7 @@ from trident.app.sites.site import Http2Port
 from trident.app.worker.connection import CoarseClock
 from trident.app.worker.http2 import frames
 from trident.app.worker.http2.connection import Http2Connection, Http2Connections, Http2Service
-from trident.app.worker.http2.frames import ErrorCode, Http2Limits
+from trident.app.worker.http2.frames import Http2Code, Http2Limits
 
 GREETING = frames.PREFACE + frames.settings({})
 LARGE = 4 << 20
@@ -208,7 +208,7 @@ def test_a_connection_drains_and_ends_after_its_last_answer(bench: MakeBench) ->
     client.request(3)  # the client did not know yet
     client.send(frames.frame(frames.PING, frames.ACK, 0, ping.content))
     (goaway,) = client.frames_until(lambda frame: frame.kind == frames.GOAWAY)
-    assert goaway.content == bytes((0, 0, 0, 3, 0, 0, 0, ErrorCode.NO_ERROR))
+    assert goaway.content == bytes((0, 0, 0, 3, 0, 0, 0, Http2Code.NO_ERROR))
     for call in made.application.calls:
         call.stream.send(HEADERS, (b"x",), 1, TRAILERS)
         call.stream.release()
@@ -232,7 +232,7 @@ def test_a_failure_of_the_application_ends_the_connection_and_is_logged(
     with caplog.at_level(logging.ERROR, "trident.grpc"):
         client.request(1)
         found = client.frames_until_end()
-    assert found[-1].content[4:] == bytes((0, 0, 0, ErrorCode.INTERNAL_ERROR)) + b"internal error"
+    assert found[-1].content[4:] == bytes((0, 0, 0, Http2Code.INTERNAL_ERROR)) + b"internal error"
     assert "in a call" in caplog.text
 
 

@@ -32,7 +32,7 @@ from trident.app.worker.http2.frames import (
     END_STREAM,
     HEADERS,
     RST_STREAM,
-    ErrorCode,
+    Http2Code,
     Http2Limits,
     ProtocolError,
     frame,
@@ -183,7 +183,7 @@ class Walk:
         if stream and stream < self.next:
             self.ended.add(stream)
             self.sending = [other for other in self.sending if other != stream]
-            self.send(frames.rst_stream(stream, ErrorCode.CANCEL))
+            self.send(frames.rst_stream(stream, Http2Code.CANCEL))
 
     def widen(self) -> None:
         begun = [0, 0, *range(max(self.next - 40, 1), self.next, 2)]
@@ -260,7 +260,7 @@ class Walk:
         for one in split(b"".join(parts)):
             self.sent += 1
             assert len(one.content) <= self.frame
-            assert one.stream not in self.ended or (one.kind, one.number) == (RST_STREAM, ErrorCode.NO_ERROR)
+            assert one.stream not in self.ended or (one.kind, one.number) == (RST_STREAM, Http2Code.NO_ERROR)
             if one.kind == DATA and one.content:
                 self.window -= len(one.content)
                 self.windows[one.stream] -= len(one.content)
@@ -282,7 +282,7 @@ class Walk:
         assert not protocol.is_closed or not protocol.streams
 
     def end(self) -> None:
-        self.protocol.close(ErrorCode.NO_ERROR)
+        self.protocol.close(Http2Code.NO_ERROR)
         assert not self.protocol.streams
         assert not self.protocol._table.paused
         for call in self.client.calls:
@@ -350,7 +350,7 @@ def test_recorded_connections_with_faults(seed: int):
         except ProtocolError:
             assert client.protocol.is_closed
             client.taken()
-        client.protocol.close(ErrorCode.NO_ERROR)
+        client.protocol.close(Http2Code.NO_ERROR)
         assert not client.protocol.streams
         assert client.protocol.outbox.unsent == 0
         assert sum(len(call.content) for call in client.calls) <= len(content)

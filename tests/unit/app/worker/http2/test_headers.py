@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.app.worker.http2.raw_client import REQUEST, RecordingApplication
-from trident.app.worker.http2.frames import ErrorCode, ProtocolError, StreamError
+from trident.app.worker.http2.frames import Http2Code, ProtocolError, StreamError
 from trident.app.worker.http2.headers import HeaderDecoder, RequestHeads, encode_fields
 from trident.core.grpc.transport import Fields
 
@@ -33,14 +33,14 @@ TEXTS = st.binary(max_size=40)
 def test_what_cannot_be_decoded_ends_the_connection(block: bytes, text: str):
     with pytest.raises(ProtocolError, match=text) as caught:
         HeaderDecoder(16384).decode(block)
-    assert caught.value.code is ErrorCode.COMPRESSION_ERROR
+    assert caught.value.code is Http2Code.COMPRESSION_ERROR
 
 
 def test_fields_over_the_limit_leave_the_table_as_the_client_thinks_it_is():
     decoder = HeaderDecoder(100)
     with pytest.raises(StreamError) as caught:
         decoder.decode(b"\x40\x01a\x32" + b"x" * 50 + b"\x40\x01b\x01y" + b"\x40\x01c\x01z")
-    assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
+    assert caught.value.code is Http2Code.ENHANCE_YOUR_CALM
     assert decoder.decode(b"\xbe\xbf") == ((b"c", b"z"), (b"b", b"y"))
 
 

@@ -15,7 +15,7 @@ from tests.unit.app.worker.http2.raw_client import (
     kinds,
 )
 from trident.app.worker.http2 import frames
-from trident.app.worker.http2.frames import ErrorCode, FloodGuard, Http2Limits, PingStrikes, ProtocolError
+from trident.app.worker.http2.frames import FloodGuard, Http2Code, Http2Limits, PingStrikes, ProtocolError
 from trident.core.grpc.transport import HeaderFields
 
 
@@ -43,7 +43,7 @@ def test_a_server_that_is_done_first_tells_the_client_to_stop():
     client.calls[0].stream.send(None, trailers=TRAILERS)
     tail, reset = client.taken()
     assert tail.flags & frames.END_STREAM
-    assert (reset.kind, reset.number) == (frames.RST_STREAM, ErrorCode.NO_ERROR)
+    assert (reset.kind, reset.number) == (frames.RST_STREAM, Http2Code.NO_ERROR)
     assert client.send(frames.frame(frames.DATA, 0, 1, b"late"), headers_frame(1, b"", 5)) == []
     client.calls[0].stream.send(HEADERS, (b"nothing",), 7, TRAILERS)
     assert client.taken() == []
@@ -70,7 +70,7 @@ def test_a_paused_stream_gets_what_its_window_holds_and_no_more():
     assert client.taken() == [Frame(frames.WINDOW_UPDATE, 0, 1, (65536).to_bytes(4, "big"))]
     client.calls[0].stream.pause()
     client.send(frames.frame(frames.DATA, 0, 1, bytes(65536)))
-    assert client.refused(frames.frame(frames.DATA, 0, 1, b"x"))[0] is ErrorCode.FLOW_CONTROL_ERROR
+    assert client.refused(frames.frame(frames.DATA, 0, 1, b"x"))[0] is Http2Code.FLOW_CONTROL_ERROR
 
 
 def test_a_drain_goes_on_without_the_clients_answer():

@@ -31,7 +31,7 @@ from trident.app.worker.http2.frames import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    ErrorCode,
+    Http2Code,
     Http2Limits,
     frame,
 )
@@ -40,7 +40,7 @@ from trident.core.grpc.transport import Fields
 
 WHOLE = headers_frame(1, flags=END_HEADERS | END_STREAM)
 OPEN = headers_frame(1)
-CANCELLED = OPEN + frames.rst_stream(1, ErrorCode.CANCEL)
+CANCELLED = OPEN + frames.rst_stream(1, Http2Code.CANCEL)
 
 
 def setting(key: int, value: int) -> bytes:
@@ -128,8 +128,8 @@ def holding() -> RawClient:
     ],
 )  # fmt: skip
 def test_a_breach_ends_the_connection(sent: bytes, code: str):
-    name = code if code in ErrorCode.__members__ else f"{code}_ERROR"
-    assert holding().refused(sent)[0] is ErrorCode[name]
+    name = code if code in Http2Code.__members__ else f"{code}_ERROR"
+    assert holding().refused(sent)[0] is Http2Code[name]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_breach_ends_the_connection(sent: bytes, code: str):
 def test_a_breach_ends_its_stream_alone(sent: bytes, code: str):
     client = holding()
     (reset,) = client.send(sent)
-    assert reset == Frame(RST_STREAM, 0, 1, ErrorCode[code].to_bytes(4, "big"))
+    assert reset == Frame(RST_STREAM, 0, 1, Http2Code[code].to_bytes(4, "big"))
     assert client.calls[0].events == ["cancel"]
     client.request(3)
     assert client.calls[1].events == ["end"]
@@ -184,7 +184,7 @@ def test_a_malformed_request_is_reset_and_never_seen(fields: Fields):
     client = RawClient()
     for id in (1, 3):  # a second time, when it might be known
         (reset,) = client.send(headers_frame(id, encode_fields(fields), 5))
-        assert reset == Frame(RST_STREAM, 0, id, ErrorCode.PROTOCOL_ERROR.to_bytes(4, "big"))
+        assert reset == Frame(RST_STREAM, 0, id, Http2Code.PROTOCOL_ERROR.to_bytes(4, "big"))
     assert client.calls == []
     assert kinds(client.request(5)) == [HEADERS, DATA, HEADERS]
 
@@ -222,7 +222,7 @@ def test_a_length_that_is_not_kept_ends_the_stream(parts: list[bytes], flag: int
     client = RawClient()
     client.send(headers_frame(1, encode_fields((*REQUEST, (b"content-length", b"5")))))
     found = client.send(*[frame(DATA, 0, 1, part) for part in parts[:-1]], frame(DATA, flag, 1, parts[-1]))
-    assert [(one.kind, one.number) for one in found] == [(RST_STREAM, ErrorCode.PROTOCOL_ERROR)]
+    assert [(one.kind, one.number) for one in found] == [(RST_STREAM, Http2Code.PROTOCOL_ERROR)]
     assert client.calls[0].events == ["cancel"]
 
 
@@ -259,7 +259,7 @@ def test_section_6_9_2_a_larger_window_lets_open_streams_go_on():
 def test_section_6_9_2_settings_must_not_make_a_window_too_large():
     client = holding()
     client.send(OPEN, frames.window_update(1, 2**31 - 1 - 65535))
-    assert client.refused(setting(frames.INITIAL_WINDOW_SIZE, 65536))[0] is ErrorCode.FLOW_CONTROL_ERROR
+    assert client.refused(setting(frames.INITIAL_WINDOW_SIZE, 65536))[0] is Http2Code.FLOW_CONTROL_ERROR
 
 
 def test_section_6_9_frames_of_closed_streams_use_the_connections_window():
