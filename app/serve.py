@@ -138,7 +138,7 @@ _HUB = frozenset({"config.json", "tokenizer.json"})
 def repositories_around() -> Iterator[Callable[[str], str]]:
     """Gives the repository for a word after `serve`: the word, or a folder that lasts as long as the context.
 
-    It raises BadOption for a file that is no model.
+    It raises BadOption for a file that is not a model.
     """
     with ExitStack() as made:
 
@@ -149,7 +149,7 @@ def repositories_around() -> Iterator[Callable[[str], str]]:
 
 
 def is_served_directly(path: Path) -> bool:
-    """Whether `path` is a model, or looks like one, and not a repository. It reads names only.
+    """Return whether `path` is a model, or looks like one, and not a repository. It reads names only.
 
     What cannot be read is left to the repository, which says why.
     """

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: the log of a start, tables, and the line of what is going on.
+"""Output for a person at a terminal: the log of a start, tables, and a line of progress.
 
 Source: docs/spec/server-options.md section 4, docs/spec/trace-and-log.md section 6.
 """
@@ -138,7 +138,7 @@ def _lines(cell: str) -> list[str]:
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[int]:
-    """The widths of columns that have `room` together: the widest give way, as far as a column can be read."""
+    """The widths of columns that share `room`: the widest shrink, as far as a column can be read."""
     fitting = list(widths)
     while sum(fitting) > room and max(fitting) > _NARROWEST:
         fitting[fitting.index(max(fitting))] -= 1

@@ -10,7 +10,7 @@ _log = logging.getLogger("trident.observability")
 
 
 class WindowLimits(NamedTuple):
-    """How many responses, or bytes, a model may send to a request before the client has taken them."""
+    """Responses, or bytes, that a model may send to a request before the client has taken them."""
 
     responses: int = 64
     nbytes: int = 8 << 20
@@ -34,7 +34,7 @@ class RedisOptions:
 
     Timeouts are in milliseconds; 0 waits for ever for a connection or a reply, on the cache's own threads.
 
-    `pool_size` connections are kept. A request waits for its look-up at most `lookup_timeout`, whatever the others are.
+    `pool_size` connections stay open. A request waits for its look-up at most `lookup_timeout`, whatever the rest is.
     `cert`, `key` and `cacert` are files in PEM, `cacert_dir` is a folder of them; any of them, or `tls_enabled`,
     switches TLS on. Then the server's certificate must be one for `host`.
     """
@@ -60,7 +60,7 @@ class RedisOptions:
 
     @property
     def address(self) -> str:
-        """Where it is, for people."""
+        """Host and port, for people."""
         return f"{self.host}:{self.port}"
 
 
@@ -93,7 +93,7 @@ class LatencyOptions:
 
     @property
     def is_any(self) -> bool:
-        """Whether there is anything to measure."""
+        """True if anything is measured."""
         return self.histograms or self.summaries or self.steps
 
 

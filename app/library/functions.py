@@ -364,7 +364,7 @@ def model_of(function: FunctionModel) -> type:
 
 # --- the values of a caller in Python, and the arrays of a function, as tensors
 
-# The kinds of numbers of which a list becomes a tensor of another kind without a loss that nobody expects.
+# The kinds of numbers of which a list becomes a tensor of another kind without an unexpected loss.
 _FROM: Final = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
 _NAMES: Final = {row.dtype: row.name for row in reversed(DATATYPES) if row is not BYTES and row.name != "BF16"}
 

@@ -29,10 +29,10 @@ from trident.core.inference.tensors import BYTES, Array
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a caller may say of its requests beside the inputs; every item is optional.
+    """Options of a request beside its inputs; every item is optional.
 
     `outputs` are the names of those wanted, all by default. `classes` asks for the largest values of each output as
-    BYTES `value:index[:label]`, in place of the output. `id` comes back with the response. `priority` is that of the
+    BYTES `value:index[:label]`, instead of the output. `id` comes back with the response. `priority` is that of the
     model's queue policy, 0 for its default level. After `timeout_s` seconds the request is given up with
     DeadlineExceeded. A `sequence_id` other than 0 or "" makes the request one of a sequence, which `sequence_start`
     begins and `sequence_end` ends. `parameters` are for the model.
@@ -137,7 +137,7 @@ class Model:
         return Stream(served, request, self._options.get("classes", 0))
 
     def is_ready(self) -> bool:
-        """Whether the model serves. Raises ModelNotFound or ModelNotReady if no such version is known."""
+        """Return whether the model serves. Raises ModelNotFound or ModelNotReady if no such version is known."""
         return self._engine().is_model_ready(self.name, self.version)
 
     def metadata(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class _Answer:
 
 
 class _Arrivals:
-    """The responses that nobody has taken yet. The engine refers to it, and not to the Stream that its caller drops."""
+    """The responses that were not taken yet. The engine refers to it, and not to the Stream that its caller drops."""
 
     def __init__(self) -> None:
         self.responses: SimpleQueue[InferenceResponse] = SimpleQueue()
@@ -224,7 +224,7 @@ class _Arrivals:
         """Bring a response. Any thread."""
         self.responses.put(response)
         if self.loop is not None:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits
+            with suppress(RuntimeError):  # the loop was closed: its caller does not wait
                 self.loop.call_soon_threadsafe(self.wake.set)
 
 

@@ -108,7 +108,7 @@ class Server:
         self._engine().unload_model(name, dependents, wait=True)
 
     def is_ready(self) -> bool:
-        """Whether all models serve that the options ask for."""
+        """Return whether all models serve that the options ask for."""
         return self._engine().is_ready()
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
@@ -157,7 +157,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where the first HTTP port answers that `serve` opened, such as `http://127.0.0.1:8000`; "" without one."""
+        """The URL of the first HTTP port that `serve` opened, such as `http://127.0.0.1:8000`; "" without one."""
         return next((each.url for each in self._ports if each.url), "")
 
     def close(self, timeout_s: float = 30.0) -> bool:

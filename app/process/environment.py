@@ -1,4 +1,4 @@
-"""What surrounds the code of a process: its environment variables, which no other module of app reads or changes; the
+"""The surroundings of a process: its environment variables, which no other module of app reads or changes; the
 garbage collector, the heap and the interpreter's lock; and its end, by a stop signal or without finalisation.
 """
 
@@ -28,7 +28,7 @@ def replace_process_environment(variables: Mapping[str, str]) -> None:
 
 
 def has_colours() -> bool:
-    """Whether a terminal may be written to in colours: NO_COLOR, whatever its value, forbids it."""
+    """Return whether a terminal may get colours: NO_COLOR, whatever its value, forbids it."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -55,7 +55,7 @@ def let_openmp_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-# --- memory: what is kept for the next large body, and goes back to the system when the process is idle
+# --- memory: retained for the next large body, returned to the system when the process is idle
 
 _ALLOCATIONS_WHILE_STARTING = 20_000
 # Collections of all objects that requests have left are rare: they come after 256 others, and only if a quarter of the
@@ -130,14 +130,14 @@ class IdleTrim:
         self,
         release: Callable[[], object] = lambda: None,
         trim: Callable[[], object] = trim_heap,
-        rest_s: float = 5.0,
+        idle_s: float = 5.0,
         collect: Callable[[], object] = settle_collector,
     ) -> None:
         """`trim` is by default glibc's `malloc_trim`, and nothing under another C library."""
         self._release = release
         self._collect = collect
         self._trim = trim
-        self._rest_s = rest_s
+        self._idle_s = idle_s
         self._last_work = 0.0
         self._trimmed = True
 
@@ -146,7 +146,7 @@ class IdleTrim:
         if last_work > self._last_work:
             self._last_work = last_work
             self._trimmed = False
-        elif not self._trimmed and now - self._last_work > self._rest_s:
+        elif not self._trimmed and now - self._last_work > self._idle_s:
             self._trimmed = True
             self._release()
             self._collect()
@@ -162,7 +162,7 @@ _INTERVAL_S = 0.0005
 
 
 def share_interpreter_lock() -> None:
-    """Have threads take turns in short steps. Call it once in each process that has a hub or runs models."""
+    """Have threads alternate in short steps. Call it once in each process that has a hub or runs models."""
     sys.setswitchinterval(_INTERVAL_S)
 
 

@@ -71,14 +71,14 @@ _State = tuple[tuple[int, ...] | None, ...]
 
 
 class FileContent(Protocol):
-    """What was made of the files at `paths`."""
+    """Content made from the files at `paths`."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The files that belong together: one of them may be written before another."""
 
     def read_again(self) -> None:
-        """Replace what was made of the files, or keep it and log why. Called on the thread of the watch."""
+        """Replace the content, or go on with the old one and log why. Called on the thread of the watch."""
 
 
 class WatchedFiles:
@@ -180,7 +180,7 @@ class PrivateDirectory:
         return made
 
     def socket_of(self, engine: int) -> Path:
-        """Where the engine of this number listens, counted from 0."""
+        """Return the address of the engine of this number, counted from 0."""
         return self.path / (f"engine-{engine}.sock" if engine else "engine.sock")
 
     def new_files(self, engine: int = 0) -> Path:

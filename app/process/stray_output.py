@@ -1,4 +1,4 @@
-"""What a child process writes to stdout and stderr beside its log: messages of native libraries and of the interpreter,
+"""Output of a child process on stdout and stderr beside its log: messages of native libraries and of the interpreter,
 and what models print in the server's own process.
 
 Descriptors 1 and 2 of the child become files in memory, which a thread of the child reads and logs. Not pipes: a
@@ -69,7 +69,7 @@ class CapturedOutput:
         self.close()
 
     def close(self) -> None:
-        """In another child: leave the files to those whom they concern."""
+        """Close the files, in another child."""
         for file in self._files:
             file.close()
 
@@ -82,7 +82,7 @@ class CapturedOutput:
 
 
 class _CapturedFile:
-    """The file in place of `descriptor`. Lines of no known form are logged at `level`.
+    """The file that replaces `descriptor`. Lines of no known form are logged at `level`.
 
     The position up to which lines are logged is the file's offset, which both processes share.
     """

@@ -167,7 +167,7 @@ def split_cache_setting(text: str) -> tuple[str, dict[str, Any]]:
     parts = _NEXT_SETTING.split(rest) if cache == _REDIS else [rest]
     pairs = [part.partition("=")[::2] for part in parts]
     if not cache or not all(name and value for name, value in pairs):
-        # It may be a password that is not in its place.
+        # It may be a misplaced password.
         raise BadValue(
             f"--cache-config option format is '{_CACHE_FORM}'. Got {text if cache != _REDIS else 'redis,...'}"
         )

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def read_settings(
     arguments: Sequence[str], environ: Mapping[str, str] | None = None, *, needs_repository: bool = True
 ) -> ServerSettings:
-    """The settings that the arguments after the command and `environ` give; None is the process environment.
+    """Read the settings from the arguments after the command and from `environ`; None is the process environment.
 
     With `needs_repository` a missing model repository is an error. Raises BadOption with the text for the person who
     starts the server.
@@ -110,7 +110,7 @@ def _detected(given: OptionValues, environ: Mapping[str, str]) -> tuple[Platform
 
 
 def with_repositories(arguments: Sequence[str], around: Callable[[str], str] = str) -> list[str]:
-    """The arguments of `trident serve` in which each word that is not an option is a `--model-repository`.
+    """Return the arguments of `trident serve` in which each word that is not an option is a `--model-repository`.
 
     `around` gives the repository for a word. Raises BadOption as `read_settings` does.
     """
@@ -124,14 +124,15 @@ def with_repositories(arguments: Sequence[str], around: Callable[[str], str] = s
 FLAG = "flag"
 ENVIRONMENT = "environment"
 FLAG_GIVEN = "true"
-# Kubernetes sets these in every pod in the namespace of a service named `trident` or `trident-…`. They are no settings.
+# Kubernetes sets these in every pod in the namespace of a service named `trident` or `trident-…`. They are not
+# settings.
 _SERVICE_LINK = re.compile(r"TRIDENT_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP|SCTP)\w*)", re.ASCII)
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://", re.ASCII)
 _SEPARATOR = re.compile(r"[;\r\n]+")
 
 
 def given_variables(options: Iterable[Option], environ: Mapping[str, str]) -> list[tuple[Option, str, list[str]]]:
-    """Every option that `environ` sets, with the name of the variable and the texts of its values.
+    """Return every option that `environ` sets, with the name of the variable and the texts of its values.
 
     Raises BadOption for a variable with our prefix that belongs to no option.
     """
@@ -156,10 +157,11 @@ def _is_service_link(name: str, text: str) -> bool:
 
 
 def split_arguments(options: Iterable[Option], arguments: Sequence[str]) -> tuple[list[tuple[Option, str]], list[str]]:
-    """Every option in `arguments` with the text of its value, in order, and the other arguments. Raises BadOption.
+    """Return every option in `arguments` with the text of its value, in order, and the other arguments.
 
-    As with tritonserver, an option is written `--name=value` or `--name value`, `--name` if it takes none, and a name
-    may be shortened as long as it is unique. Among tritonserver's names first: our own make none of them ambiguous.
+    Raises BadOption. As with tritonserver, an option is written `--name=value` or `--name value`, `--name` if it takes
+    none, and a name may be shortened as long as it is unique. Among tritonserver's names first: our own make none of
+    them ambiguous.
     """
     named = {name: each for each in options if each.flag for name in each.names}
     shorter: dict[str, dict[str, Option]] = {}
@@ -193,7 +195,7 @@ def _only_options(options: Iterable[Option], arguments: Sequence[str]) -> list[t
 
 
 def read_values(options: Sequence[Option], arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The values of all options by flag, and the arguments that are not options. Raises BadOption."""
+    """Return the values of all options by flag, and the arguments that are not options. Raises BadOption."""
     values = {each.flag: each.default for each in options}
     given, others = split_arguments(options, arguments)
     for option, text in given:
@@ -226,7 +228,7 @@ def collect(
     *,
     platform: Iterable[PlatformText] = (),
 ) -> OptionValues:
-    """The values that `arguments`, `environ` and `platform` give to `options` (by field). Raises BadOption.
+    """Return the values that `arguments`, `environ` and `platform` give to `options` (by field). Raises BadOption.
 
     `arguments` override `environ`, which overrides `platform`; within `platform` the last text counts. The values of a
     repeatable option accumulate within one source and replace those of another.
@@ -579,7 +581,7 @@ def _check_tracing(settings: ServerSettings) -> None:
 
 
 def _has_otlp_exporter() -> bool:
-    """Whether the packages of the extra `otel` are installed. Does not import them."""
+    """Return whether the packages of the extra `otel` are installed. Does not import them."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
 
 DEFAULT = "default"
-"""The source of a value that nobody gave."""
+"""The source of a default value."""
 _NAME = "trident"
 # The names of the services that no platform brings.
 GRPC, HTTP, METRICS = "GRPC", "HTTP", "metrics"
 
 
 class Service(NamedTuple):
-    """Where a service listens; the port of a Unix socket is 0. `option` moves it elsewhere, `started` is Triton's name
+    """The address of a service; the port of a Unix socket is 0. `option` moves it elsewhere, `started` is Triton's name
     for it in the log, and with `reuses_port` other servers may listen on the same port.
     """
 
@@ -150,7 +150,7 @@ class ServerSettings(
 
     @property
     def multi_model(self) -> bool:
-        """Whether a platform says at run time which models to load."""
+        """True if a platform says at run time which models to load."""
         return any(each.multi_model for each in self.open_platforms.values())
 
     def value(self, name: str) -> Any:
@@ -356,7 +356,7 @@ def _export(settings: TracingSettings, given: Given) -> ExportOptions:
 
 
 def _shown(export: ExportOptions) -> dict[str, str]:
-    """The settings of the mode as clients see them, with those that nobody gave."""
+    """The settings of the mode as clients see them, with the defaults."""
     return {
         "url": export.url,
         "resource": ",".join(f"{key}={value}" for key, value in export.resource.items()),

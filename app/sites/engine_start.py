@@ -231,7 +231,7 @@ _CONTROL = "model-repository"
 
 
 def start_failure(settings: ServerSettings, phase: ServingPhase, rows: Sequence[ModelRow]) -> str:
-    """Why the server cannot start, as `CODE - message`; "" if it can. `rows` are the model versions after startup."""
+    """Return why the server cannot start, as `CODE - message`; "" if it can. `rows` are the versions after startup."""
     if not settings.exit_on_error:
         return ""
     if phase.name == Phase.FAILED:
@@ -241,7 +241,7 @@ def start_failure(settings: ServerSettings, phase: ServingPhase, rows: Sequence[
 
 
 def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) -> str:
-    """Why a platform's default model will never be ready, given the `rows` of models after startup; "" if it may be.
+    """Return why a platform's default model will never be ready, given the `rows` after startup; "" if it may be.
 
     The health probe asks for that model, so the server would stay unhealthy.
     """

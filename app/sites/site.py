@@ -1,5 +1,5 @@
-"""What a worker serves: the applications of its ports, the engine behind them, and from files the certificates that it
-shows to clients and the tokens that it asks for.
+"""The content of a worker: the applications of its ports, the engine behind them, and from files the certificates that
+it shows to clients and the tokens that it asks for.
 
 Site
 ├── InProcessSite   the engine and the applications in one process (app/sites/applications.py)
@@ -34,7 +34,7 @@ def _as_it_is(engine: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http2Port:
-    """What an HTTP/2 port serves. `tls` is None for plain text.
+    """The application of an HTTP/2 port and its limits. `tls` is None for plain text.
 
     `shares_memory`: messages and answers may lie in memory that is shared with the engine.
     A connection is told to end after about `max_age_s` seconds, and ends `age_grace_s` seconds later at the latest.
@@ -50,7 +50,7 @@ class Http2Port:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a program hands to its server besides the settings.
+    """Parts that a program gives to its server besides the settings.
 
     `makers` make the backends, by name; None: those that are installed. `around` gets the engine that requests of a
     process go to, and returns what they go to instead: in a front end around the engine's client, in the engine's
@@ -78,7 +78,7 @@ class Site(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why the server cannot continue, as `CODE - message`. Set on any thread; ends the whole server with 1."""
+        """The reason to end the whole server with 1, as `CODE - message`. Set on any thread."""
 
     @property
     def allocate(self) -> Allocate | None:

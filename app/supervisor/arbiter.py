@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfiguration:
-    """What the supervisor needs to know of the server that it runs.
+    """The server that the supervisor runs.
 
     `addresses` are the sockets to listen on; `last_ports` close after all others. `begin` is called in a worker, after
     the fork and before the worker imports the modules that serve. `make_site` is called there later, with the result of
@@ -110,7 +110,7 @@ class GunicornLog(Logger):  # type: ignore[misc]
         ask_to_reopen_log()
 
     def error(self, msg: str, *args: Any, **kwargs: Any) -> None:
-        """The stop of a server is no error, whatever its exit status; the last line of the log says what was."""
+        """The stop of a server is not an error, whatever its exit status; the last line of the log says what was."""
         level = logging.INFO if msg.startswith(_STOPPING) else logging.ERROR
         self.error_log.log(level, msg, *args, **kwargs)
 
@@ -193,7 +193,7 @@ def _booted(worker: Any) -> None:
 
 
 class WorkerProcess:
-    """What the arbiter needs to know of a worker. The worker itself is made in its own process, after the fork.
+    """A worker as the arbiter sees it. The worker itself is made in its own process, after the fork.
 
     So the main process, which only waits, has none of the modules that serve: 23 MB less of resident memory. But the
     `shared_modules` of `app` are imported before the fork: several workers then import them once and share the memory.
@@ -213,7 +213,7 @@ class WorkerProcess:
 
     @property
     def booted(self) -> bool:
-        """Whether the worker can serve. It is asked in the worker's process, when that ends."""
+        """True if the worker can serve. Read in the worker's process, when that ends."""
         return self._worker is not None and self._worker.booted
 
     def init_process(self) -> None:
@@ -281,14 +281,14 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         """In an engine's process: close the ports, which would stay open as long as it has them."""
         for engine in self.engines:
             if engine is not own:
-                engine.leave_output()
+                engine.close_output()
         for listener in self.LISTENERS:
             listener.sock.close()
         for worker in self.WORKERS.values():
             worker.tmp.close()
-        self._leave_siblings()
+        self._close_outputs()
 
-    def _leave_siblings(self) -> None:
+    def _close_outputs(self) -> None:
         for captured in self._output.values():
             captured.close()
 
@@ -317,7 +317,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
 
     def worker_forked(self) -> None:
         """In a new worker, before anything else."""
-        self._leave_siblings()
+        self._close_outputs()
         if self._next_output is not None:
             self._next_output.begin()
 
@@ -444,8 +444,8 @@ class EngineChild:
         self._output: CapturedOutput | None = None
         self.pid = 0
 
-    def start_if_due(self, leave_behind: Callable[[], None]) -> None:
-        """Start the process if it does not run. It first calls `leave_behind`, to close files of the main process."""
+    def start_if_due(self, close_inherited: Callable[[], None]) -> None:
+        """Start the process if it does not run. It first calls `close_inherited` for files of the main process."""
         if self.pid or not self._restarts.is_due():
             return
         self._restarts.started()
@@ -454,7 +454,7 @@ class EngineChild:
         try:
             self.pid = os.fork()
             if not self.pid:
-                self._run_child(leave_behind)
+                self._run_child(close_inherited)
         except OSError as error:  # no memory or no process is free: retry later
             if self._output is not None:
                 self._output.close()
@@ -462,11 +462,11 @@ class EngineChild:
         finally:
             release_stop_signals()
 
-    def _run_child(self, leave_behind: Callable[[], None]) -> None:
+    def _run_child(self, close_inherited: Callable[[], None]) -> None:
         status = EXIT_FAILED
         try:
             _reset_signals()
-            leave_behind()
+            close_inherited()
             if self._output is not None:
                 self._output.begin()
             status = self._run()
@@ -477,7 +477,7 @@ class EngineChild:
 
     def ended(self, code: int) -> bool:
         """Record that the process ended with `code` (negative for a signal). Returns whether to restart it."""
-        self._leave()
+        self._forget()
         if code == EXIT_FAILED:
             return False
         log.error("%s %s and is restarted in %d s", self._name, end_text(code), self._restarts.ended())
@@ -509,20 +509,20 @@ class EngineChild:
             except ChildProcessError:
                 return 0
             if pid:
-                self._leave()
+                self._forget()
                 return os.waitstatus_to_exitcode(status)
             if time.monotonic() > until:
                 self._signal(signal.SIGKILL)
                 until = float("inf")
             time.sleep(_POLL_S)
 
-    def leave_output(self) -> None:
-        """In another child: leave what this process prints to those whom it concerns."""
+    def close_output(self) -> None:
+        """Close the files with the output of this process, in another child."""
         if self._output is not None:
             self._output.close()
 
-    def _leave(self) -> None:
-        """Log what the ended process left behind, and forget it."""
+    def _forget(self) -> None:
+        """Log the last output of the ended process, and forget it."""
         if self._output is not None:
             self._output.end(self.pid)
             self._output = None

@@ -173,7 +173,7 @@ class EngineProcess:
         return 0 if drained else EXIT_NOT_DRAINED
 
     def _control_logs(self) -> list[ControlLog]:
-        """What all engines have made, and what this one has for itself."""
+        """Return the shared control log and this engine's own."""
         changes = self._directory.changes
         own = [own_changes(changes, self._place.index)] if self._is_one_of_many and self._settings.multi_model else []
         return [ControlLog(folder) for folder in (changes, *own)]
@@ -200,7 +200,7 @@ class EngineProcess:
 
     @property
     def _is_fatal(self) -> bool:
-        """Whether a failure of this engine is one of the server."""
+        """True if a failure of this engine ends the server."""
         return not (self._is_one_of_many and self._served.exists())
 
     def _fail(self, reason: str) -> None:

@@ -79,7 +79,7 @@ def choose_topology(settings: ServerSettings, cores: float | None = None, gpus: 
     if engines > 1:
         return Topology(max(engines, int(available * _WORKERS_SHARE)), reason, engines)
     if settings.multi_model:
-        return Topology(0, "a multi-model endpoint leaves the memory of further processes to its models")
+        return Topology(0, "a multi-model endpoint needs the memory of further processes for its models")
     if available < _MIN_CORES:
         return Topology(0, f"with {available:g} cores a second process costs more than it gains")
     return Topology(min(_MAX_WORKERS, int(available) // 2), reason)
@@ -95,10 +95,10 @@ def _engines(settings: ServerSettings, cores: float, gpus: int | None) -> int:
 
 
 # A child starts with its parent's signal handlers. Until it has installed its own, a signal would be put into its copy
-# of the parent's queue, which nobody reads, and the parent would wait for the child until it kills it.
+# of the parent's queue, which is never read, and the parent would wait for the child until it kills it.
 #
 # A child that starts threads before it has its handlers notes the signals instead. Threads keep the signals blocked
-# that were blocked when they began, and so do the processes that they start, which nobody could then end with SIGTERM.
+# that were blocked when they began, and so do the processes that they start, which SIGTERM could then not end.
 
 
 # The main process stops the engine with this signal. Not with SIGTERM, which systemd, dumb-init and others send to all
@@ -142,7 +142,7 @@ class FailureNote:
         self._note = SharedNote(_SIZE)
 
     def write(self, reason: str) -> None:
-        """Leave `reason`, shortened to 64 KiB; the last one counts."""
+        """Write `reason`, shortened to 64 KiB; the last one counts."""
         self._note.write(reason.encode("utf-8", "replace"))
 
     def read(self) -> str:

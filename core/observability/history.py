@@ -1,5 +1,5 @@
 """The recent past of every model version: what it did in each second of the last fifteen minutes, for the console, and
-its slowest and last failed requests, kept for an hour.
+its slowest and last failed requests of the last hour.
 
 A thread reads the counters once a second. Seconds in which a version did nothing take no memory, and all of them
 together are bounded. Source: docs/console.md; docs/spec/http.md "In Trident".
@@ -31,7 +31,7 @@ _QUANTILES = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What a version did in the last minute. Durations are in microseconds: sums over its successful requests, and
+    """The work of a version in the last minute. Durations are in microseconds: sums over its successful requests, and
     quantiles of them. `restarts` are those of its own processes. `queued` requests wait now, and `sequences` have a
     slot.
     """
@@ -86,7 +86,7 @@ _Second = tuple[int, dict[_Key, "array[float]"]]
 
 
 class _Last:
-    """What was seen of a version: its counters at the last sample, and the durations of the last minute."""
+    """The last look at a version: its counters at the last sample, and the durations of the last minute."""
 
     def __init__(self, statistics: ModelStatistics) -> None:
         self.statistics = statistics
@@ -255,7 +255,7 @@ def merged_history(parts: Iterable[VersionHistory]) -> list[VersionHistory]:
 # --- the slowest and the last failed requests of a version
 
 MOST = 32
-"""How many of each kind are reported."""
+"""The number of reported requests of each kind."""
 
 KEPT_MS = 60 * 60_000
 # The slowest are found for each of these intervals, so that those of a bad hour do not hide those of the next one.

@@ -261,7 +261,7 @@ class LatencyMeters:
             self._steps[_step(duration_ns)] += 1
 
     def observe_miss(self, duration_ns: int, now_ns: int) -> None:
-        """Count a request whose answer was looked up in vain and kept at `now_ns`."""
+        """Count a request whose answer was not in the response cache and stored there at `now_ns`."""
         if self._summaries:
             self._summaries[-1].add(duration_ns, now_ns)
 

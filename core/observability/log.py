@@ -78,8 +78,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
-        place = f"{record.process} {escaped(record.filename)}:{record.lineno}]"
-        lines = [f"{self._start(record)} {place} {quoted(message) if self._escape else message}"]
+        origin = f"{record.process} {escaped(record.filename)}:{record.lineno}]"
+        lines = [f"{self._start(record)} {origin} {quoted(message) if self._escape else message}"]
         table = record.__dict__.get(TABLE)
         if table is not None:
             for row in map(escaped, str(table).split("\n")):
@@ -376,7 +376,7 @@ class LogFile:
 
 
 def _open(path: str) -> int:
-    # A named pipe that nobody has opened for reading is an error, not something to wait for.
+    # A named pipe without a reader is an error, not something to wait for.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor
@@ -543,7 +543,7 @@ def ask_to_reopen_log() -> None:
 
 
 def reopen_log_if_asked() -> None:
-    """Leave a log file that was moved away also in a process that has nothing to log. Any thread."""
+    """Open the log file again also in a process that has nothing to log. Any thread."""
     for sink in _sinks():
         if isinstance(sink.target, LogFile) and sink.target.is_asked:
             sink.enqueue(b"")
@@ -655,9 +655,9 @@ def log_native_line(line: str, pid: int, level_of_others: int = logging.WARNING)
             logger.name, level, "stderr" if level > logging.INFO else "stdout", 0, "%s", (text,), None
         )
     else:
-        place, number = PurePath(found["file"]).name, int(found["line"])
+        file, number = PurePath(found["file"]).name, int(found["line"])
         extra = {"session": found["id"]} if found["id"] else None
-        record = logger.makeRecord(logger.name, level, place, number, "%s", (found["text"],), None, extra=extra)
+        record = logger.makeRecord(logger.name, level, file, number, "%s", (found["text"],), None, extra=extra)
         with contextlib.suppress(ValueError):
             record.created = datetime.fromisoformat(found["time"]).timestamp()
     record.process = pid

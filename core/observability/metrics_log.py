@@ -108,7 +108,7 @@ Format = Callable[[Report, int], str]
 class MetricsLog:
     """Writes from `start` to `close`, on one native daemon thread. Made in the process that has the engine.
 
-    While nobody reads stdout, the thread waits, and nothing else; the next interval is as long as it has waited.
+    While stdout has no reader, the thread waits, and nothing else; the next interval is as long as it has waited.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class MetricsLog:
         out: TextIO | None = None,
         wall_clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`read` and `is_ready` are called on the thread. `out` is in place of stdout."""
+        """`read` and `is_ready` are called on the thread. `out` replaces stdout."""
         self._read = read
         self._is_ready = is_ready
         self._format = format

@@ -51,7 +51,7 @@ class ModelStatistics:
 
     Requests that the queue refuses (it is full, or the server stops) are counted apart from failures: the metrics show
     both, the statistics call shows only failures, as in Triton. An invalid request is not counted here.
-    Distributions of the durations are kept from `measure` on.
+    Distributions of the durations are counted from `measure` on.
     """
 
     def __init__(self, *, wall_clock: Callable[[], int] = time.time_ns) -> None:
@@ -325,7 +325,7 @@ class ModelStatistics:
 
     @property
     def turnover(self) -> int:
-        """How many requests have ended, well or badly: as long as it is the same, so are all counters."""
+        """The number of requests that have ended, well or badly: as long as it is the same, so are all counters."""
         return self._success_count + self._failed_count
 
     def take_steps(self) -> Mapping[int, int]:
@@ -334,7 +334,7 @@ class ModelStatistics:
             return self._latencies.take_steps() if self._latencies is not None else {}
 
     def latencies(self, now_ns: int) -> LatencyMetrics:
-        """The distributions of the durations at this moment, which is `now_ns`; empty if none are kept."""
+        """The distributions of the durations at this moment, which is `now_ns`; empty if none are counted."""
         with self._lock:
             return self._latencies.metrics(now_ns) if self._latencies is not None else LatencyMetrics()
 

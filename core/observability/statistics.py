@@ -20,7 +20,7 @@ from trident.core.options import DEFAULT_QUANTILES, LatencyOptions, parse_quanti
 
 
 class FailureReason(Enum):
-    """Why a request failed or was refused by the queue; the value is the label of the failure metric."""
+    """The reason for which a request failed or the queue refused it; the value is the label of the failure metric."""
 
     REJECTED = "REJECTED"
     CANCELED = "CANCELED"
@@ -181,7 +181,7 @@ _MOST = 1024
 
 
 class ResponseKind(IntEnum):
-    """EMPTY has the final flag and no tensors. CANCELLED was sent when nobody wanted it any more."""
+    """EMPTY has the final flag and no tensors. CANCELLED was sent after the client gave up."""
 
     SUCCESS = 0
     FAIL = 1
@@ -274,7 +274,7 @@ class ModelProcessMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemoryMetrics:
-    """What a model version holds of a device, such as `gpu:0`. `gpu_uuid` is empty if it is not known."""
+    """Memory of a device that a model version has, such as `gpu:0`. `gpu_uuid` is empty if it is not known."""
 
     device: str
     gpu_uuid: str
@@ -313,7 +313,7 @@ class VersionStateMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadMetrics:
-    """How many loads of models had this cause and this result."""
+    """The number of loads of models with this cause and this result."""
 
     cause: str
     result: str

@@ -137,7 +137,7 @@ class CustomMetrics:
             if other.names() & names:
                 raise InvalidRequest(f"Family name already exists: '{name}' would have a series of '{other.name}'")
 
-    def _leave(self, family: _Family) -> None:
+    def _release(self, family: _Family) -> None:
         """One owner less. Under the lock."""
         family.users -= 1
         if not family.users:
@@ -234,7 +234,7 @@ class OwnMetrics:
             for metric in list(self._metrics):
                 self._delete(metric)
             for family in self._families.values():
-                self._all._leave(family)
+                self._all._release(family)
             self._families = {}
 
     def _find(self, metric: int) -> tuple[MetricKind, _Series]:

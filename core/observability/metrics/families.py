@@ -92,7 +92,7 @@ def log_family() -> MetricFamily:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a metric of the server has that name, or may have it in a later version."""
+    """Return whether a metric of the server has that name, or may have it in a later version."""
     return name in _RESERVED or name.startswith(_OWN_PREFIXES)
 
 

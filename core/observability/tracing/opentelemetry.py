@@ -42,7 +42,7 @@ def spans_of(root: Trace, resource: Resource | None = None, offset_ns: int = 0) 
     assert context is not None
     state = TraceState.from_header([context.state]) if context.state else TraceState()
 
-    def place(number: int) -> SpanContext:
+    def context_of(number: int) -> SpanContext:
         return SpanContext(context.trace, number, is_remote=False, trace_flags=_SAMPLED, trace_state=state)
 
     def span(
@@ -50,8 +50,8 @@ def spans_of(root: Trace, resource: Resource | None = None, offset_ns: int = 0) 
     ) -> ReadableSpan:
         return ReadableSpan(
             name,
-            context=place(number),
-            parent=place(parent) if parent else None,
+            context=context_of(number),
+            parent=context_of(parent) if parent else None,
             resource=resource,
             attributes=_attributes(trace) if trace is not None else {},
             events=[Event(event, timestamp=ns + offset_ns) for event, ns in events],
@@ -124,7 +124,7 @@ class SpanExporter:
                 self._processor.on_end(span)
 
     def finish(self, setting: Setting) -> None:
-        """Nothing is kept for a setting."""
+        """Spans are sent as they come: a setting has no rest."""
 
     def close(self) -> None:
         # The SDK would try for half a minute to reach a collector that is gone.

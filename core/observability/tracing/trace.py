@@ -127,7 +127,7 @@ class TraceMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """Where spans go over OTLP: to `url`. `resource` describes the server. At most `queue_size` spans wait,
+    """The collector of spans over OTLP, at `url`. `resource` describes the server. At most `queue_size` spans wait,
     `batch_size` of them are sent together, and `delay_ms` milliseconds pass at most before they are.
     """
 
@@ -142,7 +142,7 @@ class ExportOptions:
 class TraceOptions:
     """`start` are the settings until a client changes them. `file` is empty if there is none. `shown` are the settings
     of the mode as clients see them, which they cannot change. `numbers` are the first number of a trace and the step
-    to the next: no two engines of a server give one the same number. `kept` traces stay in memory.
+    to the next: no two engines of a server give one the same number. The last `kept` traces stay in memory.
     """
 
     mode: TraceMode = TraceMode.TRITON
@@ -207,7 +207,7 @@ class Sampler:
         self.sampled = 0
 
     def sample(self) -> bool:
-        """Whether the request that has just arrived is sampled."""
+        """Return whether the request that has just arrived is sampled."""
         rate = self._rate
         # `next` is atomic: only requests that may be sampled take the lock.
         if not rate or next(self._numbers) % rate or not self.left:
@@ -236,7 +236,7 @@ class TracedTensor(NamedTuple):
 
 
 class TraceSpanContext(NamedTuple):
-    """The place of a trace among those of other programs, in W3C's terms: numbers of 128 and 64 bits.
+    """The context of a trace among those of other programs, in W3C's terms: numbers of 128 and 64 bits.
 
     `root_span` is that of the whole request, `parent_span` the client's, 0 without one.
     """
@@ -345,7 +345,7 @@ def traceparent_of(trace: int, span: int) -> str:
 
 
 class Loss(Enum):
-    """Why a trace, or with OpenTelemetry a span, was lost; the value is the label of the metric."""
+    """The reason for which a trace, or with OpenTelemetry a span, was lost; the value is the label of the metric."""
 
     QUEUE_FULL = "queue_full"
     NOT_WRITTEN = "not_written"

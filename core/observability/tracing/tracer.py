@@ -52,12 +52,12 @@ from trident.core.observability.tracing.trace import (
 
 _log = logging.getLogger("trident.trace")
 
-# Bytes of a tensor that are kept; what is longer is shown from its beginning.
+# Bytes of a tensor in a trace; a longer one is shown from its beginning.
 _MOST_SHOWN = 1 << 20
 
 
 class TracedResponses:
-    """Takes the place of the request's `on_response`, so that only requests that are traced pay for it."""
+    """Replaces the request's `on_response`, so that only requests that are traced pay for it."""
 
     __slots__ = ("_has_responded", "_is_composed", "_on_response", "_pending", "_trace", "_tracer")
 
@@ -182,7 +182,7 @@ class Tracer:
     def change(self, model: str, changes: Changes) -> None:
         """Change the settings of `model`, "" for the server's. Raises InvalidRequest; then nothing has changed.
 
-        Counting begins anew, and what was kept of the former settings is written.
+        Counting begins anew, and the collected traces of the former settings are written.
         """
         with self._lock:
             self._table.change(model, changes)
@@ -381,13 +381,13 @@ class Destination(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what was kept; the last call."""
+        """Write the rest; the last call."""
         ...
 
 
 # Traces that wait to be written. A slow disk must not fill the memory.
 _MOST_WAITING = 10_000
-# Traces are collected for this long before they are written: each turn of the thread takes the interpreter's lock.
+# Traces are collected for this long before they are written: each run of the thread takes the interpreter's lock.
 _GATHER_SECONDS = 0.1
 _TICK_SECONDS = 1.0
 _CLOSE_SECONDS = 10.0
@@ -426,7 +426,7 @@ class TraceThread:
                 self._own_thread.start()
 
     def put(self, item: Trace | Setting) -> None:
-        """Have a complete trace written, or what was kept of a setting that was replaced. Does not block."""
+        """Have a complete trace written, or the rest of a setting that was replaced. Does not block."""
         if len(self._waiting) >= _MOST_WAITING and isinstance(item, Trace):
             self._counts.add_lost(Loss.QUEUE_FULL)
             item.setting.collected += 1
@@ -551,7 +551,7 @@ class TraceFiles:
             self._next += 1
 
     def _try(self, write: Callable[[], None], count: int) -> bool:
-        """Whether `write`, which writes `count` traces, did not fail."""
+        """Write `count` traces by `write`. Returns whether it succeeded."""
         try:
             write()
         except OSError as error:
@@ -568,7 +568,7 @@ class TraceFiles:
 
 
 def _is_full(setting: Setting) -> bool:
-    """Whether a numbered file has all its traces."""
+    """Return whether a numbered file has all its traces."""
     frequency, sampler = setting.settings.frequency, setting.sampler
     return (
         (frequency and len(setting.kept) >= frequency)
@@ -589,7 +589,7 @@ def _write_file(path: str, content: bytes) -> None:
 
 
 def _opener(path: str, flags: int) -> int:
-    # A named pipe that nobody has opened for reading is an error, not something to wait for.
+    # A named pipe without a reader is an error, not something to wait for.
     return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 

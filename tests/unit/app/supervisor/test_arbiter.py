@@ -86,10 +86,10 @@ class Parent:
         self.cleaned = 0
         self.started: list[EngineChild] = []
 
-    def child(self, run: Callable[[], int], leave_behind: Callable[[], None] = lambda: None) -> EngineChild:
+    def child(self, run: Callable[[], int], close_inherited: Callable[[], None] = lambda: None) -> EngineChild:
         child = EngineChild(run, self._clean)
         self.started.append(child)
-        child.start_if_due(leave_behind)
+        child.start_if_due(close_inherited)
         return child
 
     def _clean(self) -> None:
