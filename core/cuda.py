@@ -3,8 +3,8 @@
     gpu_ids         the GPUs of this machine
     CudaDriver      the calls, in the primary context of a device
     CudaStream      a stream of one instance: asynchronous copies, and waiting for them without the interpreter's lock
-    DeviceMemory    memory on a device that grows when more is asked for
-    PinnedMemory    memory of the host from which copies are fast
+    DeviceBlock     memory on a device that grows when more is asked for
+    PinnedBuffers   memory of the host from which copies are fast
 
 Source: NVIDIA's CUDA driver API reference: "Memory Management", "Primary Context Management", "Stream Management" and
 "Event Management".
@@ -193,7 +193,7 @@ class CudaDriver:
 _LEAST = 256
 
 
-class DeviceMemory:
+class DeviceBlock:
     """One block, as large as the largest that was asked for. One thread at a time, inside `CudaDriver.on`."""
 
     def __init__(self, driver: CudaDriver) -> None:
@@ -218,7 +218,7 @@ class DeviceMemory:
             self._driver.call("cuMemFree_v2", self._address)
 
 
-class PinnedMemory:
+class PinnedBuffers:
     """Pins the staging buffers of one instance where they are. The instance's thread only.
 
     A buffer that cannot be pinned is used as it is; copies from it are slower.

@@ -164,7 +164,7 @@ class TrialOver(Exception):
     """Raised by what runs the graph: there is no more time."""
 
 
-class Outcome(NamedTuple):
+class TrialOutcome(NamedTuple):
     """`fault` is why rows cannot be batched; None if they can. `failure` says why nothing was seen, or is ""."""
 
     fault: BatchingFault | None = None
@@ -178,7 +178,7 @@ def try_batches(
     failures: tuple[type[Exception], ...],
     rows: int,
     margin: float,
-) -> Outcome:
+) -> TrialOutcome:
     """Run the graph in batches of up to `rows` rows, at most three. `failures` are what a run raises.
 
     `margin` is how far floating-point numbers may be apart, as a part of the largest in their row: kernels may round
@@ -201,24 +201,24 @@ def try_batches(
         try:
             alone = [list(run(feed)) for feed in feeds]
         except TrialOver:
-            return Outcome(failure="it took too long")
+            return TrialOutcome(failure="it took too long")
         except failures as exc:
             failure = f"it fails on made-up inputs: {_first_line(exc)}"
             continue
         try:
             fault = _fault(run, feeds, alone, outputs, failures, margin)
         except TrialOver:
-            return Outcome(failure="it took too long")
+            return TrialOutcome(failure="it took too long")
         except failures as exc:  # the row that it has answered already
-            return Outcome(failure=f"it fails now and then: {_first_line(exc)}")
+            return TrialOutcome(failure=f"it fails now and then: {_first_line(exc)}")
         shows_something = all(
             any(row.size and (row.dtype.kind != "f" or np.isfinite(row).any()) for row in column)
             for column in zip(*alone, strict=True)
         )
         if fault is not None or shows_something or without_result == _RUNS_WITHOUT_RESULT:
-            return Outcome(fault)
+            return TrialOutcome(fault)
         without_result += 1
-    return Outcome() if without_result else Outcome(failure=failure)
+    return TrialOutcome() if without_result else TrialOutcome(failure=failure)
 
 
 def _fault(

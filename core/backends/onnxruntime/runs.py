@@ -19,7 +19,7 @@ from trident.core.backends.onnxruntime.session import FAILURES, ender
 from trident.core.backends.tensors import OnBuffer
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.spec import ModelSpec
-from trident.core.cuda import CudaDriver, PinnedMemory
+from trident.core.cuda import CudaDriver, PinnedBuffers
 from trident.core.errors import BackendFailed, InvalidRequest, Unsupported
 from trident.core.inference.request import OutputMemory
 from trident.core.inference.response import DevicePlace
@@ -49,7 +49,7 @@ def make_runner(
     on_buffer: OnBuffer | None = None
     if placement.kind is DeviceKind.GPU:
         driver = CudaDriver.open()
-        on_buffer = PinnedMemory(driver, placement.device_id).replace if driver is not None else None
+        on_buffer = PinnedBuffers(driver, placement.device_id).replace if driver is not None else None
         if BYTES not in used:
             on_device = DeviceRun(session, spec, "cuda", placement.device_id, pinned_memory(placement.device_id))
             run, run_bound = on_device, on_device.bound

@@ -53,7 +53,7 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class RequestWriter:
+class BatchWriter:
     """Makes the frame of a batch. The caller holds the lock that orders the frames.
 
     Inputs have the shapes that the model sees, and their bytes as they arrived.

@@ -19,11 +19,11 @@ from time import monotonic, monotonic_ns
 from typing import Any
 
 from trident.core.backends.python.batches import (
+    BatchWriter,
     ModelRequest,
     Outcome,
     OutcomeReader,
     OutputCheck,
-    RequestWriter,
     readable,
 )
 from trident.core.backends.python.stub.trident_stub.wire import (
@@ -250,7 +250,7 @@ class StubChannel:
         # Frames get their order under this lock, and layouts their numbers.
         self._writing = threading.Lock()
         self._numbers = SentLayouts()
-        self._writer = RequestWriter(spec, self._numbers, memory)
+        self._writer = BatchWriter(spec, self._numbers, memory)
         self._outcomes = OutcomeReader(spec, memory.received, check)
         self._queue = SendQueue(sock, lambda is_blocked: self._watched.want_to_write(is_blocked))
         # Held by the thread that reads.

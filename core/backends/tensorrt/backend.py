@@ -20,11 +20,11 @@ from trident.core.backends.backend import BackendModel, CompletingBackend, LoadC
 from trident.core.backends.in_process import BoundTensor, Failures, Framework, InProcessModel, Runner
 from trident.core.backends.model_files import content_hint, field_of, origin_of, parameters_of, start_of, weight_bytes
 from trident.core.backends.tensorrt.engine import (
-    BackendSettings,
     EngineDescription,
     EngineError,
     EngineTensor,
     TensorRtPackage,
+    TensorRtSettings,
     check_compatible,
     choose_profile,
     complete_config,
@@ -41,7 +41,7 @@ from trident.core.config.autocomplete import Watch, unwatched
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda import CudaDriver, CudaError, CudaStream, DeviceMemory, PinnedMemory, compute_capability
+from trident.core.cuda import CudaDriver, CudaError, CudaStream, DeviceBlock, PinnedBuffers, compute_capability
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
 from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, Array, Shape
@@ -62,7 +62,7 @@ _METADATA_AT_MOST = 1 << 20
 
 def make_backend(settings: Mapping[str, str]) -> CompletingBackend:
     """The backend with the values of --backend-config for it. Imports no TensorRT yet."""
-    return TensorRtBackend(BackendSettings.read(settings))
+    return TensorRtBackend(TensorRtSettings.read(settings))
 
 
 class TensorRtBackend:
@@ -76,10 +76,10 @@ class TensorRtBackend:
 
     def __init__(
         self,
-        settings: BackendSettings,
+        settings: TensorRtSettings,
         *,
         open_driver: Callable[[], CudaDriver | None] = CudaDriver.open,
-        import_package: Callable[[BackendSettings], TensorRtPackage] = import_package,
+        import_package: Callable[[TensorRtSettings], TensorRtPackage] = import_package,
         capability_of: Callable[[int], str] = compute_capability,
     ) -> None:
         self._settings = settings
@@ -289,7 +289,7 @@ class RunSettings:
         return cls(_PRIORITIES.get(optimization.priority, 0), optimization.cuda.busy_wait_events, strategy)
 
 
-def make_allocator(module: Any, memory: DeviceMemory) -> Any:
+def make_allocator(module: Any, memory: DeviceBlock) -> Any:
     """An `IOutputAllocator` of the package `module` on `memory`. TensorRT calls it while it begins an execution.
 
     Afterwards it has the `shape` of the output, its `address`, and the `error` with which memory could not be had.
@@ -375,8 +375,8 @@ class EngineRun:
         self._inputs, self._outputs = loaded.description.inputs, loaded.description.outputs
         self._held: Sequence[_InputValue] = ()
         self._chosen: Memo[tuple[object, ...], int] = Memo(256)
-        self.pinned = PinnedMemory(driver, device_id)
-        self._memory = {tensor.name: DeviceMemory(driver) for tensor in (*self._inputs, *self._outputs)}
+        self.pinned = PinnedBuffers(driver, device_id)
+        self._memory = {tensor.name: DeviceBlock(driver) for tensor in (*self._inputs, *self._outputs)}
         self._staging = {
             tensor.name: StagingBuffer(f"output {tensor.name}", _dtype(tensor), self.pinned.replace)
             for tensor in self._outputs

@@ -45,7 +45,7 @@ _POISON = re.compile(r"Cuda Runtime \((?:an illegal memory access|unspecified la
 
 
 @dataclass(frozen=True, slots=True)
-class BackendSettings:
+class TensorRtSettings:
     """`plugins` are libraries that are loaded before the first plan. `version_compatible`: plans of other versions may
     bring code with them, which is run.
     """
@@ -54,7 +54,7 @@ class BackendSettings:
     version_compatible: bool = False
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> BackendSettings:
+    def read(cls, given: Mapping[str, str]) -> TensorRtSettings:
         """Raises ConfigInvalid."""
         policy = given.get("execution-policy", _POLICIES[0])
         if policy not in _POLICIES:
@@ -115,7 +115,7 @@ class TensorRtPackage:
     Make and use a runtime only inside `CudaDriver.on`: without a device TensorRT ends the process instead of raising.
     """
 
-    def __init__(self, module: Any, settings: BackendSettings) -> None:
+    def __init__(self, module: Any, settings: TensorRtSettings) -> None:
         self.module = module
         self._settings = settings
         self._last = threading.local()
@@ -192,7 +192,7 @@ class TensorRtPackage:
         return ModelLoadFailed(text, hint=hint)
 
 
-def import_package(settings: BackendSettings) -> TensorRtPackage:
+def import_package(settings: TensorRtSettings) -> TensorRtPackage:
     """Raises NotInstalled."""
     with importing("tensorrt"):
         return TensorRtPackage(import_module("tensorrt"), settings)

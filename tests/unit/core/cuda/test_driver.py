@@ -9,9 +9,9 @@ from tests.unit.core.cuda.fake_cuda import FakeCuda
 from trident.core.cuda import (
     CudaDriver,
     CudaError,
-    DeviceMemory,
+    DeviceBlock,
     DriverLibrary,
-    PinnedMemory,
+    PinnedBuffers,
     compute_capability,
     gpu_ids,
     old_driver,
@@ -54,7 +54,7 @@ def test_a_block_grows_and_is_kept() -> None:
     cuda = FakeCuda()
     driver = CudaDriver(cuda)
     with driver.on(0):
-        memory = DeviceMemory(driver)
+        memory = DeviceBlock(driver)
         first = memory.address(1000)
         assert memory.address(10) == first
         memory.address(2000)
@@ -71,7 +71,7 @@ def test_after_a_failure_it_asks_again() -> None:
     cuda = FakeCuda()
     driver = CudaDriver(cuda)
     with driver.on(0):
-        memory = DeviceMemory(driver)
+        memory = DeviceBlock(driver)
         memory.address(100)
         cuda.limit = 500
         with pytest.raises(CudaError):
@@ -84,7 +84,7 @@ def test_after_a_failure_it_asks_again() -> None:
 def test_a_buffer_that_cannot_be_pinned_is_not_unpinned() -> None:
     cuda = FakeCuda()
     cuda.limit = 10
-    pinned = PinnedMemory(CudaDriver(cuda), 1)
+    pinned = PinnedBuffers(CudaDriver(cuda), 1)
     pinned.replace("X", np.empty(10, np.float32))
     pinned.replace("X", None)
     assert cuda.pinned == {}
@@ -98,7 +98,7 @@ def test_errors_tell_out_of_memory_from_a_lost_context() -> None:
     driver = CudaDriver(cuda)
     cuda.limit = 1000
     with driver.on(1):
-        memory = DeviceMemory(driver)
+        memory = DeviceBlock(driver)
         with pytest.raises(CudaError, match=r"^cuMemAlloc_v2 failed with CUDA error 2$") as refused:
             memory.address(1001)
         assert refused.value.is_out_of_memory

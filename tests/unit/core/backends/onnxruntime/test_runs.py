@@ -22,7 +22,7 @@ from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
 from tests.unit.onnx_serving import identity_config, serving, session_of, usable_gpus
 from trident.core.backends.in_process import BoundTensor
 from trident.core.backends.onnxruntime.runs import DeviceRun, PlacedRun, ValueRun, pinned_memory
-from trident.core.cuda import CudaDriver, DeviceMemory
+from trident.core.cuda import CudaDriver, DeviceBlock
 from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory
 from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, Array
@@ -355,7 +355,7 @@ def test_without_pinned_memory_outputs_are_elsewhere_from_the_first_run_on(caplo
 @contextmanager
 def on_gpu(driver: CudaDriver, content: Array) -> Iterator[int]:
     """The address of a copy of `content` on GPU 0."""
-    memory = DeviceMemory(driver)
+    memory = DeviceBlock(driver)
     with driver.on(0):
         address = memory.address(content.nbytes)
     driver.copy_to_device(0, address, content.ctypes.data, content.nbytes)

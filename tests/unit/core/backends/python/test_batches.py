@@ -10,7 +10,7 @@ import pytest
 
 from tests.project import pure_python_only
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
-from trident.core.backends.python.batches import Outcome, OutcomeReader, OutputCheck, RequestWriter
+from trident.core.backends.python.batches import BatchWriter, Outcome, OutcomeReader, OutputCheck
 from trident.core.backends.python.stub.trident_stub.wire import (
     AGAIN,
     EMPTY,
@@ -97,7 +97,7 @@ def received(frame: bytes, table: KnownLayouts, memory: Memory) -> list[tuple[in
 def test_a_batch_of_requests_arrives_in_their_order() -> None:
     memory, table = Memory(), KnownLayouts()
     numbers = SentLayouts()
-    writer = RequestWriter(spec(), numbers, memory)
+    writer = BatchWriter(spec(), numbers, memory)
     arrays = [np.full((1, width), width, np.float32) for width in (4, 5, 4)]
     requests = [InferenceRequest("m", packed(array)) for array in arrays]
     requests[1].id = "the second"
@@ -122,7 +122,7 @@ def test_large_inputs_are_in_shared_memory_as_long_as_there_is_room() -> None:
     inputs = [InputTensor("A", "FP32", large.shape, large), InputTensor("B", "FP32", small.shape, small)]
     for room, used in ((1, large.nbytes), (0, 0)):
         memory = Memory(room)
-        writer = RequestWriter(spec(), SentLayouts(), memory)
+        writer = BatchWriter(spec(), SentLayouts(), memory)
         frame, _ = writer.write(1, [InferenceRequest("m", inputs)])
         ((_, _, arrays),) = received(frame, KnownLayouts(), memory)
         assert np.array_equal(arrays[0], large)
@@ -133,7 +133,7 @@ def test_large_inputs_are_in_shared_memory_as_long_as_there_is_room() -> None:
 def test_tensors_that_would_not_be_aligned_are_moved_apart() -> None:
     odd, doubles = np.ones(3, np.uint8), np.arange(2, dtype=np.float64)
     inputs = [InputTensor("A", "UINT8", (3,), odd), InputTensor("B", "FP64", (2,), doubles)]
-    frame, _ = RequestWriter(spec(), SentLayouts(), Memory()).write(1, [InferenceRequest("m", inputs)])
+    frame, _ = BatchWriter(spec(), SentLayouts(), Memory()).write(1, [InferenceRequest("m", inputs)])
     content, table = memoryview(frame)[16:], KnownLayouts()
     record, _ = read_record(content, table.read_head(content)[1])
     assert [offset % 8 for offset, _ in record.places] == [0, 0]
@@ -143,7 +143,7 @@ def test_a_reshaped_input_arrives_in_the_shape_of_the_model() -> None:
     tensor = InputTensor("A", "FP32", (1, 4), np.arange(4, dtype=np.float32))
     tensor.array = np.arange(4, dtype=np.float32).reshape(1, 2, 2)
     reshaped = spec(tensor_text("input", "A", "FP32", [4], RESHAPED % [2, 2]))
-    frame, _ = RequestWriter(reshaped, SentLayouts(), Memory()).write(1, [InferenceRequest("m", [tensor])])
+    frame, _ = BatchWriter(reshaped, SentLayouts(), Memory()).write(1, [InferenceRequest("m", [tensor])])
     ((_, _, (array,)),) = received(frame, KnownLayouts(), Memory())
     assert array.shape == (1, 2, 2)
 
@@ -406,7 +406,7 @@ def test_a_request_that_cannot_be_read_fails_alone() -> None:
     requests = [InferenceRequest("m", inputs) for inputs in ([whole], [whole, broken], [whole])]
     requests[2].parameters = {"digits": 10**5000}
     requests.append(InferenceRequest("m", packed(np.ones((1, 2), np.float32))))
-    frame, refused = RequestWriter(spec(), SentLayouts(), memory).write(5, requests)
+    frame, refused = BatchWriter(spec(), SentLayouts(), memory).write(5, requests)
     assert [number for number, _, _ in received(frame, KnownLayouts(), memory)] == [5, 6]
     assert {index: type(error) for index, error in refused.items()} == {1: InvalidRequest, 2: InvalidRequest}
     assert refused[1].message == "the region has shrunk"
@@ -432,7 +432,7 @@ def test_values_cross_as_they_are(value: object) -> None:
     assert from_json(memoryview(to_json([value, {"key": value}]))) == [value, {"key": value}]
     request = InferenceRequest("m", packed(np.ones((1, 1), np.float32)), id="\udce9")
     request.parameters = {"\ud800": value, "nan": float("nan")}  # type: ignore[dict-item]
-    frame, _ = RequestWriter(spec(), SentLayouts(), Memory()).write(1, [request])
+    frame, _ = BatchWriter(spec(), SentLayouts(), Memory()).write(1, [request])
     ((_, fields, _),) = received(frame, KnownLayouts(), Memory())
     assert (fields["id"], fields["parameters"]["\ud800"]) == ("\udce9", value)
     assert str(fields["parameters"]["nan"]) == "nan"
