@@ -64,7 +64,7 @@ BERT = Case(
 
 
 class Part:
-    """What one part is given, and where it sends its rows."""
+    """The input of one part, and the pipe for its rows."""
 
     def __init__(self, device: str, seconds: float, connection: Connection) -> None:
         self.device = device
@@ -78,7 +78,7 @@ class Part:
 
     @contextmanager
     def kept_going(self, what: str) -> Iterator[None]:
-        """What fails in the block becomes a row."""
+        """Turn a failure inside the block into a row."""
         try:
             yield
         except Exception as error:

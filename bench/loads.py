@@ -1,4 +1,4 @@
-"""What servers are asked: each function returns how to open one load on a server, whose answer is checked first."""
+"""Loads: each function returns a function that opens one load on a server, whose answer is checked first."""
 
 from __future__ import annotations
 

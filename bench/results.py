@@ -59,7 +59,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Goal:
     """A figure that a benchmark has to reach."""
 
     case: str
@@ -77,7 +77,7 @@ class Target:
         return [self.case, self.what, goal, f"{self.measured:.2f}", "yes" if self.reached else "**no**"]
 
 
-TARGET_HEADER = ["case", "what", "to reach", "measured", "reached"]
+GOAL_HEADER = ["case", "what", "to reach", "measured", "reached"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Comparison:
         return Ratio.of(self.cpu_us(load), self.cpu_us(base or self.loads[-1]))
 
     def extra_us(self, load: str) -> float:
-        """How much longer a request takes than one of the base, if there is one connection."""
+        """Extra time of a request over one of the base, in microseconds, with one connection."""
         pairs = zip(self.rates(load), self.rates(self.loads[-1]), strict=True)
         return statistics.median(1e6 / rate - 1e6 / base for rate, base in pairs)
 
@@ -165,7 +165,7 @@ class Figures:
     machine: dict[str, object] = field(default_factory=machine.describe)
     comparisons: list[Comparison] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
-    targets: list[Target] = field(default_factory=list)
+    targets: list[Goal] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     load: MachineLoad | None = None
 
@@ -175,10 +175,10 @@ class Figures:
         return figure
 
     def at_least(self, case: str, what: str, goal: float, measured: float) -> None:
-        self.targets.append(Target(case, what, goal, True, measured))
+        self.targets.append(Goal(case, what, goal, True, measured))
 
     def at_most(self, case: str, what: str, goal: float, measured: float) -> None:
-        self.targets.append(Target(case, what, goal, False, measured))
+        self.targets.append(Goal(case, what, goal, False, measured))
 
     def publish(self, publication: Publication, name: str) -> None:
         """Write both files and print the tables."""
@@ -202,7 +202,7 @@ class Figures:
             f"Run again with `{self.command}`.",
             table(COMPARISON_HEADER, compared) if compared else "",
             table(_HEADER, [figure.row() for figure in self.figures]) if self.figures else "",
-            table(TARGET_HEADER, [target.row() for target in self.targets]) if self.targets else "",
+            table(GOAL_HEADER, [target.row() for target in self.targets]) if self.targets else "",
             "\n".join(f"* {remark}" for remark in self.remarks),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -266,7 +266,7 @@ class Publication:
 
 
 def machine_sentence(load: MachineLoad | None) -> str:
-    """What a result file says of the machine during the run."""
+    """The sentence of a result file about the machine during the run."""
     if load is None:
         return ""
     mark = f" {CROWDED}" if load.crowded else ""

@@ -1,4 +1,4 @@
-"""What each scaling rule does to the slowest requests and to the cost, in a simulation of servers under bursts.
+"""The effect of each scaling rule on the slowest requests and on the cost, in a simulation of servers under bursts.
 
     python -m bench scale            the simulation: some seconds
     python -m bench scale --check    and beside it three real servers behind nginx, whose answers it has to predict
@@ -100,7 +100,7 @@ class Fleet:
 
 @dataclass(slots=True)
 class Seen:
-    """What a rule can read at a poll: `count` replicas, pending requests, and the waits in the last minute."""
+    """The input of a rule at a poll: `count` replicas, pending requests, and the waits in the last minute."""
 
     count: int
     pending: float

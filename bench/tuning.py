@@ -26,10 +26,10 @@ from bench.models.repositories import SHIPPED, write
 from bench.results import Figures, Publication, add_publication_arguments, names_among
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.spec import ModelSpec
-from trident.tools.bench.requests import Inputs, Way, make_inputs
+from trident.tools.bench.candidates import Candidate
+from trident.tools.bench.requests import Encoding, Inputs, make_inputs
 from trident.tools.bench.tune import read_config
 from trident.tools.bench.tuning import AS_IT_IS, Bench, Objective, Trial, outcome, search
-from trident.tools.bench.ways import Candidate
 
 # Small enough to answer several times within the target on two cores. People start with one instance, no batching.
 _STAGES, _IMAGE = ((2, 16, 1), (2, 32, 2), (2, 64, 2)), (3, 96, 96)
@@ -61,7 +61,7 @@ def measure(name: str, repository: Path, target_ms: float, seconds: float, figur
         def inputs(spec: ModelSpec) -> list[Inputs]:
             return make_inputs(spec, "random", 1, {})
 
-        return Bench(name, folder, config, objective, inputs, Way(), lambda _: None, lower=True)
+        return Bench(name, folder, config, objective, inputs, Encoding(), lambda _: None, lower=True)
 
     with bench() as grid, bench() as searched:
         cores = int(available_cores())

@@ -191,7 +191,7 @@ def difference(found: Rows, expected: Rows) -> str:
 
 
 def _alike(value: Any, wanted: Any) -> bool:
-    """Whether values are equal, or nearly: text has fewer digits than FP32, and machines add in different orders."""
+    """True if values are equal, or nearly: text has fewer digits than FP32, and machines add in different orders."""
     first, second = _number(value), _number(wanted)
     if first is None or second is None:
         return str(value) == str(wanted)

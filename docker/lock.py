@@ -162,7 +162,7 @@ def _constraints(target: str) -> dict[str, str]:
 
 
 def _added(target: str, versions: Mapping[str, str]) -> dict[str, str]:
-    """What an extra adds to its stage or changes there; everything for a stage."""
+    """The packages that an extra adds to its stage or changes there; all of a stage."""
     stage, extra = stage_and_extra(target)
     there = {**read_pins(lock_file(stage)), **read_pins(lock_file("build"))} if extra else {}
     return {name: version for name, version in versions.items() if there.get(name) != version}

@@ -81,7 +81,7 @@ def image_size(sizes: Sizes) -> int:
 
 
 def counted(target: str, all_sizes: dict[str, Sizes]) -> int:
-    """What the budget of `target` limits: the size of an image, or how much larger an extra makes it."""
+    """The size that the budget of `target` limits: that of an image, or the growth by an extra."""
     stage, extra = stage_and_extra(target)
     sizes = all_sizes[target]
     if not extra:

@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def refusal(self) -> str:
-        """Why there is no useful answer."""
+        """The reason why the answer is not useful."""
         if self.status in DENIED:
             return f"it is not open to callers without a token or a key (HTTP {self.status})"
         document = self.document

@@ -36,9 +36,9 @@ from trident.tools.ask import DENIED, Answer, Ask, NoAnswer, ask
 from trident.tools.doctor_repositories import (
     NOTED_SKEW_S,
     Area,
-    Level,
     Line,
     RepositoryReading,
+    Severity,
     first_names,
     read_repository,
     read_storage,
@@ -118,25 +118,25 @@ def text_report(lines: Sequence[Line], verdicts: tuple[str, str] = OF_MACHINE) -
     `verdicts` are its words if nothing has failed, and if something has.
     """
     blocks = [_block(area, list(found)) for area, found in groupby(lines, key=lambda line: line.area)]
-    counts = f"{_count(lines, Level.FAILED)} failed, {counted(_count(lines, Level.WARNING), 'warning')}"
+    counts = f"{_count(lines, Severity.FAILED)} failed, {counted(_count(lines, Severity.WARNING), 'warning')}"
     return "\n".join([*blocks, f"{counts}: {verdicts[has_failed(lines)]}\n"])
 
 
 def json_report(lines: Sequence[Line]) -> str:
     """A JSON object: the number of failed lines and of warnings, and every line."""
-    counts = {"failed": _count(lines, Level.FAILED), "warnings": _count(lines, Level.WARNING)}
+    counts = {"failed": _count(lines, Severity.FAILED), "warnings": _count(lines, Severity.WARNING)}
     return json.dumps({**counts, "lines": [asdict(line) for line in lines]}, indent=2) + "\n"
 
 
 def has_failed(lines: Sequence[Line]) -> bool:
-    return _count(lines, Level.FAILED) > 0
+    return _count(lines, Severity.FAILED) > 0
 
 
 def _block(area: str, lines: Sequence[Line]) -> str:
     width = max(len(line.check) for line in lines)
     texts = [escaped(area)]
     for line in lines:
-        mark = line.level.upper() if line.level is Level.FAILED else line.level
+        mark = line.level.upper() if line.level is Severity.FAILED else line.level
         first = f"  {mark:<7}  {line.check:<{width}}  "
         margin = " " * len(first)
         starts = [(line.text, first, margin), (line.cure, f"{margin}cure: ", f"{margin}      ")]
@@ -148,7 +148,7 @@ def _block(area: str, lines: Sequence[Line]) -> str:
     return "\n".join(texts) + "\n"
 
 
-def _count(lines: Sequence[Line], level: Level) -> int:
+def _count(lines: Sequence[Line], level: Severity) -> int:
     return sum(line.level is level for line in lines)
 
 
@@ -208,7 +208,7 @@ def _driver_line(reading: GpuReading, asked: str) -> Line:
     if usable:
         return _GPU.ok("driver", text)
     cure = "check CUDA_VISIBLE_DEVICES and --min-supported-compute-capability; `nvidia-smi` shows what the driver sees"
-    return _GPU.line(Level.FAILED if asked else Level.WARNING, "driver", f"{text} that can be used{asked}", cure)
+    return _GPU.line(Severity.FAILED if asked else Severity.WARNING, "driver", f"{text} that can be used{asked}", cure)
 
 
 def _provider_line(state: ProviderState, has_gpu: bool, asked: str) -> Line:
@@ -216,7 +216,7 @@ def _provider_line(state: ProviderState, has_gpu: bool, asked: str) -> Line:
         return _GPU.ok(state.name, "its libraries load")
     is_for_gpus = state.name.startswith("CUDA")
     if state.installed:
-        level = Level.FAILED if is_for_gpus and (asked or has_gpu) else Level.WARNING
+        level = Severity.FAILED if is_for_gpus and (asked or has_gpu) else Severity.WARNING
         return _GPU.line(level, state.name, f"cannot be loaded: {state.problem}", state.cure)
     text = "not in this installation"
     if is_for_gpus and asked:
@@ -461,7 +461,7 @@ def _model_lines(area: Area, answer: Answer) -> Iterable[Line]:
         yield area.warning("models", answer.refusal, "ask with the key of the group model-repository")
         return
     ready = [entry for entry in found if entry.get("state") == "READY"]
-    level = Level.OK if ready else Level.WARNING
+    level = Severity.OK if ready else Severity.WARNING
     cure = "" if ready else "load one, or name a repository with models: trident validate REPO"
     yield area.line(level, "models", f"{len(ready)} of {len(found)} versions are ready", cure)
     # A model that was never asked for, or that was unloaded, is not at fault.
@@ -503,5 +503,5 @@ def _metrics_line(area: Area, url: str, port: int, ask: Ask) -> Line:
         return area.warning("metrics", f"no answer at {address}: {error}", cure)
     families = answer.body.count(b"# TYPE ")
     if answer.status != _OK or not families:
-        return area.warning("metrics", f"{address} is no page of metrics: {answer.refusal}", cure)
+        return area.warning("metrics", f"{address} is not a page of metrics: {answer.refusal}", cure)
     return area.ok("metrics", f"{families} metrics at {address}")

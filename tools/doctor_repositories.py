@@ -46,8 +46,8 @@ _SHOWN = 5
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-class Level(StrEnum):
-    """How bad a line is. Only FAILED sets the exit status."""
+class Severity(StrEnum):
+    """Severity of a line. Only FAILED sets the exit status."""
 
     OK = "ok"
     WARNING = "warning"
@@ -60,28 +60,28 @@ class Line:
 
     area: str
     check: str
-    level: Level
+    level: Severity
     text: str
     cure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """What makes the lines of one area."""
+    """Makes the lines of one area."""
 
     name: str
 
-    def line(self, level: Level, check: str, text: str, cure: str = "") -> Line:
+    def line(self, level: Severity, check: str, text: str, cure: str = "") -> Line:
         return Line(self.name, check, level, text, cure)
 
     def ok(self, check: str, text: str) -> Line:
-        return self.line(Level.OK, check, text)
+        return self.line(Severity.OK, check, text)
 
     def warning(self, check: str, text: str, cure: str) -> Line:
-        return self.line(Level.WARNING, check, text, cure)
+        return self.line(Severity.WARNING, check, text, cure)
 
     def failed(self, check: str, text: str, cure: str) -> Line:
-        return self.line(Level.FAILED, check, text, cure)
+        return self.line(Severity.FAILED, check, text, cure)
 
 
 def size_text(count: int) -> str:
@@ -213,7 +213,7 @@ def _asking_for_gpu(path: Path, models: Mapping[str, Sequence[SourceFile]], sett
 
 def repository_lines(reading: RepositoryReading) -> Iterator[Line]:
     area = Area(f"Repository {reading.location.text}")
-    level = Level.FAILED if reading.must_load else Level.WARNING
+    level = Severity.FAILED if reading.must_load else Severity.WARNING
     if reading.failure:
         yield area.failed("models", reading.failure, reading.hint)
         return
@@ -254,7 +254,7 @@ def _versions(files: Sequence[SourceFile]) -> set[int]:
 
 
 def _other_versions(models: Mapping[str, Sequence[SourceFile]]) -> list[str]:
-    """`MODEL/FOLDER` of each folder with a model file whose name is no version."""
+    """`MODEL/FOLDER` of each folder with a model file whose name is not a version."""
     return sorted(
         {
             f"{name}/{folder}"
@@ -347,7 +347,7 @@ class CallReading:
 
 @dataclass(frozen=True, slots=True)
 class StorageReading:
-    """The readings of one location. `access` is None if there is no usable credential; `failure` says why.
+    """The readings of one location. `access` is None without a usable credential; `failure` is the reason.
 
     `folders` are the names of the folders at the location, also those that no model can have. `skew_s` is the local
     time minus the storage's in seconds; None if the storage gave no time, for `skew_unknown`.
@@ -453,7 +453,7 @@ def storage_lines(reading: StorageReading, environ: Mapping[str, str]) -> Iterat
     elif abs(skew) < NOTED_SKEW_S:
         yield area.ok("clock", "agrees with the storage's")
     else:
-        level = Level.FAILED if abs(skew) > _LARGEST_SKEW_S else Level.WARNING
+        level = Severity.FAILED if abs(skew) > _LARGEST_SKEW_S else Severity.WARNING
         text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the storage's; 900 s make signatures invalid"
         yield area.line(level, "clock", text, "synchronise the clock of this machine (chrony, systemd-timesyncd)")
     for call in reading.calls:

@@ -60,7 +60,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the server answered at one time."""
+    """The answers of the server at one time."""
 
     at: float
     ready: Answer
@@ -92,7 +92,7 @@ def read(url: str, ask: Ask = ask, now: Callable[[], float] = time.monotonic) ->
 
 
 def overview(url: str, reading: Reading, before: Reading | None = None) -> Overview:
-    """What happened between both readings, or since the start of the server."""
+    """The overview of the time between both readings, or since the start of the server."""
     earlier = before.counts if before is not None else {}
     counts = reading.counts
     percentiles = reading.percentiles
@@ -293,7 +293,7 @@ def top(arguments: Sequence[str], ask: Ask = ask, sleep: Callable[[float], None]
 
 
 def _now(url: str, before: Reading | None, ask: Ask) -> tuple[Reading | None, Overview]:
-    """What the server answers now, and the overview since `before`."""
+    """Read the server, and return the reading with the overview since `before`."""
     try:
         reading = read(url, ask)
     except NoAnswer as error:

@@ -77,7 +77,7 @@ def _spec(url: str, model: str, version: str, ask: Ask) -> ModelSpec:
             raise ValueError("it has no name")
         return resolve_model_spec(config, int(version or 0), {})
     except (ParseError, KeyError, ValueError) as error:
-        raise BadOption(f"{place} is no model configuration: {error}") from None
+        raise BadOption(f"{place} is not a model configuration: {error}") from None
 
 
 def openapi(arguments: Sequence[str]) -> int:

@@ -55,7 +55,7 @@ class TracedRequest:
 
 @dataclass(slots=True)
 class _Trace:
-    """What the file has of one id."""
+    """The events of one id in the file."""
 
     number: int
     model: str = ""
@@ -165,7 +165,7 @@ def _lines(span: Span, first: str, others: str) -> Iterator[tuple[str, Span]]:
 
 
 def _bar(span: Span, root: Span) -> str:
-    """Where the span lies in `root`; at least one mark, however short it is."""
+    """A bar at the position of the span in `root`; at least one mark, however short the span is."""
     total = max(1, root.duration_ns)
     start = min(_BAR - 1, max(0, (span.start_ns - root.start_ns) * _BAR // total))
     end = min(_BAR, max(start + 1, -(-(span.end_ns - root.start_ns) * _BAR // total)))

@@ -357,7 +357,7 @@ class RepositoryCheck:
         return found.problems
 
     def warnings(self, directory: ModelDirectory) -> Sequence[Problem]:
-        """Those of the model in `directory`, which was checked last; one that concerns several versions once."""
+        """The warnings of the model in `directory`, which was checked last; one that concerns several versions once."""
         return [*self._warnings, *warnings_of(directory, config_name=self._options.config_name)]
 
     def together(self) -> Mapping[str, Sequence[Problem]]:

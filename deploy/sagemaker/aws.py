@@ -251,7 +251,7 @@ def error_of(error: ClientError) -> tuple[str, str]:
 
 
 def is_absent(error: Exception) -> bool:
-    """Whether the resource that a call names does not exist; the APIs use several codes for this."""
+    """True if the resource that a call names does not exist; the APIs use several codes for this."""
     return isinstance(error, ClientError) and ("NotFound" in error_of(error)[0] or _says(error, *_ABSENT))
 
 
@@ -293,7 +293,7 @@ def content_name(endpoint: str, content: Mapping[str, Any]) -> str:
 
 
 def is_ours(name: str, endpoint: str) -> bool:
-    """Whether `content_name` may have made this name for the endpoint."""
+    """True if `content_name` may have made this name for the endpoint."""
     made = re.fullmatch(rf"{re.escape(endpoint)}-[0-9a-f]{{{_HASH_DIGITS}}}", name)
     return isinstance(name, Unknown) or made is not None
 

@@ -127,7 +127,7 @@ _METRICS_LOG = "TRIDENT_METRICS_LOG"
 
 
 def _is_scraped(given: Namespace) -> bool:
-    """Whether the configuration says that the platform scrapes the metrics. It scrapes no batch transform job, and
+    """True if the configuration has the platform scrape the metrics. It scrapes no batch transform job, and
     whether it scrapes serverless endpoints is left to its default."""
     return given.metrics == "scraped" and given.kind not in (Kind.BATCH, Kind.SERVERLESS)
 

@@ -83,7 +83,7 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
         "core/config/platforms.py",
         IMPORTED,
         "tools/bench/measure.py",
-        "tools/bench/ways.py",
+        "tools/bench/candidates.py",
     ),
 }
 # A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the

@@ -38,8 +38,8 @@ _SHOWN_ERROR = 300
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is asked: `requests` are sent in rotation, each connection beginning with another one; with `per_connection`
-    the i-th connection has the i-th list to itself.
+    """A server and the requests to it, which are sent in rotation, each connection beginning with another one; with
+    `per_connection` the i-th connection has the i-th list to itself.
 
     An HTTP request is the whole text; one of gRPC is the message, sent by `method` with `headers`. `streams`: all
     messages of a connection go on one call. `decoupled` messages say which response is the last.
@@ -226,7 +226,7 @@ class HttpConnection(_Connection):
                 raise Broken("")
 
     def _head(self, head: bytes) -> tuple[bool, int, bool]:
-        """Whether the answer is an error, its length, and whether the connection ends with it."""
+        """Return (answer is an error, its length, connection ends with it)."""
         found = self._heads.get(head)
         if found is None:
             length = _LENGTH.search(head)
@@ -239,7 +239,7 @@ class HttpConnection(_Connection):
         return found
 
     def _chunks(self, data: bytes) -> bool:
-        """Whether these were the last ones. Between calls the buffer has a chunk that is not whole."""
+        """Return True after the last chunk. Between calls the buffer has a chunk that is not whole."""
         data = self._buffer + data
         while (end := data.find(b"\r\n")) >= 0:
             size = int(data[:end].partition(b";")[0], 16)
@@ -402,7 +402,7 @@ class GrpcConnection(_Connection):
         self._push()
 
     def _status(self, block: bytes) -> str:
-        """Why the call failed, or ""."""
+        """Reason of a failed call, or ""."""
         found = self._trailers.get(block)
         if found is None:
             try:

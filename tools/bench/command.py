@@ -49,7 +49,7 @@ from trident.tools.bench.measure import (
 )
 from trident.tools.bench.measure import number as figure
 from trident.tools.bench.page import differences_table, level_sections, page
-from trident.tools.bench.requests import PLATFORMS, Way, make_inputs, make_target
+from trident.tools.bench.requests import PLATFORMS, Encoding, make_inputs, make_target
 
 _FORMAT = "trident-bench-1"
 _MOST_CONCURRENCY, _MOST_LEVELS = 512, 1000
@@ -112,7 +112,10 @@ OPTIONS = {
         _own("streaming", SWITCH, False, "ModelStreamInfer; over HTTP generate_stream."),
         _own("header", Kind("NAME:VALUE", _header), (), "A header or metadata of each request; -H.", repeatable=True),
         _own(
-            "concurrency-range", _RANGE, (), "Requests under way; default 1, 2, 4, ... until a doubling gains nothing."
+            "concurrency-range",
+            _RANGE,
+            (),
+            "Requests in flight; default 1, 2, 4, ... until a doubling gains nothing.",
         ),
         _own("request-rate-range", _RANGE, (), _RATES),
         _own("request-distribution", choice("d", "constant", "poisson"), "constant", "Of the rate; default constant."),
@@ -171,12 +174,12 @@ class _Bench:
             clients = []
             for server, url in self._servers(stack):
                 spec = server.spec(self.model, self.version)
-                way = self._way(spec)
+                encoding = self._encoding(spec)
                 inputs = make_inputs(spec, self.values["input-data"], batch, shapes)
-                client = stack.enter_context(LoadClient(make_target(spec, inputs, url, way), processes))
+                client = stack.enter_context(LoadClient(make_target(spec, inputs, url, encoding), processes))
                 clients.append((client, server))
                 self.sides.append((url, []))
-                self.notes.append(f"{url}: {way.name}, {len(inputs)} different requests, {batch} items each")
+                self.notes.append(f"{url}: {encoding.name}, {len(inputs)} different requests, {batch} items each")
             try:
                 if len(clients) > 1:
                     self._turns(clients)
@@ -206,14 +209,14 @@ class _Bench:
             has_v2 = urlsplit(has_v2).netloc if is_grpc and "://" in has_v2 else has_v2
             yield Server(has_v2.rstrip("/"), is_grpc), url.rstrip("/")
 
-    def _way(self, spec: ModelSpec) -> Way:
+    def _encoding(self, spec: ModelSpec) -> Encoding:
         values = self.values
         headers = list(values["header"])
         if token := process_environment().get(TOKEN_VARIABLE):
             headers.append(("Authorization", f"Bearer {token}"))
         if spec.decoupled and not values["streaming"]:
             raise BadOption(f"'{self.model}' answers any number of times: --streaming is needed, best with -i grpc")
-        return Way(
+        return Encoding(
             protocol=values["protocol"],
             version=self.version,
             binary_input=values["input-tensor-format"] == "binary",
@@ -242,7 +245,7 @@ class _Bench:
         return level
 
     def _loads(self, levels: Sequence[Level]) -> Iterator[float]:
-        """Those that were asked for; otherwise doubled until that gains nothing."""
+        """The loads that were asked for; otherwise doubled until that gains nothing."""
         if given := self.values["concurrency-range"] or self.values["request-rate-range"]:
             yield from given
             return
@@ -353,7 +356,7 @@ def _compare_files(names: Sequence[str]) -> int:
                 raise ValueError(f"its format is not {_FORMAT}")
             sides.append((name, [Level.read(each) for each in document["sides"][-1]["levels"]]))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise BadOption(f"{name} is no file of trident bench: {error}") from None
+            raise BadOption(f"{name} is not a file of trident bench: {error}") from None
     found: list[tuple[str, Difference]] = []
     second = {level.name: level for level in sides[1][1]}
     for level in sides[0][1]:

@@ -100,7 +100,7 @@ class Level:
 
     @property
     def is_behind(self) -> bool:
-        """Whether an open loop was answered, while it lasted, less than 95 % of what it sent."""
+        """True if less than 95 % of the requests of an open loop were answered while it lasted."""
         return bool(self.asked_rate) and self.rate * self.seconds < 0.95 * (self.requests + self.errors)
 
     @classmethod
@@ -236,7 +236,7 @@ def knee(levels: Sequence[Level]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much a figure of the second side is of the first one's: the ratio and its interval."""
+    """Ratio of a figure of the second side to that of the first, with its interval."""
 
     what: str
     ratio: float
@@ -330,7 +330,7 @@ def row(level: Level) -> list[str]:
 
 
 def remarks(levels: Sequence[Level]) -> list[str]:
-    """What a reader of the figures must know."""
+    """Remarks for a reader of the figures."""
     found = []
     for level in levels:
         if level.errors:

@@ -105,7 +105,7 @@ def _frontier(sides: Sequence[tuple[str, Sequence[Level]]], percentile: str) -> 
 
 
 def _times(name: str, levels: Sequence[Level], is_one_of_several: bool) -> str:
-    """Where the time goes, by the server's own statistics."""
+    """The parts of a request's time, by the server's own statistics."""
     columns = []
     for level in levels:
         if (times := level.server) is not None:

@@ -1,4 +1,4 @@
-"""What a load sends: inputs by a model's signature or from files, as requests of HTTP, gRPC and the platforms."""
+"""The requests of a load: inputs by a model's signature or from files, sent over HTTP, gRPC or as a platform does."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ PLATFORMS = {each.name: each for each in BUILT_IN if each.infer_route}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Encoding:
     """How requests reach the model. `protocol` is http, grpc, or a platform's name."""
 
     protocol: str = "http"
@@ -179,31 +179,34 @@ class Way:
         return f"{name} generate_stream" if self.streaming else f"{name} {'binary' if self.binary_input else 'JSON'}"
 
 
-def make_target(spec: ModelSpec, inputs: Sequence[Inputs], url: str, way: Way) -> Target:
+def make_target(spec: ModelSpec, inputs: Sequence[Inputs], url: str, encoding: Encoding) -> Target:
     """The requests for the server at `url`, which for gRPC is HOST:PORT. Raises InvalidRequest."""
     at = urlsplit(url if "://" in url else f"http://{url}")
     if not at.hostname:
-        raise InvalidRequest(f"'{url}' is no address", hint="http://localhost:8000, or localhost:8001 for gRPC")
+        raise InvalidRequest(f"'{url}' is not an address", hint="http://localhost:8000, or localhost:8001 for gRPC")
     port = at.port or (443 if at.scheme == "https" else 80)
-    make = _grpc_request if way.protocol == "grpc" else _http_request
+    make = _grpc_request if encoding.protocol == "grpc" else _http_request
     is_sequence = spec.sequence is not None and not spec.sequence.is_iterative
     lists = (
         [_sequence_parameters(number) for number in range(1, _SEQUENCES + 1)] if is_sequence else [[{}] * len(inputs)]
     )
     requests = [
-        [make(spec, inputs[index % len(inputs)], parameters, at.netloc + at.path, way) for index, parameters in steps]
+        [
+            make(spec, inputs[index % len(inputs)], parameters, at.netloc + at.path, encoding)
+            for index, parameters in steps
+        ]
         for steps in (list(enumerate(each)) for each in lists)
     ]
     method = ""
-    if way.protocol == "grpc":
-        method = f"/inference.GRPCInferenceService/{'ModelStreamInfer' if way.streaming else 'ModelInfer'}"
+    if encoding.protocol == "grpc":
+        method = f"/inference.GRPCInferenceService/{'ModelStreamInfer' if encoding.streaming else 'ModelInfer'}"
     return Target(
         host=at.hostname,
         port=port,
         requests=requests,
         method=method,
-        headers=[(name.lower(), value) for name, value in way.headers],
-        streams=bool(method) and way.streaming,
+        headers=[(name.lower(), value) for name, value in encoding.headers],
+        streams=bool(method) and encoding.streaming,
         decoupled=spec.decoupled,
         per_connection=is_sequence,
         tls=at.scheme in ("https", "grpcs"),
@@ -217,39 +220,43 @@ def _sequence_parameters(number: int) -> list[dict[str, bool | int]]:
     ]
 
 
-def _http_request(spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool | int], at: str, way: Way) -> bytes:
+def _http_request(
+    spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool | int], at: str, encoding: Encoding
+) -> bytes:
     netloc, slash, base = at.partition("/")
-    platform = PLATFORMS.get(way.protocol)
+    platform = PLATFORMS.get(encoding.protocol)
     path = platform.infer_route if platform is not None else ""
     if platform is None:
-        path = make_sample(spec, way.version).path + ("/generate_stream" if way.streaming else "/infer")
+        path = make_sample(spec, encoding.version).path + ("/generate_stream" if encoding.streaming else "/infer")
     headers: dict[str, str | int] = {"Host": netloc}
-    if way.streaming:
+    if encoding.streaming:
         values = {each.name: _json_data(each)[0] if each.array.size == 1 else _json_data(each) for each in inputs}
         body, size = orjson.dumps(values), 0
     else:
-        body, size = _infer_body(spec, inputs, parameters, way)
+        body, size = _infer_body(spec, inputs, parameters, encoding)
     if not size:
         headers["Content-Type"] = "application/json"
     elif platform is not None and platform.binary_type:
         headers["Content-Type"] = f"{platform.binary_type};{SIZE}={size}"
     else:
         headers |= {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": size}
-    return http_request("POST", (slash + base).rstrip("/") + path, headers | dict(way.headers), body)
+    return http_request("POST", (slash + base).rstrip("/") + path, headers | dict(encoding.headers), body)
 
 
-def _infer_body(spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool | int], way: Way) -> tuple[bytes, int]:
+def _infer_body(
+    spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool | int], encoding: Encoding
+) -> tuple[bytes, int]:
     """The body, and the size of the JSON in front of tensors; 0 if all is JSON."""
     tensors, chunks = [], []
     for each in inputs:
         tensor: dict[str, Any] = {"name": each.name, "datatype": each.datatype.name, "shape": each.array.shape}
-        if way.binary_input or each.datatype.name in _NOT_JSON:
+        if encoding.binary_input or each.datatype.name in _NOT_JSON:
             chunks.append(bytes(wire_bytes(each.array)))
             tensors.append(tensor | {"parameters": {"binary_data_size": len(chunks[-1])}})
         else:
             tensors.append(tensor | {"data": _json_data(each)})
     more = dict(parameters)
-    if way.binary_output or any(each.datatype.name in _NOT_JSON for each in spec.outputs.values()):
+    if encoding.binary_output or any(each.datatype.name in _NOT_JSON for each in spec.outputs.values()):
         more["binary_data_output"] = True
     head = orjson.dumps({"inputs": tensors, **({"parameters": more} if more else {})})
     return b"".join((head, *chunks)), len(head) if chunks else 0
@@ -260,18 +267,20 @@ def _json_data(tensor: GoldenTensor) -> list[Any]:
         try:
             return [each.decode() for each in tensor.array.ravel()]
         except UnicodeDecodeError:
-            raise InvalidRequest(f"'{tensor.name}' is no text", hint="--input-tensor-format=binary sends it") from None
+            raise InvalidRequest(f"'{tensor.name}' is not text", hint="--input-tensor-format=binary sends it") from None
     found: list[Any] = tensor.array.ravel().tolist()
     return found
 
 
-def _grpc_request(spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool | int], at: str, way: Way) -> bytes:
-    request = ModelInferRequest(model_name=spec.name, model_version=way.version)
+def _grpc_request(
+    spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool | int], at: str, encoding: Encoding
+) -> bytes:
+    request = ModelInferRequest(model_name=spec.name, model_version=encoding.version)
     for each in inputs:
         request.inputs.add(name=each.name, datatype=each.datatype.name, shape=each.array.shape)
         request.raw_input_contents.append(bytes(wire_bytes(each.array)))
     for name, value in parameters.items():
         setattr(request.parameters[name], "bool_param" if isinstance(value, bool) else "int64_param", value)
-    if way.streaming and spec.decoupled:
+    if encoding.streaming and spec.decoupled:
         request.parameters["triton_enable_empty_final_response"].bool_param = True
     return grpc_frame(request.SerializeToString())

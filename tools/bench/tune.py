@@ -34,7 +34,7 @@ from trident.core.http.sample_request import parse_shape
 from trident.tools.bench.measure import measure, started
 from trident.tools.bench.measure import number as figure
 from trident.tools.bench.page import Point, differences_table, grid, html_table, lines, page
-from trident.tools.bench.requests import Way, make_inputs
+from trident.tools.bench.requests import Encoding, make_inputs
 from trident.tools.bench.tuning import AS_IT_IS, Bench, Objective, Trial, differs, outcome, reasons, search
 
 # Of the budget, where the rate that was asked for is measured at the end.
@@ -80,7 +80,7 @@ def tune(arguments: Sequence[str]) -> int:
     (model,) = words
     folder = Path(values["repository"], model)
     if not folder.is_dir():
-        raise BadOption(f"{folder} is no folder of a model; a model in an object store must be copied first")
+        raise BadOption(f"{folder} is not a folder of a model; copy a model from an object store first")
     config = read_config(folder, values["repository"], model)
     if config.HasField("ensemble_scheduling"):
         raise BadOption(f"'{model}' is an ensemble: tune the models of its steps")
@@ -102,7 +102,7 @@ def tune(arguments: Sequence[str]) -> int:
         config,
         objective,
         lambda spec: make_inputs(spec, values["input-data"], values["batch-size"], shapes),
-        Way(protocol=values["protocol"]),
+        Encoding(protocol=values["protocol"]),
         tell,
         lower=values["precision"] == "lower",
         longest=values["longest"],
@@ -139,7 +139,7 @@ def read_config(folder: Path, repository: str, model: str) -> ModelConfig:
 
 
 def _at_rate(bench: Bench, chosen: Trial, most_s: float) -> str:
-    """What the chosen way does at the traffic that was asked for, in an open loop as the traffic is."""
+    """Measure the chosen configuration at the traffic that was asked for, in an open loop."""
     if chosen.error:
         return ""
     server, client = bench.server(chosen.candidate)

@@ -27,11 +27,7 @@ from trident.core.backends.cpu_budget import plan_threads
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import ServerError
-from trident.tools.bench.client import LoadClient
-from trident.tools.bench.measure import PRELOADED, Difference, Level, Server, differences, measure, pooled, started
-from trident.tools.bench.measure import number as figure
-from trident.tools.bench.requests import Inputs, Way, make_target
-from trident.tools.bench.ways import (
+from trident.tools.bench.candidates import (
     AROUND_S,
     NEAR,
     SIZES,
@@ -46,6 +42,10 @@ from trident.tools.bench.ways import (
     paddings,
     promises,
 )
+from trident.tools.bench.client import LoadClient
+from trident.tools.bench.measure import PRELOADED, Difference, Level, Server, differences, measure, pooled, started
+from trident.tools.bench.measure import number as figure
+from trident.tools.bench.requests import Encoding, Inputs, make_target
 
 AS_IT_IS = Candidate()
 _MOST_CONCURRENCY = 256
@@ -70,7 +70,7 @@ _ALMOST = 0.95
 
 @dataclass(slots=True)
 class Trial:
-    """What was measured of a candidate: the levels of its sweep, and those of its turns in races, which count more.
+    """The measurements of a candidate: the levels of its sweep, and those of its turns in races, which count more.
     `memory_mb` is that of its processes."""
 
     candidate: Candidate
@@ -150,7 +150,7 @@ class Bench:
         config: ModelConfig,
         objective: Objective,
         inputs: Callable[[ModelSpec], Sequence[Inputs]],
-        way: Way,
+        way: Encoding,
         tell: Callable[[str], None],
         *,
         lower: bool = False,
@@ -401,7 +401,7 @@ class Bench:
         return max(1, min(level.concurrency - 1, int(_ALMOST * most_ms / level.p99 * level.concurrency)))
 
     def gained(self, before: Candidate, after: Candidate) -> list[Difference]:
-        """What a way is over another one, in the rounds that they had together; empty if those are too few."""
+        """Compare two candidates in the rounds that they had together; empty if those are too few."""
         sides = []
         for trial in (self.trials[before], self.trials[after]):
             load = trial.nearest(self.objective.target_ms).concurrency if trial.raced else 0
@@ -531,7 +531,7 @@ def reasons(bench: Bench, chosen: Trial) -> Iterator[str]:
 
 
 def differs(share: float, allowed: float = 0.0) -> str:
-    """How the answers of a way are beside those of the model as it is."""
+    """Describe how far the answers of a candidate are from those of the model as it is."""
     if share == math.inf:
         return "some answers have another class, number or text"
     more = f", more than {100 * allowed:g} %" if allowed else ""

@@ -18,8 +18,8 @@ from werkzeug.exceptions import HTTPException
 from trident.adapters.azureml.platform import MODEL_DIR, READY_ROUTE, SCORE_ROUTE
 from trident.tools.emulators.container import ClientClosed, Container, ContainerClient, ContainerFault, free_port
 from trident.tools.emulators.emulator import ApiServer, PlatformEmulator, PlatformOptions, Reply, counted
-from trident.tools.emulators.vertex.container import Probes, container_environment, machine_variables, provided
-from trident.tools.emulators.vertex.endpoint import PlatformLimits
+from trident.tools.emulators.vertex.container import HealthProbes, container_environment, machine_variables, provided
+from trident.tools.emulators.vertex.endpoint import VertexLimits
 
 DEPLOYMENT = "blue"
 _PORT = "TRIDENT_AZUREML_PORT"
@@ -27,9 +27,9 @@ _MODEL, _VERSION = "model", "1"
 _DROPPED = frozenset({"authorization", "connection", "content-length", "date", "host", "server", "transfer-encoding"})
 
 
-def limits(request_timeout_s: float) -> PlatformLimits:
+def limits(request_timeout_s: float) -> VertexLimits:
     """The platform's probes: every 10 s with 2 s for an answer, 30 failures in a row."""
-    return PlatformLimits(health_s=2.0, health_failures=30, inference_s=request_timeout_s)
+    return VertexLimits(health_s=2.0, health_failures=30, inference_s=request_timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Emulator(PlatformEmulator):
         with contextlib.closing(api):
             container = Container([*options.command, *options.arguments], environment)
             try:
-                api.probes = Probes(container, client, port, READY_ROUTE, bounds, self.report, self._say)
+                api.probes = HealthProbes(container, client, port, READY_ROUTE, bounds, self.report, self._say)
                 if self._serve(api, api.probes, stopped, "the container is ready; the endpoint"):
                     self._say(counted(api.calls, "call"))
                 client.close()
@@ -77,9 +77,9 @@ class Emulator(PlatformEmulator):
 class ScoringApi(ApiServer):
     """Serves the scoring address on `port`, 0 for any free one."""
 
-    probes: Probes
+    probes: HealthProbes
 
-    def __init__(self, client: ContainerClient, limits: PlatformLimits, port: int) -> None:
+    def __init__(self, client: ContainerClient, limits: VertexLimits, port: int) -> None:
         super().__init__(port, "scoring API")
         self._client = client
         self._limits = limits

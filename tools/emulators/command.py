@@ -54,7 +54,7 @@ from trident.tools.emulators.vertex.endpoint import (
     LONGEST_INFERENCE_S,
     Deployment,
     EndpointType,
-    PlatformLimits,
+    VertexLimits,
     batch_limits,
     online_limits,
 )
@@ -371,7 +371,7 @@ def _deployment(values: dict[str, Any], model: str) -> Deployment:
     )
 
 
-def _limits(values: dict[str, Any]) -> PlatformLimits:
+def _limits(values: dict[str, Any]) -> VertexLimits:
     deployment_s, inference_s = values["deployment-timeout"], values["inference-timeout"]
     if deployment_s > LONGEST_DEPLOYMENT_S:
         raise BadOption.of("--deployment-timeout", f"the platform waits at most {LONGEST_DEPLOYMENT_S:g} s")

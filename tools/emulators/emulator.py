@@ -1,4 +1,4 @@
-"""What the emulators of all platforms do: run a container in a temporary folder, and serve the platform's API.
+"""The common part of the emulators: run a container in a temporary folder, and serve the platform's API.
 
 The API is a Flask application on werkzeug's server, with a thread for each call. Signatures are not checked, and only
 this machine can connect.
@@ -79,7 +79,7 @@ class PlatformEmulator(ABC):
 
     @abstractmethod
     def _run_in(self, folder: Path, stopped: threading.Event) -> bool:
-        """Run the container, with its files below `folder`. Returns False for a failure that is no breach."""
+        """Run the container, with its files below `folder`. Returns False for a failure that breaks no limit."""
 
     def _serve(self, api: ApiServer, probes: Probes, stopped: threading.Event, ready: str) -> bool:
         """Serve the API from the time the container is ready until `stopped`. False if it does not become ready."""

@@ -212,7 +212,7 @@ class _Import:
             print(f"ask it{', with a body of yours' if self.plan.body else ''}:\n{example}")
         return status
 
-    def _compared(self, trial: Trial) -> int:
+    def _compared(self, trial: TrialRun) -> int:
         """Returns 1 if the original answers otherwise."""
         answers = ", ".join(f"{each.name} {each.datatype} {shape_text(each.shape)}" for each in trial.outputs)
         print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
@@ -273,7 +273,7 @@ def build(plan: Plan, folder: Path, scratch: Path, *, link: bool = False) -> Non
 
 
 def check(folder: Path, name: str, plan: Plan, backends: BackendRegistry) -> ModelCheck:
-    """What the server would say of the folder. A model that says itself that it batches does so with more rows."""
+    """Check the folder as the server would. A model that batches by its own account gets a larger batch size."""
     directory = ModelDirectory(name, folder, is_renamed=True)
     found = check_model(directory, backends)
     batches = any(config.max_batch_size > 1 for config, _ in found.valid)
@@ -288,7 +288,7 @@ _ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialRun:
     """One request to the model and its answer. `seconds` are those of the second run."""
 
     inputs: Mapping[str, Array]
@@ -303,7 +303,7 @@ def try_model(
     spec: ModelSpec,
     backends: BackendRegistry,
     shapes: Mapping[str, Shape],
-) -> Trial | str:
+) -> TrialRun | str:
     """Load the model and ask it twice; or why it is not run. Raises ServerError for a model that fails."""
     if is_ensemble(config):
         return "it is not run, because it is an ensemble: trident validate checks it with its steps"
@@ -334,7 +334,7 @@ def try_model(
             (outputs,) = run_once(instance, [request], RequestValidator(spec).check)
             seconds = time.perf_counter() - begin
         copies = [OutputTensor(o.name, o.datatype, o.shape, np.array(o.array)) for o in outputs]
-    return Trial(inputs, copies, seconds)
+    return TrialRun(inputs, copies, seconds)
 
 
 def _inputs(sample: SampleRequest) -> dict[str, Array]:
@@ -363,7 +363,7 @@ class Differs(Exception):
     """The model answers otherwise than its source; the argument says where."""
 
 
-def compare(plan: Plan, trial: Trial, options: Options) -> float:
+def compare(plan: Plan, trial: TrialRun, options: Options) -> float:
     """The largest difference from the answer of the source itself. Raises Differs, and ServerError if that cannot run
     here."""
     given, answered = options.scratch / "given.npz", options.scratch / "answered.npz"

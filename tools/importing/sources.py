@@ -1,4 +1,4 @@
-"""What people have, and the model that each becomes: a table of the sources that are recognised.
+"""The sources that `trident import` recognises, each with the model that it becomes.
 
 A source is told by what its files say, not by what runs it; nothing here runs any of it. What has to be run, such as a
 conversion or a pickle, runs in a process of its own (original.py).
@@ -63,7 +63,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceKind:
     """A row: what it is called, how it is told, and the model that it becomes."""
 
     name: str
@@ -71,7 +71,7 @@ class Source:
     plan: Callable[[Path, Options], Plan]
 
 
-def recognise(path: Path) -> Source | None:
+def recognise(path: Path) -> SourceKind | None:
     """The row of the table that a file or folder belongs to."""
     return next((row for row in SOURCES if row.is_it(path)), None)
 
@@ -91,7 +91,7 @@ def plans_of(path: Path, options: Options) -> list[Plan]:
 
 
 def is_repository(path: Path) -> bool:
-    """Whether it is a folder of folders of models."""
+    """True for a folder with folders of models."""
     return path.is_dir() and recognise(path) is None and _has_models(path)
 
 
@@ -101,7 +101,7 @@ def _has_models(path: Path) -> bool:
 
 
 def run_original(options: Options, *arguments: str, given: object = None) -> Any:
-    """What original.py says of the arguments. Raises ServerError with the last line of its error."""
+    """Run original.py, and return its answer. Raises ServerError with the last line of its error."""
     run = subprocess.run(
         [options.python, str(_ORIGINAL), *arguments],
         input=json.dumps(given),
@@ -122,7 +122,11 @@ def _unknown(path: Path) -> InvalidRequest:
     if path.is_file():
         hint = content_hint(path) or EXPORTS.get(path.suffix.lower())
         origin = origin_of(path)
-        what = f"{path.name} was written by {origin}, and is no model" if origin else f"{path.name} is no known model"
+        what = (
+            f"{path.name} was written by {origin}, and is not a model"
+            if origin
+            else f"{path.name} is not a known model"
+        )
         return InvalidRequest(what, hint=hint or f"these are recognised: {kinds}")
     names = sorted(each.name for each in path.iterdir())
     inside = [each for each in names if recognise(path / each)]
@@ -492,7 +496,7 @@ def _file_of_flavor(path: Path, flavor: str, written: Mapping[str, str]) -> Path
 
 
 def _only_model(path: Path) -> Path | None:
-    """The one model in a folder that is no repository; None if there is none or if there are several."""
+    """The only model in a folder that is not a repository; None without one or with several."""
     if not path.is_dir() or _has_models(path):
         return None
     found = [each for each in sorted(path.iterdir()) if not each.name.startswith(".") and recognise(each)]
@@ -578,19 +582,23 @@ def _torchserve(path: Path, options: Options) -> Plan:
 
 _PICKLED = "pickle of scikit-learn, XGBoost, LightGBM or CatBoost (joblib, pkl, skops)"
 
-SOURCES: Sequence[Source] = (
-    Source("MLflow folder", _is_folder_with("MLmodel"), _mlflow),
-    Source("TorchServe archive (.mar)", _is_archive, _torchserve),
-    Source("SavedModel", _is_folder_with("saved_model.pb"), _savedmodel),
-    Source("Hugging Face folder with an ONNX model", _is_hub, _hub),
-    Source("model of a Triton repository", _is_triton, _triton),
-    Source("ONNX", _is_onnx, _onnx),
-    Source("TorchScript", lambda path: origin_of(path) == "PyTorch (TorchScript)", _torchscript),
-    Source("torch.export or AOTInductor (.pt2)", lambda path: origin_of(path) == "PyTorch (torch.export)", _package),
-    Source("OpenVINO IR", lambda path: path.is_file() and str(origin_of(path)).startswith("OpenVINO"), _openvino),
-    Source("TensorRT plan", lambda path: str(origin_of(path)).startswith("TensorRT"), _plan_of_tensorrt),
-    Source("XGBoost, LightGBM or Treelite", lambda path: bool(_type_of_trees(path)), _trees),
-    Source("CatBoost", lambda path: path.is_file() and start_of(path, 4) == b"CBM1", _catboost),
-    Source(_PICKLED, _is_pickle, _pickle),
-    Source("folder around one model (BentoML, KServe, MLServer)", lambda path: _only_model(path) is not None, _around),
+SOURCES: Sequence[SourceKind] = (
+    SourceKind("MLflow folder", _is_folder_with("MLmodel"), _mlflow),
+    SourceKind("TorchServe archive (.mar)", _is_archive, _torchserve),
+    SourceKind("SavedModel", _is_folder_with("saved_model.pb"), _savedmodel),
+    SourceKind("Hugging Face folder with an ONNX model", _is_hub, _hub),
+    SourceKind("model of a Triton repository", _is_triton, _triton),
+    SourceKind("ONNX", _is_onnx, _onnx),
+    SourceKind("TorchScript", lambda path: origin_of(path) == "PyTorch (TorchScript)", _torchscript),
+    SourceKind(
+        "torch.export or AOTInductor (.pt2)", lambda path: origin_of(path) == "PyTorch (torch.export)", _package
+    ),
+    SourceKind("OpenVINO IR", lambda path: path.is_file() and str(origin_of(path)).startswith("OpenVINO"), _openvino),
+    SourceKind("TensorRT plan", lambda path: str(origin_of(path)).startswith("TensorRT"), _plan_of_tensorrt),
+    SourceKind("XGBoost, LightGBM or Treelite", lambda path: bool(_type_of_trees(path)), _trees),
+    SourceKind("CatBoost", lambda path: path.is_file() and start_of(path, 4) == b"CBM1", _catboost),
+    SourceKind(_PICKLED, _is_pickle, _pickle),
+    SourceKind(
+        "folder around one model (BentoML, KServe, MLServer)", lambda path: _only_model(path) is not None, _around
+    ),
 )

@@ -39,13 +39,13 @@ from trident.core.http.payloads.arrays import write_npy
 from trident.tools.emulators.command import CONTAINER_COMMAND
 from trident.tools.emulators.sagemaker.archives import name_of
 from trident.tools.emulators.sagemaker.emulator import Emulator, EmulatorOptions
-from trident.tools.emulators.sagemaker.endpoint import PlatformLimits
+from trident.tools.emulators.sagemaker.endpoint import SageMakerLimits
 
 pytestmark = pytest.mark.slow
 
 JSON = "application/json"
 NPY = "application/x-npy"
-LIMITS = PlatformLimits()
+LIMITS = SageMakerLimits()
 # Takes more than a second to unpack.
 LARGE_MB = 600
 
@@ -88,7 +88,7 @@ def test_request_and_response_over_the_limit_are_refused_and_reported(rows: Path
         ]
 
 
-def shorter(folder: Path, limits: PlatformLimits) -> Emulator:
+def shorter(folder: Path, limits: SageMakerLimits) -> Emulator:
     options = EmulatorOptions(
         model=str(folder), command=CONTAINER_COMMAND, environment=platform_environment({}), limits=limits
     )
@@ -97,7 +97,7 @@ def shorter(folder: Path, limits: PlatformLimits) -> Emulator:
 
 def test_late_invocation_and_late_end_are_reported(tmp_path: Path) -> None:
     write_version(waiting(), tmp_path, "waiting")
-    emulator = shorter(tmp_path, PlatformLimits(invoke_s=1.0, stop_s=1.0))
+    emulator = shorter(tmp_path, SageMakerLimits(invoke_s=1.0, stop_s=1.0))
     with EmulatorThread(emulator) as running, contextlib.closing(sdk(running.url)) as client:
         with pytest.raises(ClientError) as raised:
             client.invoke_endpoint(EndpointName="any", ContentType=JSON, Body=b'{"instances": [1000000000]}')

@@ -18,7 +18,7 @@ from tests.project import ROOT
 from tests.unit.conftest import _log_as_before  # noqa: F401
 from trident.app.cli import main
 from trident.core.repository.location import parse_location
-from trident.tools.doctor_repositories import Level, Line, clock_skew, read_storage, storage_lines
+from trident.tools.doctor_repositories import Line, Severity, clock_skew, read_storage, storage_lines
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"
@@ -108,7 +108,7 @@ def test_a_bucket_of_cloud_storage_that_can_be_served(
 def test_a_refused_listing_of_s3_shows_the_statement() -> None:
     with ScriptedS3(refusal(403, "AccessDenied", f"No {SECRET}")) as server:
         found = lines_of(f"{server.store().location.rpartition('/')[0]}/models")
-    assert found["ListObjectsV2"].level is Level.FAILED
+    assert found["ListObjectsV2"].level is Severity.FAILED
     assert "'AccessDenied'" in found["ListObjectsV2"].text
     statement = found["ListObjectsV2"].cure.partition("The statement for a policy: ")[2]
     expected = {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::b"}
@@ -119,7 +119,7 @@ def test_a_refused_listing_of_s3_shows_the_statement() -> None:
 def test_a_refused_listing_of_cloud_storage_shows_the_command(fake: FakeStorage) -> None:
     fake.answer = lambda request: as_json({"error": {"code": 403, "message": "denied"}}, 403)
     found = lines_of("gs://bucket/models", STORAGE_EMULATOR_HOST=fake.endpoint)["objects.list"]
-    assert found.level is Level.FAILED
+    assert found.level is Severity.FAILED
     assert "it needs the permission storage.objects.list" in found.text
     assert "gcloud storage buckets add-iam-policy-binding gs://bucket" in found.cure
 
@@ -128,7 +128,7 @@ def test_a_profile_that_does_not_exist_is_the_only_line(monkeypatch: pytest.Monk
     monkeypatch.setenv("AWS_PROFILE", "missing")
     found = lines_of("s3://bucket/models")
     assert list(found) == ["credentials"]
-    assert found["credentials"].level is Level.FAILED
+    assert found["credentials"].level is Severity.FAILED
     assert "missing" in found["credentials"].text
 
 
@@ -136,8 +136,8 @@ def test_a_storage_that_does_not_answer_fails() -> None:
     with ScriptedS3(LISTING) as server:
         uri = server.store().location
     found = lines_of(uri)
-    assert found["ListObjectsV2"].level is Level.FAILED
-    assert found["clock"].level is Level.WARNING
+    assert found["ListObjectsV2"].level is Severity.FAILED
+    assert found["clock"].level is Severity.WARNING
 
 
 def test_the_skew_of_the_clock_is_read_from_any_answer(fake: FakeStorage) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.contract.platforms.container import ContainerProcess, header_names
 from tests.contract.servers.ports import HOST, free_ports
 from trident.tools.emulators.container import ContainerAnswer, ContainerClient
-from trident.tools.emulators.sagemaker.endpoint import PlatformLimits
+from trident.tools.emulators.sagemaker.endpoint import SageMakerLimits
 
 # A machine that runs tests may be slower than the platform allows.
-LIMITS = PlatformLimits(connect_s=30.0, ping_s=30.0)
+LIMITS = SageMakerLimits(connect_s=30.0, ping_s=30.0)
 
 
 class SageMakerContainer(ContainerProcess):

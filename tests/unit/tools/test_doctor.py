@@ -42,9 +42,9 @@ from trident.tools.doctor import (
 )
 from trident.tools.doctor_repositories import (
     CallReading,
-    Level,
     Line,
     RepositoryReading,
+    Severity,
     StorageReading,
     proxy_of,
     read_repository,
@@ -112,16 +112,16 @@ def test_only_the_frameworks_of_the_models_are_asked_for(
         lines = [Line(**each) for each in json.loads(capsys.readouterr().out)["lines"]]
         backends = {each.check: each for each in lines if each.check.startswith("backend ")}
         assert {check: line.level for check, line in backends.items()} == {
-            "backend onnxruntime": Level.OK,
-            **dict.fromkeys(missing, Level.FAILED),
+            "backend onnxruntime": Severity.OK,
+            **dict.fromkeys(missing, Severity.FAILED),
         }
         assert all("pip install 'trident-inference[tensorrt]'" in backends[check].cure for check in missing)
 
 
 LINES = [
-    Line("Limits", "CPU", Level.OK, "2 cores"),
-    Line("Limits", "open files", Level.WARNING, "256", "raise it"),
-    Line("Ports", "HTTP", Level.FAILED, "taken\x1b[2J by " + "word " * 30, "cure " * 30),
+    Line("Limits", "CPU", Severity.OK, "2 cores"),
+    Line("Limits", "open files", Severity.WARNING, "256", "raise it"),
+    Line("Ports", "HTTP", Severity.FAILED, "taken\x1b[2J by " + "word " * 30, "cure " * 30),
 ]
 
 
@@ -157,35 +157,35 @@ def of_gpus(driver: DriverReading | str, gpus: int, state: ProviderState, *asked
 
 def test_a_gpu_is_shown_with_its_versions_and_none_is_fine_too() -> None:
     found = of_gpus(DRIVER, 1, LOADS)
-    assert {line.level for line in found.values()} == {Level.OK}
+    assert {line.level for line in found.values()} == {Severity.OK}
     assert found["driver"].text == "550.54.15, CUDA up to 12.4, 1 GPU (80 GiB)"
     assert (found["backend fast"].text, found[CUDA].text) == ("Fast 1.0", "its libraries load")
-    assert {line.level for line in of_gpus(NO_DRIVER, 0, ABSENT).values()} == {Level.OK}
+    assert {line.level for line in of_gpus(NO_DRIVER, 0, ABSENT).values()} == {Severity.OK}
     (_, missing) = gpu_lines(GpuReading(DRIVER, (0,), {"fast": NotInstalled("no fast", hint="install it")}), ())
-    assert missing == Line("GPU", "backend fast", Level.FAILED, "no fast", "install it")
+    assert missing == Line("GPU", "backend fast", Severity.FAILED, "no fast", "install it")
 
 
 @pytest.mark.parametrize(
     ("driver", "gpus", "state", "asked_by", "check", "level", "text"),
     [
-        (NO_DRIVER, 0, ABSENT, ["resnet"], "driver", Level.FAILED, "; asked for by resnet"),
-        (NO_DRIVER, 0, ABSENT, [f"m{n}" for n in range(7)], "driver", Level.FAILED, "m0, m1, m2, m3, m4 and 2 more"),
-        (DRIVER, 0, LOADS, [], "driver", Level.WARNING, "that can be used"),
-        (NO_DRIVER, 2, LOADS, [], "driver", Level.WARNING, "their state cannot be read"),
-        (DRIVER, 1, BROKEN, [], CUDA, Level.FAILED, "libcublas.so.12"),
-        (DRIVER, 0, BROKEN, [], CUDA, Level.WARNING, "cannot be loaded"),
-        (DRIVER, 0, BROKEN, ["m"], CUDA, Level.FAILED, "cannot be loaded"),
-        (DRIVER, 1, ABSENT, [], CUDA, Level.WARNING, "models run on the CPU"),
-        (DRIVER, 1, ABSENT, ["m"], CUDA, Level.FAILED, "asked for by m"),
-        (DRIVER, 1, ProviderState("OpenVINO", False), ["m"], "OpenVINO", Level.OK, "optional"),
+        (NO_DRIVER, 0, ABSENT, ["resnet"], "driver", Severity.FAILED, "; asked for by resnet"),
+        (NO_DRIVER, 0, ABSENT, [f"m{n}" for n in range(7)], "driver", Severity.FAILED, "m0, m1, m2, m3, m4 and 2 more"),
+        (DRIVER, 0, LOADS, [], "driver", Severity.WARNING, "that can be used"),
+        (NO_DRIVER, 2, LOADS, [], "driver", Severity.WARNING, "their state cannot be read"),
+        (DRIVER, 1, BROKEN, [], CUDA, Severity.FAILED, "libcublas.so.12"),
+        (DRIVER, 0, BROKEN, [], CUDA, Severity.WARNING, "cannot be loaded"),
+        (DRIVER, 0, BROKEN, ["m"], CUDA, Severity.FAILED, "cannot be loaded"),
+        (DRIVER, 1, ABSENT, [], CUDA, Severity.WARNING, "models run on the CPU"),
+        (DRIVER, 1, ABSENT, ["m"], CUDA, Severity.FAILED, "asked for by m"),
+        (DRIVER, 1, ProviderState("OpenVINO", False), ["m"], "OpenVINO", Severity.OK, "optional"),
     ],
 )
 def test_a_missing_gpu_or_provider_is_as_bad_as_the_need_for_it(
-    driver: Any, gpus: int, state: ProviderState, asked_by: list[str], check: str, level: Level, text: str
+    driver: Any, gpus: int, state: ProviderState, asked_by: list[str], check: str, level: Severity, text: str
 ) -> None:
     line = of_gpus(driver, gpus, state, *asked_by)[check]
     assert (line.level, text in line.text) == (level, True)
-    assert bool(line.cure) is (level is not Level.OK)
+    assert bool(line.cure) is (level is not Severity.OK)
 
 
 # --- limits
@@ -206,7 +206,7 @@ ALONE = Topology(0, "few cores")
 
 def test_good_limits_are_ok_and_this_machines_are_read() -> None:
     lines = list(limit_lines(READING, 1))
-    assert {each.level for each in lines} == {Level.OK}
+    assert {each.level for each in lines} == {Severity.OK}
     assert [each.check for each in lines] == ["CPU", "memory", "processes", "temporary files", "open files"]
     reading = read_limits(read_settings(["--model-repository=/m", "--http-workers=3"], {}))
     assert reading.topology.http_workers == 3
@@ -217,20 +217,20 @@ def test_good_limits_are_ok_and_this_machines_are_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "check", "level", "text"),
     [
-        ({}, "CPU", Level.OK, "each of 3 sessions gets 2 threads"),
-        ({"cores": 2.0, "affinity": 16}, "CPU", Level.OK, "2 cores (a quota; 16 are visible)"),
-        ({"cores": 0.5}, "CPU", Level.WARNING, "0.5 cores"),
-        ({"room": None}, "memory", Level.WARNING, "does not tell"),
-        ({}, "processes", Level.OK, "share up to 2 GiB"),
-        ({"worker_bytes": 4 * GIB}, "processes", Level.WARNING, "share up to 8 GiB"),
-        ({"topology": ALONE, "worker_bytes": 99 * GIB}, "processes", Level.OK, "all in one process: few cores"),
-        ({"temporary": IN_MEMORY}, "temporary files", Level.WARNING, "in memory, in /dev/shm, which has 64 MiB"),
-        ({"temporary": ""}, "temporary files", Level.FAILED, "no folder"),
-        ({"open_files": 1024}, "open files", Level.WARNING, "1024, which allows 512 connections"),
-        ({"open_files": resource.RLIM_INFINITY}, "open files", Level.OK, "unlimited, "),
+        ({}, "CPU", Severity.OK, "each of 3 sessions gets 2 threads"),
+        ({"cores": 2.0, "affinity": 16}, "CPU", Severity.OK, "2 cores (a quota; 16 are visible)"),
+        ({"cores": 0.5}, "CPU", Severity.WARNING, "0.5 cores"),
+        ({"room": None}, "memory", Severity.WARNING, "does not tell"),
+        ({}, "processes", Severity.OK, "share up to 2 GiB"),
+        ({"worker_bytes": 4 * GIB}, "processes", Severity.WARNING, "share up to 8 GiB"),
+        ({"topology": ALONE, "worker_bytes": 99 * GIB}, "processes", Severity.OK, "all in one process: few cores"),
+        ({"temporary": IN_MEMORY}, "temporary files", Severity.WARNING, "in memory, in /dev/shm, which has 64 MiB"),
+        ({"temporary": ""}, "temporary files", Severity.FAILED, "no folder"),
+        ({"open_files": 1024}, "open files", Severity.WARNING, "1024, which allows 512 connections"),
+        ({"open_files": resource.RLIM_INFINITY}, "open files", Severity.OK, "unlimited, "),
     ],
 )
-def test_tight_limits_are_told(changes: dict[str, Any], check: str, level: Level, text: str) -> None:
+def test_tight_limits_are_told(changes: dict[str, Any], check: str, level: Severity, text: str) -> None:
     (line,) = [each for each in limit_lines(replace(READING, **changes), 3) if each.check == check]
     assert (line.level, text in line.text) == (level, True)
 
@@ -253,7 +253,7 @@ def test_ports_are_read_with_their_owners_and_left_free(taken: int) -> None:
 def test_a_running_server_is_recognised_and_is_no_failure() -> None:
     owner = ("trident serve models (pid 9)", "triton 0.1.0", "--http-port")
     (line,) = port_lines([PortReading("HTTP", "0.0.0.0", 8000, "already in use", *owner)])
-    assert line.level is Level.WARNING
+    assert line.level is Severity.WARNING
     assert line.text == "0.0.0.0:8000 is that of a running server, triton 0.1.0 (trident serve models (pid 9))"
     assert line.cure.endswith("a second server needs --http-port")
 
@@ -290,7 +290,7 @@ def of_server(now: float = DATE_S, **answers: tuple[int, Any]) -> dict[str, Line
 
 def test_a_server_that_serves_has_a_line_for_each_part_and_none_has_failed() -> None:
     found = of_server()
-    assert {line.level for line in found.values()} == {Level.OK}
+    assert {line.level for line in found.values()} == {Severity.OK}
     assert found.pop("version").text.startswith("2.60.0, name 'triton'; this command is ")
     assert {check: line.text for check, line in found.items()} == {
         "live": "answers in 1.0 ms, the median of 5",
@@ -310,17 +310,22 @@ INDEX = [{"name": "m", "state": "UNAVAILABLE", "reason": "no file"}, {"name": "n
 @pytest.mark.parametrize(
     ("answers", "check", "level", "text"),
     [
-        ({"v2": (0, None)}, "live", Level.FAILED, "no answer: Connection refused"),
-        ({"v2": (200, "a page of metrics")}, "protocol", Level.FAILED, f"{URL}/v2 is not answered as Triton's"),
-        ({"ready": (400, FAILING)}, "ready", Level.FAILED, "failed; 1 of 2 models loaded; m: no file"),
-        ({"index": (200, INDEX)}, "m", Level.WARNING, "UNAVAILABLE: no file"),
-        ({"index": (401, None)}, "models", Level.WARNING, "it is not open to callers without a token or a key"),
-        ({"metrics": (0, None)}, "metrics", Level.WARNING, "no answer at http://host:8002/metrics: Connection refused"),
-        ({"live": (400, {"error": "gone"})}, "live", Level.FAILED, "HTTP 400: gone"),
+        ({"v2": (0, None)}, "live", Severity.FAILED, "no answer: Connection refused"),
+        ({"v2": (200, "a page of metrics")}, "protocol", Severity.FAILED, f"{URL}/v2 is not answered as Triton's"),
+        ({"ready": (400, FAILING)}, "ready", Severity.FAILED, "failed; 1 of 2 models loaded; m: no file"),
+        ({"index": (200, INDEX)}, "m", Severity.WARNING, "UNAVAILABLE: no file"),
+        ({"index": (401, None)}, "models", Severity.WARNING, "it is not open to callers without a token or a key"),
+        (
+            {"metrics": (0, None)},
+            "metrics",
+            Severity.WARNING,
+            "no answer at http://host:8002/metrics: Connection",
+        ),
+        ({"live": (400, {"error": "gone"})}, "live", Severity.FAILED, "HTTP 400: gone"),
     ],
 )
 def test_what_is_wrong_has_a_line_with_a_cure(
-    answers: dict[str, tuple[int, Any]], check: str, level: Level, text: str
+    answers: dict[str, tuple[int, Any]], check: str, level: Severity, text: str
 ) -> None:
     found = of_server(**answers)
     assert (found[check].level, found[check].text[: len(text)]) == (level, text)
@@ -349,21 +354,21 @@ def read(folder: Path, *options: str) -> RepositoryReading:
 @pytest.mark.parametrize(
     ("changes", "check", "level", "text", "cure"),
     [
-        ({}, "models", Level.OK, "1 model, 2 versions, 1.09 KiB", ""),
-        ({}, "no versions", Level.WARNING, "m/old: ", "1, 2, 3"),
-        ({"models": {}}, "models", Level.WARNING, "there is no model", "expected MODEL/1/model.onnx"),
-        ({"failure": "no such folder", "hint": "make it"}, "models", Level.FAILED, "no such folder", "make it"),
-        ({"ignored": ["code"]}, "ignored", Level.WARNING, "code: ", "rename"),
-        ({"models": {"docs": [SourceFile("README", 1, "a")]}}, "no models", Level.WARNING, "docs: ", "move them"),
-        ({"refused": 0}, "validation", Level.OK, "every model would load", ""),
-        ({"refused": 0, **NO_TEXT}, "validation", Level.OK, "every model would load with its framework", ""),
-        (NO_TEXT, "backend text", Level.FAILED, "a, b: no tokenizers", "[text]"),
-        ({**NO_TEXT, "must_load": False}, "backend text", Level.WARNING, "a, b: no tokenizers", "[text]"),
-        ({"refused": 1}, "validation", Level.FAILED, "1 model of 1 would", "trident validate s3://bucket/models"),
-        ({"refused": 1, "must_load": False}, "validation", Level.WARNING, "1 model of 1", "trident validate"),
+        ({}, "models", Severity.OK, "1 model, 2 versions, 1.09 KiB", ""),
+        ({}, "no versions", Severity.WARNING, "m/old: ", "1, 2, 3"),
+        ({"models": {}}, "models", Severity.WARNING, "there is no model", "expected MODEL/1/model.onnx"),
+        ({"failure": "no such folder", "hint": "make it"}, "models", Severity.FAILED, "no such folder", "make it"),
+        ({"ignored": ["code"]}, "ignored", Severity.WARNING, "code: ", "rename"),
+        ({"models": {"docs": [SourceFile("README", 1, "a")]}}, "no models", Severity.WARNING, "docs: ", "move them"),
+        ({"refused": 0}, "validation", Severity.OK, "every model would load", ""),
+        ({"refused": 0, **NO_TEXT}, "validation", Severity.OK, "every model would load with its framework", ""),
+        (NO_TEXT, "backend text", Severity.FAILED, "a, b: no tokenizers", "[text]"),
+        ({**NO_TEXT, "must_load": False}, "backend text", Severity.WARNING, "a, b: no tokenizers", "[text]"),
+        ({"refused": 1}, "validation", Severity.FAILED, "1 model of 1 would", "trident validate s3://bucket/models"),
+        ({"refused": 1, "must_load": False}, "validation", Severity.WARNING, "1 model of 1", "trident validate"),
     ],
 )
-def test_a_repository_is_told(changes: dict[str, Any], check: str, level: Level, text: str, cure: str) -> None:
+def test_a_repository_is_told(changes: dict[str, Any], check: str, level: Severity, text: str, cure: str) -> None:
     (line,) = [each for each in repository_lines(replace(REPOSITORY, **changes)) if each.check == check]
     assert (line.level, line.text[: len(text)], cure in line.cure) == (level, text, True)
 
@@ -371,20 +376,20 @@ def test_a_repository_is_told(changes: dict[str, Any], check: str, level: Level,
 def test_models_are_compared_with_memory_and_with_the_disk_of_the_cache(tmp_path: Path) -> None:
     local = replace(REPOSITORY, location=parse_location("/models"))
 
-    def level(reading: RepositoryReading, memory: int | None, free: int = 0, *options: str) -> list[Level]:
+    def level(reading: RepositoryReading, memory: int | None, free: int = 0, *options: str) -> list[Severity]:
         found = room_lines([reading], memory, settings(tmp_path / "models", *options), lambda path: free)
         return [line.level for line in found]
 
     # The newest version and the files beside it.
-    assert (level(local, 1015), level(local, 1014), level(local, None)) == ([Level.OK], [Level.WARNING], [])
-    assert (level(REPOSITORY, None, 1015), level(REPOSITORY, None, 1014)) == ([Level.OK], [Level.FAILED])
-    assert level(REPOSITORY, None, 1 << 20, "--model-cache-bytes=1000") == [Level.WARNING]
+    assert (level(local, 1015), level(local, 1014), level(local, None)) == ([Severity.OK], [Severity.WARNING], [])
+    assert (level(REPOSITORY, None, 1015), level(REPOSITORY, None, 1014)) == ([Severity.OK], [Severity.FAILED])
+    assert level(REPOSITORY, None, 1 << 20, "--model-cache-bytes=1000") == [Severity.WARNING]
     assert not (tmp_path / "models-cache").exists()
     # What the cache has may be removed from it.
     for folder in ("blobs", "parts"):
         (tmp_path / "models-cache" / folder).mkdir(parents=True)
     (tmp_path / "models-cache" / "blobs" / "x").write_bytes(bytes(15))
-    assert level(REPOSITORY, None, 1000) == [Level.OK]
+    assert level(REPOSITORY, None, 1000) == [Severity.OK]
 
 
 def test_a_local_repository_is_scanned_and_validated(shipped_models: Path, tmp_path: Path) -> None:
@@ -420,10 +425,10 @@ def line(reading: StorageReading, check: str, environ: Mapping[str, str]) -> Lin
 
 def test_a_storage_that_answers_is_ok_and_unusable_credentials_are_the_only_line() -> None:
     lines = list(storage_lines(GOOD, {"AWS_DEFAULT_REGION": "eu-west-1"}))
-    assert {each.level for each in lines} == {Level.OK}
+    assert {each.level for each in lines} == {Severity.OK}
     assert [each.check for each in lines] == ["credentials", "region", "endpoint", "clock", "ListObjectsV2"]
     (found,) = storage_lines(StorageReading(S3, None, "the profile does not exist", "name another"), {})
-    assert (found.level, found.text, found.cure) == (Level.FAILED, "the profile does not exist", "name another")
+    assert (found.level, found.text, found.cure) == (Severity.FAILED, "the profile does not exist", "name another")
 
 
 @pytest.mark.parametrize(
@@ -460,7 +465,7 @@ def test_the_origin_of_credentials_is_named(
 def test_the_origin_of_the_region_is_named(origin: RegionOrigin, environ: dict[str, str], text: str) -> None:
     found = line(replace(GOOD, access=replace(AWS, region_origin=origin)), "region", environ)
     assert found.text == f"eu-west-1, {text}"
-    assert found.level is (Level.WARNING if "AWS_REGION" in environ else Level.OK)
+    assert found.level is (Severity.WARNING if "AWS_REGION" in environ else Severity.OK)
 
 
 @pytest.mark.parametrize(
@@ -486,13 +491,13 @@ def test_the_proxy_is_the_one_that_applies_to_the_endpoint(environ: dict[str, st
 @pytest.mark.parametrize(
     ("skew_s", "level", "text"),
     [
-        (-59.0, Level.OK, "agrees"),
-        (61.0, Level.WARNING, "61 s ahead of"),
-        (-901.0, Level.FAILED, "901 s behind"),
-        (None, Level.WARNING, "told no time: no route"),
+        (-59.0, Severity.OK, "agrees"),
+        (61.0, Severity.WARNING, "61 s ahead of"),
+        (-901.0, Severity.FAILED, "901 s behind"),
+        (None, Severity.WARNING, "told no time: no route"),
     ],
 )
-def test_a_clock_beyond_15_minutes_fails(skew_s: float | None, level: Level, text: str) -> None:
+def test_a_clock_beyond_15_minutes_fails(skew_s: float | None, level: Severity, text: str) -> None:
     found = line(replace(GOOD, skew_s=skew_s, skew_unknown="no route"), "clock", {})
     assert (found.level, text in found.text) == (level, True)
 
@@ -500,7 +505,7 @@ def test_a_clock_beyond_15_minutes_fails(skew_s: float | None, level: Level, tex
 def test_a_refused_call_shows_what_is_missing() -> None:
     refused = CallReading("GetObject", "s3:GetObject", "s3://bucket/models/x", "AccessDenied", "grant it", refused=True)
     found = line(replace(GOOD, calls=[refused]), "GetObject", {})
-    assert (found.level, found.text) == (Level.FAILED, "AccessDenied")
+    assert (found.level, found.text) == (Severity.FAILED, "AccessDenied")
     assert found.cure == f"grant it. The statement for a policy: {s3_statement(S3, 's3:GetObject')}"
     refused = CallReading("objects.list", "storage.objects.list", GCS.text, "refused", "grant the role", refused=True)
     found = line(StorageReading(GCS, GOOGLE, calls=[refused], skew_s=0.0), "objects.list", {})

@@ -166,7 +166,7 @@ def test_missing_model_or_wrong_duration_is_reported() -> None:
         ([], absent, "a model is missing"),
         (["m"], absent, "no answer from http://localhost:8000: refused"),
         (["m"], answering(404, {"error": "unknown"}, "http://localhost:8000/v2/models/m/config"), "HTTP 404: unknown"),
-        (["m"], answering(200, [], "http://localhost:8000/v2/models/m/config"), "no model configuration"),
+        (["m"], answering(200, [], "http://localhost:8000/v2/models/m/config"), "not a model configuration"),
     ):
         with pytest.raises(BadOption, match=text):
             request(arguments, server)

@@ -28,7 +28,7 @@ from trident.core.errors import ConfigInvalid
 from trident.tools.emulators.container import BreachReport, ClientClosed, ContainerFault, ContainerStream, size
 from trident.tools.emulators.emulator import ApiServer, Reply
 from trident.tools.emulators.sagemaker.api_model import problems
-from trident.tools.emulators.sagemaker.endpoint import Endpoint, PlatformLimits
+from trident.tools.emulators.sagemaker.endpoint import Endpoint, SageMakerLimits
 from trident.tools.emulators.sagemaker.fleet import Fleet
 from trident.tools.emulators.sagemaker.invocation import (
     CUSTOM_ATTRIBUTES,
@@ -64,7 +64,7 @@ class RuntimeApi(ApiServer):
         self,
         endpoint: Endpoint,
         port: int,
-        limits: PlatformLimits,
+        limits: SageMakerLimits,
         report: BreachReport,
         queue: InvocationQueue | None = None,
         operations: Mapping[str, Manage] = MappingProxyType({}),
@@ -213,7 +213,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """What the caller of an asynchronous invocation is told."""
+    """The answer to the caller of an asynchronous invocation."""
 
     inference_id: str
     output: str
@@ -242,7 +242,7 @@ class InvocationQueue:
     Requests wait while no instance is in service. Any thread; a context manager that ends with its queue unread.
     """
 
-    def __init__(self, given: Mapping[str, Any], fleet: Fleet, limits: PlatformLimits, report: BreachReport) -> None:
+    def __init__(self, given: Mapping[str, Any], fleet: Fleet, limits: SageMakerLimits, report: BreachReport) -> None:
         """Raises ConfigInvalid for a configuration without a place for answers."""
         target = given.get("OutputConfig", {})
         self._output, self._failures = target.get("S3OutputPath", ""), target.get("S3FailurePath", "")

@@ -170,13 +170,13 @@ _LOOK_S = 0.1
 
 
 def is_in_cloud(model: str) -> bool:
-    """Whether `model` is an address in cloud storage and not a path. Raises ConfigInvalid for a malformed address."""
+    """True for an address in cloud storage, False for a path. Raises ConfigInvalid for a malformed address."""
     return parse_location(model).scheme is not Scheme.LOCAL
 
 
 @contextmanager
 def fetched_model(opener: SourceOpener, address: str, stopped: threading.Event) -> Iterator[Path]:
-    """The archive, or the folder, at `address` on the local disk while the context lasts, which nobody may change.
+    """The archive, or the folder, at `address` on the local disk while the context lasts, to be read only.
 
     Draws the progress on a terminal. Raises ConfigInvalid or RepositoryUnavailable if it cannot be fetched, and
     Interrupted soon after `stopped` is set.

@@ -37,8 +37,8 @@ from trident.tools.emulators.sagemaker.archives import (
     is_in_cloud,
     unpack,
 )
-from trident.tools.emulators.sagemaker.endpoint import EndpointModels, MultiModelEndpoint, PlatformLimits
-from trident.tools.emulators.sagemaker.fleet import Fleet, Machines, Probes, StartContainer
+from trident.tools.emulators.sagemaker.endpoint import EndpointModels, MultiModelEndpoint, SageMakerLimits
+from trident.tools.emulators.sagemaker.fleet import Fleet, Machines, PingProbes, StartContainer
 from trident.tools.emulators.sagemaker.transform import TransformJob, TransformOptions
 
 OPERATIONS = ("CreateModel", "CreateEndpointConfig", "CreateInferenceComponent", "CreateTransformJob")
@@ -121,7 +121,7 @@ class Hosting:
         if self.serverless.get("MemorySizeInMB", 0) % _SERVERLESS_STEP_MB:
             raise ConfigInvalid("MemorySizeInMB takes 1024 to 6144, in steps of 1024")
 
-    def limits(self, limits: PlatformLimits) -> PlatformLimits:
+    def limits(self, limits: SageMakerLimits) -> SageMakerLimits:
         """The limits of the kind of endpoint, given those of one that answers at once."""
         if self.asynchronous:
             return replace(limits, body_bytes=_ASYNC_BODY, invoke_s=_ASYNC_S)
@@ -147,7 +147,7 @@ class EmulatorOptions(PlatformOptions):
     multi_model: bool = False
     hosting: Hosting = field(default_factory=Hosting)
     batch: TransformOptions | None = None
-    limits: PlatformLimits = field(default_factory=PlatformLimits)
+    limits: SageMakerLimits = field(default_factory=SageMakerLimits)
 
 
 class Emulator(PlatformEmulator):
@@ -193,7 +193,9 @@ class Emulator(PlatformEmulator):
             container = self._container(folder / "model", folder / "models", port)
             try:
                 path, every_s = self._scraped()
-                probes = Probes(container, client, self._limits, self.report, models, scraped=path, scrape_s=every_s)
+                probes = PingProbes(
+                    container, client, self._limits, self.report, models, scraped=path, scrape_s=every_s
+                )
                 if self._serve(api, probes, stopped, "the container is ready; the runtime API"):
                     calls, evicted = counted(api.calls, "invocation"), counted(models.evictions, "model")
                     self._say(f"{calls}, {evicted} evicted")
@@ -235,7 +237,7 @@ class Emulator(PlatformEmulator):
         """Run the job; its end stops the container."""
         port = self._port()
         container, client = start(port), ContainerClient(port, self._limits)
-        probes = Probes(container, client, self._limits, self.report)
+        probes = PingProbes(container, client, self._limits, self.report)
         try:
             if not probes.wait_until_ready(stopped.is_set):
                 return False

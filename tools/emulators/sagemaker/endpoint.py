@@ -39,7 +39,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformLimits:
+class SageMakerLimits:
     """Times in seconds, sizes in bytes. Tests make them shorter."""
 
     connect_s: float = 0.25
@@ -122,7 +122,7 @@ class EndpointModels:
     """Loads, uses and evicts models. Any thread. Loads run on their own threads, because callers may stop waiting."""
 
     def __init__(
-        self, client: ContainerClient, archives: ModelArchives, limits: PlatformLimits, report: BreachReport
+        self, client: ContainerClient, archives: ModelArchives, limits: SageMakerLimits, report: BreachReport
     ) -> None:
         self._client = client
         self._archives = archives
@@ -267,7 +267,7 @@ class Endpoint(Protocol):
 class SingleModelEndpoint:
     """Forwards every invocation to /invocations."""
 
-    def __init__(self, client: ContainerClient, limits: PlatformLimits, report: BreachReport) -> None:
+    def __init__(self, client: ContainerClient, limits: SageMakerLimits, report: BreachReport) -> None:
         self._client = client
         self._limits = limits
         self._report = report
@@ -308,7 +308,7 @@ class MultiModelEndpoint:
     """Forwards every invocation to the model that it names, and loads that model first if necessary."""
 
     def __init__(
-        self, client: ContainerClient, models: EndpointModels, limits: PlatformLimits, report: BreachReport
+        self, client: ContainerClient, models: EndpointModels, limits: SageMakerLimits, report: BreachReport
     ) -> None:
         self._client = client
         self._models = models
@@ -341,7 +341,7 @@ class MultiModelEndpoint:
 
 
 def _ask(
-    client: ContainerClient, path: str, invocation: Invocation, limits: PlatformLimits, report: BreachReport
+    client: ContainerClient, path: str, invocation: Invocation, limits: SageMakerLimits, report: BreachReport
 ) -> ContainerAnswer:
     try:
         within_s = invocation.within_s or limits.invoke_s

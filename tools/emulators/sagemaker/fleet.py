@@ -34,7 +34,7 @@ from trident.tools.emulators.container import (
 )
 from trident.tools.emulators.sagemaker.endpoint import (
     EndpointModels,
-    PlatformLimits,
+    SageMakerLimits,
     SingleModelEndpoint,
     read_model_list,
 )
@@ -59,7 +59,7 @@ StartContainer = Callable[[int], Container]
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """What an instance offers: as much as this machine has. A component asks for a part of it."""
+    """The resources of an instance: those of this machine. A component asks for a part of them."""
 
     count: int = 1
     cpus: float = field(default_factory=lambda: float(os.cpu_count() or 1))
@@ -91,7 +91,7 @@ class _Copy:
     container: Container
     client: ContainerClient
     endpoint: SingleModelEndpoint
-    probes: Probes
+    probes: PingProbes
     instance: int
     is_ready: bool = False
     outstanding: int = 0
@@ -108,7 +108,7 @@ class Fleet:
     def __init__(
         self,
         start: StartContainer,
-        limits: PlatformLimits,
+        limits: SageMakerLimits,
         report: BreachReport,
         say: Callable[[str], None],
         *,
@@ -174,7 +174,7 @@ class Fleet:
             if self._is_closed:
                 raise ClientClosed
             container = self._start(port)
-            probes = Probes(container, client, self._limits, self._report, scraped=path, scrape_s=every_s)
+            probes = PingProbes(container, client, self._limits, self._report, scraped=path, scrape_s=every_s)
             copy = _Copy(container, client, endpoint, probes, instance)
             self._copies.append(copy)
         if self._machines.count > 1 or self._component:
@@ -191,7 +191,7 @@ class Fleet:
 
     @property
     def current(self) -> int:
-        """How many copies are ready."""
+        """Number of ready copies."""
         with self._lock:
             return sum(copy.is_ready for copy in self._copies)
 
@@ -331,7 +331,7 @@ class Fleet:
     # --- the operations of the API on the inference component
 
     def operations(self) -> Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:
-        """Those of the API that this fleet knows, by name."""
+        """The operations of the API that this fleet knows, by name."""
         if not self._component:
             return {"UpdateEndpointWeightsAndCapacities": self.resize}
         return {"DescribeInferenceComponent": self.describe, "UpdateInferenceComponentRuntimeConfig": self.update}
@@ -393,14 +393,14 @@ _OK = 200
 _PROBE_POLL_S = 0.05
 
 
-class Probes:
-    """Probes `container` with `client` and reports breaches. One thread at a time."""
+class PingProbes:
+    """PingProbes `container` with `client` and reports breaches. One thread at a time."""
 
     def __init__(
         self,
         container: Container,
         client: ContainerClient,
-        limits: PlatformLimits,
+        limits: SageMakerLimits,
         report: BreachReport,
         models: EndpointModels | None = None,
         *,

@@ -236,7 +236,7 @@ class BidirectionalStream:
             events = _events(body)
 
             def fragments(event: Event) -> Iterator[bytes]:
-                """Those of one message, which begins with `event`."""
+                """The fragments of the message that begins with `event`."""
                 yield event.payload
                 while event.headers.get("CompletionState") == "PARTIAL" and (following := next(events, None)):
                     event = following

@@ -91,7 +91,7 @@ class TransformJob:
         self._headers = {name: text for name, text in texts.items() if text}
 
     def run(self, is_stopped: Callable[[], bool]) -> bool:
-        """Whether every object has its output. Raises ConfigInvalid for an input that cannot be listed."""
+        """Return True if every object has its output. Raises ConfigInvalid for an input that cannot be listed."""
         found = self._execution_parameters()
         payload_mb = self._options.job.get("MaxPayloadInMB", found.get("MaxPayloadInMB", _DEFAULT_PAYLOAD_MB))
         at_once = self._options.job.get("MaxConcurrentTransforms") or found.get("MaxConcurrentTransforms", 1)
@@ -119,7 +119,7 @@ class TransformJob:
         return not (failed or stopped)
 
     def _execution_parameters(self) -> dict[str, Any]:
-        """What the container proposes for members that the job does not have; nothing if it has no such route."""
+        """The container's proposals for members that the job lacks; empty without such a route."""
         with self._report.faults("GET /execution-parameters"):
             answer = self._client.ask("GET", "/execution-parameters", within_s=_PING_S)
             if answer.status == _OK:
@@ -364,7 +364,7 @@ def _part(text: str) -> str | int | slice:
 
 
 class Processing:
-    """What happens to a record before it is sent, and to its answer."""
+    """Filters a record before it is sent, and joins its answer with it."""
 
     def __init__(self, given: dict[str, Any], content_type: str, accept: str) -> None:
         """`given` is the API's DataProcessing. Raises ConfigInvalid for types that it cannot have."""
@@ -383,11 +383,11 @@ class Processing:
         return bool(self._before) or bool(self._after) or self._joins
 
     def sent(self, record: bytes) -> bytes:
-        """What the container gets of `record`."""
+        """Return the part of `record` that is sent to the container."""
         return self._written(self._before.select(self._read(record))) if self._before else record
 
     def kept(self, record: bytes, answer: bytes) -> bytes:
-        """What the output has for `record`. Raises ConfigInvalid."""
+        """Return the output for `record`. Raises ConfigInvalid."""
         if not (self._joins or self._after):
             return answer
         found = self._read(answer)

@@ -31,7 +31,7 @@ from trident.tools.emulators.vertex.endpoint import (
     PROJECT_NUMBER,
     Endpoint,
     GoogleError,
-    PlatformLimits,
+    VertexLimits,
     batch_limits,
     impossible,
     invalid,
@@ -416,7 +416,7 @@ def _written(folder: Path, content: bytes) -> Path:
     return Path(path)
 
 
-StartForJob = Callable[[str, PlatformLimits], tuple[RunningContainer, Callable[[], bool]]]
+StartForJob = Callable[[str, VertexLimits], tuple[RunningContainer, Callable[[], bool]]]
 
 
 class BatchJobs:

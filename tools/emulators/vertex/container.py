@@ -44,7 +44,7 @@ from trident.tools.emulators.container import (
     make_read_only,
     seconds,
 )
-from trident.tools.emulators.vertex.endpoint import Deployment, Endpoint, PlatformLimits
+from trident.tools.emulators.vertex.endpoint import Deployment, Endpoint, VertexLimits
 
 RESERVED_PREFIX = "AIP_"
 _POLL_S = 0.05
@@ -139,7 +139,7 @@ class DeployedContainer:
         environment: Mapping[str, str],
         port: int,
         deployment: Deployment,
-        limits: PlatformLimits,
+        limits: VertexLimits,
         report: BreachReport,
         say: Callable[[str], None],
     ) -> None:
@@ -151,12 +151,12 @@ class DeployedContainer:
         self._report = report
         self._say = say
         self._client = ContainerClient(port, limits)
-        self._probes: Probes | None = None
+        self._probes: HealthProbes | None = None
         self.endpoint = Endpoint(self._client, deployment, limits, report, self._has_traffic)
 
-    def __enter__(self) -> Probes:
+    def __enter__(self) -> HealthProbes:
         self._container = Container(self._command, self._environment)
-        self._probes = Probes(
+        self._probes = HealthProbes(
             self._container, self._client, self._port, self._health_path, self._limits, self._report, self._say
         )
         return self._probes
@@ -278,8 +278,8 @@ class _Start(Enum):
     LATE = auto()
 
 
-class Probes:
-    """Probes `port` and `health_path` of a container. One thread, except for `has_traffic`."""
+class HealthProbes:
+    """HealthProbes `port` and `health_path` of a container. One thread, except for `has_traffic`."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class Probes:
         client: ContainerClient,
         port: int,
         health_path: str,
-        limits: PlatformLimits,
+        limits: VertexLimits,
         report: BreachReport,
         say: Callable[[str], None],
     ) -> None:
@@ -305,7 +305,7 @@ class Probes:
 
     @property
     def has_traffic(self) -> bool:
-        """Whether calls reach the container. Any thread."""
+        """True while calls reach the container. Any thread."""
         return self._has_traffic
 
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:

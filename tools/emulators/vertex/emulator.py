@@ -50,8 +50,8 @@ from trident.tools.emulators.vertex.endpoint import (
     Endpoint,
     EndpointType,
     GoogleError,
-    PlatformLimits,
     RawRequest,
+    VertexLimits,
     impossible,
     invalid,
     passed_back,
@@ -75,7 +75,7 @@ class EmulatorOptions(PlatformOptions):
 
     arguments: Sequence[str] = ()
     deployment: Deployment = field(default_factory=Deployment)
-    limits: PlatformLimits = field(default_factory=PlatformLimits)
+    limits: VertexLimits = field(default_factory=VertexLimits)
     batch: BatchOptions | None = None
 
 
@@ -126,7 +126,7 @@ class Emulator(PlatformEmulator):
             },
         }
 
-    def _start(self, deployment: Deployment, limits: PlatformLimits, model: Mapping[str, Any]) -> RunningContainer:
+    def _start(self, deployment: Deployment, limits: VertexLimits, model: Mapping[str, Any]) -> RunningContainer:
         """Start the container of a model. The server takes the place of its image."""
         spec = model.get("containerSpec", {})
         variables = {each["name"]: each.get("value", "") for each in spec.get("env", ())}
@@ -154,7 +154,7 @@ class Emulator(PlatformEmulator):
     def _deployed(
         self,
         deployment: Deployment,
-        limits: PlatformLimits,
+        limits: VertexLimits,
         storage_uri: str,
         arguments: Sequence[str],
         variables: Mapping[str, str],

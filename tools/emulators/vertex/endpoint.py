@@ -35,7 +35,7 @@ _MB = 1_000_000
 
 
 class EndpointType(StrEnum):
-    """How callers reach an endpoint, which decides its limits."""
+    """The kind of an endpoint, which decides its limits."""
 
     DEDICATED = "dedicated"
     SHARED = "shared"
@@ -47,7 +47,7 @@ LONGEST_DEPLOYMENT_S = 7200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformLimits:
+class VertexLimits:
     """Times in seconds, sizes in bytes; the defaults are a dedicated endpoint's. Tests make them shorter."""
 
     liveness_tries: int = 4
@@ -70,19 +70,19 @@ class PlatformLimits:
 
 def online_limits(
     endpoint_type: EndpointType, deployment_s: float | None = None, inference_s: float | None = None
-) -> PlatformLimits:
+) -> VertexLimits:
     """The limits of an endpoint; None is the platform's default."""
     is_shared = endpoint_type is EndpointType.SHARED
-    return PlatformLimits(
-        deployment_s=deployment_s or PlatformLimits().deployment_s,
-        inference_s=inference_s or (60.0 if is_shared else PlatformLimits().inference_s),
-        body_bytes=_MB * 3 // 2 if is_shared else PlatformLimits().body_bytes,
+    return VertexLimits(
+        deployment_s=deployment_s or VertexLimits().deployment_s,
+        inference_s=inference_s or (60.0 if is_shared else VertexLimits().inference_s),
+        body_bytes=_MB * 3 // 2 if is_shared else VertexLimits().body_bytes,
     )
 
 
-def batch_limits(deployment_s: float | None = None) -> PlatformLimits:
+def batch_limits(deployment_s: float | None = None) -> VertexLimits:
     """The limits of a batch prediction job: it waits longer for its model, and sizes are not documented."""
-    return PlatformLimits(deployment_s=deployment_s or 2400.0, body_bytes=1 << 30)
+    return VertexLimits(deployment_s=deployment_s or 2400.0, body_bytes=1 << 30)
 
 
 PROJECT_NUMBER = "123456789012"
@@ -209,7 +209,7 @@ class Endpoint:
         self,
         client: ContainerClient,
         deployment: Deployment,
-        limits: PlatformLimits,
+        limits: VertexLimits,
         report: BreachReport,
         has_traffic: Callable[[], bool],
     ) -> None:
@@ -317,7 +317,7 @@ class DirectCalls:
     """Passes messages on to the gRPC port of the container while `has_traffic` returns true. Any thread."""
 
     def __init__(
-        self, deployment: Deployment, limits: PlatformLimits, report: BreachReport, has_traffic: Callable[[], bool]
+        self, deployment: Deployment, limits: VertexLimits, report: BreachReport, has_traffic: Callable[[], bool]
     ) -> None:
         self._deployment = deployment
         self._limits = limits

@@ -27,7 +27,7 @@ from trident.tools.emulators.vertex.endpoint import (
     Endpoint,
     EndpointType,
     GoogleError,
-    PlatformLimits,
+    VertexLimits,
     impossible,
     invalid,
     online_limits,
@@ -42,7 +42,7 @@ _STEP = 61
 _THIS = "0"
 _OPERATIONS = 8
 _ID = re.compile(r"[a-z0-9_-]{1,63}")
-StartContainer = Callable[[Deployment, PlatformLimits, Mapping[str, Any]], RunningContainer]
+StartContainer = Callable[[Deployment, VertexLimits, Mapping[str, Any]], RunningContainer]
 
 
 @dataclass(eq=False, slots=True)
@@ -102,11 +102,11 @@ class Project:
         self.jobs = BatchJobs(self._start_for_job)
         self._first: Callable[[], bool] = lambda: True
         self.has_direct_calls = True
-        """Whether models may be called over gRPC."""
+        """True if models may be called over gRPC."""
 
     # --- the model that the emulator was started with
 
-    def begin_with(self, deployment: Deployment, limits: PlatformLimits, model: dict[str, Any]) -> None:
+    def begin_with(self, deployment: Deployment, limits: VertexLimits, model: dict[str, Any]) -> None:
         """Have `wait_until_ready` deploy `model` as `deployment`, to which all calls go."""
         self._models[deployment.model_id] = {deployment.model_version_id: {**model, "versionAliases": ["default"]}}
         resource = {
@@ -151,7 +151,7 @@ class Project:
 
     @contextmanager
     def called(self, endpoint_id: str, deployed_model_id: str | None = None) -> Iterator[Endpoint]:
-        """What answers the next call; inside the context it is not stopped. Raises GoogleError."""
+        """Give the endpoint for the next call; it is not stopped inside the context. Raises GoogleError."""
         with self._changed:
             found = self._endpoint(endpoint_id).chosen(deployed_model_id)
             found.calls += 1
@@ -240,7 +240,7 @@ class Project:
             return self._endpoint(identity).document(address)
 
     def endpoints(self, condition: str, address: str) -> dict[str, Any]:
-        """Those of the API's filter; the emulator knows `labels.NAME:*`."""
+        """The endpoints that match the API's filter; the emulator knows `labels.NAME:*`."""
         label = condition.removeprefix("labels.").removesuffix(":*")
         with self._changed:
             found = [each.document(address) for each in self._endpoints.values()]
@@ -296,7 +296,7 @@ class Project:
     def _run(
         self,
         deployment: Deployment,
-        limits: PlatformLimits,
+        limits: VertexLimits,
         model: Mapping[str, Any],
         document: Mapping[str, Any],
         split: Mapping[str, int],
@@ -366,7 +366,7 @@ class Project:
             del endpoint.deployed[own]
         found.stop()
 
-    def _start_for_job(self, reference: str, limits: PlatformLimits) -> tuple[RunningContainer, Callable[[], bool]]:
+    def _start_for_job(self, reference: str, limits: VertexLimits) -> tuple[RunningContainer, Callable[[], bool]]:
         """The container of a batch prediction job, and whether the emulator ends."""
         model = self.model(reference)
         resource = {"name": model["name"].replace("/models/", "/endpoints/")}

@@ -29,7 +29,7 @@ from trident.tools.emulators.container import BreachReport
 from trident.tools.emulators.vertex.batch import BatchJobs
 from trident.tools.emulators.vertex.container import RunningContainer
 from trident.tools.emulators.vertex.emulator import VertexApi
-from trident.tools.emulators.vertex.endpoint import Deployment, GoogleError, PlatformLimits
+from trident.tools.emulators.vertex.endpoint import Deployment, GoogleError, VertexLimits
 from trident.tools.emulators.vertex.project import Project
 
 PLACE = "projects/my-project/locations/us-central1"
@@ -201,7 +201,7 @@ class Platform:
         self.api = VertexApi(self.project, 0, BreachReport(), lambda _: None)
         self.api.application.before_request(self._note)
 
-    def _started(self, deployment: Deployment, limits: PlatformLimits, model: Mapping[str, Any]) -> RunningContainer:
+    def _started(self, deployment: Deployment, limits: VertexLimits, model: Mapping[str, Any]) -> RunningContainer:
         made = SimpleNamespace(
             endpoint=SimpleNamespace(limits=limits), wait_until_ready=lambda _: self.is_ready, stop=lambda: None
         )

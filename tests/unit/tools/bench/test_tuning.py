@@ -16,11 +16,11 @@ from tests.unit.tools.bench.test_measure import level
 from trident.core.backends.openvino import compiler
 from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.config.schema import ModelConfig, parse_model_config
-from trident.tools.bench import ways
+from trident.tools.bench import candidates
+from trident.tools.bench.candidates import Candidate, Executions, engines, promises
 from trident.tools.bench.measure import Level, pooled
-from trident.tools.bench.requests import Way
+from trident.tools.bench.requests import Encoding
 from trident.tools.bench.tuning import AS_IT_IS, Bench, Objective, Trial, copy_model
-from trident.tools.bench.ways import Candidate, Executions, engines, promises
 
 CONFIG = """name: "m" platform: "onnxruntime_onnx" max_batch_size: 8
 instance_group { count: 1 kind: KIND_CPU } dynamic_batching { preferred_batch_size: 4 }
@@ -79,7 +79,7 @@ def test_lower_precisions_are_those_that_a_configuration_can_ask_for(
 
     monkeypatch.setattr(compiler, "computes_bf16", lambda: True)
     support = DeviceSupport("", [ProviderState("TensorrtExecutionProvider", True)])
-    monkeypatch.setattr(ways, "device_support", lambda backends: {"onnxruntime": support})
+    monkeypatch.setattr(candidates, "device_support", lambda backends: {"onnxruntime": support})
     on_gpu = 'backend: "onnxruntime" instance_group { kind: KIND_GPU }'
     assert kinds(CONFIG) == {("onnxruntime", "")}
     assert kinds('backend: "openvino"') == {("openvino", ""), ("openvino", "bf16")}
@@ -130,7 +130,7 @@ def test_executions_promise_what_cores_and_target_leave() -> None:
 def test_a_way_that_is_not_shown_to_be_better_leaves_the_model_as_it_is(
     tmp_path: Path, rates: tuple[float, ...], is_chosen: bool
 ) -> None:
-    bench = Bench("m", tmp_path, config(), Objective(target_ms=10), lambda _: [], Way(), lambda _: None)
+    bench = Bench("m", tmp_path, config(), Objective(target_ms=10), lambda _: [], Encoding(), lambda _: None)
     other = Candidate(instances=2)
     for candidate, turns in ((AS_IT_IS, (100, 101, 99) * 2), (other, rates)):
         bench.turns[candidate, 1] = [level(1, rate, 5) for rate in turns]
@@ -154,7 +154,7 @@ class Queue(Bench):
 
 
 def test_ways_are_raced_at_the_load_with_which_each_keeps_the_target(tmp_path: Path) -> None:
-    bench = Queue("m", tmp_path, config(), Objective(target_ms=20), lambda _: [], Way(), lambda _: None)
+    bench = Queue("m", tmp_path, config(), Objective(target_ms=20), lambda _: [], Encoding(), lambda _: None)
     other = Candidate(instances=2)
     bench.rates = {AS_IT_IS: 700, other: 1500}
     # With 16 and 32 under way they take 25 and 23 ms.
@@ -188,7 +188,7 @@ def test_a_sweep_also_looks_below_the_load_that_it_begins_with(tmp_path: Path) -
             rate = 1000 - 2 * abs(concurrency - 32)
             return level(concurrency, rate, 1e3 * concurrency / rate)
 
-    bench = Crowded("m", tmp_path, config(), Objective(target_ms=1000), lambda _: [], Way(), lambda _: None)
+    bench = Crowded("m", tmp_path, config(), Objective(target_ms=1000), lambda _: [], Encoding(), lambda _: None)
     swept = bench.sweep(Candidate(instances=2), 1.0, start=128)
     assert [each.concurrency for each in swept.levels] == [16, 32, 64, 128, 256]
     assert swept.fastest.concurrency == 32
@@ -196,7 +196,7 @@ def test_a_sweep_also_looks_below_the_load_that_it_begins_with(tmp_path: Path) -
 
 def test_less_memory_need_not_be_faster(tmp_path: Path) -> None:
     objective = Objective(target_ms=10, memory_mb=500)
-    bench = Bench("m", tmp_path, config(), objective, lambda _: [], Way(), lambda _: None)
+    bench = Bench("m", tmp_path, config(), objective, lambda _: [], Encoding(), lambda _: None)
     for candidate, rate, memory_mb in ((AS_IT_IS, 100, 900), (Candidate(instances=1), 50, 400)):
         bench.trials[candidate] = Trial(candidate, raced=[level(1, rate, 5)], memory_mb=memory_mb)
     assert bench.chosen().candidate == Candidate(instances=1)

@@ -10,9 +10,9 @@ import pytest
 
 from tests.unit.tools.emulators.scripted_container import HOST, LIMIT_S, Answer, ScriptedContainer
 from trident.tools.emulators.container import BreachReport, ContainerClient, ContainerFault, inherited_environment
-from trident.tools.emulators.sagemaker.endpoint import PlatformLimits
+from trident.tools.emulators.sagemaker.endpoint import SageMakerLimits
 
-LIMITS = PlatformLimits(body_bytes=100_000)
+LIMITS = SageMakerLimits(body_bytes=100_000)
 
 
 def fault(client: ContainerClient, **more: float) -> ContainerFault:
@@ -34,7 +34,7 @@ def test_a_slow_body_is_late() -> None:
 
 
 def test_a_full_backlog_is_a_fault() -> None:
-    limits = PlatformLimits(connect_s=0.05)
+    limits = SageMakerLimits(connect_s=0.05)
     with socket.create_server((HOST, 0), backlog=0) as listener:
         waiting = []
         try:

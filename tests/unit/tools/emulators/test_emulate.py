@@ -19,7 +19,7 @@ from trident.tools.emulators.sagemaker.emulator import EmulatorOptions as SageMa
 from trident.tools.emulators.sagemaker.emulator import Hosting
 from trident.tools.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
 from trident.tools.emulators.vertex.emulator import EmulatorOptions as VertexOptions
-from trident.tools.emulators.vertex.endpoint import Deployment, EndpointType, PlatformLimits, batch_limits
+from trident.tools.emulators.vertex.endpoint import Deployment, EndpointType, VertexLimits, batch_limits
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def vertex(*arguments: str) -> VertexOptions:
 def test_routes_variables_and_limits_are_read() -> None:
     plain = vertex("gs://bucket/mine/")
     assert (plain.model, plain.deployment) == ("gs://bucket/mine/", Deployment(display_name="mine"))
-    assert (plain.limits, plain.environment) == (PlatformLimits(), {"HERE": "1"})
+    assert (plain.limits, plain.environment) == (VertexLimits(), {"HERE": "1"})
     options = vertex("m", "--env=A=1", "--env", "B_2=x=y", "--predict-route=/predict", "--health-route=/health")
     assert options.variables == {"A": "1", "B_2": "x=y"}
     assert (options.deployment.predict_path, options.deployment.health_path) == ("/predict", "/health")

@@ -30,7 +30,7 @@ from trident.tools.emulators.container import (
     ContainerStream,
 )
 from trident.tools.emulators.sagemaker.api import RuntimeApi
-from trident.tools.emulators.sagemaker.endpoint import PlatformLimits, SingleModelEndpoint
+from trident.tools.emulators.sagemaker.endpoint import SageMakerLimits, SingleModelEndpoint
 from trident.tools.emulators.sagemaker.invocation import (
     CUSTOM_ATTRIBUTES,
     PREFIX,
@@ -40,7 +40,7 @@ from trident.tools.emulators.sagemaker.invocation import (
     read_invocation,
 )
 
-LIMITS = PlatformLimits(body_bytes=100_000)
+LIMITS = SageMakerLimits(body_bytes=100_000)
 JSON = [("Content-Type", "application/json")]
 
 
@@ -187,7 +187,7 @@ def answer(connection: ServerConnection) -> None:
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[tuple[int, BreachReport]]:
-    limits, report = PlatformLimits(), BreachReport()
+    limits, report = SageMakerLimits(), BreachReport()
     with serve(answer, HOST, 0) as container:
         threading.Thread(target=container.serve_forever, daemon=True).start()
         client = ContainerClient(container.socket.getsockname()[1], limits)

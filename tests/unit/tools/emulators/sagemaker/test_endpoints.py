@@ -19,13 +19,13 @@ from trident.tools.emulators.sagemaker.archives import LocalArchives, ModelArchi
 from trident.tools.emulators.sagemaker.endpoint import (
     EndpointModels,
     MultiModelEndpoint,
-    PlatformLimits,
+    SageMakerLimits,
     SingleModelEndpoint,
     read_model_list,
 )
 from trident.tools.emulators.sagemaker.invocation import ApiError, Invocation
 
-LIMITS = PlatformLimits(invoke_s=LIMIT_S, stream_s=LIMIT_S, load_s=LIMIT_S)
+LIMITS = SageMakerLimits(invoke_s=LIMIT_S, stream_s=LIMIT_S, load_s=LIMIT_S)
 ROW = Invocation({"Content-Type": "text/csv"}, b"1,2")
 
 
@@ -81,7 +81,7 @@ class Shelf:
 class Bench:
     """Four archives, the models of their endpoint, and the endpoint."""
 
-    def __init__(self, tmp_path: Path, shelf: Callable[[Call], Answer], limits: PlatformLimits = LIMITS) -> None:
+    def __init__(self, tmp_path: Path, shelf: Callable[[Call], Answer], limits: SageMakerLimits = LIMITS) -> None:
         (tmp_path / "archives").mkdir()
         (tmp_path / "models").mkdir()
         for key in KEYS:
@@ -219,7 +219,7 @@ def test_a_failed_unload_is_a_breach(bench: Bench, shelf: Shelf) -> None:
 
 def listed(container: ScriptedContainer) -> dict[str, str]:
     with container:
-        return read_model_list(ContainerClient(container.port, PlatformLimits()), LIMIT_S)
+        return read_model_list(ContainerClient(container.port, SageMakerLimits()), LIMIT_S)
 
 
 def page(names: str, token: str = "") -> Answer:

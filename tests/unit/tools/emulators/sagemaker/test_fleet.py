@@ -18,11 +18,11 @@ from tests.waiting import until
 from trident.core.errors import ConfigInvalid
 from trident.tools.emulators.container import BreachReport, Container, ContainerClient
 from trident.tools.emulators.sagemaker.emulator import Hosting
-from trident.tools.emulators.sagemaker.endpoint import EndpointModels, PlatformLimits
-from trident.tools.emulators.sagemaker.fleet import Fleet, Machines, Probes
+from trident.tools.emulators.sagemaker.endpoint import EndpointModels, SageMakerLimits
+from trident.tools.emulators.sagemaker.fleet import Fleet, Machines, PingProbes
 from trident.tools.emulators.sagemaker.invocation import PREFIX_AWARE_ID, SESSION, ApiError, Invocation
 
-LIMITS = PlatformLimits(connect_s=LIMIT_S, ping_s=LIMIT_S)
+LIMITS = SageMakerLimits(connect_s=LIMIT_S, ping_s=LIMIT_S)
 
 
 class Copies:
@@ -126,7 +126,7 @@ def test_serverless_endpoint_refuses_calls_beyond_its_concurrency() -> None:
 
 
 def test_idle_serverless_endpoint_starts_its_container_at_the_next_call() -> None:
-    limits = PlatformLimits(connect_s=LIMIT_S, ping_s=LIMIT_S, serverless_idle_s=0, probe_interval_s=0.01)
+    limits = SageMakerLimits(connect_s=LIMIT_S, ping_s=LIMIT_S, serverless_idle_s=0, probe_interval_s=0.01)
     stopped = threading.Event()
     with copies(1, most_at_once=2, limits=limits) as found, ThreadPoolExecutor(3) as pool:
         watching = pool.submit(found.fleet.watch, stopped)
@@ -188,7 +188,7 @@ def test_metrics_are_scraped_unless_the_configuration_says_otherwise() -> None:
 
 def test_limits_are_those_of_the_kind_of_endpoint() -> None:
     config = {"CreateEndpointConfig": {"AsyncInferenceConfig": {"OutputConfig": {"S3OutputPath": "s3://a/b"}}}}
-    limits = [Hosting(each).limits(PlatformLimits()) for each in ({}, config, variant(ServerlessConfig=SERVERLESS))]
+    limits = [Hosting(each).limits(SageMakerLimits()) for each in ({}, config, variant(ServerlessConfig=SERVERLESS))]
     assert [each.body_bytes >> 20 for each in limits] == [25, 1024, 4]
     assert [each.invoke_s for each in limits] == [60.0, 3600.0, 60.0]
 
@@ -196,16 +196,16 @@ def test_limits_are_those_of_the_kind_of_endpoint() -> None:
 # --- probes
 
 
-QUICK = PlatformLimits(startup_s=0.1, ping_s=LIMIT_S, probe_interval_s=0.005)
+QUICK = SageMakerLimits(startup_s=0.1, ping_s=LIMIT_S, probe_interval_s=0.005)
 
 
 class Probed:
-    """Probes of a scripted container that "runs" until the test sets its exit status."""
+    """PingProbes of a scripted container that "runs" until the test sets its exit status."""
 
     def __init__(
         self,
         answer: Callable[[Call], Answer],
-        limits: PlatformLimits = QUICK,
+        limits: SageMakerLimits = QUICK,
         loaded: dict[str, str] | None = None,
         scraped: str = "",
     ) -> None:
@@ -215,7 +215,7 @@ class Probed:
         client = ContainerClient(self.scripted.port, limits)
         models = None if loaded is None else cast(EndpointModels, SimpleNamespace(loaded=lambda: loaded))
         container = cast(Container, self.running)
-        self.probes = Probes(container, client, limits, self.report, models, scraped=scraped, scrape_s=0.0)
+        self.probes = PingProbes(container, client, limits, self.report, models, scraped=scraped, scrape_s=0.0)
 
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
         with self.scripted:
@@ -233,14 +233,14 @@ class Probed:
 
 
 def test_the_wait_ends_when_the_container_ends() -> None:
-    probed = Probed(lambda call: Answer(503), PlatformLimits())
+    probed = Probed(lambda call: Answer(503), SageMakerLimits())
     probed.running.exit_status = 3
     assert not probed.is_ready()
     assert list(probed.report.breaches) == ["the container ended by itself, with status 3"]
 
 
 def test_a_container_that_is_not_ready_in_time_is_given_up() -> None:
-    probed = Probed(lambda call: Answer(503, b"busy"), PlatformLimits(startup_s=0.0))
+    probed = Probed(lambda call: Answer(503, b"busy"), SageMakerLimits(startup_s=0.0))
     assert not probed.is_ready()
     assert list(probed.report.breaches) == [
         "the container was not ready 0 ms after its start: at the last probe it answered 503: busy"
@@ -248,7 +248,7 @@ def test_a_container_that_is_not_ready_in_time_is_given_up() -> None:
 
 
 def test_stopping_ends_the_wait_for_the_start() -> None:
-    probed = Probed(lambda call: Answer(503), PlatformLimits())
+    probed = Probed(lambda call: Answer(503), SageMakerLimits())
     assert not probed.is_ready(lambda: len(probed.scripted.calls) > 0)
     assert probed.report.breaches == {}
 

@@ -21,8 +21,8 @@ from trident.tools.emulators.vertex.endpoint import (
     Endpoint,
     EndpointType,
     GoogleError,
-    PlatformLimits,
     PredictionFault,
+    VertexLimits,
     read_predict_request,
     read_predictions,
     read_raw_request,
@@ -30,7 +30,7 @@ from trident.tools.emulators.vertex.endpoint import (
 )
 from trident.tools.emulators.vertex.project import Project
 
-LIMITS = PlatformLimits(body_bytes=10_000, inference_s=LIMIT_S)
+LIMITS = VertexLimits(body_bytes=10_000, inference_s=LIMIT_S)
 DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34", display_name="mine")
 ENDPOINT = "/v1/projects/p/locations/l/endpoints/12"
 PREDICT_ROUTE = "/v1/endpoints/12/deployedModels/34:predict"
@@ -45,7 +45,7 @@ def unstarted(*_: Any) -> NoReturn:
 class Platform:
     """An endpoint and its container, which answers with `answer`. A context manager."""
 
-    def __init__(self, deployment: Deployment = DEPLOYMENT, limits: PlatformLimits = LIMITS) -> None:
+    def __init__(self, deployment: Deployment = DEPLOYMENT, limits: VertexLimits = LIMITS) -> None:
         self.answer = Answer(body=b'{"predictions": [1, 2]}', headers=JSON)
         self.report = BreachReport()
         self.said: list[str] = []
@@ -115,7 +115,7 @@ def test_an_unhealthy_container_gets_no_calls(platform: Platform) -> None:
 
 
 def test_a_late_answer_is_a_breach() -> None:
-    with Platform(limits=PlatformLimits(inference_s=0.1)) as platform:
+    with Platform(limits=VertexLimits(inference_s=0.1)) as platform:
         over = threading.Event()
 
         def answer(call: Call) -> Answer:

@@ -13,10 +13,10 @@ import pytest
 from tests.unit.tools.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer, watch_until
 from trident.core.errors import ConfigInvalid
 from trident.tools.emulators.container import BreachReport, ContainerClient
-from trident.tools.emulators.vertex.container import Probes, expanded, platform_variables, provided
-from trident.tools.emulators.vertex.endpoint import Deployment, PlatformLimits
+from trident.tools.emulators.vertex.container import HealthProbes, expanded, platform_variables, provided
+from trident.tools.emulators.vertex.endpoint import Deployment, VertexLimits
 
-QUICK = PlatformLimits(deployment_s=0.2, health_interval_s=0.005, liveness_interval_s=0.02)
+QUICK = VertexLimits(deployment_s=0.2, health_interval_s=0.005, liveness_interval_s=0.02)
 
 
 def test_a_folder_is_copied_read_only(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_references_to_variables_are_replaced(text: str, value: str) -> None:
 # --- probes
 
 
-PATIENT = PlatformLimits(health_interval_s=0.005)
+PATIENT = VertexLimits(health_interval_s=0.005)
 HEALTH = "/v1/endpoints/12/deployedModels/34"
 
 
@@ -92,12 +92,12 @@ class Machine:
 
 
 class Probed:
-    def __init__(self, port: int, limits: PlatformLimits) -> None:
+    def __init__(self, port: int, limits: VertexLimits) -> None:
         self.machine = Machine()
         self.report = BreachReport()
         self.said: list[str] = []
         client = ContainerClient(port, limits)
-        self.probes = Probes(self.machine, client, port, HEALTH, limits, self.report, self.said.append)
+        self.probes = HealthProbes(self.machine, client, port, HEALTH, limits, self.report, self.said.append)
 
     @property
     def breaches(self) -> list[str]:
@@ -133,7 +133,7 @@ def test_a_container_that_does_not_listen_is_restarted_and_reported(silent_port:
 
 def test_a_listening_container_is_not_restarted_during_its_load(script: ScriptedContainer) -> None:
     script.answer = lambda call: Answer(503)
-    probed = Probed(script.port, PlatformLimits(liveness_interval_s=0.0, deployment_s=0.3))
+    probed = Probed(script.port, VertexLimits(liveness_interval_s=0.0, deployment_s=0.3))
     assert not probed.is_ready()
     assert probed.machine.restarts == 0
 
@@ -162,7 +162,7 @@ def test_four_failed_probes_end_the_traffic_and_a_good_one_restores_it(script: S
 
 def test_a_late_answer_is_a_failed_probe(script: ScriptedContainer) -> None:
     over = threading.Event()
-    limits = PlatformLimits(health_interval_s=0.005, health_s=0.02)
+    limits = VertexLimits(health_interval_s=0.005, health_s=0.02)
     probed = Probed(script.port, limits)
     probed.probes._has_traffic = True
 

@@ -62,7 +62,7 @@ class Candidate:
 
     @property
     def answers(self) -> tuple[object, ...]:
-        """What may change the answers."""
+        """The settings that may change the answers."""
         return self.backend, self.precision, self.pads_batches, self.lengths
 
     @property
@@ -77,7 +77,7 @@ class Candidate:
 
     @property
     def cores(self) -> int:
-        """How many it can keep busy."""
+        """Number of cores that it can keep busy."""
         return max(1, self.instances) * max(1, self.threads)
 
     def apply(self, config: ModelConfig) -> ModelConfig:
@@ -289,7 +289,7 @@ class Executions:
 
 
 def most_difference(way: Candidate) -> float:
-    """That may be between the answers of a way and the model's own. Lower precisions keep two to three digits."""
+    """Allowed difference of a candidate's answers from the model's own. Lower precisions keep two to three digits."""
     return 0.02 if way.precision else 0.001
 
 
@@ -316,7 +316,7 @@ def execute(
     most: int = 0,
     compared: bool = True,
 ) -> Executions:
-    """What a few executions of all instances at the same time show, in a process of their own.
+    """Execute a few batches on all instances at the same time, in a process of their own.
 
     `config` is complete. Batches that take much more than the target allows are left out. With `most` the batches are
     also of mixed sizes, up to so many requests. Without `compared` there are no answers. Raises ServerError.
