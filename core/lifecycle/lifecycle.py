@@ -32,7 +32,7 @@ from trident.core.errors import (
 from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader
 from trident.core.lifecycle.long_executions import LongExecutions
-from trident.core.lifecycle.model import Model, Retirement, index_entry, log_in_flight, poll_failure
+from trident.core.lifecycle.model import Model, Unloads, index_entry, log_in_flight, poll_failure
 from trident.core.lifecycle.models import Loads, Models, StartProgress, find_steps
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.polling import Poller, seconds_until_poll
@@ -80,12 +80,12 @@ class Lifecycle:
         self._options = options
         self._loader = loader
         self._open_source = open_source
-        self._retirement = Retirement(limit_s=options.unload_timeout_s or None)
+        self._unloads = Unloads(limit_s=options.unload_timeout_s or None)
         self.models = Models(
             lambda key, models: Model(
                 key,
                 loader,
-                self._retirement,
+                self._unloads,
                 models.publish,
                 models.find,
                 partial(find_steps, models, key.namespace),
@@ -98,7 +98,7 @@ class Lifecycle:
         self._progress = StartProgress()
         self._loads = Loads(self.models, loader, self._locate)
         self._long_executions = LongExecutions(
-            lambda: {*self.models.versions(), *self._retirement.leaving},
+            lambda: {*self.models.versions(), *self._unloads.leaving},
             lambda: [version for model in self.models.all() for version in model.attempts],
         )
         self._idle_memory = IdleMemory(self._serving, loader.memory, options.gpu_memory_idle_s)
@@ -215,11 +215,11 @@ class Lifecycle:
         serving = self._serving()
         for version in serving:
             version.stop(accept_nested=True)
-        self._retirement.drain(serving, timeout_s)
+        self._unloads.drain(serving, timeout_s)
         for model in self.models.all():
             model.leave("server exit")
         try:
-            return self._retirement.wait(max(0.0, deadline - time.monotonic()))
+            return self._unloads.wait(max(0.0, deadline - time.monotonic()))
         finally:
             self._long_executions.stop()
             self._idle_memory.stop()

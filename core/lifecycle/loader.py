@@ -75,7 +75,7 @@ from trident.core.repository.repository import (
 )
 from trident.core.repository.sources import Located, SingleModelSource
 from trident.core.scheduling.context import SchedulingContext
-from trident.core.scheduling.rate_limiter import InstanceClaims
+from trident.core.scheduling.rate_limiter import InstanceReservations
 from trident.core.scheduling.run_once import run_once
 from trident.core.scheduling.scheduler import Scheduler, row_of
 
@@ -230,7 +230,7 @@ class ModelLoader:
                 for placement in wanted:
                     added.append(version.make_instance(placement))
                     version.attempt.watch(partial(_end, added[-1]))
-                    version.claims.enter(added[-1], version.name)
+                    version.reservations.add(added[-1], version.name)
                     self._warm_up(version, added[-1], probe(context, added[-1]), samples)
             version.attempt.settle()
         except BaseException as exc:
@@ -275,7 +275,7 @@ class ModelLoader:
         golden = golden_requests(directory.path, version.spec, version.version)
         if is_ensemble(config):
             model: BackendModel = compose_model(version, find_steps)
-            placed: list[Placement] = []
+            placed: tuple[Placement, ...] = ()
             samples: list[WarmupSample] = []
         else:
             placed = placements(config)
@@ -285,7 +285,7 @@ class ModelLoader:
             samples = _with_buckets(samples, version.spec)
         instances: list[BackendInstance] = []
         try:
-            version.claims = self._claims(version, placed)
+            version.reservations = self._reservations(version, placed)
             context = self._context(version, directory)
             row = row_of(context)
             if isinstance(model, StartingModel):
@@ -294,7 +294,7 @@ class ModelLoader:
                 attempt.begin(f"the start of instance '{placement.name}'")
                 instances.append(model.instance(placement))
                 attempt.watch(partial(_end, instances[-1]))
-                version.claims.enter(instances[-1], version.name)
+                version.reservations.add(instances[-1], version.name)
                 self._warm_up(version, instances[-1], row.probe(context, instances[-1]), samples)
             scheduler = row.make(context, instances)
             if not instances:
@@ -303,7 +303,7 @@ class ModelLoader:
                 self._check_golden(version, probe, golden)
             # One instance per device: those on one device share a session, and so give the same answers.
             for instance in {instance.placement.device: instance for instance in instances}.values():
-                with version.claims.turn(instance):
+                with version.reservations.held(instance):
                     self._check_golden(version, row.probe(context, instance), golden)
             for wrap in self._parts.wraps:
                 scheduler = wrap(scheduler, version, context)
@@ -318,7 +318,7 @@ class ModelLoader:
         self,
         directory: ModelDirectory,
         version: ModelVersion,
-        placed: Sequence[Placement],
+        placed: tuple[Placement, ...],
         signature: ModelSignature | None,
     ) -> BackendModel:
         backend = self._backends.find(version.config)
@@ -352,7 +352,7 @@ class ModelLoader:
             version.spec,
             version.statistics,
             window=self._options.response_window,
-            claims=version.claims,
+            reservations=version.reservations,
             on_poisoned=lambda instance: self._parts.on_device_lost(instance.placement.device),
             initial_states={} if sequence is None else initial_states(config, sequence.states, directory.path),
             steps=tuple(zip(ensemble_steps(config), version.steps, strict=True)),
@@ -405,14 +405,14 @@ class ModelLoader:
         for device, taken in new.taken.items():
             _log.info("model '%s' version %d took %d bytes of %s", version.name, version.version, taken, device)
 
-    def _claims(self, version: ModelVersion, placed: Sequence[Placement]) -> InstanceClaims:
+    def _reservations(self, version: ModelVersion, placed: Sequence[Placement]) -> InstanceReservations:
         """Those of the instances on the resources that their executions hold, if the server has a rate limiter."""
         if self._parts.rate_limiter is None and any(placement.limit.needs for placement in placed):
             _log.warning(
                 "model '%s' has a rate_limiter, but the server has none: start it with --rate-limit=execution_count",
                 version.name,
             )
-        return InstanceClaims(self._parts.rate_limiter)
+        return InstanceReservations(self._parts.rate_limiter)
 
     def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
         """The GPU of a version that runs on exactly one device, for the label of its metrics."""
@@ -460,7 +460,7 @@ class ModelLoader:
                 )
                 try:
                     requests = [sample.request(version.spec) for _ in range(sample.batch_size)]
-                    with version.claims.turn(instance):
+                    with version.reservations.held(instance):
                         run_once(probe, requests, version.check)
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
@@ -495,7 +495,7 @@ class LoadSlots:
                     self._loading[model] -= 1
 
     @contextmanager
-    def lent(self, asker: str, asked: str) -> Iterator[None]:
+    def released(self, asker: str, asked: str) -> Iterator[None]:
         """The change of the model `asked` for which `asker` waits; if that is not being loaded, it has no slot to lend.
 
         Raises ModelLoadFailed if the change waits for the load of `asker`.
@@ -549,7 +549,7 @@ def _lost_device(instances: Sequence[BackendInstance]) -> str:
 
 def _close_loaded(model: BackendModel, instances: Sequence[BackendInstance], version: ModelVersion) -> None:
     for instance in instances:
-        version.claims.leave(instance)
+        version.reservations.remove(instance)
         instance.close()
     model.close()
 

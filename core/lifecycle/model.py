@@ -98,7 +98,7 @@ def _is_config(path: str) -> bool:
 _log = logging.getLogger("trident.lifecycle")
 
 
-class Retirement:
+class Unloads:
     """Called on loader threads. `drain` and `wait` log what they wait for every `report_s` seconds.
 
     After `limit_s` seconds a version that leaves ends the processes of its model in which requests still are; None
@@ -207,7 +207,7 @@ class Model:
         self,
         key: ModelKey,
         loader: ModelLoader,
-        retirement: Retirement,
+        unloads: Unloads,
         publish: Callable[[], None],
         find: Find,
         find_steps: FindSteps,
@@ -226,7 +226,7 @@ class Model:
         self._failed_files: Sequence[SourceFile] | None = None
         self._failures = 0
         self._loader = loader
-        self._retirement = retirement
+        self._unloads = unloads
         self._publish = publish
         self._find = find
         self._find_steps = find_steps
@@ -436,7 +436,7 @@ class Model:
             leaving = [] if self._has_left else list(self.serving.values())
             self._has_left = True
             for version in leaving:
-                self._retirement.begin(version, cause)
+                self._unloads.begin(version, cause)
 
     def forget(self) -> None:
         """Forget failures, because the model is no longer in its repository."""
@@ -562,7 +562,7 @@ class Model:
             self.serving = serving
             self._publish()
         for version, cause in leaving.items():
-            self._retirement.begin(version, cause)
+            self._unloads.begin(version, cause)
 
 
 def poll_failure(name: str) -> str:

@@ -34,14 +34,14 @@ from trident.core.options import LatencyOptions
 from trident.core.repository.repository import ContentDigest, ModelDirectory
 from trident.core.repository.sources import Fetched
 from trident.core.scheduling.queue import COUNTING
-from trident.core.scheduling.rate_limiter import InstanceClaims
+from trident.core.scheduling.rate_limiter import InstanceReservations
 from trident.core.scheduling.scheduler import Scheduler
 from trident.core.shared_memory import Regions, attach
 
 _log = logging.getLogger("trident.lifecycle")
 
 
-class RestingInstances:
+class PausedInstances:
     """They get no work from the scheduler as long as another instance can execute. Any thread but an instance's."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -89,16 +89,14 @@ class ModelVersion:
 
     Any thread may call `submit`, `hold` and `release`; only loader threads call the other methods. `configure` sets
     `config` and `spec` before the version is ready. `reload_failure` is why a newer version did not replace it.
-    `restriction` is what it does otherwise than its configuration says, and why. `gone`
-    is set when it is unloaded and its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `hint`
-    is the cure of its failed load, if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a
-    model whose name is only a hash, otherwise empty. `steps` are the versions that the steps of an ensemble run on, or
-    with which it failed. `content` are the files that it was loaded from.
-    `attempt` is its load, or the latest change of its instances.
-    `claims` are those of its instances on the resources that executions hold. `memory` is what it holds on the devices
-    of which the server keeps a ledger; None if it runs on none of them.
-    `unloaded_because` is the reason that the index shows at the end. `regions` are those in which tensors of its
-    requests may lie; None if there are none.
+    `restriction` is what it does otherwise than its configuration says, and why. `gone` is set when it is unloaded and
+    its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `hint` is the cure of its failed load,
+    if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a model whose name is only a hash,
+    otherwise empty. `steps` are the versions that the steps of an ensemble run on, or with which it failed. `content`
+    are the files that it was loaded from. `attempt` is its load, or the latest change of its instances. `reservations`
+    are those of its instances on the resources that executions hold. `memory` is what it holds on the devices of which
+    the server keeps a ledger; None if it runs on none of them. `unloaded_because` is the reason that the index shows at
+    the end. `regions` are those in which tensors of its requests may lie; None if there are none.
     """
 
     config: ModelConfig
@@ -122,7 +120,7 @@ class ModelVersion:
         self.gone = threading.Event()
         self.steps: tuple[ModelVersion, ...] = ()
         self.content: ContentDigest | None = None
-        self.claims = InstanceClaims()
+        self.reservations = InstanceReservations()
         self.attempt = LoadAttempt(name)
         self.memory: Holding | None = None
         self.unloaded_because = UNLOADED
@@ -136,7 +134,7 @@ class ModelVersion:
         self._answers: Callable[[InferenceRequest, int | None], InferenceResponse | None] | None = None
         self._model: BackendModel | None = None
         self._instances: list[BackendInstance] = []
-        self._resting: RestingInstances | None = None
+        self._resting: PausedInstances | None = None
         self._fetched: Fetched | None = None
         # Notified when the last hold is released, and when the wait for it is abandoned.
         self._released = threading.Condition()
@@ -237,7 +235,7 @@ class ModelVersion:
         self._fetched = fetched
         self.description = model.describe()
         self.load_seconds = time.monotonic() - self._started
-        self._resting = RestingInstances(scheduler)
+        self._resting = PausedInstances(scheduler)
         scheduler.start()
         model.watch(self._resting.change)
         self.state.move(ModelState.READY)
@@ -261,7 +259,7 @@ class ModelVersion:
     def discard(self, instances: Sequence[BackendInstance]) -> None:
         """Close instances that do not serve, and what only they needed."""
         for instance in instances:
-            self.claims.leave(instance)
+            self.reservations.remove(instance)
             instance.close()
         if self._model is not None:  # it may have been unloaded meanwhile
             self._model.retain({placement.device for placement in self.placements})
@@ -271,10 +269,10 @@ class ModelVersion:
 
         A framework keeps memory of the GPU for each thread that calls it, so the instances' threads do it.
         """
-        model, run_at_rest = self._model, getattr(self._scheduler, "run_at_rest", None)
-        if isinstance(model, ShrinkableModel) and run_at_rest is not None:
+        model, run_when_idle = self._model, getattr(self._scheduler, "run_when_idle", None)
+        if isinstance(model, ShrinkableModel) and run_when_idle is not None:
             for device in {placement.device for placement in self.placements}:
-                run_at_rest(device, partial(model.shrink, device))
+                run_when_idle(device, partial(model.shrink, device))
 
     def measure(self, latencies: LatencyOptions) -> None:
         """Keep the distributions of durations that are switched on, from now on."""
@@ -425,7 +423,7 @@ class ModelVersion:
         """
         self._end_requests(limit_s)
         for instance in self._instances:
-            self.claims.leave(instance)
+            self.reservations.remove(instance)
             instance.close()
         if self._model is not None:
             self._model.close()

@@ -15,7 +15,7 @@ from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Array
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.options import DEFAULT_WINDOW, WindowLimits
-from trident.core.scheduling.rate_limiter import InstanceClaims
+from trident.core.scheduling.rate_limiter import InstanceReservations
 
 # Monotonic nanoseconds.
 Clock = Callable[[], int]
@@ -37,13 +37,13 @@ class StepModel(Protocol):
 class SchedulingContext:
     """Made for each version; its parts do not change it.
 
-    `window` is how much of a request's responses may be sent before its client has taken them. `claims` are those of
-    the instances on the resources that their executions hold. `on_poisoned` is called on the thread that executed, with
-    an instance that can execute nothing again. `initial_states` are the values with which a sequence begins, by input.
-    `steps` are those of an ensemble, each with the version that runs it; `max_in_flight` limits the requests of each, 0
-    for no limit. With `preserves_order` the responses of a decoupled step are passed on in their order.
-    For tests, nothing is executed until `delay_until` requests are queued for the first time, and
-    `backlog_delay_until` in the backlog of sequences.
+    `window` is how much of a request's responses may be sent before its client has taken them. `reservations` are those
+    of the instances on the resources that their executions hold. `on_poisoned` is called on the thread that executed,
+    with an instance that can execute nothing again. `initial_states` are the values with which a sequence begins, by
+    input. `steps` are those of an ensemble, each with the version that runs it; `max_in_flight` limits the requests of
+    each, 0 for no limit. With `preserves_order` the responses of a decoupled step are passed on in their order. For
+    tests, nothing is executed until `delay_until` requests are queued for the first time, and `backlog_delay_until` in
+    the backlog of sequences.
 
     `respond` delivers the response to a request; `refuse` the error of one that is not executed: it is delivered at
     once, also where responses keep an order, as in Triton.
@@ -53,7 +53,7 @@ class SchedulingContext:
     statistics: ModelStatistics
     clock: Clock = time.monotonic_ns
     window: WindowLimits = DEFAULT_WINDOW
-    claims: InstanceClaims = field(default_factory=InstanceClaims)
+    reservations: InstanceReservations = field(default_factory=InstanceReservations)
     on_poisoned: Callable[[BackendInstance], None] | None = None
     initial_states: Mapping[str, Array] = field(default_factory=dict)
     steps: Sequence[tuple[EnsembleStep, StepModel]] = ()

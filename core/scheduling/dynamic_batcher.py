@@ -33,7 +33,7 @@ from trident.core.scheduling.batch_forming import (
 )
 from trident.core.scheduling.context import Respond, SchedulingContext
 from trident.core.scheduling.inline_execution import LONGEST_NS, InlineExecution, ShortExecutions
-from trident.core.scheduling.instance import ENDED, HOLDING, LENT, RUNNING, WAITING, ModelInstance
+from trident.core.scheduling.instance import BORROWED, DELAYING, ENDED, RUNNING, WAITING, ModelInstance
 from trident.core.scheduling.instance_pool import InstancePool
 from trident.core.scheduling.open_requests import Again, DroppedSenders, OpenRequests, ResponseOrder, refuse_again
 from trident.core.scheduling.queue import (
@@ -62,7 +62,7 @@ class DynamicBatcher:
 
     Each request gets its response on the thread that executed it or on that of `close`, or, from an instance that
     answers later, its responses on the threads that send them. `submit` holds a lock for some microseconds. A batch
-    whose instance must wait for its turn at resources stays in the queue until then, and grows.
+    whose instance must wait for resources stays in the queue until then, and grows.
     `through` makes what executes in place of an instance. `again` submits or refuses a request that its model wants to
     execute again.
     """
@@ -122,9 +122,9 @@ class DynamicBatcher:
             open_requests=requests,
             observe=self._observe,
         )
-        if instance.claim is not None:
+        if instance.reservation is not None:
             queue = self._queue
-            instance.claim.has_more = lambda: queue.size > 0
+            instance.reservation.has_more = lambda: queue.size > 0
         return instance
 
     def _observe(self, batch: Sequence[PendingRequest], begin_ns: int, end_ns: int, inline: bool) -> None:
@@ -186,11 +186,11 @@ class DynamicBatcher:
             if queue.size < queue.delay_until:
                 return
             queue.delay_until = 0
-        holder = self._pool.holder
+        delaying = self._pool.delaying
         if (
-            holder is None
-            or holder.wait.until_ns <= now_ns
-            or may_end(holder.wait, pending, queue.items)
+            delaying is None
+            or delaying.wait.until_ns <= now_ns
+            or may_end(delaying.wait, pending, queue.items)
             or not (queue.is_in_order or queue.is_last(pending))
         ):
             if pending.defer is not None and self._inline.is_possible():
@@ -201,17 +201,17 @@ class DynamicBatcher:
                     _log.exception("deferring an execution of model '%s' failed unexpectedly", self._spec.name)
             self._pool.wake()
 
-    def run_at_rest(self, device: str, errand: Callable[[], None]) -> bool:
-        """Call `errand` on the thread of an instance on `device` that rests, and wait for it. False if none rests.
+    def run_when_idle(self, device: str, call: Callable[[], None]) -> bool:
+        """Make `call` on the thread of an idle instance on `device`, and wait for it. False if none is idle.
 
-        Raises what `errand` raises. Not on an instance's own thread.
+        Raises what `call` raises. Not on an instance's own thread.
         """
         done = threading.Event()
         failures: list[Exception] = []
 
         def run() -> None:
             try:
-                errand()
+                call()
             except Exception as error:  # the caller's; the instance serves on
                 failures.append(error)
             finally:
@@ -267,9 +267,9 @@ class DynamicBatcher:
             with self._lock:
                 work = self._next_work(instance)
             # Whatever has woken the thread: it may have rested with a time limit, because it held before.
-            if instance.errand is not None:
-                errand, instance.errand = instance.errand, None
-                errand()
+            if instance.call is not None:
+                call, instance.call = instance.call, None
+                call()
             if work is not None:
                 instance.perform(work)
                 return True
@@ -277,41 +277,41 @@ class DynamicBatcher:
             state = instance.state
             if state is ENDED:
                 return False
-            if state is WAITING and instance.claim is not None:
-                instance.claim.wait()
-            elif state is HOLDING:
+            if state is WAITING and instance.reservation is not None:
+                instance.reservation.wait()
+            elif state is DELAYING:
                 remaining_s = max(0, instance.wait.until_ns - self._clock()) / 1e9
                 instance.token.acquire(timeout=min(remaining_s, threading.TIMEOUT_MAX))
             else:
                 instance.token.acquire()
 
     def _next_work(self, instance: ModelInstance) -> Work | None:
-        """Take work for an instance whose thread is awake; None if it must rest or end, as its state then says."""
-        pool, claim = self._pool, instance.claim
-        if instance.state is LENT:
+        """Take work for an instance whose thread is awake; None if it must wait or end, as its state then says."""
+        pool, reservation = self._pool, instance.reservation
+        if instance.state is BORROWED:
             return None  # the time limit of its wait has woken it while another thread executes on its instance
         if instance.taken:
             pool.finish(instance)
         if instance.state is not RUNNING:
             pool.rise(instance)
-        if instance.retired:
-            if claim is not None:
-                claim.withdraw()
+        if instance.is_removed:
+            if reservation is not None:
+                reservation.withdraw()
             pool.end(instance)
-            if self._queue.size and pool.holder is None:
+            if self._queue.size and pool.delaying is None:
                 pool.wake_idle()  # for what it was woken for, or held
             return None
-        may_run = None if claim is None else claim.request
+        may_run = None if reservation is None else reservation.request
         decision = take_work(self._queue, pool.limits, self._clock(), may_run=may_run)
         if isinstance(decision, Work):
             pool.take(instance, decision)
             return decision
-        if claim is not None and not isinstance(decision, Run):
-            claim.withdraw()
+        if reservation is not None and not isinstance(decision, Run):
+            reservation.withdraw()
         if pool.closed:
             pool.end(instance)
         elif decision is None:
-            pool.rest(instance)
+            pool.park(instance)
         elif isinstance(decision, Wait):
             pool.hold(instance, decision)
         else:
@@ -362,7 +362,7 @@ class DynamicBatcher:
         Under the lock.
         """
         self._pool.in_flight.count += count
-        if self._pool.holder is not None:
+        if self._pool.delaying is not None:
             self._pool.wake()
 
     def _refuse_all(self, rejections: Sequence[Rejection], respond: Respond | None = None) -> None:
@@ -412,14 +412,14 @@ class DynamicBatcher:
         """
         with self._changing:
             leaving = self._find(instance)
-            if leaving is None or leaving.retired:
+            if leaving is None or leaving.is_removed:
                 raise ValueError(f"'{instance.placement.name}' is not an instance")
             if leaving.is_current:
                 raise RuntimeError("an instance cannot be removed on its own thread")
-            if all(other.retired for other in self._instances if other is not leaving):
+            if all(other.is_removed for other in self._instances if other is not leaving):
                 raise ValueError(f"'{instance.placement.name}' is the last instance")
             with self._lock:
-                self._pool.retire(leaving)
+                self._pool.remove(leaving)
         leaving.join(None)
         if leaving.open_requests is not None:
             with self._lock:

@@ -104,8 +104,8 @@ class InlineExecution:
     def is_possible(self) -> bool:
         """Return whether the submitting thread may execute on an instance now. Under the lock."""
         pool = self._pool
-        # `pool.lendable` without its call, because each request asks.
-        instance = pool.holder or (pool.idle[-1] if pool.idle else None)
+        # `pool.borrowable` without its call, because each request asks.
+        instance = pool.delaying or (pool.idle[-1] if pool.idle else None)
         return instance is not None and not pool.waking and instance.executing.may_run_inline and self._short.lasting
 
     def borrow_for(self, pending: PendingRequest) -> ModelInstance | None:
@@ -118,7 +118,7 @@ class InlineExecution:
         if (
             queue.size
             or queue.delay_until
-            or pool.holder is not None
+            or pool.delaying is not None
             or limits.delay_ns
             or pending.batch_size in limits.preferred
             or pending.cancelled
@@ -128,9 +128,9 @@ class InlineExecution:
         ):
             return None
         instance = pool.idle[-1]
-        if instance.claim is not None or instance.open_requests is not None:
+        if instance.reservation is not None or instance.open_requests is not None:
             return None
-        pool.lend(instance)
+        pool.borrow(instance)
         instance.taken = 1
         pool.in_flight.count += 1
         return instance
@@ -139,18 +139,18 @@ class InlineExecution:
         """Execute queued requests on the calling thread, as long as the executions are short."""
         pool = self._pool
         with self._lock:
-            instance = pool.lendable
+            instance = pool.borrowable
             if instance is None or not self.is_possible():
                 pool.wake()
                 return
             until_ns = self._clock() + LONGEST_NS
-            pool.lend(instance)
+            pool.borrow(instance)
             work = self._next_work(instance, until_ns)
         if work is not None:
             self.execute(instance, work, until_ns)
 
     def execute(self, instance: ModelInstance, work: Work, until_ns: int) -> None:
-        """Execute `work`, and then what is queued, on the lent `instance` until it is returned."""
+        """Execute `work`, and then what is queued, on the borrowed `instance` until it is returned."""
         following: Work | None = work
         while following is not None:
             instance.perform(following, inline=True)
@@ -159,13 +159,13 @@ class InlineExecution:
                 following = self._next_work(instance, until_ns)
 
     def _next_work(self, instance: ModelInstance, until_ns: int) -> Work | None:
-        """Take work for the lent `instance`; or return the instance, and return None or raise. Under the lock."""
-        pool, claim = self._pool, instance.claim
+        """Take work for the borrowed `instance`; or return the instance, and return None or raise. Under the lock."""
+        pool, reservation = self._pool, instance.reservation
         work: Work | Wait | Run | None = None
         try:
             now_ns = self._clock()
-            if now_ns <= until_ns and not instance.retired and not pool.closed:
-                may_run = None if claim is None else claim.try_take
+            if now_ns <= until_ns and not instance.is_removed and not pool.closed:
+                may_run = None if reservation is None else reservation.try_take
                 is_short = self._short.expected
                 work = take_work(pool.queue, pool.limits, now_ns, is_short=is_short, may_run=may_run)
                 if isinstance(work, Work):
@@ -173,7 +173,7 @@ class InlineExecution:
                     return work
         finally:
             if not isinstance(work, Work):
-                if claim is not None:
-                    claim.withdraw()  # it may have asked for another turn when its last execution ended
+                if reservation is not None:
+                    reservation.withdraw()  # it may have asked again when its last execution ended
                 pool.take_back(instance)
         return None

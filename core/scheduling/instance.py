@@ -44,40 +44,40 @@ class ThreadState(Enum):
     next: tuple[ThreadState, ...]
 
     RUNNING = "executes, or looks for work"
-    IDLE = "rests until it is woken"
-    HOLDING = "rests until it is woken or the queue delay is over"
-    WAITING = "rests until it is its turn to hold the resources of an execution"
+    IDLE = "is idle until it is woken"
+    DELAYING = "waits until it is woken or the queue delay is over"
+    WAITING = "waits for the resources of an execution"
     WOKEN = "has its token and will look for work"
-    LENT = "rests while the submitting thread executes on its instance"
+    BORROWED = "waits while the submitting thread executes on its instance"
     ENDED = "has ended, or has its token and will end"
 
 
 # In Python 3.11 a member costs a function call when it is looked up on its class.
 RUNNING: Final = ThreadState.RUNNING
 IDLE: Final = ThreadState.IDLE
-HOLDING: Final = ThreadState.HOLDING
+DELAYING: Final = ThreadState.DELAYING
 WAITING: Final = ThreadState.WAITING
 WOKEN: Final = ThreadState.WOKEN
-LENT: Final = ThreadState.LENT
+BORROWED: Final = ThreadState.BORROWED
 ENDED: Final = ThreadState.ENDED
 
-RUNNING.next = (IDLE, HOLDING, WAITING, ENDED)
-IDLE.next = (WOKEN, LENT, RUNNING, ENDED)
-HOLDING.next = (WOKEN, LENT, IDLE, RUNNING, ENDED)
+RUNNING.next = (IDLE, DELAYING, WAITING, ENDED)
+IDLE.next = (WOKEN, BORROWED, RUNNING, ENDED)
+DELAYING.next = (WOKEN, BORROWED, IDLE, RUNNING, ENDED)
 WAITING.next = (RUNNING,)
 WOKEN.next = (RUNNING,)
-LENT.next = (IDLE, WOKEN, ENDED)
+BORROWED.next = (IDLE, WOKEN, ENDED)
 ENDED.next = ()
 
 
 class ModelInstance:
-    """One instance of a model version. It executes on its own thread, or on a submitting one while its own rests.
+    """One instance of a model version. It executes on its own thread, or on a submitting one while its own is idle.
 
-    The scheduler's lock guards `state`, `retired`, `errand`, `taken` and `wait`. `token` is a binary semaphore: the
-    thread rests by acquiring it, and whoever moves it to WOKEN or ENDED releases it. `retired` tells the thread to end
-    when it next looks for work, and `errand` is what it calls once after that. `taken` is the number of requests that
+    The scheduler's lock guards `state`, `is_removed`, `call`, `taken` and `wait`. `token` is a binary semaphore: the
+    thread waits by acquiring it, and whoever moves it to WOKEN or ENDED releases it. `is_removed` tells the thread to
+    end when it next looks for work, and `call` is what it calls once after that. `taken` is the number of requests that
     it has taken and not finished, without those of `open_requests`, which are done when their final response was
-    delivered. `wait` is valid while HOLDING.
+    delivered. `wait` is valid while DELAYING.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class ModelInstance:
         self.backend = backend
         self.executing = executing or backend
         self.name = backend.placement.name
-        self.claim = context.claims.of(backend)
+        self.reservation = context.reservations.of(backend)
         self.open_requests = open_requests
         self.token = threading.Lock()
         self.token.acquire()
         self.state: ThreadState = RUNNING
-        self.retired = False
-        self.errand: Callable[[], None] | None = None
+        self.is_removed = False
+        self.call: Callable[[], None] | None = None
         self.taken = 0
         self.wait = Wait(0, 0, None, 0)
         self._own_thread: threading.Thread | None = None
@@ -145,15 +145,15 @@ class ModelInstance:
     @property
     def needs(self) -> Needs:
         """The resources that its executions hold; empty for none."""
-        return {} if self.claim is None else self.claim.needs
+        return {} if self.reservation is None else self.reservation.needs
 
     # --- executions
 
     def perform(self, work: Work, inline: bool = False) -> None:
         """Answer the rejected requests, then execute the batch. `inline`: not on the instance's own thread.
 
-        The caller holds the claim, if there is one, which ends with the execution: requests that are answered later
-        hold nothing. Returns normally, and has answered each request or, if it is answered later, opened it.
+        The caller holds the reservation, if there is one, which ends with the execution: requests that are answered
+        later hold nothing. Returns normally, and has answered each request or, if it is answered later, opened it.
         """
         for rejection in work.rejections:
             reject(rejection, self._context, self._respond_unexecuted)
@@ -167,8 +167,8 @@ class ModelInstance:
         except Exception:
             _log.exception("noting an execution of model '%s' failed unexpectedly", self._spec.name)
         self.execute(batch, work.reason)
-        if self.claim is not None:
-            self.claim.end()
+        if self.reservation is not None:
+            self.reservation.end()
         try:
             self._statistics.end_execution(self.name)
             end_ns = self._clock()

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from trident.core.scheduling.batch_forming import BatchLimits, Wait, Work
 from trident.core.scheduling.instance import (
+    BORROWED,
+    DELAYING,
     ENDED,
-    HOLDING,
     IDLE,
-    LENT,
     RUNNING,
     WAITING,
     WOKEN,
@@ -22,40 +22,40 @@ from trident.core.scheduling.queue import InFlight, RequestQueue
 class InstancePool:
     """Moves the threads of a scheduler between their states. Every method is called under the scheduler's lock.
 
-    `idle` are the IDLE threads, the one that went idle last at the end. `holder` is the HOLDING thread, one at most.
+    `idle` are the IDLE threads, the one that went idle last at the end. `delaying` is the DELAYING thread, one at most.
     `waking` counts the WOKEN and the WAITING threads, which will take requests. A `closed` pool keeps no thread idle.
     The threads take batches from `queue`, as `limits` say.
     """
 
-    __slots__ = ("_waiting", "closed", "holder", "idle", "in_flight", "limits", "queue", "waking")
+    __slots__ = ("_waiting", "closed", "delaying", "idle", "in_flight", "limits", "queue", "waking")
 
     def __init__(self, lock: threading.Lock, queue: RequestQueue, limits: BatchLimits) -> None:
         self.queue = queue
         self.limits = limits
         self.in_flight = InFlight(lock)
         self.idle: list[ModelInstance] = []
-        self.holder: ModelInstance | None = None
+        self.delaying: ModelInstance | None = None
         self._waiting: list[ModelInstance] = []
         self.waking = 0
         self.closed = False
 
-    def rest(self, instance: ModelInstance) -> None:
-        """RUNNING, HOLDING or LENT -> IDLE."""
+    def park(self, instance: ModelInstance) -> None:
+        """RUNNING, DELAYING or BORROWED -> IDLE."""
         instance.move(IDLE)
         self.idle.append(instance)
 
     def hold(self, instance: ModelInstance, wait: Wait) -> None:
-        """RUNNING -> HOLDING. A thread that holds already becomes idle, because the later decision counts."""
-        if self.holder is not None:
-            self._relieve(self.holder)
-        instance.move(HOLDING)
+        """RUNNING -> DELAYING. A thread that holds already becomes idle, because the later decision counts."""
+        if self.delaying is not None:
+            self._relieve(self.delaying)
+        instance.move(DELAYING)
         instance.wait = wait
-        self.holder = instance
+        self.delaying = instance
 
     def wait(self, instance: ModelInstance) -> None:
         """RUNNING -> WAITING
 
-        Wakes a thread that rests, too, if no waiting one needs the same as it: its turn may come earlier.
+        Wakes an idle thread, too, if no waiting one needs the same resources: they may be free earlier.
         """
         instance.move(WAITING)
         self._waiting.append(instance)
@@ -67,10 +67,10 @@ class InstancePool:
                 self._wake(idle)
                 return
 
-    def _relieve(self, holder: ModelInstance) -> None:
-        """HOLDING -> IDLE. The thread's time limit may still wake it once, in vain."""
-        self.holder = None
-        self.rest(holder)
+    def _relieve(self, delaying: ModelInstance) -> None:
+        """DELAYING -> IDLE. The thread's time limit may still wake it once, in vain."""
+        self.delaying = None
+        self.park(delaying)
 
     def wake_idle(self) -> None:
         """IDLE -> WOKEN for one thread, if the queue holds more items than the WOKEN threads can take."""
@@ -78,26 +78,26 @@ class InstancePool:
             self._wake(self.idle.pop())
 
     def wake(self) -> None:
-        """Wake the holder, or without one an idle thread for what is queued."""
-        holder = self.holder
-        if holder is None:
+        """Wake the DELAYING thread, or without one an idle thread for what is queued."""
+        delaying = self.delaying
+        if delaying is None:
             self.wake_idle()
         else:
-            self.holder = None
-            self._wake(holder)
+            self.delaying = None
+            self._wake(delaying)
 
-    def send(self, device: str, errand: Callable[[], None]) -> bool:
-        """IDLE -> WOKEN for a thread of `device`, which calls `errand`. False if none of them rests."""
+    def send(self, device: str, call: Callable[[], None]) -> bool:
+        """IDLE -> WOKEN for a thread of `device`, which makes `call`. False if none of them is idle."""
         for instance in self.idle:
             if instance.backend.placement.device == device:
-                instance.errand = errand
+                instance.call = call
                 self.idle.remove(instance)
                 self._wake(instance)
                 return True
         return False
 
     def rise(self, instance: ModelInstance) -> None:
-        """WOKEN or WAITING -> RUNNING, or IDLE or HOLDING -> RUNNING if the time limit has woken the thread."""
+        """WOKEN or WAITING -> RUNNING, or IDLE or DELAYING -> RUNNING if the time limit has woken the thread."""
         state = instance.state
         if state is ENDED:
             return
@@ -112,35 +112,35 @@ class InstancePool:
         instance.move(RUNNING)
 
     @property
-    def lendable(self) -> ModelInstance | None:
-        """The thread that holds, because it waits for the requests that are queued, or that went to rest last."""
-        return self.holder or (self.idle[-1] if self.idle else None)
+    def borrowable(self) -> ModelInstance | None:
+        """The thread that waits with the requests that are queued, or that went idle last."""
+        return self.delaying or (self.idle[-1] if self.idle else None)
 
-    def lend(self, instance: ModelInstance) -> None:
-        """IDLE or HOLDING -> LENT. The time limit of a thread that held may still wake it once, in vain."""
+    def borrow(self, instance: ModelInstance) -> None:
+        """IDLE or DELAYING -> BORROWED. The time limit of a thread that held may still wake it once, in vain."""
         self._withdraw(instance)
-        instance.move(LENT)
+        instance.move(BORROWED)
 
     def take_back(self, instance: ModelInstance) -> None:
-        """LENT -> IDLE, or on its way to end if it was retired or the pool closed."""
-        if instance.retired:
+        """BORROWED -> IDLE, or on its way to end if it was removed or the pool closed."""
+        if instance.is_removed:
             self._end_resting(instance)
         elif self.closed:
             self._wake(instance)
         else:
-            self.rest(instance)
+            self.park(instance)
             if self.queue.size:
                 self.wake_idle()
 
-    def retire(self, instance: ModelInstance) -> None:
+    def remove(self, instance: ModelInstance) -> None:
         """Have the thread end when it next looks for work.
 
-        A resting thread ends at once. It does not count as woken, so a request that arrives wakes another.
+        An idle thread ends at once. It does not count as woken, so a request that arrives wakes another.
         """
-        instance.retired = True
+        instance.is_removed = True
         if instance.state is WAITING:
             _interrupt(instance)
-        elif instance.state is IDLE or instance.state is HOLDING:
+        elif instance.state is IDLE or instance.state is DELAYING:
             self._withdraw(instance)
             self._end_resting(instance)
 
@@ -150,10 +150,10 @@ class InstancePool:
             instance.move(ENDED)
 
     def close(self) -> None:
-        """Wake every resting thread and keep none at rest from now on."""
+        """Wake every idle thread, and let none become idle from now on."""
         self.closed = True
-        if self.holder is not None:
-            self._relieve(self.holder)
+        if self.delaying is not None:
+            self._relieve(self.delaying)
         for waiting in self._waiting:
             _interrupt(waiting)
         while self.idle:
@@ -162,7 +162,7 @@ class InstancePool:
     def take(self, instance: ModelInstance, work: Work) -> None:
         """Note that an instance has taken `work`, and wake another thread for the rest of the queue.
 
-        The holder may have waited for requests that left with the batch, so it becomes idle first.
+        The DELAYING thread may have waited for requests of the batch, so it becomes idle first.
         """
         instance.taken = taken = len(work.batch) + len(work.rejections)
         self.in_flight.count += taken
@@ -170,8 +170,8 @@ class InstancePool:
             if instance.open_requests is not None:
                 instance.taken = len(work.rejections)
                 instance.open_requests.size += len(work.batch)
-            if self.holder is not None:
-                self._relieve(self.holder)
+            if self.delaying is not None:
+                self._relieve(self.delaying)
             if self.queue.size:
                 self.wake_idle()
 
@@ -190,14 +190,14 @@ class InstancePool:
         instance.token.release()
 
     def _withdraw(self, instance: ModelInstance) -> None:
-        """Take an IDLE or HOLDING thread out of the resting ones."""
-        if instance is self.holder:
-            self.holder = None
+        """Take an IDLE or DELAYING thread out of the resting ones."""
+        if instance is self.delaying:
+            self.delaying = None
         else:
             self.idle.remove(instance)
 
 
 def _interrupt(instance: ModelInstance) -> None:
     """Have a WAITING thread look for work now."""
-    if instance.claim is not None:
-        instance.claim.interrupt()
+    if instance.reservation is not None:
+        instance.reservation.interrupt()

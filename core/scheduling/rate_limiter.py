@@ -47,9 +47,9 @@ def needs_of(placement: Placement) -> dict[Resource, int]:
 
 
 class Bid(NamedTuple):
-    """An instance that waits. The smallest `turn` is first; of equal ones, the smallest `arrival`."""
+    """An instance that waits. The smallest `position` is first; of equal ones, the smallest `arrival`."""
 
-    turn: int
+    position: int
     arrival: int
     needs: Needs
 
@@ -71,20 +71,20 @@ def admitted(bids: Sequence[Bid], free: Mapping[Resource, int]) -> list[int]:
     return chosen
 
 
-class ClaimState(Enum):
+class ReservationState(Enum):
     """`next` are the states that may follow."""
 
-    next: tuple[ClaimState, ...]
+    next: tuple[ReservationState, ...]
 
     IDLE = "wants nothing"
-    WAITING = "waits for its turn"
+    WAITING = "waits for its resources"
     HELD = "holds its resources"
 
 
-IDLE, WAITING, HELD = ClaimState
+IDLE, WAITING, HELD = ReservationState
 
 IDLE.next = (WAITING, HELD)  # its instance has work
-WAITING.next = (HELD, IDLE)  # its turn has come; there is no work any more
+WAITING.next = (HELD, IDLE)  # it is the next; there is nothing to execute
 HELD.next = (IDLE, WAITING)  # the execution has ended; there is more work
 
 
@@ -97,13 +97,13 @@ def _never() -> bool:
     return False
 
 
-class Claim:
+class Reservation:
     """Any thread, one at a time except for `interrupt`. Every attribute is guarded by the limiter's lock.
 
-    `turn` is the instance's place among those that wait: executions times priority, so an instance of priority 2 gets
+    `position` orders the instances that wait: executions times priority, so an instance of priority 2 gets
     half the turns of one of priority 1. `arrival` orders equal turns. `has_more` tells, when an
     execution ends, whether the instance has more work: then it waits again at once, and is not overtaken by one with a
-    later turn.
+    later position.
     """
 
     def __init__(self, name: str, needs: Needs, priority: int, lock: threading.Lock, group: ResourceGroup) -> None:
@@ -111,7 +111,7 @@ class Claim:
         self.needs = needs
         self.priority = priority
         self.group = group
-        self.turn = LOAD_EXECUTIONS * priority
+        self.position = LOAD_EXECUTIONS * priority
         self.arrival = 0
         self.state = IDLE
         self.has_more: Callable[[], bool] = _never
@@ -119,7 +119,7 @@ class Claim:
         self._changed = threading.Condition(lock)
 
     def request(self) -> bool:
-        """Take the resources now, or wait for the turn, which `wait` tells. Returns whether they are held."""
+        """Take the resources now, or wait for them, see `wait`. Returns whether they are held."""
         with self._lock:
             if self.state is IDLE:
                 self.group.stage(self)
@@ -137,7 +137,7 @@ class Claim:
             return self.state is HELD
 
     def wait(self) -> bool:
-        """Block until the turn has come, or until `interrupt`. Returns whether the resources are held."""
+        """Block until the resources are held, or until `interrupt`. Returns whether the resources are held."""
         with self._lock:
             self._changed.wait_for(lambda: self.state is not WAITING)
             return self.state is HELD
@@ -149,7 +149,7 @@ class Claim:
                 self._abandon()
 
     def withdraw(self) -> None:
-        """Want nothing any more: there is no work."""
+        """Release or stop waiting: there is nothing to execute."""
         with self._lock:
             if self.state is WAITING:
                 self._abandon()
@@ -160,17 +160,17 @@ class Claim:
     def end(self) -> None:
         """Give back the resources after an execution."""
         with self._lock:
-            self.turn += self.priority
+            self.position += self.priority
             if self.has_more():
                 self.group.stage(self)
             else:
                 self.move(IDLE)
             self.group.admit()
 
-    def move(self, state: ClaimState) -> None:
+    def move(self, state: ReservationState) -> None:
         """Under the lock. Raises RuntimeError for a move that the states do not allow, which is a bug."""
         if state not in self.state.next:
-            raise RuntimeError(f"the claim of '{self.name}' cannot go from {self.state} to {state}")
+            raise RuntimeError(f"the reservation of '{self.name}' cannot go from {self.state} to {state}")
         was_waiting = self.state is WAITING
         self.state = state
         if was_waiting:
@@ -182,47 +182,49 @@ class Claim:
 
 
 class ResourceGroup:
-    """The claims that compete for the same resources. Every method is called under the limiter's lock.
+    """The reservations that compete for the same resources. Every method is called under the limiter's lock.
 
     Instances that share nothing are in different groups, so that the turns of one say nothing about another's. `limits`
-    are those of the resources of its claims.
+    are those of the resources of its reservations.
 
-    `clock` is the latest turn that has come. A claim that comes anew begins there, less two executions of its own, so
-    that an instance that was loaded or idle for long does not make up for all the turns that others had meanwhile
+    `clock` is the latest position that was admitted. A new wait begins there, less two executions of its own, so
+    that an instance that was loaded or idle for long does not make up for all executions of others meanwhile
     (start-time fair queueing).
     """
 
-    def __init__(self, claims: Iterable[Claim] = (), clock: int = 0) -> None:
-        self.claims = list(claims)
+    def __init__(self, reservations: Iterable[Reservation] = (), clock: int = 0) -> None:
+        self.reservations = list(reservations)
         self.limits: Mapping[Resource, int] = {}
         self.clock = clock
-        self._arrivals = max((claim.arrival for claim in self.claims), default=0)
-        for claim in self.claims:
-            claim.group = self
+        self._arrivals = max((reservation.arrival for reservation in self.reservations), default=0)
+        for reservation in self.reservations:
+            reservation.group = self
 
-    def stage(self, claim: Claim) -> None:
+    def stage(self, reservation: Reservation) -> None:
         """IDLE or HELD -> WAITING"""
         self._arrivals += 1
-        claim.arrival = self._arrivals
-        claim.turn = max(claim.turn, self.clock - LOAD_EXECUTIONS * claim.priority)
-        claim.move(WAITING)
+        reservation.arrival = self._arrivals
+        reservation.position = max(reservation.position, self.clock - LOAD_EXECUTIONS * reservation.priority)
+        reservation.move(WAITING)
 
     def admit(self) -> None:
-        """WAITING -> HELD for the claims whose turn has come."""
-        waiting = [claim for claim in self.claims if claim.state is WAITING]
+        """WAITING -> HELD for those that may execute now."""
+        waiting = [reservation for reservation in self.reservations if reservation.state is WAITING]
         if not waiting:
             return
-        for index in admitted([Bid(claim.turn, claim.arrival, claim.needs) for claim in waiting], self.free()):
-            claim = waiting[index]
-            self.clock = max(self.clock, claim.turn)
-            claim.move(HELD)
+        for index in admitted(
+            [Bid(reservation.position, reservation.arrival, reservation.needs) for reservation in waiting], self.free()
+        ):
+            reservation = waiting[index]
+            self.clock = max(self.clock, reservation.position)
+            reservation.move(HELD)
 
     def free(self) -> dict[Resource, int]:
-        """The copies that nobody holds; below zero where a limit sank while more was held."""
+        """The free copies; below zero where a limit sank while more was held."""
         free = dict(self.limits)
-        for claim in self.claims:
-            if claim.state is HELD:
-                for resource, count in claim.needs.items():
+        for reservation in self.reservations:
+            if reservation.state is HELD:
+                for resource, count in reservation.needs.items():
                     free[resource] = free.get(resource, 0) - count
         return free
 
@@ -270,11 +272,14 @@ def check_limits(placement: Placement, model: str, others: Iterable[Needs], opti
             raise ConfigInvalid(
                 f'Resource count for "{need.name}" is limited to {limit} which will prevent scheduling of one or more '
                 f"model instances, the minimum required count is {need.count}",
-                hint=f"ask for less in instance_group.rate_limiter, or start the server with {_option(need.count)}",
+                hint="ask for less in instance_group.rate_limiter, or start the server with "
+                f"--rate-limit-resource=<name>:{need.count} or more",
                 model=model,
             )
         own = {resource_of(other, placement) for other in placement.limit.needs}
-        if any(other.name == resource.name and _kinds_differ(other, resource) for other in taken | own):
+        if any(
+            other.name == resource.name and (other.device is None) != (resource.device is None) for other in taken | own
+        ):
             raise ConfigInvalid(
                 f'Resource "{need.name}" is present as both global and device-specific resource in the model '
                 "configuration.",
@@ -283,16 +288,8 @@ def check_limits(placement: Placement, model: str, others: Iterable[Needs], opti
             )
 
 
-def _kinds_differ(one: Resource, other: Resource) -> bool:
-    return (one.device is None) is not (other.device is None)
-
-
-def _option(count: int) -> str:
-    return f"--rate-limit-resource=<name>:{count} or more"
-
-
 class RateLimiter:
-    """Knows the instances of all models that hold resources. Any thread; one short lock for all claims.
+    """Knows the instances of all models that hold resources. Any thread; one short lock for all reservations.
 
     `options` are the explicit limits. A resource that they do not name has as many copies as the neediest instance
     holds; that changes with the instances.
@@ -303,8 +300,8 @@ class RateLimiter:
         self._lock = threading.Lock()
         self._groups: list[ResourceGroup] = []  # guarded by the lock
 
-    def enter(self, placement: Placement, model: str) -> Claim | None:
-        """The claim of a new instance; None if it needs nothing, and so never waits.
+    def add(self, placement: Placement, model: str) -> Reservation | None:
+        """The reservation of a new instance; None if it needs nothing, and so never waits.
 
         Raises ConfigInvalid, with Triton's text, if it needs more than there can be; then nothing has changed.
         """
@@ -312,24 +309,25 @@ class RateLimiter:
         if not needs:
             return None
         with self._lock:
-            others = [claim.needs for group in self._groups for claim in group.claims]
+            others = [reservation.needs for group in self._groups for reservation in group.reservations]
             check_limits(placement, model, others, self._options)
             joined = [group for group in self._groups if not needs.keys().isdisjoint(group.limits)]
             group = ResourceGroup(
-                [claim for other in joined for claim in other.claims], max((other.clock for other in joined), default=0)
+                [reservation for other in joined for reservation in other.reservations],
+                max((other.clock for other in joined), default=0),
             )
-            claim = Claim(placement.name, needs, placement.limit.priority, self._lock, group)
-            group.claims.append(claim)
+            reservation = Reservation(placement.name, needs, placement.limit.priority, self._lock, group)
+            group.reservations.append(reservation)
             self._groups = [other for other in self._groups if other not in joined] + [group]
             self._limit(group)
-            return claim
+            return reservation
 
-    def leave(self, claim: Claim) -> None:
+    def remove(self, reservation: Reservation) -> None:
         """Forget an instance, which executes nothing any more."""
         with self._lock:
-            group = claim.group
-            group.claims.remove(claim)
-            if not group.claims:
+            group = reservation.group
+            group.reservations.remove(reservation)
+            if not group.reservations:
                 self._groups.remove(group)
             else:
                 self._limit(group)
@@ -354,7 +352,7 @@ class RateLimiter:
 
     def _limit(self, group: ResourceGroup) -> None:
         """Recompute the limits. The caller holds the lock."""
-        group.limits = resource_limits([claim.needs for claim in group.claims], self._options)
+        group.limits = resource_limits([reservation.needs for reservation in group.reservations], self._options)
         group.admit()
 
     def metrics(self) -> tuple[ResourceMetrics, ...]:
@@ -364,7 +362,10 @@ class RateLimiter:
             for group in self._groups:
                 free = group.free()
                 for resource, limit in group.limits.items():
-                    waiting = sum(claim.state is WAITING and resource in claim.needs for claim in group.claims)
+                    waiting = sum(
+                        reservation.state is WAITING and resource in reservation.needs
+                        for reservation in group.reservations
+                    )
                     found.append(
                         ResourceMetrics(
                             resource=resource.name,
@@ -377,43 +378,43 @@ class RateLimiter:
         return tuple(sorted(found, key=lambda each: (each.resource, each.device)))
 
 
-class InstanceClaims:
-    """Any thread. Without a `limiter` no instance has a claim."""
+class InstanceReservations:
+    """Any thread. Without a `limiter` no instance has a reservation."""
 
     def __init__(self, limiter: RateLimiter | None = None) -> None:
         self._limiter = limiter
         self._lock = threading.Lock()
-        self._claims: dict[int, Claim] = {}  # by the identity of the instance; guarded by the lock
+        self._reservations: dict[int, Reservation] = {}  # by the identity of the instance; guarded by the lock
 
-    def enter(self, instance: BackendInstance, model: str) -> None:
+    def add(self, instance: BackendInstance, model: str) -> None:
         """Let the limiter know a new instance. Raises ConfigInvalid if it needs more than there can be."""
-        claim = self._limiter.enter(instance.placement, model) if self._limiter is not None else None
-        if claim is not None:
+        reservation = self._limiter.add(instance.placement, model) if self._limiter is not None else None
+        if reservation is not None:
             with self._lock:
-                self._claims[id(instance)] = claim
+                self._reservations[id(instance)] = reservation
 
-    def of(self, instance: BackendInstance) -> Claim | None:
-        """The claim of an instance; None if its executions hold nothing."""
+    def of(self, instance: BackendInstance) -> Reservation | None:
+        """The reservation of an instance; None if its executions hold nothing."""
         with self._lock:
-            return self._claims.get(id(instance))
+            return self._reservations.get(id(instance))
 
-    def leave(self, instance: BackendInstance) -> None:
+    def remove(self, instance: BackendInstance) -> None:
         """Forget an instance that is being closed."""
         with self._lock:
-            claim = self._claims.pop(id(instance), None)
-        if claim is not None and self._limiter is not None:
-            self._limiter.leave(claim)
+            reservation = self._reservations.pop(id(instance), None)
+        if reservation is not None and self._limiter is not None:
+            self._limiter.remove(reservation)
 
     @contextmanager
-    def turn(self, instance: BackendInstance) -> Iterator[None]:
-        """Hold what an execution of `instance` needs, while no scheduler has it. Blocks until it is its turn."""
-        claim = self.of(instance)
-        if claim is None:
+    def held(self, instance: BackendInstance) -> Iterator[None]:
+        """Hold what an execution of `instance` needs, while no scheduler has it. Blocks until it may execute."""
+        reservation = self.of(instance)
+        if reservation is None:
             yield
             return
-        if not claim.request():
-            claim.wait()
+        if not reservation.request():
+            reservation.wait()
         try:
             yield
         finally:
-            claim.end()
+            reservation.end()

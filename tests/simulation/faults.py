@@ -64,7 +64,7 @@ FAULTS = (
     Fault(
         "a batch waits for sizes to which a request belonged that was cancelled",
         "scheduling.dynamic_batcher:DynamicBatcher._note_left",
-        "if self._pool.holder is not None:",
+        "if self._pool.delaying is not None:",
         "if False:",
         shape="queue",
     ),
@@ -82,7 +82,7 @@ FAULTS = (
     ),
     Fault(
         "an instance is loaded with as many executions as the others had",
-        "scheduling.rate_limiter:Claim.__init__",
+        "scheduling.rate_limiter:Reservation.__init__",
         "self.turn = LOAD_EXECUTIONS * priority",
         "self.turn = 0",
         1000,
@@ -119,13 +119,13 @@ FAULTS = (
     Fault(
         "an execution of the rate limiter holds nothing",
         "scheduling.rate_limiter:ResourceGroup.free",
-        "if claim.state is HELD:",
+        "if reservation.state is HELD:",
         "if False:",
         shape="limited",
     ),
     Fault(
-        "the turn of a claim does not wake its instance",
-        "scheduling.rate_limiter:Claim.move",
+        "the turn of a reservation does not wake its instance",
+        "scheduling.rate_limiter:Reservation.move",
         "if was_waiting:",
         "if False:",
         shape="limited",

@@ -54,7 +54,7 @@ from trident.core.remote.engine_server import EngineServer
 from trident.core.response_cache.response_cache import LocalCache
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import LOOK_EVERY_NS
-from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
+from trident.core.scheduling.rate_limiter import InstanceReservations, RateLimiter
 from trident.core.scheduling.response_cache import CachingScheduler
 from trident.core.scheduling.scheduler import row_of
 
@@ -343,15 +343,15 @@ class Schedule:
         version.configure(None, spec)  # type: ignore[arg-type]
         version._validator = Raising(made, version._validator)  # type: ignore[assignment]
         if self.limiter is not None:
-            version.claims = InstanceClaims(self.limiter)
+            version.reservations = InstanceReservations(self.limiter)
             for instance in made.instances:
-                version.claims.enter(instance, spec.name)
+                version.reservations.add(instance, spec.name)
         context = SchedulingContext(
             spec,
             version.statistics,
             initial_states=ZERO,
             window=WindowLimits(drawn(self.random, 1, 2, 64)),
-            claims=version.claims,
+            reservations=version.reservations,
             clock=now_ns,
         )
         scheduler = row_of(context).make(context, made.instances)
@@ -436,7 +436,7 @@ class Schedule:
         else:
             if action == "add" or len(served.instances) == 1:
                 added = Instance(served, 7, self._drawn_limit())
-                version.claims.enter(added, served.spec.name)
+                version.reservations.add(added, served.spec.name)
                 added.served = served.instances[0].served
                 scheduler.add(added)
                 served.instances = [*served.instances, added]
@@ -446,7 +446,7 @@ class Schedule:
                 scheduler.remove(leaving)
                 version._instances.remove(leaving)
                 served.instances = served.instances[1:]
-                version.claims.leave(leaving)
+                version.reservations.remove(leaving)
                 leaving.close()
 
     def _break_sequences(self, served: Served) -> None:

@@ -89,7 +89,7 @@ from trident.core.response_cache.response_cache import LocalCache, OnFound
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.queue import TimeoutThread
-from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
+from trident.core.scheduling.rate_limiter import InstanceReservations, RateLimiter
 from trident.core.scheduling.response_cache import CachingScheduler
 from trident.core.scheduling.scheduler import Scheduler
 from trident.core.scheduling.sequence_batcher import SequenceScheduler
@@ -321,11 +321,11 @@ def test_statistics_that_raise_fail_no_request(
 ) -> None:
     backend = FaultyInstance(BackendFailed("its own"))
     statistics = FaultyStatistics(fault, method)
-    claims = InstanceClaims(RateLimiter())
+    reservations = InstanceReservations(RateLimiter())
     limited = FaultyInstance(BackendFailed("its own"), limit=limit(r=1))
-    for each, options in ((backend, {}), (limited, {"claims": claims})):
+    for each, options in ((backend, {}), (limited, {"reservations": reservations})):
         if options:
-            claims.enter(limited, "m")
+            reservations.add(limited, "m")
         for method_raised in (statistics,):
             with batcher([each], method_raised, **options) as scheduler:
                 for id in "abx":
@@ -343,11 +343,11 @@ def test_a_clock_that_raises_once(caller: Caller, caplog: pytest.LogCaptureFixtu
     fault = OverflowError("the clock")
     clock = Faulty(fault, time.monotonic_ns, when=nth(number))
     policy = QueuePolicy(default_timeout_ns=3_600_000_000_000)
-    claims = InstanceClaims(RateLimiter())
+    reservations = InstanceReservations(RateLimiter())
     backend = FaultyInstance(BackendFailed("its own"), limit=limit(r=1))
-    claims.enter(backend, "m")
+    reservations.add(backend, "m")
     spec = model_spec(4, batching(4, policy=policy, ordered=bool(number % 2)))
-    with batcher([backend], spec=spec, clock=clock, claims=claims) as scheduler:
+    with batcher([backend], spec=spec, clock=clock, reservations=reservations) as scheduler:
         for index, id in enumerate("abxcd"):
             caller.send(scheduler, id)
             caller.wait(index + 1)

@@ -123,7 +123,7 @@ def test_a_load_that_waits_for_another_lends_its_slot() -> None:
     with slots.taken("asker"), ThreadPoolExecutor(2) as threads:
 
         def ask(name: str) -> str:
-            with slots.lent("asker", name), slots.taken(name):
+            with slots.released("asker", name), slots.taken(name):
                 return name
 
         assert sorted(threads.map(ask, ["one", "two"])) == ["one", "two"]
@@ -133,14 +133,14 @@ def test_a_load_that_waits_for_another_lends_its_slot() -> None:
 
 def test_a_model_cannot_wait_for_its_own_load() -> None:
     slots = LoadSlots(2)
-    with slots.taken("a"), slots.taken("b"), slots.lent("a", "b"):
+    with slots.taken("a"), slots.taken("b"), slots.released("a", "b"):
         for asker, asked in (("a", "a"), ("b", "a")):
             with (
                 pytest.raises(ModelLoadFailed, match=f"model '{asker}' cannot ask for '{asked}'"),
-                slots.lent(asker, asked),
+                slots.released(asker, asked),
             ):
                 pass
-        with slots.lent("b", "c"), pytest.raises(ModelLoadFailed), slots.taken("c"), slots.lent("c", "a"):
+        with slots.released("b", "c"), pytest.raises(ModelLoadFailed), slots.taken("c"), slots.released("c", "a"):
             pass
 
 

@@ -32,7 +32,7 @@ from trident.core.errors import (
     ServerError,
 )
 from trident.core.lifecycle.loader import ModelLoader
-from trident.core.lifecycle.model import Content, Model, Plan, Retirement, plan_reload
+from trident.core.lifecycle.model import Content, Model, Plan, Unloads, plan_reload
 from trident.core.lifecycle.models import Models, find_steps
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import ServerParts
@@ -119,9 +119,9 @@ class Repository:
         self.path = path
         self.backend = FakeBackend()
         loader = ModelLoader(EngineOptions(repositories=()), registry_of(self.backend), ServerParts())
-        self.retirement = Retirement()
+        self.unloads = Unloads()
         self.published: list[list[int]] = []
-        self.model = Model(ModelKey("m"), loader, self.retirement, self._publish, self._find, lambda name, steps: [])
+        self.model = Model(ModelKey("m"), loader, self.unloads, self._publish, self._find, lambda name, steps: [])
 
     def _publish(self) -> None:
         self.published.append(sorted(self.model.serving))
@@ -147,7 +147,7 @@ class Repository:
 
     def settled(self) -> dict[int, str]:
         """The states that the index shows, with their reasons, when nothing is leaving any more."""
-        assert self.retirement.wait(LIMIT_S)
+        assert self.unloads.wait(LIMIT_S)
         versions = self.model.versions.items()
         return {n: f"{v.state.current.value} {v.state.reason or v.reload_failure}".strip() for n, v in versions}
 
@@ -157,7 +157,7 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
     repository = Repository(tmp_path)
     yield repository
     repository.model.leave("the end of the test")
-    assert repository.retirement.wait(LIMIT_S)
+    assert repository.unloads.wait(LIMIT_S)
     assert all(model.is_closed for model in repository.backend.models)
 
 
@@ -295,7 +295,7 @@ def test_a_load_that_ends_after_the_exit_is_discarded(repository: Repository, we
             repository.model.leave("server exit")
             assert repository.settled()[1] == "UNAVAILABLE unloaded"
         assert type(loading.exception(LIMIT_S)) is (InvalidRequest if weight == BROKEN else NoneType)
-    assert repository.retirement.wait(LIMIT_S)
+    assert repository.unloads.wait(LIMIT_S)
     assert all(model.is_closed for model in repository.backend.models)
 
 
@@ -306,7 +306,7 @@ def empty(*, namespacing: bool = False) -> Models:
     loader = ModelLoader(EngineOptions(repositories=()), BackendRegistry({}), ServerParts())
     known = Models(
         lambda key, models: Model(
-            key, loader, Retirement(), models.publish, models.find, partial(find_steps, models, key.namespace)
+            key, loader, Unloads(), models.publish, models.find, partial(find_steps, models, key.namespace)
         ),
         namespacing=namespacing,
     )

@@ -16,9 +16,9 @@ from tests.waiting import until
 from trident.core.errors import ModelNotFound, ModelNotReady, ServerStopping
 from trident.core.frontend.bridge import AT_ONCE, infer_many
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.lifecycle.model import Retirement
+from trident.core.lifecycle.model import Unloads
 from trident.core.lifecycle.state import ModelState
-from trident.core.lifecycle.version import RestingInstances
+from trident.core.lifecycle.version import PausedInstances
 
 COUNT = 3 * AT_ONCE
 
@@ -94,7 +94,7 @@ def test_a_version_that_is_leaving_cannot_be_held(repository: Path) -> None:
     with living(repository) as bench:
         version = bench.version("m")
         version.hold()
-        Retirement().begin(version, "a test")
+        Unloads().begin(version, "a test")
         with pytest.raises(ModelNotReady, match="'m' version 1 is not at ready state"):
             bench.engine.hold_version("m")
         version.release()
@@ -106,9 +106,9 @@ def test_an_abandoned_version_waits_for_no_release(repository: Path) -> None:
     with living(repository) as bench:
         version = bench.version("m")
         version.hold()
-        retirement = Retirement()
-        retirement.begin(version, "a test")
-        assert not retirement.wait(0)
+        unloads = Unloads()
+        unloads.begin(version, "a test")
+        assert not unloads.wait(0)
         until(lambda: version.state.current is ModelState.UNAVAILABLE)
         with pytest.raises((ModelNotReady, ServerStopping)):
             bench.ask("m")
@@ -132,7 +132,7 @@ def test_an_instance_rests_until_it_serves_again_and_may_be_removed_meanwhile(ma
     bench = make_bench(instances=2)
     bench.scheduler.start()
     first, second = bench.backends
-    resting = RestingInstances(bench.scheduler)
+    resting = PausedInstances(bench.scheduler)
 
     def served_by() -> set[str]:
         for backend in bench.backends:

@@ -30,7 +30,7 @@ from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.options import DEFAULT_WINDOW, WindowLimits
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
-from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
+from trident.core.scheduling.rate_limiter import InstanceReservations, RateLimiter
 from trident.core.scheduling.scheduler import Scheduler
 
 LIMIT_S = 60.0
@@ -187,10 +187,12 @@ class Bench(Answers):
         self.backends = [Stub(number, given[number]) for number in range(instances)]
         self.backend = self.backends[0]
         self.statistics = ModelStatistics()
-        self.claims = InstanceClaims(limiter)
+        self.reservations = InstanceReservations(limiter)
         for backend in self.backends:
-            self.claims.enter(backend, "m")
-        context = SchedulingContext(spec, self.statistics, clock=clock, delay_until=delay_until, claims=self.claims)
+            self.reservations.add(backend, "m")
+        context = SchedulingContext(
+            spec, self.statistics, clock=clock, delay_until=delay_until, reservations=self.reservations
+        )
         self.scheduler = DynamicBatcher(context, self.backends)
 
     def request(self, id: str, *, batch_size: int = 1, start_ns: int = 0, **fields: int) -> PendingRequest:

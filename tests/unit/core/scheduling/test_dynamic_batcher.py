@@ -49,22 +49,22 @@ def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: Make
     bench = make_bench()
     ran: list[str] = []
 
-    def errand() -> None:
+    def call() -> None:
         ran.append(threading.current_thread().name)
 
-    assert not bench.scheduler.run_at_rest("cpu", errand)
+    assert not bench.scheduler.run_when_idle("cpu", call)
     bench.scheduler.start()
     bench.submit("a")
     bench.wait(1)
-    until(lambda: bench.scheduler.run_at_rest("cpu", errand))
+    until(lambda: bench.scheduler.run_when_idle("cpu", call))
     assert ran == [f"trident-{bench.backend.placement.name}"]
-    assert not bench.scheduler.run_at_rest("gpu:0", errand)
+    assert not bench.scheduler.run_when_idle("gpu:0", call)
     with pytest.raises(ZeroDivisionError):
-        until(lambda: bench.scheduler.run_at_rest("cpu", lambda: print(1 / 0)))
+        until(lambda: bench.scheduler.run_when_idle("cpu", lambda: print(1 / 0)))
     bench.backend.gate.clear()
     bench.submit("b")
     bench.begun(0)
-    assert not bench.scheduler.run_at_rest("cpu", errand)
+    assert not bench.scheduler.run_when_idle("cpu", call)
     bench.backend.gate.set()
     assert bench.wait(2) == ["a", "b"]
 
@@ -102,7 +102,7 @@ def test_a_request_of_higher_priority_forms_the_batch_again(make_bench: MakeBenc
     bench = make_bench(levels)
     bench.scheduler.start()
     bench.scheduler.submit(bench.request("low", batch_size=3, priority=2))
-    until(lambda: bench.scheduler._pool.holder is not None)
+    until(lambda: bench.scheduler._pool.delaying is not None)
     bench.scheduler.submit(bench.request("high", batch_size=2, priority=1))
     assert bench.wait(1) == ["high"]
     assert bench.scheduler.queued == 1
@@ -174,7 +174,7 @@ def being_removed(bench: Bench, stub: Stub) -> Iterator[threading.Thread]:
     thread = bench.scheduler._find(stub)
     assert thread is not None
     remover.start()
-    until(lambda: thread.retired)
+    until(lambda: thread.is_removed)
     yield remover
     remover.join(LIMIT_S)
     assert not remover.is_alive()
@@ -208,12 +208,12 @@ def test_another_instance_holds_after_the_holder_is_removed(make_bench: MakeBenc
     scheduler = bench.scheduler
     scheduler.start()
     bench.submit("a")
-    until(lambda: scheduler._pool.holder is not None)
-    assert scheduler._pool.holder is not None
-    holding = scheduler._pool.holder.backend
+    until(lambda: scheduler._pool.delaying is not None)
+    assert scheduler._pool.delaying is not None
+    holding = scheduler._pool.delaying.backend
     (other,) = [backend for backend in bench.backends if backend is not holding]
     scheduler.remove(holding)
-    until(lambda: scheduler._pool.holder is scheduler._find(other))
+    until(lambda: scheduler._pool.delaying is scheduler._find(other))
     assert scheduler._pool.waking == 0
     bench.submit("b")
     assert bench.wait(2) == ["a", "b"]

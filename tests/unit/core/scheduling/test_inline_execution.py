@@ -163,7 +163,7 @@ def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench
     bench.begun()
     ending = threading.Thread(target=scheduler.close if end == "close" else lambda: scheduler.remove(bench.backend))
     ending.start()
-    until(lambda: scheduler._instances[0].retired or scheduler._pool.closed)
+    until(lambda: scheduler._instances[0].is_removed or scheduler._pool.closed)
     assert not bench.answers
     bench.backend.gate.set()
     for thread in (helping, ending):
@@ -180,7 +180,7 @@ def test_a_full_batch_is_taken_from_the_thread_that_waits_with_it(make_bench: Ma
     caller = Caller(bench)
     caller.submit("a")
     caller.run()
-    until(lambda: bench.scheduler._pool.holder is not None)
+    until(lambda: bench.scheduler._pool.delaying is not None)
     caller.submit(*"bcdefg")
     assert not caller.is_asked
     caller.submit("h")

@@ -1,4 +1,4 @@
-"""The rate limiter: turns, limits, claims."""
+"""The rate limiter: turns, limits, reservations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trident.core.scheduling.rate_limiter import (
     LOAD_EXECUTIONS,
     WAITING,
     Bid,
-    Claim,
     RateLimiter,
+    Reservation,
     Resource,
     admitted,
     check_limits,
@@ -74,24 +74,24 @@ def test_a_resource_is_global_or_of_devices_for_all_models() -> None:
     check_limits(here, "m", [needs_of(here)], ())
 
 
-def entered(limiter: RateLimiter, name: str, of: InstanceLimit, gpu: int | None = None) -> Claim:
-    claim = limiter.enter(placed(name, of, gpu), name)
-    assert claim is not None
-    return claim
+def entered(limiter: RateLimiter, name: str, of: InstanceLimit, gpu: int | None = None) -> Reservation:
+    reservation = limiter.add(placed(name, of, gpu), name)
+    assert reservation is not None
+    return reservation
 
 
-def busy(*claims: Claim) -> None:
-    """All of `claims` have work from now on, without end."""
-    for claim in claims:
-        claim.has_more = lambda: True
-        claim.request()
+def busy(*reservations: Reservation) -> None:
+    """All of `reservations` have work from now on, without end."""
+    for reservation in reservations:
+        reservation.has_more = lambda: True
+        reservation.request()
 
 
-def run(turns: int, *claims: Claim) -> Counter[str]:
-    """How often each of `claims` runs, if one that runs ends before another begins."""
+def run(turns: int, *reservations: Reservation) -> Counter[str]:
+    """How often each of `reservations` runs, if one that runs ends before another begins."""
     ran: Counter[str] = Counter()
     for _ in range(turns):
-        running = next(claim for claim in claims if claim.state is HELD)
+        running = next(reservation for reservation in reservations if reservation.state is HELD)
         ran[running.name] += 1
         running.end()
     return ran
@@ -138,11 +138,11 @@ def test_the_share_of_nvidias_test_of_priorities(first: int) -> None:
     sends one more, because it waits for an answer then.
     """
     limiter = RateLimiter()
-    claims = [entered(limiter, name, limit(priority, r=1)) for name, priority in (("a", 1), ("b", 2))]
-    busy(claims[first], claims[1 - first])
+    reservations = [entered(limiter, name, limit(priority, r=1)) for name, priority in (("a", 1), ("b", 2))]
+    busy(reservations[first], reservations[1 - first])
     ran: Counter[str] = Counter()
     while ran["a"] < 72:
-        ran += run(1, *claims)
+        ran += run(1, *reservations)
     assert 80 / (ran["b"] + 8 + 1) > 1.8
 
 
@@ -150,7 +150,7 @@ def test_copies_of_each_device_and_global_ones() -> None:
     limiter = RateLimiter([ResourceLimit("r", 1), ResourceLimit("G", 2)])
     on = [entered(limiter, f"m{gpu}", limit(r=1), gpu=gpu) for gpu in (0, 1)]
     everywhere = [entered(limiter, f"n{gpu}", limit(g=1, everywhere=True), gpu=gpu) for gpu in (0, 1, 2)]
-    assert [claim.request() for claim in [*on, *everywhere]] == [True, True, True, True, False]
+    assert [reservation.request() for reservation in [*on, *everywhere]] == [True, True, True, True, False]
     assert limiter.metrics() == (
         ResourceMetrics(resource="g", device="", limit=2, held=2, waiting=1),
         ResourceMetrics(resource="r", device="0", limit=1, held=1, waiting=0),
@@ -161,12 +161,12 @@ def test_copies_of_each_device_and_global_ones() -> None:
 def test_implied_limits_change_with_the_instances() -> None:
     limiter = RateLimiter()
     small = [entered(limiter, f"s{number}", limit(r=1)) for number in range(3)]
-    assert [claim.request() for claim in small] == [True, False, False]
+    assert [reservation.request() for reservation in small] == [True, False, False]
     large = entered(limiter, "large", limit(r=2))
-    assert [claim.state for claim in small] == [HELD, HELD, WAITING]
-    limiter.leave(large)
+    assert [reservation.state for reservation in small] == [HELD, HELD, WAITING]
+    limiter.remove(large)
     small[0].end()
-    assert [claim.state for claim in small] == [IDLE, HELD, WAITING]
+    assert [reservation.state for reservation in small] == [IDLE, HELD, WAITING]
     small[1].end()
     assert small[2].state is HELD
 
@@ -176,7 +176,7 @@ def test_an_instance_that_is_refused_changes_nothing() -> None:
     entered(limiter, "a", limit(r=1))
     before = limiter.metrics()
     with pytest.raises(ConfigInvalid):
-        limiter.enter(placed("b", limit(s=1, r=2)), "b")
+        limiter.add(placed("b", limit(s=1, r=2)), "b")
     assert limiter.metrics() == before
 
 
@@ -188,8 +188,8 @@ def test_who_has_no_work_any_more_makes_room_and_has_not_run() -> None:
     third.request()
     other.withdraw()
     one.withdraw()
-    assert [claim.state for claim in (one, other, third)] == [IDLE, IDLE, HELD]
-    assert (one.turn, other.turn) == (LOAD_EXECUTIONS, LOAD_EXECUTIONS)
+    assert [reservation.state for reservation in (one, other, third)] == [IDLE, IDLE, HELD]
+    assert (one.position, other.position) == (LOAD_EXECUTIONS, LOAD_EXECUTIONS)
 
 
 def test_a_wait_can_be_interrupted() -> None:
