@@ -1265,7 +1265,7 @@ def test_a_response_that_cannot_be_sent_between_processes(
             assert (fine.get().outputs[0].array == values).all()
         del fine, failed
         (front_end,) = server._front_ends.values()
-        memory = front_end._memory
+        memory = front_end.memory
         assert memory is not None
         gc.collect()  # an Answer refers to its request, which refers to it
         until(lambda: memory.pages.used == 0)
