@@ -127,7 +127,7 @@ def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, n
             each.result()
 
 
-def test_a_package_serves_sequences_with_controls_and_state(server: ServerProcess) -> None:
+def test_package_serves_sequences_with_controls_and_state(server: ServerProcess) -> None:
     framework_model("package")
     with tritonclient.http.InferenceServerClient(f"{HOST}:{server.http_port}") as client:
         totals: dict[int, list[float]] = {1: [], 2: []}

@@ -222,7 +222,7 @@ def test_requests_of_many_clients_are_answered_right(server: ServerProcess, prot
         assert all(threads.map(ask, range(200)))
 
 
-def test_a_convolutional_network_answers_as_on_the_cpu(server: ServerProcess, models: Path) -> None:
+def test_convolutional_network_answers_as_on_the_cpu(server: ServerProcess, models: Path) -> None:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(models / "resnet" / "1" / "model.onnx", providers=["CPUExecutionProvider"])
@@ -236,7 +236,7 @@ def test_a_convolutional_network_answers_as_on_the_cpu(server: ServerProcess, mo
     assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
 
 
-def test_a_convolutional_network_keeps_its_batch_size(server: ServerProcess, models: Path) -> None:
+def test_convolutional_network_keeps_its_batch_size(server: ServerProcess, models: Path) -> None:
     """Each change would cost as much as many executions."""
     assert "a change of the batch size takes model 'resnet'" in server.log_text()
     images = np.random.default_rng(2).normal(size=(8, 3, 224, 224)).astype(np.float32)
@@ -257,19 +257,19 @@ def test_a_convolutional_network_keeps_its_batch_size(server: ServerProcess, mod
     assert {bucket["batch_size"] for bucket in statistics["bucket_stats"]} <= {1, 2, 4}
 
 
-def test_an_ensemble_of_models_on_the_gpu(server: ServerProcess) -> None:
+def test_ensemble_of_models_on_the_gpu(server: ServerProcess) -> None:
     given = np.arange(16, dtype=np.float32).reshape(1, 16)
     assert (outputs(server, "ensemble", IN=given)["OUT"] == given * 3).all()
 
 
 @needs_torch
-def test_a_python_model_has_its_gpu_and_answers_from_its_memory(server: ServerProcess) -> None:
+def test_python_model_has_its_gpu_and_answers_from_its_memory(server: ServerProcess) -> None:
     given = np.arange(8, dtype=np.float32).reshape(2, 4)
     assert (outputs(server, "python", IN=given)["OUT"] == given * 2).all()
 
 
 @needs_torch
-def test_a_torch_script_runs_on_the_gpu(server: ServerProcess) -> None:
+def test_torch_script_runs_on_the_gpu(server: ServerProcess) -> None:
     answer = outputs(server, "embedding", INPUT__0=np.array([[3], [9]], np.int64))["OUTPUT__0"]
     assert answer.tolist() == [[[12, 13, 14, 15]], [[36, 37, 38, 39]]]
 
@@ -332,14 +332,14 @@ def test_tensors_are_read_from_and_written_to_memory_of_the_gpu(server: ServerPr
             shm.destroy_shared_memory_region(region)
 
 
-def test_the_gpu_is_in_the_metrics(server: ServerProcess) -> None:
+def test_gpu_is_in_the_metrics(server: ServerProcess) -> None:
     page = metrics(server)
     gauges = ("utilization", "memory_total_bytes", "memory_used_bytes", "power_usage", "power_limit")
     for name in (*(f"nv_gpu_{gauge}" for gauge in gauges), "nv_energy_consumption"):
         assert re.search(rf'^{name}{{gpu_uuid="GPU-[^"]+"}} \S+', page, re.MULTILINE), name
 
 
-def test_a_load_is_measured_and_an_unload_gives_it_back(server: ServerProcess) -> None:
+def test_load_is_measured_and_an_unload_gives_it_back(server: ServerProcess) -> None:
     before = memory_used()
     load(server, "weights")
     answer = outputs(server, "weights", X=np.ones((1, 1024), np.float32))["Y"]
@@ -350,7 +350,7 @@ def test_a_load_is_measured_and_an_unload_gives_it_back(server: ServerProcess) -
     until(lambda: memory_used() - before < 32 * MIB, server.log_text)
 
 
-def test_a_request_beyond_the_arena_is_refused_and_the_next_is_served(server: ServerProcess) -> None:
+def test_request_beyond_the_arena_is_refused_and_the_next_is_served(server: ServerProcess) -> None:
     load(server, "allocating")
     few, many = (np.array([size], np.int64) for size in (1000, ARENA))
     assert outputs(server, "allocating", SIZE=few)["ZEROS"].shape == (1000,)
@@ -360,7 +360,7 @@ def test_a_request_beyond_the_arena_is_refused_and_the_next_is_served(server: Se
     load(server, "allocating", "unload")
 
 
-def test_an_idle_model_gives_back_what_only_executions_needed(models: Path, tmp_path: Path) -> None:
+def test_idle_model_gives_back_what_only_executions_needed(models: Path, tmp_path: Path) -> None:
     options = ("--shutdown-grace-secs=0", "--gpu-memory-idle-secs=1", "--model-control-mode=explicit")
     with ServerProcess(models, tmp_path / "log", *options, "--load-model=allocating") as server:
         outputs(server, "allocating", SIZE=np.array([10], np.int64))
@@ -376,7 +376,7 @@ def test_an_idle_model_gives_back_what_only_executions_needed(models: Path, tmp_
 
 @needs_torch
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_lost_context_ends_the_server(models: Path, tmp_path: Path, workers: int) -> None:
+def test_lost_context_ends_the_server(models: Path, tmp_path: Path, workers: int) -> None:
     options = ("--shutdown-grace-secs=0", "--model-control-mode=explicit", f"--http-workers={workers}")
     loaded = ("--load-model=graph", "--load-model=embedding")
     with ServerProcess(models, tmp_path / "log", *options, *loaded) as server:

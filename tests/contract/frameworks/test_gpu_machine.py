@@ -79,7 +79,7 @@ def ended(server: ServerProcess) -> tuple[int, str]:
     ],
     ids=["session", "plan", "front-ends"],
 )
-def test_a_gpu_that_is_lost_in_a_request_ends_the_server(
+def test_gpu_that_is_lost_in_a_request_ends_the_server(
     models: Path, tmp_path: Path, workers: int, model: str, fault: dict[str, Any], text: str
 ) -> None:
     machine = GpuMachine(tmp_path)
@@ -92,7 +92,7 @@ def test_a_gpu_that_is_lost_in_a_request_ends_the_server(
         assert (status, ENDS in line) == (1, True), line
 
 
-def test_an_engine_that_has_lost_its_gpu_is_replaced_while_the_other_one_serves(models: Path, tmp_path: Path) -> None:
+def test_engine_that_has_lost_its_gpu_is_replaced_while_the_other_one_serves(models: Path, tmp_path: Path) -> None:
     machine = GpuMachine(tmp_path, devices=2)
     with server_of(models, machine, "--http-workers=2", "--engines=2") as server:
         machine.change(at_run=LOST)
@@ -113,7 +113,7 @@ def test_an_engine_that_has_lost_its_gpu_is_replaced_while_the_other_one_serves(
     ],
     ids=["session", "warm-up", "another-instance"],
 )
-def test_a_gpu_that_is_lost_during_a_load_ends_the_server(
+def test_gpu_that_is_lost_during_a_load_ends_the_server(
     models: Path, tmp_path: Path, model: str, fault: dict[str, Any]
 ) -> None:
     machine = GpuMachine(tmp_path)
@@ -171,7 +171,7 @@ def test_memory_may_lack_at_each_step_and_the_server_serves_on(models: Path, tmp
     ],
     ids=["old-driver", "old-driver-without-nvml", "no-device", "unknown-mig"],
 )
-def test_a_model_for_a_gpu_that_is_not_there_ends_the_start(
+def test_model_for_a_gpu_that_is_not_there_ends_the_start(
     models: Path, tmp_path: Path, state: dict[str, Any], visible: str | None, line: str
 ) -> None:
     machine = GpuMachine(tmp_path, **state)
@@ -231,7 +231,7 @@ def plans(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.parametrize("door", CLIENTS)
-def test_a_plan_is_completed_served_and_counted(plans: ServerProcess, door: str) -> None:
+def test_plan_is_completed_served_and_counted(plans: ServerProcess, door: str) -> None:
     library = CLIENTS[door]
     address = plans.address if door == "http" else f"{plans.address.rpartition(':')[0]}:{plans.grpc_port}"
     with library.InferenceServerClient(address) as client:
@@ -253,7 +253,7 @@ def test_a_plan_is_completed_served_and_counted(plans: ServerProcess, door: str)
     assert statistics["inference_stats"]["compute_infer"]["ns"] > 0
 
 
-def test_a_region_on_the_gpu_is_written_and_read_by_the_model(plans: ServerProcess) -> None:
+def test_region_on_the_gpu_is_written_and_read_by_the_model(plans: ServerProcess) -> None:
     library = tritonclient.http
     with library.InferenceServerClient(plans.address) as client:
         client.register_cuda_shared_memory("r", base64.b64encode(HANDLE), 0, 1024)

@@ -113,7 +113,7 @@ def call(server: ServerProcess, model: str, *words: str) -> str:
     return str(answer["error"] if "error" in answer else answer["outputs"][0]["data"][0])
 
 
-def test_a_model_may_load_others_while_it_is_loaded_but_not_itself(tmp_path: Path) -> None:
+def test_model_may_load_others_while_it_is_loaded_but_not_itself(tmp_path: Path) -> None:
     asking = f"{METHODS}\n    def initialize(self, args):\n        pb_utils.load_model('OTHER')\n"
     for name, other in (("first", "second"), ("second", "third"), ("own", "own"), ("one", "two"), ("two", "one")):
         write(tmp_path / "models", name, asking.replace("OTHER", other), CONFIG + IN_OUT)
@@ -151,7 +151,9 @@ def test_a_model_may_load_others_while_it_is_loaded_but_not_itself(tmp_path: Pat
         ),
     ],
 )
-def test_loads_that_fail(server: ServerProcess, request: pytest.FixtureRequest, source: str, reason: str) -> None:
+def test_failed_load_has_its_reason(
+    server: ServerProcess, request: pytest.FixtureRequest, source: str, reason: str
+) -> None:
     name = f"refused_{next(iter(request.node.callspec.indices.values()))}"
     write(server.repository, name, source)
     before = stubs_of(server)
@@ -174,19 +176,19 @@ def test_models_control_models(server: ServerProcess) -> None:
     until(lambda: call(server, "controller", "ready", "echo") == "False", "echo is still ready")
 
 
-def test_a_model_that_exists_only_in_a_call(server: ServerProcess) -> None:
+def test_model_that_exists_only_in_a_call(server: ServerProcess) -> None:
     assert call(server, "controller", "load_file", "made_here", ECHO) == "None"
     assert server.json("GET", "/v2/models/made_here/config")["backend"] == "python"
     assert call(server, "controller", "unload", "made_here") == "None"
 
 
-def test_control_that_fails(server: ServerProcess) -> None:
+def test_failed_control_is_an_error_of_the_model(server: ServerProcess) -> None:
     refused = call(server, "controller", "load", "no_such_model")
     assert "TritonModelException: Failed to load model: failed to load 'no_such_model'" in refused
     assert "TritonModelException: Failed to check model readiness: " in call(server, "controller", "ready", "echo", "x")
 
 
-def test_a_model_asks_its_other_instance_whose_error_is_passed_on_unchanged(server: ServerProcess) -> None:
+def test_model_asks_its_other_instance_whose_error_is_passed_on_unchanged(server: ServerProcess) -> None:
     assert call(server, "controller", "ask", "controller", "name") == "1.model"
     asked = call(server, "controller", "ask", "controller", "no_such_method")
     assert asked.startswith("Failed to process the request(s) for model 'controller_0_")
@@ -199,7 +201,7 @@ def test_inputs_need_not_be_declared(server: ServerProcess) -> None:
     assert server.json("GET", "/v2/models/undeclared")["inputs"] == []
 
 
-def test_a_backend_that_is_written_in_python(server: ServerProcess) -> None:
+def test_backend_that_is_written_in_python(server: ServerProcess) -> None:
     for name in ("fruits", "colours"):
         version = server.repository / name / "1"
         version.mkdir(parents=True)

@@ -101,7 +101,7 @@ def word_of(model: str, code: str) -> str:
 
 @pytest.mark.parametrize("model", ["plain", "streamer", "chain"])
 @pytest.mark.parametrize("code", CODES)
-def test_an_error_of_a_model_in_a_stream_is_a_response_whatever_its_code(
+def test_error_of_a_model_in_a_stream_is_a_response_whatever_its_code(
     server: ServerProcess, model: str, code: str
 ) -> None:
     text = f"it said {code}" if model != "chain" else f"in ensemble 'chain', it said {code}"
@@ -133,7 +133,7 @@ def test_one_response_is_final_and_it_is_the_last(server: ServerProcess) -> None
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_an_error_of_a_model_is_an_event_whatever_its_code(server: ServerProcess, code: str) -> None:
+def test_error_of_a_model_is_an_event_whatever_its_code(server: ServerProcess, code: str) -> None:
     status = HTTP_STATUS[ErrorCode[code]]
     error = b'data: {"error":"it said %b"}\n\n' % code.encode()
     for model, script, rest in (("plain", code, b""), ("streamer", [f"code {code}", "a", "b"], b'"a"}\n\n')):
@@ -160,7 +160,7 @@ def test_no_code_of_a_model_ends_its_sequence(server: ServerProcess, code: str) 
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_reasons_of_failures_do_not_depend_on_codes(server: ServerProcess, code: str) -> None:
+def test_reasons_of_failures_do_not_depend_on_codes(server: ServerProcess, code: str) -> None:
     steps, ensembles = failures(server, "plain"), failures(server, "chain")
     status, _, _ = server.request(
         "POST",

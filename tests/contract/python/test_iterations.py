@@ -169,7 +169,7 @@ def test_requests_of_different_lengths_share_iterations(server: ServerProcess, m
     assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 2
 
 
-def test_a_client_that_goes_away_frees_its_slot(server: ServerProcess) -> None:
+def test_client_that_goes_away_frees_its_slot(server: ServerProcess) -> None:
     with tokens(server, "tokens", ENDLESS) as first:
         next(iter(first))
         with tokens(server, "tokens", ENDLESS) as one, tokens(server, "tokens", ENDLESS) as other:
@@ -188,7 +188,7 @@ def test_a_client_that_goes_away_frees_its_slot(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("model", ["dynamic", "sequences"])
-def test_a_model_without_iterative_sequences_must_not_give_back(server: ServerProcess, model: str) -> None:
+def test_model_without_iterative_sequences_must_not_give_back(server: ServerProcess, model: str) -> None:
     text = (
         "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle"
     )

@@ -139,7 +139,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_an_unload_ends_a_load_that_does_not_end(server: ServerProcess, name: str) -> None:
+def test_unload_ends_a_load_that_does_not_end(server: ServerProcess, name: str) -> None:
     model = write_model(server.repository, name, ENDLESS[name])
     output = {"name": "OUTPUT0", "datatype": "INT32", "shape": [1, 16], "data": [0] * 16}
     golden = {"request": {"inputs": pair()["inputs"]}, "response": {"outputs": [output]}}
@@ -168,7 +168,7 @@ def test_unload_waits_for_running_executions(server: ServerProcess) -> None:
     until(lambda: 'holding_0_0:0] "finalized"' in server.log_text())
 
 
-def test_a_model_ends_as_a_program_of_python_does(server: ServerProcess) -> None:
+def test_model_ends_as_a_program_of_python_does(server: ServerProcess) -> None:
     before = set(os.listdir("/dev/shm"))
     models = [write_model(server.repository, *each) for each in (("ending", ENDING), ("endless", ENDLESS_THREAD))]
     for model in models:
@@ -185,7 +185,7 @@ def test_a_model_ends_as_a_program_of_python_does(server: ServerProcess) -> None
     until(lambda: "these threads did not end: endless" in server.log_text(), server.log_text)
 
 
-def test_a_memory_limit_is_an_error_of_the_request(server: ServerProcess) -> None:
+def test_memory_limit_is_an_error_of_the_request(server: ServerProcess) -> None:
     write_model(server.repository, "hungry", HUNGRY, SMALL)
     assert load(server, "hungry")[0] == 200
     status, _, body = server.request("POST", "/v2/models/hungry/infer", json.dumps(pair()).encode())
@@ -209,7 +209,7 @@ def test_instances_are_processes_of_their_own_and_change_while_the_model_serves(
 
 
 @pytest.mark.shapes("front-ends")
-def test_a_killed_server_leaves_no_process(http_workers: str, tmp_path: Path) -> None:
+def test_killed_server_leaves_no_process(http_workers: str, tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     write_model(repository, "forking", FORKING)
     with ServerProcess(repository, tmp_path / "log") as server:

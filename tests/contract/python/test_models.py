@@ -81,12 +81,12 @@ def test_another_model_is_asked(client: Any, asker: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["count", "count async"])
 @pytest.mark.parametrize("model", ["repeat", "async_repeat"])
-def test_a_decoupled_model_is_asked(client: Any, how: str, model: str) -> None:
+def test_decoupled_model_is_asked(client: Any, how: str, model: str) -> None:
     result = ask(client, how, model, 100)
     assert result.as_numpy("OUTPUT0").tolist() == [*range(100)]
 
 
-def test_an_endless_model_is_cancelled(client: Any) -> None:
+def test_endless_model_is_cancelled(client: Any) -> None:
     assert ask(client, "cancel", "repeat").as_numpy("OUTPUT0").tolist() == [0]
 
 
@@ -98,7 +98,7 @@ def test_an_endless_model_is_cancelled(client: Any) -> None:
         ("count", "no_such_model", "Request for unknown model: 'no_such_model' is not found"),
     ],
 )
-def test_models_that_cannot_be_asked(client: Any, how: str, model: str, reason: str) -> None:
+def test_request_to_another_model_that_fails_has_its_reason(client: Any, how: str, model: str, reason: str) -> None:
     with pytest.raises(InferenceServerException) as caught:
         ask(client, how, model)
     message = caught.value.message()
@@ -106,13 +106,13 @@ def test_models_that_cannot_be_asked(client: Any, how: str, model: str, reason: 
     assert message.endswith(reason)
 
 
-def test_a_decoupled_model_must_be_asked_as_one(client: Any) -> None:
+def test_decoupled_model_must_be_asked_as_one(client: Any) -> None:
     with pytest.raises(InferenceServerException) as caught:
         ask(client, "async", "repeat")
     assert "Model repeat is using the decoupled." in caught.value.message()
 
 
-def test_a_configuration_completes_itself(client: Any) -> None:
+def test_configuration_completes_itself(client: Any) -> None:
     config = client.get_model_config("auto_complete")
     assert config["max_batch_size"] == 4
     assert "dynamic_batching" in config
@@ -177,7 +177,7 @@ def case(client: Any, name: str) -> Any:
         ("too_large", "Tensor 'OUT' has 4294967296 bytes, which is more than the 4293918720 that can be sent."),
     ],
 )
-def test_errors(client: Any, name: str, reason: str) -> None:
+def test_errors_of_models_reach_the_client(client: Any, name: str, reason: str) -> None:
     file = MODELS / "cases" / "1" / "model.py"
     lines = file.read_text().split("\n")
     line = next(number for number, text in enumerate(lines, 1) if f"def {name}(" in text) + 1
@@ -225,7 +225,7 @@ def test_outputs_may_be_missing_or_empty(client: Any) -> None:
     assert case(client, "empty").get_output("OUT")["shape"] == [0, 4]
 
 
-def test_a_huge_output(client: Any) -> None:
+def test_huge_output_is_answered(client: Any) -> None:
     assert case(client, "huge").as_numpy("OUT").sum() == 100_000_000
 
 

@@ -153,7 +153,7 @@ def dying(server: ServerProcess) -> str:
 
 
 @pytest.mark.parametrize("first", [101, 102, 103, 104])
-def test_a_process_that_dies_or_hangs_is_started_again(server: ServerProcess, dying: str, first: int) -> None:
+def test_process_that_dies_or_hangs_is_started_again(server: ServerProcess, dying: str, first: int) -> None:
     before = restarts(server, dying)
     reason = "an execution took longer than EXECUTION_LIMIT_SECONDS (0.5 s) allows"
     is_limit = first > 102
@@ -168,7 +168,7 @@ def test_a_process_that_dies_or_hangs_is_started_again(server: ServerProcess, dy
         assert re.search(r"was ended by SIGSEGV.*model\.py.*in execute", server.log_text())
 
 
-def test_the_pauses_grow_while_a_model_dies_at_its_start(http_workers: str, tmp_path: Path) -> None:
+def test_pauses_grow_while_a_model_dies_at_its_start(http_workers: str, tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     model = write_model(repository, "dies", DIES_AT_START)
     with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0") as server:
@@ -186,7 +186,7 @@ def test_the_pauses_grow_while_a_model_dies_at_its_start(http_workers: str, tmp_
         until(lambda: server.request("GET", "/v2/health/ready")[0] == 200)
 
 
-def test_a_process_with_children_is_noticed_when_it_dies(http_workers: str, tmp_path: Path) -> None:
+def test_process_with_children_is_noticed_when_it_dies(http_workers: str, tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     model = write_model(repository, "forking", FORKING)
     with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0") as server, ThreadPoolExecutor(1) as one:
@@ -210,7 +210,7 @@ def test_a_process_with_children_is_noticed_when_it_dies(http_workers: str, tmp_
         ("time.sleep(6)", "Timed out waiting for user-defined is_ready() response"),
     ],
 )
-def test_a_model_says_whether_it_is_ready(server: ServerProcess, models: Path, answer: str, reason: str) -> None:
+def test_model_says_whether_it_is_ready(server: ServerProcess, models: Path, answer: str, reason: str) -> None:
     assert is_ready(server, "asked")
     (models / "asked" / "1" / "ready").write_text(answer)
     try:
@@ -226,7 +226,7 @@ def test_a_model_says_whether_it_is_ready(server: ServerProcess, models: Path, a
 
 
 @pytest.mark.parametrize("model", ["itself", "first", "second"])
-def test_a_model_that_would_wait_for_itself_is_refused(server: ServerProcess, model: str) -> None:
+def test_model_that_would_wait_for_itself_is_refused(server: ServerProcess, model: str) -> None:
     status, error = ask(server, model)
     assert status == 500
     assert "would never answer: instance" in error

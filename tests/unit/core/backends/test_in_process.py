@@ -86,7 +86,7 @@ def test_one_of_many_threads_loads_the_weights_for_a_new_device() -> None:
     assert (weighing.made, weighing.used) == (["0 on cpu"], ["0 on cpu"] * 4)
 
 
-def test_a_device_that_is_not_retained_is_loaded_again() -> None:
+def test_device_that_is_not_retained_is_loaded_again() -> None:
     weighing = Weighing(CPU, GPU)
     weighing.model.retain(["gpu:1"])
     assert dict(weighing.model.loaded) == {"gpu:1": "1 on gpu:1"}
@@ -106,7 +106,7 @@ VIEW = (
 )
 
 
-def test_the_graph_sees_the_bucket_and_each_request_its_own(tmp_path: Path) -> None:
+def test_graph_sees_the_bucket_and_each_request_its_own(tmp_path: Path) -> None:
     lengths = (5, 8, 2)
     with serving(onnx_models.padded_view(), VIEW, tmp_path) as model:
         arrays = [np.full((1, length), length, np.float32) for length in lengths]
@@ -120,7 +120,7 @@ SECOND_OUTPUT = tensor_text("output", "SECOND", "FP32", [4, -1])
 NAMED = {"OUTPUT0": [1], "SECOND": [0, 2], "NOT_SERVED": [1]}
 
 
-def test_a_dimension_that_the_graph_names_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_dimension_that_the_graph_names_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     text = bucket_text(LENGTH_BUCKETS="4") + SECOND_OUTPUT
     assert length_axes(*bucket_model(text), NAMED) == {"OUTPUT0": (1,), "SECOND": (2,)}
     assert caplog.text == ""
@@ -133,7 +133,7 @@ def test_another_variable_dimension_is_logged_and_not_cut(caplog: pytest.LogCapt
     assert "output 'OUTPUT0' of model 'model' has variable dimensions of which the graph does not say" in caplog.text
 
 
-def test_the_dimensions_are_those_that_the_model_makes() -> None:
+def test_dimensions_are_those_that_the_model_makes() -> None:
     text = bucket_text(max_batch_size=0, LENGTH_BUCKETS="4", LENGTH_OUTPUTS="SECOND")
     text += tensor_text("output", "SECOND", "FP32", [-1, 6], "reshape { shape: [ 2, -1, 3 ] }")
     assert length_axes(*bucket_model(text), {}) == {"SECOND": (1,)}
@@ -248,7 +248,7 @@ def test_tensors_are_used_where_they_lie(client: Client) -> None:
     np.testing.assert_array_equal(client.at(SUM), ROW * 3)
 
 
-def test_inputs_of_both_kinds_and_outputs_of_both_kinds(client: Client) -> None:
+def test_tensors_of_the_gpu_and_of_the_request_can_be_mixed(client: Client) -> None:
     made = client.request((FIRST, None), {"OUTPUT1": RegionReference("r", DIFFERENCE, SIZE)})
     first, second = client.execute(made)
     np.testing.assert_array_equal(first.array, [ROW * 2])
@@ -283,7 +283,7 @@ def test_batches_of_several_requests_are_copied(client: Client) -> None:
     assert client.copies == COPIES
 
 
-def test_an_output_that_does_not_fit_is_not_written(client: Client) -> None:
+def test_output_that_does_not_fit_is_not_written(client: Client) -> None:
     made = client.request(outputs={"OUTPUT0": RegionReference("r", SUM, SIZE - 4)})
     with pytest.raises(Exception, match=r"output 'OUTPUT0' \(60 bytes\) should be at least 64 bytes to hold the"):
         client.execute(made)

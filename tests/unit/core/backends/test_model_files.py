@@ -68,20 +68,20 @@ PLAN = b"ftrt" + bytes(20) + bytes([11, 4, 0, 106]) + b"rtrt" + bytes(100)
         (lambda path: None, None),
     ],
 )
-def test_the_origin_of_a_file(write: Callable[[Path], object], origin: str | None, tmp_path: Path) -> None:
+def test_origin_of_a_file_is_named(write: Callable[[Path], object], origin: str | None, tmp_path: Path) -> None:
     path = tmp_path / "model.xml"
     write(path)
     assert origin_of(path) == origin
 
 
-def test_a_saved_model_is_of_tensorflow(tmp_path: Path) -> None:
+def test_saved_model_is_of_tensorflow(tmp_path: Path) -> None:
     write_saved_model(tmp_path)
     assert origins_in(tmp_path) == {"model.savedmodel": "TensorFlow"}
     assert origin_of(tmp_path) is None
 
 
 @pytest.mark.slow
-def test_pytorch(tmp_path: Path) -> None:
+def test_origin_of_pytorch_files_is_named(tmp_path: Path) -> None:
     torch = needed.package("torch")
     path, linear, example = tmp_path / "model", torch.nn.Linear(3, 2), torch.ones(2, 3)
     with warnings.catch_warnings():

@@ -44,7 +44,7 @@ def config_of(backend: str, runtime: str = "") -> ModelConfig:
     return ModelConfig(name="m", backend=backend, runtime=runtime)
 
 
-def test_a_backend_is_made_when_a_model_first_asks_for_it_and_only_once() -> None:
+def test_backend_is_made_when_a_model_first_asks_for_it_and_only_once() -> None:
     made = Made()
     assert made.backends == []
     found = made.registry.find(config_of("other"))
@@ -54,7 +54,7 @@ def test_a_backend_is_made_when_a_model_first_asks_for_it_and_only_once() -> Non
 
 
 @pytest.mark.parametrize("character", ";|&$`<>()[]{}\\\"'*?~#!")
-def test_a_model_in_python_has_no_characters_of_a_shell_in_its_names(character: str) -> None:
+def test_model_in_python_has_no_characters_of_a_shell_in_its_names(character: str) -> None:
     registry = BackendRegistry({})
     name = f"m{character}"
     for config in (
@@ -107,7 +107,7 @@ def test_settings_reach_the_backend_that_they_name_and_those_without_a_name_reac
     assert [backend.settings for backend in made.backends] == [{"a": "1", "b": "2"}, {"a": "1", "b": "1", "c": "3"}]
 
 
-def test_the_default_max_batch_size_is_a_setting_of_each_backend() -> None:
+def test_default_max_batch_size_is_a_setting_of_each_backend() -> None:
     registry = Made({"": {"default-max-batch-size": "8"}, "fake": {"default-max-batch-size": "many"}}).registry
     assert registry.default_max_batch_size(config_of("other")) == 8
     with pytest.raises(ConfigInvalid, match="failed to convert 'many' to integral number"):
@@ -125,7 +125,7 @@ def test_gpus_are_for_the_models_of_backends_that_support_them() -> None:
 
 
 @pytest.mark.parametrize("backend", ["fake", "other", "none"])
-def test_the_cpu_takes_the_place_of_a_missing_gpu_if_it_may(backend: str) -> None:
+def test_cpu_takes_the_place_of_a_missing_gpu_if_it_may(backend: str) -> None:
     assert isinstance(Made(cpu_instead=True).registry.gpu_ids(config_of(backend)), CpuInstead)
     found = Made(gpu_ids=(0, 1), cpu_instead=True).registry.gpu_ids(config_of(backend))
     assert isinstance(found, CpuInstead) == (backend == "fake")
@@ -138,7 +138,7 @@ def written_in_python(tmp_path: Path, name: str = "mine") -> BackendRegistry:
     return BackendRegistry({"": {"backend-directory": str(tmp_path / "backends")}})
 
 
-def test_a_backend_may_be_written_in_python(tmp_path: Path) -> None:
+def test_backend_may_be_written_in_python(tmp_path: Path) -> None:
     registry = written_in_python(tmp_path)
     found = registry.find(config_of("mine"))
     assert found is registry.find(config_of("mine", "model.py"))
@@ -147,7 +147,7 @@ def test_a_backend_may_be_written_in_python(tmp_path: Path) -> None:
     registry.check(ModelConfig(name="m", backend="mine", default_model_filename="weights.bin"))
 
 
-def test_a_backend_in_python_has_the_settings_of_python_and_its_own(tmp_path: Path) -> None:
+def test_backend_in_python_has_the_settings_of_python_and_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "model.py").touch()
     settings = {"": {"backend-directory": str(tmp_path)}, "python": {"stub-timeout-seconds": "0"}}

@@ -50,7 +50,7 @@ def rows(count: int, width: int, value: float = 1) -> Array:
 
 @pytest.mark.parametrize("text", [FIXED, VARIABLE])
 @pytest.mark.parametrize("width", [4, 30_000])
-def test_the_arrays_of_many_requests_are_concatenated(text: str, width: int) -> None:
+def test_arrays_of_many_requests_are_concatenated(text: str, width: int) -> None:
     gatherer = Gatherer(spec_of(config_of(text.replace("[4]", f"[{width}]"))))
     feed = gatherer.gather([request(INPUT0=rows(n, width, n)) for n in (1, 2, 3)], 6)
     assert feed["INPUT0"].shape == (6, width)
@@ -80,7 +80,7 @@ def test_tensors_in_regions_are_read_into_the_batch(steady: SteadySizes | None) 
     assert feed["INPUT0"].tolist() == expected
 
 
-def test_a_tensor_in_a_region_is_read_into_pinned_memory_for_a_gpu() -> None:
+def test_tensor_in_a_region_is_read_into_pinned_memory_for_a_gpu() -> None:
     pinned: dict[str, Array | None] = {}
     gatherer = Gatherer(spec_of(config_of(FIXED)), on_buffer=pinned.__setitem__)
     array = gatherer.gather([in_region(1, 2, 3, 4)], 1)["INPUT0"]
@@ -89,7 +89,7 @@ def test_a_tensor_in_a_region_is_read_into_pinned_memory_for_a_gpu() -> None:
     assert np.shares_memory(array, pinned["INPUT0"])
 
 
-def test_the_buffer_is_reused_and_grows() -> None:
+def test_buffer_is_reused_and_grows() -> None:
     gatherer = Gatherer(spec_of(config_of(VARIABLE)))
     first = gatherer.gather([request(INPUT0=rows(1, 8))] * 2, 2)["INPUT0"]
     again = gatherer.gather([request(INPUT0=rows(1, 4, 5))] * 3, 3)["INPUT0"]
@@ -107,7 +107,7 @@ def test_ragged_inputs_are_flattened() -> None:
     assert gatherer.gather([request(INPUT0=rows(1, 2))], 1)["INPUT0"].tolist() == [1, 1]
 
 
-def test_a_batch_input_is_fed_to_all_its_targets() -> None:
+def test_batch_input_is_fed_to_all_its_targets() -> None:
     text = "batch_input { kind: BATCH_ELEMENT_COUNT target_name: ['A', 'B'] data_type: TYPE_INT32 "
     config = config_of(RAGGED + text + "source_input: 'INPUT0' }")
     gatherer = Gatherer(spec_of(config), batch_inputs=batch_inputs(config, "model"))
@@ -122,13 +122,13 @@ def test_inputs_that_do_not_fit_together_fail() -> None:
         gatherer.gather([request(INPUT0=rows(1, 2)), request(INPUT0=rows(1, 3))], 2)
 
 
-def test_a_request_that_lacks_an_input_of_the_first_fails() -> None:
+def test_request_that_lacks_an_input_of_the_first_fails() -> None:
     gatherer = Gatherer(spec_of(config_of(FIXED)))
     with pytest.raises(BackendFailed, match="a request in the batch has no input 'INPUT0'"):
         gatherer.gather([request(INPUT0=rows(1, 4)), request()], 2)
 
 
-def test_a_batch_with_too_many_items_is_refused() -> None:
+def test_batch_with_too_many_items_is_refused() -> None:
     assert batch_total([1, 3], 4, "model") == 4
     assert batch_total([1], 0, "model") == 1
     with pytest.raises(BackendFailed, match="batch size 5 for 'model', max allowed is 4"):
@@ -153,7 +153,7 @@ def test_requests_of_different_layouts_are_gathered() -> None:
     assert feed["B"].tolist() == [[0.5], [1.5], [1.5], [9.5]]
 
 
-def test_a_shape_tensor_is_that_of_the_first_request() -> None:
+def test_shape_tensor_is_that_of_the_first_request() -> None:
     text = FIXED + tensor_text("input", "SHAPE", "FP32", [2], "is_shape_tensor: true")
     shape = np.array([3, 4], np.float32)
     requests = [request(INPUT0=rows(count, 4), SHAPE=shape.copy()) for count in (1, 2)]
@@ -162,7 +162,7 @@ def test_a_shape_tensor_is_that_of_the_first_request() -> None:
     assert feed["INPUT0"].shape == (3, 4)
 
 
-def test_the_owner_is_told_of_each_buffer_and_its_end() -> None:
+def test_owner_is_told_of_each_buffer_and_its_end() -> None:
     seen: list[int] = []
     buffer = StagingBuffer(
         "X", np.dtype("float32"), lambda name, array: seen.append(-1 if array is None else array.size)
@@ -183,14 +183,14 @@ def gatherer(text: str) -> PaddingGatherer:
     return PaddingGatherer(spec, buckets, batch_inputs=batch_inputs(config_of(text), "model"))
 
 
-def test_a_batch_gets_the_rows_of_its_bucket_as_copies_of_the_last_one() -> None:
+def test_batch_gets_the_rows_of_its_bucket_as_copies_of_the_last_one() -> None:
     padding = gatherer(bucket_text(BATCH_BUCKETS="1,4,8"))
     feed = padding.gather([request(INPUT0=rows(1, 2, 3)), request(INPUT0=rows(2, 2, 5))], 3)
     assert feed["INPUT0"].tolist() == [[3, 3], [5, 5], [5, 5], [5, 5]]
     assert padding.use == BucketUse(4, 0, 6, 2)
 
 
-def test_a_steady_size_changes_when_another_one_would_have_saved_what_the_change_takes() -> None:
+def test_steady_size_changes_when_another_one_would_have_saved_what_the_change_takes() -> None:
     steady = SteadySizes({1: 2.0, 4: 3.0, 8: 5.0}, 10.0)
     assert [steady.size(8) for _ in range(3)] == [8, 8, 8]  # it saves 16 - 5
     assert [steady.size(1) for _ in range(5)] == [8, 8, 8, 1, 1]  # saves 3 each time
@@ -212,7 +212,7 @@ def test_inputs_get_the_length_of_the_bucket_of_the_longest() -> None:
     assert padding.use == BucketUse(0, 4, 4, 4)
 
 
-def test_a_batch_that_fills_its_bucket_is_not_copied() -> None:
+def test_batch_that_fills_its_bucket_is_not_copied() -> None:
     padding = gatherer(bucket_text(BATCH_BUCKETS="2,8", LENGTH_BUCKETS="4"))
     alone = rows(2, 4)
     assert padding.gather([request(INPUT0=alone)], 2)["INPUT0"] is alone
@@ -281,11 +281,11 @@ def made(kind: str, *shapes: tuple[int, ...], data_type: str = "TYPE_INT32") -> 
         ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", [0, 0, 0, 0]),
     ],
 )
-def test_counts_of_elements(kind: str, expected: list[int]) -> None:
+def test_batch_inputs_count_elements(kind: str, expected: list[int]) -> None:
     assert made(kind, (1, 2), (2, 2), (1, 1), (3, 1)) == expected
 
 
-def test_an_unknown_kind_is_refused() -> None:
+def test_unknown_kind_is_refused() -> None:
     config = config_of("batch_input { kind: BATCH_ELEMENT_COUNT source_input: 'I' }")
     with pytest.raises(ConfigInvalid, match="batch input of kind 0 is not supported for model"):
         batch_inputs(config, "model")
@@ -325,7 +325,7 @@ def test_outputs_are_views_of_the_result() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3, 2), (1, 2)])
-def test_a_result_of_another_batch_size_cannot_be_split(shape: tuple[int, ...]) -> None:
+def test_result_of_another_batch_size_cannot_be_split(shape: tuple[int, ...]) -> None:
     cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [2]))
     for requests in ([sized(2, 2)], [sized(1, 2), sized(1, 2)]):
         with pytest.raises(BackendFailed, match="output 'O' of 'model' has shape"):
@@ -353,7 +353,7 @@ def test_variable_dimensions_of_scattered_outputs_are_those_of_their_source() ->
         cut.split([sized(1, 2), sized(1, 2)], [numbers(3)], 2)
 
 
-def test_an_output_that_follows_a_ragged_input_needs_a_batch_output() -> None:
+def test_output_that_follows_a_ragged_input_needs_a_batch_output() -> None:
     ragged = tensor_text("input", "INPUT0", "FP32", [-1], "allow_ragged_batch: true")
     cut = Cutter(BATCHING + ragged + tensor_text("output", "O", "FP32", [-1]))
     with pytest.raises(BackendFailed, match="follows a ragged input: name it in a batch_output with that input"):
@@ -413,7 +413,7 @@ def test_each_request_gets_its_own_length(width: int) -> None:
     assert np.array_equal(second[0], result[1:3])
 
 
-def test_the_client_sees_its_length_in_the_configured_reshape() -> None:
+def test_client_sees_its_length_in_the_configured_reshape() -> None:
     text = f"max_batch_size: 8\n{tensor_text('input', 'INPUT0', 'FP32', [-1])}"
     text += tensor_text("output", "OUTPUT0", "FP32", [-1, 1], "reshape { shape: [ -1 ] }")
     text += 'parameters { key: "LENGTH_BUCKETS" value { string_value: "4" } }'
@@ -427,12 +427,12 @@ def test_without_batching_the_whole_result_is_cut() -> None:
 
 
 @pytest.mark.parametrize("result", [numbers(3, 2), numbers(6), numbers()])
-def test_a_result_without_the_rows_of_the_bucket_cannot_be_split(result: Array) -> None:
+def test_result_without_the_rows_of_the_bucket_cannot_be_split(result: Array) -> None:
     with pytest.raises(BackendFailed, match=r"output 'OUTPUT0' of 'model' has shape .* for a batch of 4"):
         split(bucket_text(BATCH_BUCKETS="4,8"), [sized(3, 2)], result)
 
 
-def test_a_result_without_the_length_of_the_bucket_cannot_be_cut() -> None:
+def test_result_without_the_length_of_the_bucket_cannot_be_cut() -> None:
     with pytest.raises(BackendFailed, match=r"has shape \[1,5\] for inputs that were padded to the length 4") as caught:
         split(bucket_text(LENGTH_BUCKETS="4"), [sized(1, 2)], numbers(1, 5), axes={"OUTPUT0": (1,)})
     assert "LENGTH_OUTPUTS" in str(caught.value.hint)

@@ -129,14 +129,14 @@ def test_binary_classes_follow_the_threshold(version: Path, threshold: str, expe
     assert set(answer) == {0, 1}
 
 
-def test_two_probabilities_of_a_binary_classifier(version: Path) -> None:
+def test_binary_classifier_gives_two_probabilities(version: Path) -> None:
     trained = written(version, "binary")
     answer = served(version, tree_config("xgboost_json", 2, "is_classifier=true predict_proba=true"))
     np.testing.assert_allclose(answer[:, 1], trained.predict(TABLE), rtol=1e-5)
     np.testing.assert_allclose(answer.sum(axis=1), 1, rtol=1e-6)
 
 
-def test_the_older_parameter_output_class(version: Path) -> None:
+def test_older_parameter_output_class_is_read(version: Path) -> None:
     trained = written(version, "classes")
     answer = served(version, tree_config("xgboost_json", 1, "is_classifier= output_class=true"))
     np.testing.assert_array_equal(answer, trained.predict(TABLE).argmax(axis=1))

@@ -86,7 +86,7 @@ def test_sequences_of_different_lengths_get_their_own_answers(begin: Begin) -> N
         assert client.text == counted(prompt.split()[-1], count)
 
 
-def test_a_client_that_reads_slowly_holds_back_only_itself(begin: Begin) -> None:
+def test_client_that_reads_slowly_holds_back_only_itself(begin: Begin) -> None:
     slow = begin(" one", 1500)
     until(lambda: len(slow.text) > 100)
     slow.slow = True
@@ -98,7 +98,7 @@ def test_a_client_that_reads_slowly_holds_back_only_itself(begin: Begin) -> None
     assert slow.text == counted("one", 1500)
 
 
-def test_a_client_that_leaves_makes_room(begin: Begin) -> None:
+def test_client_that_leaves_makes_room(begin: Begin) -> None:
     long = [begin(" one", 1000), begin(" one", 1000)]  # for a third of this size there is no memory
     until(lambda: all(client.text for client in long))
     third = begin(" two", 1000)
@@ -107,12 +107,12 @@ def test_a_client_that_leaves_makes_room(begin: Begin) -> None:
     assert (long[0].reason, third.text) == ("cancelled", counted("two", 1000))
 
 
-def test_a_sequence_that_never_fits_is_refused(begin: Begin) -> None:
+def test_sequence_that_never_fits_is_refused(begin: Begin) -> None:
     with pytest.raises(ValueError, match="make 2201 tokens, and there is memory for 2200"):
         begin(" one", 2200)
 
 
-def test_a_row_that_is_padded_to_the_end_of_the_context_goes_on_elsewhere(begin: Begin) -> None:
+def test_row_that_is_padded_to_the_end_of_the_context_goes_on_elsewhere(begin: Begin) -> None:
     short, long = begin(" one", 600), begin(" one two" * 900, 200)
     until(lambda: short.reason == long.reason == "length")
     assert short.text == counted("one", 600)
@@ -157,7 +157,7 @@ def test_batches_are_joined_if_that_saves_more_than_reading_their_tokens_again()
         ({"context_length": 0}, "has no 'model' with"),
     ],
 )
-def test_a_folder_that_cannot_be_served_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_folder_that_cannot_be_served_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     write_counter(tmp_path)
     file = tmp_path / "genai_config.json"
     settings = json.loads(file.read_text())
@@ -167,19 +167,19 @@ def test_a_folder_that_cannot_be_served_is_refused(tmp_path: Path, change: dict[
         read_generation_folder(tmp_path, "counter")
 
 
-def test_a_folder_says_what_a_token_takes(tmp_path: Path) -> None:
+def test_folder_says_what_a_token_takes(tmp_path: Path) -> None:
     folder = read_generation_folder(write_counter(tmp_path), "counter")
     assert folder.cache_bytes == 2 * 4 * 16  # keys and values of one layer with one head of 16 numbers
 
 
-def test_a_completed_configuration_fits_the_model(tmp_path: Path) -> None:
+def test_completed_configuration_fits_the_model(tmp_path: Path) -> None:
     folder, backend = write_counter(tmp_path), GenaiBackend({})
     config = ModelConfig(name="counter", backend="genai")
     backend.complete(folder, config)
     assert validate_against_signature(config, backend.inspect(folder, config), "counter") == []
 
 
-def test_a_limit_of_nothing_is_refused() -> None:
+def test_limit_of_zero_is_refused() -> None:
     config = ModelConfig(name="counter", backend="genai")
     config.parameters["max_sequences"].string_value = "0"
     with pytest.raises(ConfigInvalid, match="'max_sequences' of model 'counter' is 0"):

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import ON_CPU, Serving, config_of, parameter
+from tests.unit.backend_serving import ON_CPU, config_of, parameter
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
 from trident.core.backends.cpu_budget import Spinning
 from trident.core.backends.in_process import InProcessModel
@@ -87,7 +87,7 @@ def test_run_options_are_tried_at_load(
     OnnxRuntimeBackend().inspect(version, config_of(text + "instance_group { kind: KIND_GPU count: 1 gpus: 0 }"))
 
 
-def test_a_wrong_library_fails_the_load(tmp_path: Path) -> None:
+def test_wrong_library_fails_the_load(tmp_path: Path) -> None:
     text = add_sub_config() + 'model_operations { op_library_filename: "none.so" }'
     failed = pytest.raises(ModelLoadFailed, match=r"error 1: Failed to load library none\.so")
     with failed, serving(onnx_models.add_sub(), text, tmp_path):
@@ -116,7 +116,7 @@ def test_onnx_runtime_accepts_every_option(tmp_path: Path) -> None:
         }
 
 
-def test_a_closed_instance_does_not_run_and_can_be_closed_again(tmp_path: Path) -> None:
+def test_closed_instance_does_not_run_and_can_be_closed_again(tmp_path: Path) -> None:
     with serving(onnx_models.identity(), identity_config("FP32", [-1]), tmp_path) as model:
         request = model.request({"INPUT0": np.ones((1, 2), np.float32)})
         model.instance.close()
@@ -127,7 +127,7 @@ def test_a_closed_instance_does_not_run_and_can_be_closed_again(tmp_path: Path) 
 # --- sessions and instances
 
 
-def test_a_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> None:
+def test_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         assert isinstance(model.model, InProcessModel)
         session = weakref.ref(model.model.loaded["cpu"])
@@ -137,7 +137,7 @@ def test_a_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> N
         assert session() is None
 
 
-def test_a_later_session_is_checked_like_the_first(tmp_path: Path) -> None:
+def test_later_session_is_checked_like_the_first(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         described = model.model.describe()
         if not usable_gpus():
@@ -151,26 +151,11 @@ def test_a_later_session_is_checked_like_the_first(tmp_path: Path) -> None:
         assert model.model.describe()["device"] == ""
 
 
-def test_a_closed_model_makes_no_session(tmp_path: Path) -> None:
+def test_closed_model_makes_no_session(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
         model.model.close()
         with pytest.raises(RuntimeError, match="the model is closed"):
             model.model.instance(ON_CPU)
-
-
-@pytest.mark.gpu
-def test_a_gpu_is_added_and_released_while_the_cpu_serves(tmp_path: Path) -> None:
-    if not usable_gpus():
-        pytest.skip("no GPU, or an ONNX Runtime without CUDA")
-    with serving(onnx_models.add_sub("FP32"), add_sub_config("FP32"), tmp_path) as model:
-        on_gpu = Serving(model.spec, model.model, model.model.instance(Placement("model_1", DeviceKind.GPU, 0)))
-        assert model.model.describe()["device"] == "cpu, gpu:0"
-        ones = np.ones((1, 16), np.float32)
-        assert (on_gpu.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
-        on_gpu.instance.close()
-        model.model.retain(["cpu"])
-        assert model.model.describe()["device"] == "cpu"
-        assert (model.infer({"INPUT0": ones, "INPUT1": ones})["OUTPUT0"] == 2).all()
 
 
 # --- options of sessions
@@ -181,7 +166,7 @@ def settings(*parameters: tuple[str, str], threads: int = 0, **backend: str) -> 
     return session_settings(config_of(text), {k.replace("_", "-"): v for k, v in backend.items()}, threads=threads)
 
 
-def test_the_execution_mode_is_mapped() -> None:
+def test_execution_mode_is_mapped() -> None:
     assert settings().execution_mode == "ORT_SEQUENTIAL"
     assert settings(("execution_mode", "1")).execution_mode == "ORT_PARALLEL"
     with pytest.raises(ConfigInvalid) as caught:
@@ -321,7 +306,7 @@ def test_out_of_memory_is_recognized(exc: Exception, failed: type[BackendFailed]
         "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED",
     ],
 )
-def test_a_lost_context_is_recognized(text: str) -> None:
+def test_lost_context_is_recognized(text: str) -> None:
     assert is_poison(RuntimeError(PREFIX + text + DEVICE))
 
 
@@ -348,7 +333,7 @@ def test_other_failures_are_not_out_of_memory(text: str) -> None:
         ("memory;gpu:1", "1", ["memory;gpu:1"]),
     ],
 )
-def test_a_session_shrinks_no_arena_of_another_gpu(written: str, gpus: str, of_each: list[str | None]) -> None:
+def test_session_shrinks_no_arena_of_another_gpu(written: str, gpus: str, of_each: list[str | None]) -> None:
     key = "memory.enable_memory_arena_shrinkage"
     placed = placements(config_of(f"instance_group {{ kind: KIND_GPU count: 1 gpus: [{gpus}] }}"))
     own = [settings_on(settings((key, written)), placement, placed) for placement in placed]
@@ -378,13 +363,13 @@ def too_new(part: str) -> onnx.ModelProto:
     ],
     ids=["pointer", "empty", "incomplete", "IR version", "opset"],
 )
-def test_a_file_that_does_not_load_gets_its_cure(content: bytes, hint: str, tmp_path: Path) -> None:
+def test_file_that_does_not_load_gets_its_cure(content: bytes, hint: str, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ModelLoadFailed) as caught:
         OnnxRuntimeBackend().inspect(tmp_path, config_of(""))
     assert hint in (caught.value.hint or "")
 
 
-def test_a_forbidden_file_is_named() -> None:
+def test_forbidden_file_is_named() -> None:
     text = "[ONNXRuntimeError] : 1 : FAIL : Load model from /m/1/model.onnx failed:system error number 13"
     assert "chmod -R a+rX /m/1" in (load_hint(text, Path("/m/1/model.onnx"), "1.31.1") or "")

@@ -63,7 +63,7 @@ def completed(model: onnx.ModelProto, folder: Path, text: str = "") -> ModelConf
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "INT64", "BYTES"])
-def test_a_model_whose_outputs_grow_is_batched(datatype: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_model_whose_outputs_grow_is_batched(datatype: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = declared([1, 3], datatype)
     config = completed(model, tmp_path)
     assert (config.max_batch_size, list(config.output[0].dims)) == (4, [3])
@@ -81,7 +81,7 @@ def served_dtype(datatype: str) -> type[np.float32] | type[np.int64]:
     return np.float32 if datatype == "FP32" else np.int64
 
 
-def test_a_configured_batch_size_needs_outputs_that_grow(tmp_path: Path) -> None:
+def test_configured_batch_size_needs_outputs_that_grow(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [3])
     with serving(declared([1, 3]), text + tensor_text("output", "OUTPUT0", "FP32", [3]), tmp_path):
         pass
@@ -266,7 +266,7 @@ def test_long_trials_are_stopped(caplog: pytest.LogCaptureFixture) -> None:
     assert "model 'model' could not be tried in batches, because it took too long" in caplog.text
 
 
-def test_an_endless_execution_is_ended(tmp_path: Path) -> None:
+def test_endless_execution_is_ended(tmp_path: Path) -> None:
     text = tensor_text("input", "X", "FP32", [-1, 3]) + tensor_text("output", "Y", "FP32", [-1, 3])
     with serving(endless(), text, tmp_path) as served:
         assert isinstance(served.instance, EndableInstance)

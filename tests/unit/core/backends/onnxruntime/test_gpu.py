@@ -66,13 +66,13 @@ def test_options_of_the_cuda_accelerator_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize("where", ["gpu", "cpu"])
-def test_an_unknown_accelerator_is_refused(where: str) -> None:
+def test_unknown_accelerator_is_refused(where: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         requested(f'{where}_execution_accelerator {{ name: "abacus" }}')
     assert caught.value.message == "unknown Execution Accelerator 'abacus' is requested"
 
 
-def test_a_provider_that_is_not_installed_is_named_with_a_hint() -> None:
+def test_provider_that_is_not_installed_is_named_with_a_hint() -> None:
     requests = [ProviderRequest(CUDA, {}), ProviderRequest(CPU, {})]
     check_available(requests, [CUDA, CPU], "m")
     with pytest.raises(ModelLoadFailed) as caught:
@@ -149,7 +149,7 @@ def test_deprecated_parameters_become_cuda_options() -> None:
 # --- libraries
 
 
-def test_the_library_that_a_provider_lacks_is_named(tmp_path: Path) -> None:
+def test_library_that_a_provider_lacks_is_named(tmp_path: Path) -> None:
     assert "libonnxruntime_providers_cuda.so" in missing_library("CUDAExecutionProvider", tmp_path)
     assert missing_library("CPUExecutionProvider", tmp_path) == ""
 
@@ -173,7 +173,7 @@ def test_doctor_is_told_of_a_driver_that_is_too_old() -> None:
     assert "580.65.06 or later is needed" in state.problem
 
 
-def test_the_arena_on_a_gpu_has_the_limit_that_the_model_does_not_set() -> None:
+def test_arena_on_a_gpu_has_the_limit_that_the_model_does_not_set() -> None:
     gpu = Placement("m_0", DeviceKind.GPU, 1)
     written = 'parameters { key: "gpu_mem_limit" value { string_value: "5" } }'
     for text, limit, found in (("", 0, None), ("", 1000, "1000"), (written, 1000, "5")):
@@ -230,7 +230,7 @@ def cuda_only() -> onnx.ModelProto:
         (GROUP % 1 + ACCELERATED, True, True),
     ],
 )
-def test_a_graph_for_another_device_declares_itself(
+def test_graph_for_another_device_declares_itself(
     tmp_path: Path, request: pytest.FixtureRequest, text: str, has_cuda: bool, is_inspected: bool
 ) -> None:
     if has_cuda:
@@ -242,7 +242,7 @@ def test_a_graph_for_another_device_declares_itself(
             assert (tensor.name, tensor.datatype, tensor.shape) == (tensor.name, "FP16", (-1, 8, 8, 4))
 
 
-def test_an_inspection_is_on_the_gpu_that_is_asked_for_without_building_engines(gpu: Gpu, tmp_path: Path) -> None:
+def test_inspection_is_on_the_gpu_that_is_asked_for_without_building_engines(gpu: Gpu, tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     OnnxRuntimeBackend().inspect(version, config_of(GROUP % 1 + ACCELERATED))
     assert gpu.sessions == [["CUDAExecutionProvider", "CPUExecutionProvider"]]
@@ -268,7 +268,7 @@ def test_instances_share_a_session_unless_it_is_one_of_tensorrt(
 
 
 @pytest.mark.parametrize(("change_s", "runs"), [(0.02, [8, 8, 8, 8]), (0.0, [3, 1, 7, 8])])
-def test_a_session_that_needs_long_for_another_batch_size_keeps_its_size(
+def test_session_that_needs_long_for_another_batch_size_keeps_its_size(
     gpu: Gpu, tmp_path: Path, change_s: float, runs: list[int]
 ) -> None:
     gpu.change_s = change_s
@@ -312,7 +312,7 @@ def test_sizes_that_will_occur_run_before_a_model_on_a_gpu_is_ready(
         assert [shape[0] for shape in gpu.runs][: len(expected) or None] == expected
 
 
-def test_a_graph_that_refuses_made_up_inputs_serves(gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_graph_that_refuses_made_up_inputs_serves(gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     gpu.at_run, gpu.from_rows = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : no such index", 8
     with serving(ROWS, identity_config("FP32", [3]), tmp_path, placement=ON_GPU) as model:
@@ -323,7 +323,7 @@ def test_a_graph_that_refuses_made_up_inputs_serves(gpu: Gpu, tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("when", ["at_session", "at_run"])
-def test_a_gpu_that_is_lost_during_a_load_fails_it_as_such(gpu: Gpu, tmp_path: Path, when: str) -> None:
+def test_gpu_that_is_lost_during_a_load_fails_it_as_such(gpu: Gpu, tmp_path: Path, when: str) -> None:
     setattr(gpu, when, LOST)
     with (
         pytest.raises(DeviceLost, match="CUDA failure 700") as caught,

@@ -44,12 +44,12 @@ def made(path: Path) -> Path:
         ('default_model_filename: "sub/other.onnx"', "sub/other.onnx"),
     ],
 )
-def test_the_model_file_is_found(text: str, file: str, tmp_path: Path) -> None:
+def test_model_file_is_found(text: str, file: str, tmp_path: Path) -> None:
     path = made(tmp_path / file)
     assert model_path(tmp_path, config_of(text)) == path
 
 
-def test_a_compute_capability_may_have_its_own_file(tmp_path: Path) -> None:
+def test_compute_capability_may_have_its_own_file(tmp_path: Path) -> None:
     default, special = made(tmp_path / "model.onnx"), made(tmp_path / "new.onnx")
     config = config_of('cc_model_filenames { key: "9.0" value: "new.onnx" }')
     assert model_path(tmp_path, config, "9.0") == special
@@ -58,7 +58,7 @@ def test_a_compute_capability_may_have_its_own_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["../../shared/weights.onnx", "/ROOT/shared/weights.onnx", "../../shared"])
-def test_a_link_is_followed_wherever_it_leads(tmp_path: Path, target: str) -> None:
+def test_link_is_followed_wherever_it_leads(tmp_path: Path, target: str) -> None:
     """Versions share weights by links, and the snapshots of a hub consist of links."""
     made(tmp_path / "shared" / "weights.onnx")
     made(tmp_path / "shared" / "model.onnx")
@@ -71,7 +71,7 @@ def test_a_link_is_followed_wherever_it_leads(tmp_path: Path, target: str) -> No
 
 
 @pytest.mark.parametrize("name", ["", "none.onnx", "../outside.onnx", "nul\\000.onnx", "n" * 300, "loop", "folder"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     made(tmp_path / "outside.onnx")
     version = tmp_path / "1"
     version.mkdir()
@@ -176,7 +176,7 @@ def text_of(label: str) -> str:
 
 @pytest.mark.parametrize(("labels", "datatype"), [((7, 8, 9), "INT64"), (("a", "b", "ü"), "BYTES")])
 @pytest.mark.parametrize("imports", [("", "ai.onnx.ml"), ("ai.onnx.ml",)])
-def test_a_classifier_answers_with_the_values_of_its_maps(
+def test_classifier_answers_with_the_values_of_its_maps(
     labels: Sequence[int] | Sequence[str],
     datatype: str,
     imports: Sequence[str],
@@ -272,7 +272,7 @@ def tfidf(locale: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("locale", ["", "en_XX.UTF-8"])
-def test_a_text_model_serves_without_its_locale(locale: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_text_model_serves_without_its_locale(locale: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It lower-cases letters outside ASCII too, and finds its weights in another file."""
     caplog.set_level("INFO")
     version = onnx_models.write_version(tfidf(locale), tmp_path, "model")
@@ -287,7 +287,7 @@ def test_a_text_model_serves_without_its_locale(locale: str, tmp_path: Path, cap
         )
 
 
-def test_a_locale_with_rules_of_its_own_is_not_replaced(tmp_path: Path) -> None:
+def test_locale_with_rules_of_its_own_is_not_replaced(tmp_path: Path) -> None:
     version = onnx_models.write_version(tfidf("tr_XX.UTF-8"), tmp_path, "model")
     with pytest.raises(ModelLoadFailed, match="Failed to construct locale") as caught:
         OnnxRuntimeBackend().inspect(version, config_of(""))

@@ -32,7 +32,7 @@ PICKY = (
 )
 
 
-def test_a_scalar_gets_the_configured_dims(tmp_path: Path) -> None:
+def test_scalar_gets_the_configured_dims(tmp_path: Path) -> None:
     for dims in ([1], [1, 1]):
         with serving(onnx_models.scalar(), identity_config("FP32", dims, 0), tmp_path / str(len(dims))) as model:
             answer = model.infer({"INPUT0": np.full(dims, 2.5, np.float32)})["OUTPUT0"]
@@ -40,7 +40,7 @@ def test_a_scalar_gets_the_configured_dims(tmp_path: Path) -> None:
             assert float(answer.max()) == 2.5
 
 
-def test_an_input_with_a_default_may_be_left_out(tmp_path: Path) -> None:
+def test_input_with_a_default_may_be_left_out(tmp_path: Path) -> None:
     text = tensor_text("input", "INPUT0", "FP32", [4]) + tensor_text("input", "OFFSET", "FP32", [4], "optional: true")
     with serving(onnx_models.with_default(), text + tensor_text("output", "OUTPUT0", "FP32", [4]), tmp_path) as model:
         ones = np.ones(4, np.float32)
@@ -72,7 +72,7 @@ def test_strings_that_are_not_text_are_refused_by_name(tmp_path: Path) -> None:
         model.infer({"INPUT0": strings(b"text", shape=(1,))})
 
 
-def test_a_model_may_turn_text_into_numbers(tmp_path: Path) -> None:
+def test_model_may_turn_text_into_numbers(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "BYTES", [-1])
     text += tensor_text("output", "OUTPUT0", "FP32", [-1])
     with serving(onnx_models.string_to_number(), text, tmp_path) as model:
@@ -105,7 +105,7 @@ def test_strings_and_bfloat16_are_passed_together_as_far_as_the_binding_can(tmp_
         assert answer["T"].tolist() == [b"1", b"2"]
 
 
-def test_a_failed_run_has_tritons_text(tmp_path: Path) -> None:
+def test_failed_run_has_tritons_text(tmp_path: Path) -> None:
     with serving(onnx_models.picky(), PICKY, tmp_path) as model:
         with pytest.raises(BackendFailed) as caught:
             model.infer({"INDEX": np.array([[9]])})
@@ -125,7 +125,7 @@ def test_out_of_memory_has_its_own_error(tmp_path: Path) -> None:
         assert model.infer({"SIZE": np.array([1])})["ZEROS"].tolist() == [0]
 
 
-def test_an_instance_keeps_nothing_of_a_batch(tmp_path: Path) -> None:
+def test_instance_keeps_nothing_of_a_batch(tmp_path: Path) -> None:
     for datatype in ("FP32", "BF16", "BYTES"):
         config = identity_config(datatype, [-1])
         with serving(onnx_models.identity(datatype), config, tmp_path / datatype) as model:
@@ -142,34 +142,6 @@ def test_an_instance_keeps_nothing_of_a_batch(tmp_path: Path) -> None:
 # --- values
 
 
-def bound(datatype: str) -> ValueRun:
-    row = BY_NAME[datatype]
-    return ValueRun(session_of(onnx_models.identity(datatype)), {"INPUT0": row}, {"OUTPUT0": row})
-
-
-def run(values: ValueRun, array: Array) -> Array:
-    return values(["OUTPUT0"], {"INPUT0": array}, None)[0]
-
-
-@pytest.mark.parametrize("datatype", [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"])
-def test_every_datatype_passes_as_a_value(datatype: str) -> None:
-    values = bound(datatype)
-    dtype = BY_NAME[datatype].dtype
-    for shape in ((1, 3), (4, 2), (1, 0)):
-        array = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
-        result = run(values, array)
-        assert result.tolist() == array.tolist()
-        assert (result.dtype, result.shape) == (dtype, shape)
-
-
-def test_results_outlive_the_next_run_and_the_session() -> None:
-    values = bound("FP32")
-    kept = [run(values, np.full((2, 1000), n, np.float32)) for n in range(5)]
-    del values
-    gc.collect()
-    assert [(float(array.min()), float(array.max())) for array in kept] == [(n, n) for n in range(5)]
-
-
 def test_concurrent_runs_share_no_result() -> None:
     session = session_of(onnx_models.identity("FP32"))
     rows = dict.fromkeys(("INPUT0", "OUTPUT0"), BY_NAME["FP32"])
@@ -178,7 +150,9 @@ def test_concurrent_runs_share_no_result() -> None:
         values = ValueRun(session, rows, rows)
         marks = [float(100 * worker + n) for n in range(50)]
         # Results are kept until all threads are done: memory reused too early would hold the values of another run.
-        return [(mark, run(values, np.full((1, 30_000), mark, np.float32))) for mark in marks]
+        return [
+            (mark, values(["OUTPUT0"], {"INPUT0": np.full((1, 30_000), mark, np.float32)}, None)[0]) for mark in marks
+        ]
 
     with ThreadPoolExecutor(4) as threads:
         kept = [pair for pairs in threads.map(run_some, range(4)) for pair in pairs]
@@ -186,7 +160,7 @@ def test_concurrent_runs_share_no_result() -> None:
     assert all((array == mark).all() for mark, array in kept)
 
 
-def test_a_failed_run_leaves_nothing_bound() -> None:
+def test_failed_run_leaves_nothing_bound() -> None:
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4
     session = session_of(onnx_models.picky())
@@ -236,7 +210,7 @@ class Memory:
         return self.given[-1]
 
 
-def test_a_large_output_is_written_into_the_memory() -> None:
+def test_large_output_is_written_into_the_memory() -> None:
     run, memory = run_of(("B", "N")), Memory()
     assert run.knows_shapes
     for number in range(2):
@@ -255,7 +229,7 @@ def test_other_outputs_are_those_of_a_plain_run(array: Array, capacity: int) -> 
     assert memory.given == []
 
 
-def test_no_tensor_is_kept() -> None:
+def test_runs_keep_no_tensor() -> None:
     run, given, memory = run_of(("B", "N")), LARGE.copy(), Memory()
     run(["OUT"], {"IN": given}, None, memory)
     kept = [weakref.ref(given), weakref.ref(memory.given[0])]

@@ -151,7 +151,7 @@ def test_precision_is_the_models_own(version: Path) -> None:
         ((2, 16), "", 0, [2, 16]),
     ],
 )
-def test_the_layout_decides_whether_a_model_without_configuration_batches(
+def test_layout_decides_whether_a_model_without_configuration_batches(
     version: Path, shape: tuple[int, int], layout: str, max_batch_size: int, dims: list[int]
 ) -> None:
     save(add_sub(shape, layout=layout), version)
@@ -176,7 +176,7 @@ def test_the_layout_decides_whether_a_model_without_configuration_batches(
         ),
     ],
 )
-def test_a_configuration_that_contradicts_the_graph_is_refused(
+def test_configuration_that_contradicts_the_graph_is_refused(
     version: Path, config: ModelConfig, text: str, fields: list[str]
 ) -> None:
     save(add_sub((4, 16)), version)  # OpenVINO serves other batches than the model's own
@@ -189,7 +189,7 @@ def test_a_configuration_that_contradicts_the_graph_is_refused(
     assert [problem.path for problem in loaded.value.problems] == fields
 
 
-def test_a_fixed_batch_that_is_not_the_configurations_fails_the_load(version: Path) -> None:
+def test_fixed_batch_that_is_not_the_configurations_fails_the_load(version: Path) -> None:
     save(fixed_rows(1), version)
     config = ov_config(["INPUT0"], ["OUTPUT0"], dims=[4], max_batch_size=4)
     with pytest.raises(InvalidModelConfig) as raised, serving_version(OpenVinoBackend(), version, config):
@@ -237,9 +237,7 @@ def test_parameters_that_change_how_it_runs(version: Path, more: str) -> None:
     ],
     ids=["empty", "cut", "missing"],
 )
-def test_a_broken_file_fails_the_load(
-    version: Path, damage: Callable[[Path], object], error: type[ServerError]
-) -> None:
+def test_broken_file_fails_the_load(version: Path, damage: Callable[[Path], object], error: type[ServerError]) -> None:
     save(add_sub(), version)
     damage(version / "model.xml")
     with pytest.raises(error) as raised, serving_version(OpenVinoBackend(), version, ov_config()):
@@ -256,7 +254,7 @@ def test_missing_weights_are_named(version: Path) -> None:
     assert raised.value.message.startswith("openvino error in reading the model : ")
 
 
-def test_the_import_sends_no_usage_to_its_maker() -> None:
+def test_import_sends_no_usage_to_its_maker() -> None:
     code = "import sys, trident.core.backends.openvino.compiler; print('openvino_telemetry.main' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"
 

@@ -94,7 +94,7 @@ def received(frame: bytes, table: KnownLayouts, memory: Memory) -> list[tuple[in
     return found
 
 
-def test_a_batch_of_requests_arrives_in_their_order() -> None:
+def test_batch_of_requests_arrives_in_their_order() -> None:
     memory, table = Memory(), KnownLayouts()
     numbers = SentLayouts()
     writer = BatchWriter(spec(), numbers, memory)
@@ -139,7 +139,7 @@ def test_tensors_that_would_not_be_aligned_are_moved_apart() -> None:
     assert [offset % 8 for offset, _ in record.places] == [0, 0]
 
 
-def test_a_reshaped_input_arrives_in_the_shape_of_the_model() -> None:
+def test_reshaped_input_arrives_in_the_shape_of_the_model() -> None:
     tensor = InputTensor("A", "FP32", (1, 4), np.arange(4, dtype=np.float32))
     tensor.array = np.arange(4, dtype=np.float32).reshape(1, 2, 2)
     reshaped = spec(tensor_text("input", "A", "FP32", [4], RESHAPED % [2, 2]))
@@ -175,7 +175,7 @@ class Answers:
         return memoryview(frame)[16:]
 
 
-def test_the_outcomes_of_a_batch() -> None:
+def test_outcomes_of_a_batch_are_read_in_order() -> None:
     answers = Answers()
     x, y = np.ones((1, 2), np.float32), np.full((1, 2), 2, np.float32)
     answers.add(("X", x), ("Y", y))
@@ -206,7 +206,7 @@ def test_the_outcomes_of_a_batch() -> None:
         ("X", np.zeros((1, 2), np.float32), "has 1 rows, but its request has a batch of 2"),
     ],
 )
-def test_outputs_that_are_not_as_configured(
+def test_unconfigured_outputs_are_logged_or_refused(
     name: str, array: np.ndarray[Any, Any], fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     outputs = X, tensor_text("output", "Y", "FP32", [4], RESHAPED % [2])
@@ -227,7 +227,7 @@ def test_outputs_that_are_not_as_configured(
     assert record.getMessage().startswith(text)
 
 
-def test_a_request_of_the_model_is_no_output(caplog: pytest.LogCaptureFixture) -> None:
+def test_request_of_a_model_is_not_checked_as_an_output(caplog: pytest.LogCaptureFixture) -> None:
     answers = Answers(strict=True)
     answers.add(("IN", np.ones(1, np.float32)))
     assert answers.reader.model_request(0, answers.content).inputs[0][0] == ("IN", "FP32", (1,))
@@ -254,7 +254,7 @@ def test_large_outputs_are_read_from_shared_memory() -> None:
     assert outcome.outputs[1].array.tolist() == [[1]]
 
 
-def test_the_responses_of_a_sender() -> None:
+def test_responses_of_a_sender_keep_their_flags() -> None:
     answers = Answers()
     for flags in (0, WAITS):
         answers.add(("X", np.ones((1, 1), np.float32)), flags=flags)
@@ -282,7 +282,7 @@ def test_layouts_that_cannot_be_read_end_the_connection(layouts: bytes) -> None:
         KnownLayouts().read_head(memoryview(head + layouts + bytes(-len(layouts) % 16)))
 
 
-def test_records_that_say_more_than_they_have_end_the_connection() -> None:
+def test_truncated_records_end_the_connection() -> None:
     answers = Answers()
     answers.add(("X", np.ones((1, 2), np.float32)))
     whole = bytes(answers.content)
@@ -293,7 +293,7 @@ def test_records_that_say_more_than_they_have_end_the_connection() -> None:
         Answers().reader.result(0, memoryview(whole), [1, 1])
 
 
-def test_a_tensor_of_another_size_than_its_shape_ends_the_connection() -> None:
+def test_tensor_of_another_size_than_its_shape_ends_the_connection() -> None:
     answers = Answers()
     found = answers.numbers.add("key", [("X", "FP32", (1, LARGE))])
     answers.records.add(0, found, [bytes(LARGE)], flags=FINAL)
@@ -301,14 +301,7 @@ def test_a_tensor_of_another_size_than_its_shape_ends_the_connection() -> None:
         answers.reader.result(0, answers.content, [1])
 
 
-def test_an_unknown_layout_ends_the_connection() -> None:
-    answers = Answers()
-    answers.records.add(0, (9, True), [b""], flags=FINAL)
-    with pytest.raises(BadFrame, match="layout 9"):
-        answers.reader.result(0, answers.content, [1])
-
-
-def test_a_failure_is_a_flag_of_its_own() -> None:
+def test_failed_response_need_not_be_final() -> None:
     answers = Answers()
     answers.records.add_failure(0, 99, "of an unknown code")
     outcome = answers.reader.response(0, answers.content)
@@ -317,21 +310,8 @@ def test_a_failure_is_a_flag_of_its_own() -> None:
     assert not outcome.is_final
 
 
-def test_an_outcome_of_another_request_ends_the_connection() -> None:
-    answers = Answers()
-    answers.add(("X", np.ones((1, 2), np.float32)))
-    answers.add(("X", np.ones((1, 2), np.float32)))
-    content = answers.content
-    assert len(Answers().reader.result(0, content, [1, 1])) == 2
-    with pytest.raises(BadFrame, match="an outcome of request 0 where that of 7 follows"):
-        Answers().reader.result(7, content, [1, 1])
-    answers.add(("X", np.ones((1, 2), np.float32)))
-    with pytest.raises(BadFrame, match="does not end as it should"):
-        answers.reader.response(5, answers.content)
-
-
 @pytest.mark.parametrize("at", [0, 16, 32])
-def test_bytes_that_are_lost_or_too_many_end_the_connection(at: int) -> None:
+def test_lost_or_additional_bytes_end_the_connection(at: int) -> None:
     """As if a thread of the model had written to the socket."""
     answers = Answers()
     answers.add(("X", np.ones((1, 2), np.float32)))
@@ -399,7 +379,7 @@ class Unreadable(InputTensor):
 
 
 @pure_python_only
-def test_a_request_that_cannot_be_read_fails_alone() -> None:
+def test_request_that_cannot_be_read_fails_alone() -> None:
     memory, large = Memory(), np.arange(LARGE, dtype=np.float32).reshape(1, -1)
     whole = InputTensor("A", "FP32", large.shape, large)
     broken = Unreadable("B", "FP32", (1, 4), memoryview(bytes(16)))
@@ -413,7 +393,7 @@ def test_a_request_that_cannot_be_read_fails_alone() -> None:
     assert memory.end == large.nbytes  # nothing of the others was shared
 
 
-def test_a_record_that_is_too_large_is_not_written() -> None:
+def test_record_that_is_too_large_is_not_written() -> None:
     memory = Memory(1)
     records = Records(SentLayouts(), memory)
     records.room = 2 * LARGE
@@ -428,7 +408,7 @@ def test_a_record_that_is_too_large_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("value", ["\udce9", "ä\0\n", 2**70, -(2**63), 1e308, float("inf"), True, None])
-def test_values_cross_as_they_are(value: object) -> None:
+def test_values_of_json_cross_unchanged(value: object) -> None:
     assert from_json(memoryview(to_json([value, {"key": value}]))) == [value, {"key": value}]
     request = InferenceRequest("m", packed(np.ones((1, 1), np.float32)), id="\udce9")
     request.parameters = {"\ud800": value, "nan": float("nan")}  # type: ignore[dict-item]
@@ -436,12 +416,6 @@ def test_values_cross_as_they_are(value: object) -> None:
     ((_, fields, _),) = received(frame, KnownLayouts(), Memory())
     assert (fields["id"], fields["parameters"]["\ud800"]) == ("\udce9", value)
     assert str(fields["parameters"]["nan"]) == "nan"
-
-
-def test_json_that_cannot_be_read_ends_the_connection() -> None:
-    for content in (b"", b"{", b"\xff", b"1" * 5000, b"[" * 100_000):
-        with pytest.raises(BadFrame, match="JSON that cannot be read"):
-            from_json(content)
 
 
 @pytest.mark.parametrize(
@@ -453,7 +427,7 @@ def test_json_that_cannot_be_read_ends_the_connection() -> None:
         ({"a": "ä", "b": 2**64 - 1, "c": -(2**63), "d": True}, ""),
     ],
 )
-def test_a_response_parameter_that_no_client_can_get_is_an_error_of_its_request(
+def test_response_parameter_that_no_client_can_get_is_an_error_of_its_request(
     parameters: dict[str, Any], problem: str
 ) -> None:
     answers = Answers()

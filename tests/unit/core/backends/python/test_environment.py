@@ -99,7 +99,7 @@ def folders(cache: Path) -> list[str]:
     return sorted(entry.name for entry in cache.iterdir() if entry.is_dir())
 
 
-def test_an_archive_is_extracted_with_its_modes_and_links(tmp_path: Path, cache: Path) -> None:
+def test_archive_is_extracted_with_its_modes_and_links(tmp_path: Path, cache: Path) -> None:
     made = conda_folder(tmp_path / "made")
     (made / "bin" / "python3").symlink_to("python")
     folder = extracted(archive_of(made, tmp_path / "env.tar.gz"), cache)
@@ -117,7 +117,7 @@ def test_loads_at_the_same_time_extract_once(archive: Path, cache: Path) -> None
     assert (extracted(archive, cache) / "mark").exists()
 
 
-def test_a_changed_archive_is_extracted_again(archive: Path, cache: Path) -> None:
+def test_changed_archive_is_extracted_again(archive: Path, cache: Path) -> None:
     first = extracted(archive, cache)
     later = archive.stat().st_mtime_ns + 1_000_000_000
     os.utime(archive, ns=(later, later))
@@ -145,14 +145,14 @@ def test_no_member_leaves_the_folder(tmp_path: Path, cache: Path, members: list[
     assert folders(cache) == []
 
 
-def test_an_absolute_name_stays_in_the_folder(tmp_path: Path, cache: Path) -> None:
+def test_absolute_name_stays_in_the_folder(tmp_path: Path, cache: Path) -> None:
     target = tmp_path / "elsewhere" / "stolen"
     folder = extracted(archive_with(tmp_path / "evil.tar.gz", member(str(target), size=1)), cache)
     assert not target.exists()
     assert (folder / str(target).lstrip("/")).read_text() == "x"
 
 
-def test_a_disk_without_room_ends_the_extraction(tmp_path: Path, cache: Path) -> None:
+def test_disk_without_room_ends_the_extraction(tmp_path: Path, cache: Path) -> None:
     rooms = iter([1 << 30, (64 << 20) + 5])
     archive = archive_with(tmp_path / "large.tar.gz", member("first", size=100), member("second", size=6))
     with pytest.raises(ModelLoadFailed, match=r"no space left on the disk of .*: 'second' needs 6 bytes, 5 are free"):
@@ -160,7 +160,7 @@ def test_a_disk_without_room_ends_the_extraction(tmp_path: Path, cache: Path) ->
     assert folders(cache) == []
 
 
-def test_a_cache_that_others_can_write_to_is_refused(archive: Path, cache: Path) -> None:
+def test_cache_that_others_can_write_to_is_refused(archive: Path, cache: Path) -> None:
     cache.mkdir()
     cache.chmod(0o777)
     with pytest.raises(RepositoryUnavailable, match="others can write to"):
@@ -201,7 +201,7 @@ def test_loads_at_the_same_time_share_one_installation(
     assert Path(first.variables["VIRTUAL_ENV"]).parent == settings.cache
 
 
-def test_a_package_that_cannot_be_had_ends_the_load_with_the_words_of_pip(
+def test_package_that_cannot_be_had_ends_the_load_with_the_words_of_pip(
     tmp_path: Path, settings: EnvironmentSettings, wheels: Path
 ) -> None:
     model = model_with(tmp_path / "m", f"--find-links {wheels}", "ghost>=2")
@@ -236,7 +236,7 @@ def prepared(model: Path, settings: EnvironmentSettings) -> Prepared:
 
 # The path must reach bash as it is, whatever it contains.
 @pytest.mark.parametrize("name", ["two words", "$(touch stolen)", "-e"])
-def test_a_folder_of_conda_is_activated(
+def test_folder_of_conda_is_activated(
     prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -252,7 +252,7 @@ def test_a_folder_of_conda_is_activated(
     assert run(environment, "import os; print(os.environ['CONDA_PREFIX'])") == str(folder)
 
 
-def test_an_archive_beside_the_model(
+def test_archive_beside_the_model_is_extracted(
     model: Path, prepared: Prepared, settings: EnvironmentSettings, tmp_path: Path
 ) -> None:
     archive_of(conda_folder(tmp_path / "made"), model / "env.tar.gz")
@@ -263,7 +263,7 @@ def test_an_archive_beside_the_model(
     assert prepared(model / "env.tar.gz") == environment
 
 
-def test_an_activation_that_fails_ends_the_load_with_its_last_lines(prepared: Prepared, tmp_path: Path) -> None:
+def test_activation_that_fails_ends_the_load_with_its_last_lines(prepared: Prepared, tmp_path: Path) -> None:
     folder = conda_folder(tmp_path / "env")
     (folder / "bin" / "activate").write_text("echo the driver is missing >&2\nreturn 3\n")
     with pytest.raises(ModelLoadFailed, match=f"failed to activate the environment '{folder}': the driver is missing"):
@@ -281,13 +281,13 @@ def test_an_activation_that_fails_ends_the_load_with_its_last_lines(prepared: Pr
         ),
     ],
 )
-def test_a_path_without_an_environment_is_refused(model: Path, prepared: Prepared, text: str, message: str) -> None:
+def test_path_without_an_environment_is_refused(model: Path, prepared: Prepared, text: str, message: str) -> None:
     with pytest.raises(ModelLoadFailed) as raised:
         prepared(text)
     assert raised.value.message == message.format(model=model)
 
 
-def test_an_environment_without_an_interpreter_is_refused(prepared: Prepared, tmp_path: Path) -> None:
+def test_environment_without_an_interpreter_is_refused(prepared: Prepared, tmp_path: Path) -> None:
     folder = conda_folder(tmp_path / "env")
     (folder / "bin" / "python").unlink()
     (folder / "bin" / "python").symlink_to("/gone/python3.8")
@@ -295,7 +295,7 @@ def test_an_environment_without_an_interpreter_is_refused(prepared: Prepared, tm
         prepared(folder)
 
 
-def test_an_environment_without_numpy_is_refused_with_the_cure(prepared: Prepared, tmp_path: Path) -> None:
+def test_environment_without_numpy_is_refused_with_the_cure(prepared: Prepared, tmp_path: Path) -> None:
     folder = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     with pytest.raises(ModelLoadFailed) as raised:
@@ -329,7 +329,7 @@ def test_requirements_are_not_installed_if_the_model_or_the_server_says_so(
         ("perhaps", "true", ConfigInvalid, "Incorrect value for INSTALL_REQUIREMENTS: perhaps"),
     ],
 )
-def test_requirements_that_nobody_may_install(
+def test_requirements_that_may_not_be_installed_are_reported(
     model: Path, cache: Path, answer: str, setting: str, error: type[ServerError], text: str
 ) -> None:
     (model / "requirements.txt").write_text("ghost\n")
@@ -339,7 +339,7 @@ def test_requirements_that_nobody_may_install(
     assert not cache.exists()
 
 
-def test_the_settings_of_tritons_shared_memory_are_accepted_and_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_of_tritons_shared_memory_are_accepted_and_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "trident"):
         PythonSettings.read({"shm-growth-byte-size": "1048576", "shm-region-prefix-name": "mine"})
     (record,) = caplog.records
@@ -357,12 +357,12 @@ def test_the_settings_of_tritons_shared_memory_are_accepted_and_named(caplog: py
         ("shared-memory-byte-size", "1000", "shared-memory-byte-size is 1000, which is not between"),
     ],
 )
-def test_values_that_cannot_be(name: str, value: str, text: str) -> None:
+def test_invalid_settings_are_refused(name: str, value: str, text: str) -> None:
     with pytest.raises(ConfigInvalid, match=text):
         PythonSettings.read({name: value})
 
 
-def test_a_model_has_no_limits_unless_it_sets_them() -> None:
+def test_model_has_no_limits_unless_it_sets_them() -> None:
     assert ModelLimits.read({"EXECUTION_ENV_PATH": "/env"}) == ModelLimits(None, None)
     both = {"EXECUTION_LIMIT_SECONDS": "2.5", "MEMORY_LIMIT_BYTES": "1000000"}
     assert ModelLimits.read(both) == ModelLimits(2.5, 1_000_000)
@@ -370,7 +370,7 @@ def test_a_model_has_no_limits_unless_it_sets_them() -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "soon", "nan", "inf"])
 @pytest.mark.parametrize("name", ["EXECUTION_LIMIT_SECONDS", "MEMORY_LIMIT_BYTES"])
-def test_a_limit_is_a_number_above_zero(name: str, text: str) -> None:
+def test_limit_is_a_number_above_zero(name: str, text: str) -> None:
     with pytest.raises(ConfigInvalid, match=f"parameter '{name}' must be a number above 0, not '{text}'"):
         ModelLimits.read({name: text})
 
@@ -386,9 +386,7 @@ def test_a_limit_is_a_number_above_zero(name: str, text: str) -> None:
         ("# class TritonPythonModel:\n", True),
     ],
 )
-def test_a_process_is_started_only_for_models_that_may_have_something_to_say(
-    source: str, expected: bool, tmp_path: Path
-) -> None:
+def test_process_completes_only_models_that_may_have_the_method(source: str, expected: bool, tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(source)
     assert may_complete(file) is expected
@@ -408,7 +406,7 @@ def check_and_complete(version: Path, config: ModelConfig) -> None:
         (parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "maybe"), "Incorrect value for "),
     ],
 )
-def test_what_a_configuration_may_not_say(text: str, reason: str, tmp_path: Path) -> None:
+def test_invalid_configuration_of_a_python_model_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     config = config_of(text, backend="python")
     config.default_model_filename = config.default_model_filename or "model.py"
     with pytest.raises(ServerError, match=reason):

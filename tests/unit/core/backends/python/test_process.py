@@ -64,20 +64,20 @@ def end(watcher: FileWatcher) -> Iterator[End]:
     made.close()
 
 
-def test_a_disarmed_file_is_not_called(end: End) -> None:
+def test_disarmed_file_is_not_called(end: End) -> None:
     end.watched.arm()
     end.watched.disarm()
     end.theirs.send(b"x")
     assert not end.readable.acquire(timeout=0.05)
 
 
-def test_a_file_that_wants_to_write_is_called(end: End) -> None:
+def test_file_that_wants_to_write_is_called(end: End) -> None:
     end.watched.want_to_write(True)
     assert end.writable.acquire(timeout=60)
     assert not end.writable.acquire(timeout=0.05)
 
 
-def test_what_a_callback_raises_is_told_and_the_others_go_on(
+def test_exception_of_a_callback_is_reported_and_others_go_on(
     watcher: FileWatcher, end: End, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -99,7 +99,7 @@ def test_what_a_callback_raises_is_told_and_the_others_go_on(
     os.close(writing)
 
 
-def test_the_thread_ends_with_the_last_file_and_starts_again_with_the_next(watcher: FileWatcher) -> None:
+def test_thread_ends_with_the_last_file_and_starts_again_with_the_next(watcher: FileWatcher) -> None:
     for _ in range(2):
         first, second = End(watcher), End(watcher)
         assert is_running()
@@ -147,7 +147,7 @@ def stub() -> Iterator[Stub]:
     made.close()
 
 
-def test_who_asks_while_the_model_thinks_does_not_ask_again() -> None:
+def test_question_is_not_repeated_before_its_answer() -> None:
     stub = Stub(limit_s=0.05)
     for _ in range(3):
         with pytest.raises(ModelNotReady, match=r"Timed out waiting for user-defined is_ready\(\) response"):
@@ -156,7 +156,7 @@ def test_who_asks_while_the_model_thinks_does_not_ask_again() -> None:
     stub.close()
 
 
-def test_an_answer_that_came_when_nobody_waited_says_nothing_about_now() -> None:
+def test_late_answer_does_not_count_for_the_next_question() -> None:
     stub = Stub(limit_s=0.05)
     with pytest.raises(ModelNotReady, match="Timed out"):
         stub.question.ask()
@@ -180,7 +180,7 @@ def test_those_who_ask_at_the_same_time_share_an_answer(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize("answer", [b'[2, true, ""]\n', b'[1, true, ""]\n[1, true, ""]\n', b"[1]\n", b"{\n", b"\xff\n"])
-def test_a_wrong_answer_is_none(stub: Stub, answer: bytes) -> None:
+def test_invalid_answer_means_unhealthy(stub: Stub, answer: bytes) -> None:
     stub.ours.sendall(answer)
     stub.question._is_open, stub.question._number = True, 1
     with pytest.raises(ModelNotReady, match="Stub process 'm_0' is not healthy"):
@@ -274,7 +274,7 @@ def test_executions_wait_for_a_process_that_is_being_started(bench: Bench) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("refusal", [OSError(12, "Cannot allocate memory"), RuntimeError("Cannot allocate memory")])
-def test_a_process_that_the_system_refuses_is_tried_again(bench: Bench, refusal: Exception) -> None:
+def test_process_that_the_system_refuses_is_tried_again(bench: Bench, refusal: Exception) -> None:
     refusals = [refusal] * 3  # after the third there is a pause
 
     def prepare(process: FakeProcess) -> None:
@@ -290,7 +290,7 @@ def test_a_process_that_the_system_refuses_is_tried_again(bench: Bench, refusal:
     assert bench.execute().outputs == [[]]
 
 
-def test_a_closed_instance_is_not_started_again(bench: Bench) -> None:
+def test_closed_instance_is_not_started_again(bench: Bench) -> None:
     bench.instance.close()
     bench.processes[0].die()
     bench.instance.close()
@@ -298,7 +298,7 @@ def test_a_closed_instance_is_not_started_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("has_process", [True, False])
-def test_an_instance_that_is_being_started_can_be_ended(has_process: bool) -> None:
+def test_instance_that_is_being_started_can_be_ended(has_process: bool) -> None:
     bench = Bench()
     bench.prepare = lambda process: process.may_start.clear()
     if not has_process:
@@ -322,7 +322,7 @@ def test_an_instance_that_is_being_started_can_be_ended(has_process: bool) -> No
     assert bench.instance.is_closed
 
 
-def test_an_unload_during_a_restart_ends_the_new_process(bench: Bench) -> None:
+def test_unload_during_a_restart_ends_the_new_process(bench: Bench) -> None:
     bench.prepare = lambda process: process.may_start.clear()
     bench.processes[0].die()
     until(lambda: len(bench.processes) == 2)

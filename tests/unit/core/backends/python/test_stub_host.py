@@ -67,7 +67,7 @@ def test_wrong_returns_are_the_error_of_every_request(begin: MakeHost, kind: str
             request.get_response_sender().send(InferenceResponse([]), 1)
 
 
-def test_a_model_without_execute_loads(begin: MakeHost, tmp_path: Path) -> None:
+def test_model_without_execute_loads(begin: MakeHost, tmp_path: Path) -> None:
     host = begin("class TritonPythonModel: pass")
     assert host.is_ready()
     text = f"Python model {tmp_path}/1/model.py does not implement `execute` method."
@@ -76,7 +76,7 @@ def test_a_model_without_execute_loads(begin: MakeHost, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize("second", ["requests[1].get_response_sender().send(answers[1])", "return answers"])
-def test_the_first_of_two_responses_is_delivered(
+def test_first_of_two_responses_is_delivered(
     begin: MakeHost, memory_server: MemoryServer, kind: str, second: str
 ) -> None:
     host = begin(model(f"requests[1].get_response_sender().send(answers[1])\n{second}", kind))
@@ -91,7 +91,7 @@ def test_the_first_of_two_responses_is_delivered(
     assert [text in line for _, line, _, _ in memory_server.lines] == [True]
 
 
-def test_a_request_that_was_answered_is_not_answered_again(begin: MakeHost, memory_server: MemoryServer) -> None:
+def test_request_that_was_answered_is_not_answered_again(begin: MakeHost, memory_server: MemoryServer) -> None:
     host = begin(model("requests[0].get_response_sender().send(answers[0], 1)\nraise ValueError"))
     first, second = host.execute(batch())
     assert first is None
@@ -99,7 +99,7 @@ def test_a_request_that_was_answered_is_not_answered_again(begin: MakeHost, memo
     assert len(memory_server.sent) == 1
 
 
-def test_a_rescheduled_request_is_not_answered(begin: MakeHost) -> None:
+def test_rescheduled_request_is_not_answered(begin: MakeHost) -> None:
     host = begin(model("requests[0].set_release_flags(2)\nreturn [None, answers[1]]"))
     requests = batch()
     first, second = host.execute(requests)
@@ -108,7 +108,7 @@ def test_a_rescheduled_request_is_not_answered(begin: MakeHost) -> None:
     assert [host.is_rescheduled(request) for request in requests] == [True, False]
 
 
-def test_a_rescheduled_request_has_answers_but_no_end(begin: MakeHost, memory_server: MemoryServer) -> None:
+def test_rescheduled_request_has_answers_but_no_end(begin: MakeHost, memory_server: MemoryServer) -> None:
     """Its sender is over: that of the next execution ends it, and nobody misses this one."""
     lines = ["sender = requests[0].get_response_sender()", "sender.send(answers[0])", "self.sender = sender"]
     host = begin(model("\n".join([*lines, "requests[0].set_release_flags(2)", "return None"])), **DECOUPLED)
@@ -122,7 +122,7 @@ def test_a_rescheduled_request_has_answers_but_no_end(begin: MakeHost, memory_se
     assert [final for _, _, final in memory_server.sent] == [False]
 
 
-def test_a_rescheduled_request_fails_with_its_batch(begin: MakeHost) -> None:
+def test_rescheduled_request_fails_with_its_batch(begin: MakeHost) -> None:
     host = begin(model("requests[0].set_release_flags(2)\nreturn [None, 'text']"))
     requests = batch()
     assert all(error_of(response)[0].startswith(PREFIX) for response in host.execute(requests))
@@ -130,7 +130,9 @@ def test_a_rescheduled_request_fails_with_its_batch(begin: MakeHost) -> None:
 
 
 @pytest.mark.parametrize("last", ["raise ValueError('why')", "sys.exit(1)", "return answers"])
-def test_a_decoupled_coroutine_that_fails(begin: MakeHost, memory_server: MemoryServer, last: str) -> None:
+def test_failed_coroutine_of_a_decoupled_model_is_an_error_of_its_requests(
+    begin: MakeHost, memory_server: MemoryServer, last: str
+) -> None:
     host = begin(model(f"await asyncio.sleep(0)\n{last}", "async def"), **DECOUPLED)
     for _ in range(2):
         memory_server.something_was_sent.clear()
@@ -142,7 +144,7 @@ def test_a_decoupled_coroutine_that_fails(begin: MakeHost, memory_server: Memory
     assert memory_server.lines[0][:2] == (2, error_of(response)[0].removeprefix(PREFIX))
 
 
-def test_a_coroutine_cannot_give_back_a_request(begin: MakeHost, memory_server: MemoryServer) -> None:
+def test_coroutine_cannot_reschedule_a_request(begin: MakeHost, memory_server: MemoryServer) -> None:
     lines = [
         "requests[0].get_response_sender().send(answers[0], 1)",
         "requests[1].get_response_sender().send(answers[1])",
@@ -162,7 +164,7 @@ def test_a_coroutine_cannot_give_back_a_request(begin: MakeHost, memory_server: 
     assert error_of(ends[3])[0].startswith("execute returned None, and the model sent no response")
 
 
-def test_a_request_can_be_given_back_before_a_coroutine_begins(begin: MakeHost, memory_server: MemoryServer) -> None:
+def test_request_can_be_rescheduled_before_a_coroutine_begins(begin: MakeHost, memory_server: MemoryServer) -> None:
     source = """
         class TritonPythonModel:
             def execute(self, requests):
@@ -195,7 +197,7 @@ def test_a_request_can_be_given_back_before_a_coroutine_begins(begin: MakeHost, 
         ),
     ],
 )
-def test_a_decoupled_model_that_forgets_the_final_flag(
+def test_request_without_a_final_flag_ends_with_an_error(
     begin: MakeHost, memory_server: MemoryServer, kind: str, execute: str
 ) -> None:
     host = begin(model(execute, kind), **DECOUPLED)
@@ -221,7 +223,7 @@ def test_neighbours_of_both_folders_can_be_imported(make_host: MakeHost, tmp_pat
     host.initialize()
 
 
-def test_what_finalize_raises_is_logged(begin: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:
+def test_exception_of_finalize_is_logged(begin: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:
     host = begin("class TritonPythonModel:\n    def finalize(self):\n        raise ValueError('why')")
     host.finalize()
     text = f"ValueError: why\n\nAt:\n  {tmp_path}/1/model.py(3): finalize\n"
@@ -239,7 +241,7 @@ COMPLETE = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_c
         ("config.set_max_batch_size(-1)", "specified max_batch_size -1\n\nAt:\n  {file}(4): auto_complete_config\n"),
     ],
 )
-def test_auto_completions_that_fail(make_host: MakeHost, tmp_path: Path, last: str, reason: str) -> None:
+def test_failed_completion_has_its_reason(make_host: MakeHost, tmp_path: Path, last: str, reason: str) -> None:
     with pytest.raises(ModelFailed) as caught:
         make_host(COMPLETE + last).auto_complete('{"name": "model"}')
     assert str(caught.value).endswith(reason.format(file=tmp_path / "1" / "model.py"))
@@ -263,7 +265,7 @@ def config(**fields: Any) -> ModelConfig:
     return ModelConfig(json.dumps({"name": "M", **fields}))
 
 
-def test_an_empty_configuration_is_completed() -> None:
+def test_empty_configuration_is_completed() -> None:
     made = config()
     made.set_max_batch_size(8)
     made.set_dynamic_batching()
@@ -280,7 +282,7 @@ def test_an_empty_configuration_is_completed() -> None:
     }
 
 
-def test_what_is_configured_stays() -> None:
+def test_configured_values_stay() -> None:
     made = config(
         max_batch_size=4,
         dynamic_batching={"max_queue_delay_microseconds": 5},
@@ -327,6 +329,8 @@ def test_what_is_configured_stays() -> None:
         ),
     ],
 )
-def test_contradictions(configured: dict[str, Any], change: Callable[[ModelConfig], None], text: str) -> None:
+def test_contradicting_completion_is_refused(
+    configured: dict[str, Any], change: Callable[[ModelConfig], None], text: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         change(config(**configured))

@@ -29,7 +29,7 @@ from tests.waiting import until
 T = Tensor("T", np.zeros(1))
 
 
-def test_a_request_of_the_model() -> None:
+def test_fields_of_a_request_are_kept() -> None:
     request = InferenceRequest(
         "r",
         12,
@@ -58,7 +58,7 @@ def test_a_request_of_the_model() -> None:
     assert not request.is_cancelled()
 
 
-def test_numbers_of_numpy_and_any_sequence_of_names() -> None:
+def test_request_takes_numbers_of_numpy_and_any_iterable_of_names() -> None:
     request = InferenceRequest(
         inputs=(T,), requested_output_names=(name for name in "AB"), model_name="m", flags=np.uint32(1)
     )
@@ -83,14 +83,14 @@ def test_numbers_of_numpy_and_any_sequence_of_names() -> None:
         ({"parameters": {"a": 0.5}}, TritonModelException, "type bool/int/str, found type <class 'float'>"),
     ],
 )
-def test_what_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_invalid_request_of_a_model_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         InferenceRequest(**{"inputs": [T], "requested_output_names": ["A"], "model_name": "M", **arguments})
     assert text in str(caught.value)
 
 
 @pytest.mark.parametrize("arguments", [(None,), ("GPU",), (MemoryType.TRITONSERVER_MEMORY_GPU, None)])
-def test_wrong_preferences(arguments: Any) -> None:
+def test_invalid_preferred_memory_is_refused(arguments: Any) -> None:
     with pytest.raises(TypeError, match="PreferredMemory"):
         PreferredMemory(*arguments)
 
@@ -102,7 +102,7 @@ A, B = Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1))
 
 
 @pytest.mark.usefixtures("memory_server")
-def test_what_was_not_requested_is_dropped() -> None:
+def test_outputs_that_were_not_requested_are_dropped() -> None:
     response = InferenceResponse([A, B], parameters={"p": 1})
     assert response._with_outputs(("B", "A", "C")) is response
     kept = response._with_outputs(("B",))
@@ -123,7 +123,7 @@ def test_what_was_not_requested_is_dropped() -> None:
         ({"parameters": {1: "int key"}}, TritonModelException, "keys to have type str, found type <class 'int'>"),
     ],
 )
-def test_a_response_that_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_invalid_response_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         InferenceResponse(**arguments)
     assert text in str(caught.value)
@@ -157,7 +157,7 @@ def arrived() -> InferenceRequest:
 
 
 @pytest.mark.parametrize(("decoupled", "sends", "refusal"), CASES)
-def test_the_order_of_responses(
+def test_responses_are_sent_in_an_allowed_order_only(
     memory_server: MemoryServer, decoupled: bool, sends: list[tuple[InferenceResponse | None, int]], refusal: str | None
 ) -> None:
     running_model().decoupled = decoupled
@@ -173,7 +173,7 @@ def test_the_order_of_responses(
     sender._close()
 
 
-def test_nobody_answers_a_request_of_the_model(memory_server: MemoryServer) -> None:
+def test_request_for_another_model_cannot_be_answered(memory_server: MemoryServer) -> None:
     sender = InferenceRequest(inputs=[], requested_output_names=[], model_name="other").get_response_sender()
     with pytest.raises(TritonModelException, match="has no reference to the decoupled state of the model"):
         sender.send(RESPONSE, 1)
@@ -181,7 +181,7 @@ def test_nobody_answers_a_request_of_the_model(memory_server: MemoryServer) -> N
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_a_sender_that_is_dropped_ends_its_request(memory_server: MemoryServer, decoupled: bool) -> None:
+def test_sender_that_is_dropped_ends_its_request(memory_server: MemoryServer, decoupled: bool) -> None:
     running_model().decoupled = decoupled
     request = arrived()
     request.get_response_sender()
@@ -196,7 +196,7 @@ def test_a_sender_that_is_dropped_ends_its_request(memory_server: MemoryServer, 
     assert error.message() == "the model dropped its response sender before the final response"
 
 
-def test_a_sender_that_has_answered_is_dropped_without_an_error(memory_server: MemoryServer) -> None:
+def test_sender_that_has_answered_is_dropped_without_an_error(memory_server: MemoryServer) -> None:
     arrived().get_response_sender().send(RESPONSE)
     gc.collect()
     until(lambda: len(memory_server.sent) == 2, "the end of the request")
@@ -214,12 +214,12 @@ def request_() -> InferenceRequest:
     return InferenceRequest(inputs=[], requested_output_names=["A"], model_name="other")
 
 
-def test_a_flag_that_is_no_bool(request_: InferenceRequest) -> None:
+def test_decoupled_must_be_a_bool(request_: InferenceRequest) -> None:
     with pytest.raises(TypeError, match="must be a bool, not int"):
         request_.exec(1)  # type: ignore[arg-type]
 
 
-def test_many_responses_as_often_as_wanted(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+def test_responses_can_be_iterated_again(memory_server: MemoryServer, request_: InferenceRequest) -> None:
     memory_server.streams.append(MemoryStream(*TWO, None))
     responses = request_.exec(decoupled=True)
     assert isinstance(responses, ResponseIterator)
@@ -243,7 +243,7 @@ def test_requests_are_sent_before_they_are_awaited(memory_server: MemoryServer, 
     assert asyncio.run(both()) == TWO
 
 
-def test_who_does_not_wait_any_more_cancels(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+def test_abandoned_wait_cancels_its_request(memory_server: MemoryServer, request_: InferenceRequest) -> None:
     stream = MemoryStream()
     memory_server.streams.append(stream)
 
@@ -256,7 +256,7 @@ def test_who_does_not_wait_any_more_cancels(memory_server: MemoryServer, request
     assert stream.cancelled
 
 
-def test_a_loop_that_ended_cancels(memory_server: MemoryServer, request_: InferenceRequest) -> None:
+def test_ended_loop_cancels_its_requests(memory_server: MemoryServer, request_: InferenceRequest) -> None:
     stream = MemoryStream()
     memory_server.streams.append(stream)
 
@@ -268,7 +268,7 @@ def test_a_loop_that_ended_cancels(memory_server: MemoryServer, request_: Infere
     until(lambda: stream.cancelled, "the cancellation")
 
 
-def test_the_calls(memory_server: MemoryServer) -> None:
+def test_model_control_calls_have_their_fields(memory_server: MemoryServer) -> None:
     memory_server.answers["is_model_ready"] = {"ready": True}
     load_model("m")
     load_model(model_name="m", config="{}", files={"file:1/model.py": b"\xff"})
@@ -294,7 +294,7 @@ def test_the_calls(memory_server: MemoryServer) -> None:
         (is_model_ready, "is_model_ready", "Failed to check model readiness: "),
     ],
 )
-def test_refusals_have_a_prefix(
+def test_refused_calls_have_tritons_prefix(
     memory_server: MemoryServer, call: Callable[[str], Any], name: str, prefix: str
 ) -> None:
     memory_server.refusals[name] = "why"
@@ -315,7 +315,7 @@ def test_versions_are_positive_integers(version: str) -> None:
 BYTES = np.array(["ä".encode()], np.object_)[0]
 
 
-def test_texts_in_bytes() -> None:
+def test_bytes_are_taken_for_texts() -> None:
     assert [text_of(each, "it") for each in ("ä", np.str_("ä"), BYTES, np.bytes_(BYTES), bytearray(BYTES))] == ["ä"] * 5
     with pytest.raises(ValueError, match=r"it must be text, and the bytes b'\\xff' are not UTF-8: invalid start byte"):
         text_of(b"\xff", "it")
@@ -323,7 +323,7 @@ def test_texts_in_bytes() -> None:
         text_of(1, "it")
 
 
-def test_texts_of_a_request_in_bytes() -> None:
+def test_request_takes_bytes_for_texts() -> None:
     request = pb_utils.InferenceRequest(
         request_id=BYTES, correlation_id=BYTES, model_name=BYTES, requested_output_names=[BYTES], inputs=[]
     )

@@ -96,7 +96,7 @@ def test_refusals_of_the_server_have_the_prefix(memory_server: MemoryServer) -> 
         ("HISTOGRAM", {"buckets": (1,)}, "Failed to create metric. Buckets must be a list."),
     ],
 )
-def test_metrics_that_cannot_be_made(kind: str, arguments: dict[str, Any], text: str) -> None:
+def test_invalid_metric_is_refused(kind: str, arguments: dict[str, Any], text: str) -> None:
     family = MetricFamily("f", "d", MetricKind[kind])
     with pytest.raises(TritonModelException) as caught:
         family.Metric(**arguments)
@@ -104,7 +104,7 @@ def test_metrics_that_cannot_be_made(kind: str, arguments: dict[str, Any], text:
 
 
 @pytest.mark.parametrize("value", ["1", None, float("nan"), float("inf"), [1]])
-def test_wrong_values(value: Any) -> None:
+def test_invalid_value_of_a_metric_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="the value of a metric must be"):
         metric(MetricFamily.GAUGE).set(value)
 
@@ -112,7 +112,7 @@ def test_wrong_values(value: Any) -> None:
 # --- the channel
 
 
-def test_what_is_sent_together_arrives_at_the_end() -> None:
+def test_frames_sent_together_arrive_as_one_piece() -> None:
     ours, theirs = socket.socketpair()
     memory = SharedMemory.create(1 << 16)
     channel = Channel(theirs, os.dup(memory.descriptor))
@@ -194,7 +194,7 @@ WRONG: dict[str, Callable[[Ends], bytes]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_frame_ends_the_connection(ends: Ends, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_frame_ends_the_connection(ends: Ends, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     ends.socket.sendall(ends.batch(1, 1) + WRONG[name](ends) + ends.batch(20, 20))
     with pytest.raises(ServerGone):
         ends.channel.wait(lambda: len(ends.batches) == 3)
@@ -205,7 +205,7 @@ def test_a_wrong_frame_ends_the_connection(ends: Ends, name: str, capsys: pytest
     assert ends.socket.recv(100) == b""
 
 
-def test_what_is_sent_within_a_send_goes_after_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_sent_within_a_send_follows_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler, or the end of an object, may log while its thread sends."""
     sendall = ends.channel._sock.sendall
 
@@ -223,7 +223,7 @@ def test_what_is_sent_within_a_send_goes_after_it(ends: Ends, monkeypatch: pytes
     assert [bytes(content).rstrip() for *_, content in frames] == [b"[1]", b"[2]"]
 
 
-def test_a_sender_waits_after_so_many_responses_or_bytes() -> None:
+def test_sender_waits_after_so_many_responses_or_bytes() -> None:
     request = SenderCredit()
     assert [request.send(10) for _ in range(FIRST_CREDIT)] == [0] * (FIRST_CREDIT - 1) + [WAITS]
     assert not request.may_send
@@ -271,7 +271,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_module_needs_python_3_9_and_numpy_only(path: Path) -> None:
+def test_module_needs_python_3_9_and_numpy_only(path: Path) -> None:
     source = path.read_text()
     tree = ast.parse(source, feature_version=(3, 9))
     names = imported(tree)
@@ -307,7 +307,7 @@ def test_configurations_by_name() -> None:
     assert pb_utils.using_decoupled_model_transaction_policy({}) is False
 
 
-def test_datatypes() -> None:
+def test_every_datatype_is_served() -> None:
     assert pb_utils.triton_string_to_numpy("TYPE_FP32") is np.float32
     assert pb_utils.triton_string_to_numpy("TYPE_BOOL") is bool
     assert pb_utils.triton_string_to_numpy("TYPE_STRING") is np.object_

@@ -30,7 +30,7 @@ def refusal(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_a_large_array_leaves_without_a_copy() -> None:
+def test_large_array_leaves_without_a_copy() -> None:
     array = np.zeros(100_000, np.float32)
     contents = Tensor("T", array)._contents()
     array[0] = 1
@@ -38,7 +38,7 @@ def test_a_large_array_leaves_without_a_copy() -> None:
     assert bytes(contents[:4]) == np.float32(1).tobytes()
 
 
-def test_a_tensor_that_no_frame_can_have() -> None:
+def test_too_large_tensor_is_refused() -> None:
     # Nobody touches these zeros, so that they take no memory.
     with pytest.raises(TritonModelException, match="Tensor 'T' has 4294967296 bytes, which is more than the"):
         Tensor("T", np.zeros(1 << 32, np.uint8))._contents()
@@ -71,7 +71,7 @@ def test_other_layouts_are_put_in_order(array: np.ndarray[Any, Any]) -> None:
         (np.array("scalar", np.object_), b"\6\0\0\0scalar"),
     ],
 )
-def test_strings(array: np.ndarray[Any, Any], wire: bytes) -> None:
+def test_strings_cross_in_their_wire_form(array: np.ndarray[Any, Any], wire: bytes) -> None:
     made = Tensor("T", array)
     assert made.triton_dtype() == 13
     assert made._contents() == wire
@@ -83,12 +83,12 @@ def test_strings(array: np.ndarray[Any, Any], wire: bytes) -> None:
     assert arrived._contents() == wire
 
 
-def test_a_string_that_cannot_be_encoded_fails_where_the_tensor_is_made() -> None:
+def test_string_that_cannot_be_encoded_fails_where_the_tensor_is_made() -> None:
     with pytest.raises(UnicodeEncodeError):
         Tensor("T", np.array(["\ud800"], np.object_))
 
 
-def test_bfloat16_has_no_array() -> None:
+def test_bfloat16_cannot_become_a_numpy_array() -> None:
     arrived = Tensor._view("T", "BF16", (2,), memoryview(b"\0\0\x80\x3f"))
     assert arrived.triton_dtype() == 14
     assert arrived._contents() == b"\0\0\x80\x3f"
@@ -109,7 +109,7 @@ def test_bfloat16_has_no_array() -> None:
         ("T", np.zeros(1, [("a", "i4")]), TritonModelException, "which has no Triton datatype"),
     ],
 )
-def test_what_cannot_be_a_tensor(name: Any, array: Any, error: type[Exception], text: str) -> None:
+def test_invalid_tensor_is_refused(name: Any, array: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         Tensor(name, array)
     assert text in str(caught.value)
@@ -123,7 +123,7 @@ def test_what_cannot_be_a_tensor(name: Any, array: Any, error: type[Exception], 
         (b"\xff\xff\xff\xff", "ends inside its element 0"),
     ],
 )
-def test_a_wire_form_that_is_too_short(wire: bytes, text: str) -> None:
+def test_truncated_strings_are_refused(wire: bytes, text: str) -> None:
     with pytest.raises(TritonModelException, match=text):
         deserialize_bytes_tensor(wire)
 
@@ -147,7 +147,7 @@ def _nothing_is_left() -> Any:
 
 @pytest.mark.parametrize("datatype", sorted(NUMPY_DTYPES))
 @pytest.mark.parametrize("shape", [(), (0, 2), (2, 3)])
-def test_both_ways_without_a_copy(datatype: str, shape: tuple[int, ...]) -> None:
+def test_dlpack_shares_memory_both_ways(datatype: str, shape: tuple[int, ...]) -> None:
     array = np.ones(shape, NUMPY_DTYPES[datatype])
     ours = Tensor("T", array)
     theirs = np.from_dlpack(ours)
@@ -163,7 +163,7 @@ def test_both_ways_without_a_copy(datatype: str, shape: tuple[int, ...]) -> None
     assert ours.__dlpack_device__() == (1, 0)
 
 
-def test_the_memory_lives_as_long_as_its_users() -> None:
+def test_memory_lives_as_long_as_its_users() -> None:
     released: list[int] = []
 
     class Block(np.ndarray[Any, Any]):
@@ -182,14 +182,14 @@ def test_the_memory_lives_as_long_as_its_users() -> None:
     assert released
 
 
-def test_a_capsule_that_nobody_takes_frees_its_memory() -> None:
+def test_unused_capsule_frees_its_memory() -> None:
     capsule = Tensor("T", np.zeros(3)).to_dlpack()
     assert len(dlpack._exported) == 1
     del capsule
     assert not dlpack._exported
 
 
-def test_bfloat16() -> None:
+def test_bfloat16_passes_through_dlpack() -> None:
     wire = bytearray(b"\0\0\x80\x3f")
     arrived = Tensor._view("T", "BF16", (2,), memoryview(wire))
     back = Tensor.from_dlpack("B", arrived.to_dlpack())
@@ -203,18 +203,18 @@ def test_strides_are_refused(array: np.ndarray[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("source", [None, [1], b"x", object()])
-def test_what_is_no_tensor(source: Any) -> None:
+def test_object_without_dlpack_is_refused(source: Any) -> None:
     assert refusal(lambda: Tensor.from_dlpack("T", source)) == UNSUPPORTED
 
 
-def test_a_capsule_is_taken_once() -> None:
+def test_capsule_is_taken_once() -> None:
     capsule = Tensor("T", np.zeros(1)).to_dlpack()
     tensor = Tensor.from_dlpack("T", capsule)
     assert refusal(lambda: Tensor.from_dlpack("T", capsule)) == UNSUPPORTED
     assert tensor.as_numpy().tolist() == [0]
 
 
-def test_other_devices_and_types() -> None:
+def test_unsupported_devices_and_datatypes_are_refused() -> None:
     block = np.zeros(4, np.float32)
     assert (
         refusal(lambda: tensor_of(capsule_of(DeviceTensor("FP32", (4,), Device(10, 0), block.ctypes.data, block))))
@@ -224,14 +224,14 @@ def test_other_devices_and_types() -> None:
         Tensor.from_dlpack("T", np.zeros(1, np.complex64))
 
 
-def test_pinned_memory_is_the_cpus() -> None:
+def test_pinned_memory_counts_as_memory_of_the_cpu() -> None:
     block = np.arange(4, dtype=np.float32)
     found = tensor_of(capsule_of(DeviceTensor("FP32", (4,), Device(3, 0), block.ctypes.data, block)))
     assert found.device == CPU
     assert found.memory() == block.tobytes()
 
 
-def test_a_tensor_of_a_gpu_stays_there() -> None:
+def test_tensor_of_a_gpu_stays_there() -> None:
     block = ctypes.create_string_buffer(16)
     address = ctypes.addressof(block)
     tensor = Tensor.from_dlpack("T", capsule_of(DeviceTensor("FP32", (4,), Device(2, 1), address, block)))
@@ -274,14 +274,14 @@ BLOCK = ctypes.create_string_buffer(b"0123456789abcdef", 16)
 TENSOR = DeviceTensor("FP32", (2, 2), Device(2, 1), ctypes.addressof(BLOCK), BLOCK)
 
 
-def test_the_elements_are_copied() -> None:
+def test_tensor_of_a_gpu_is_copied_to_the_host() -> None:
     driver = FakeDriver()
     assert copy_to_host(TENSOR, driver) == b"0123456789abcdef"
     assert driver.calls == CALLS
 
 
 @pytest.mark.parametrize("failing", CALLS[:4])
-def test_a_call_that_fails(failing: str) -> None:
+def test_failed_call_of_the_driver_releases_the_context(failing: str) -> None:
     driver = FakeDriver(failing)
     with pytest.raises(TritonModelException, match=f"{failing} failed with CUDA error 700"):
         copy_to_host(TENSOR, driver)

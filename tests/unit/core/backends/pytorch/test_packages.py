@@ -48,7 +48,7 @@ def test_packages_for_this_machine_pass(tmp_path: Path, metadata: dict[str, str]
     ("metadata", "missing"),
     [({"AOTI_MACHINE": "vax"}, "vax"), ({"AOTI_CPU_ISA": "AVX9000 ALU"}, "avx9000, alu")],
 )
-def test_a_package_for_another_processor_is_refused(tmp_path: Path, metadata: dict[str, str], missing: str) -> None:
+def test_package_for_another_processor_is_refused(tmp_path: Path, metadata: dict[str, str], missing: str) -> None:
     path = package(tmp_path / "model.pt2", metadata)
     with pytest.raises(ModelLoadFailed, match=f"was compiled for a processor with {missing}, which this one has not"):
         check_package(path, "model")
@@ -223,7 +223,7 @@ def test_controls_and_states_are_compared_as_well(tmp_path: Path) -> None:
     assert fields(path, sequences(state="FP32", dims=2), output="") == [f"{state}.data_type"]
 
 
-def test_a_fixed_batch_is_found(tmp_path: Path) -> None:
+def test_fixed_batch_is_found(tmp_path: Path) -> None:
     document = program()
     document["graph_module"]["graph"]["tensor_values"]["x"]["sizes"][0] = {"as_int": 16}
     path = archive(tmp_path / "model.pt2", "m/models/model.json", json.dumps(document))
@@ -271,7 +271,7 @@ def loaded(*packages: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_pickle_in_a_package_is_never_run(tmp_path: Path) -> None:
+def test_pickle_in_a_package_is_never_run(tmp_path: Path) -> None:
     package, changed, trace = tmp_path / "model.pt2", tmp_path / "changed.pt2", tmp_path / "trace"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -109,7 +109,7 @@ def test_tensors_go_where_their_names_say(version: Path, inputs: list[str], outp
             np.testing.assert_array_equal(answer[name], results[by_result[name]])
 
 
-def test_an_answer_is_not_overwritten_by_the_next_batch(version: Path) -> None:
+def test_answer_is_not_overwritten_by_the_next_batch(version: Path) -> None:
     save(SAME, version)
     with serving_version(PyTorchBackend({}), version, ONE) as served:
         # Two requests are gathered into memory that the next batch uses again.
@@ -120,7 +120,7 @@ def test_an_answer_is_not_overwritten_by_the_next_batch(version: Path) -> None:
     assert all((answer["y"] == 2).all() for answer in second)
 
 
-def test_a_module_that_changes_its_input_does_not_change_the_request(version: Path) -> None:
+def test_module_that_changes_its_input_does_not_change_the_request(version: Path) -> None:
     save(("x", "return x.mul_(2)"), version)
     values = np.ones((1, 4), np.float32)
     with serving_version(PyTorchBackend({}), version, ONE) as served:
@@ -151,7 +151,7 @@ def test_each_instance_has_its_own_module_unless_they_share(version: Path, shari
     assert found == calls
 
 
-def test_a_dictionary_has_the_names_of_the_configuration(version: Path) -> None:
+def test_dictionary_has_the_names_of_the_configuration(version: Path) -> None:
     save(("tensors: Dict[str, Tensor]", "return tensors['first'] - tensors['second']"), version)
     with serving_version(
         PyTorchBackend({}), version, torch_config({"second": [1], "first": [1]}, {"y": [1]})
@@ -239,7 +239,7 @@ def written_file(version: Path, kind: str) -> None:
         ("missing", RepositoryUnavailable, "unable to find", "expected model/1/model.pt"),
     ],
 )
-def test_a_file_that_is_no_archive_fails_the_load(
+def test_file_that_is_no_archive_fails_the_load(
     version: Path, kind: str, error: type[ServerError], text: str, hint: str
 ) -> None:
     written_file(version, kind)
@@ -302,7 +302,7 @@ def test_newer_archives_and_unknown_operators_are_named(
         ("index out of range in self", "CUDA error: device-side assert triggered", False),
     ],
 )
-def test_a_lost_gpu_is_one_that_fails_again(
+def test_lost_gpu_is_one_that_fails_again(
     monkeypatch: pytest.MonkeyPatch, said: str, found: str | None, is_lost: bool
 ) -> None:
     def synchronize(device_id: int) -> None:
@@ -314,7 +314,7 @@ def test_a_lost_gpu_is_one_that_fails_again(
     assert package("trident.core.backends.pytorch.script_model").is_poison(RuntimeError(said)) is is_lost
 
 
-def test_an_inspection_loads_the_module_and_compares_its_arguments(version: Path) -> None:
+def test_inspection_loads_the_module_and_compares_its_arguments(version: Path) -> None:
     save(ADD_SUB, version)
     PyTorchBackend({}).inspect(version, torch_config({"a": [1], "b": [1]}, {"y": [1]}))
     with pytest.raises(ConfigInvalid, match="configuration expects 1 inputs, model provides 2"):

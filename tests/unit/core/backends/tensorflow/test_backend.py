@@ -49,7 +49,7 @@ def completed(version: Path, text: str = SAVED) -> ModelConfig:
     return config
 
 
-def test_a_saved_model_completes_its_configuration(version: Path) -> None:
+def test_saved_model_completes_its_configuration(version: Path) -> None:
     write_saved_model(version)
     config = completed(version)
     assert config.max_batch_size == 4
@@ -57,7 +57,7 @@ def test_a_saved_model_completes_its_configuration(version: Path) -> None:
     assert [entry.name for entry in config.output] == ["DIFFERENCE", "SUM"]
 
 
-def test_the_signature_is_chosen_by_parameter(version: Path) -> None:
+def test_signature_is_chosen_by_parameter(version: Path) -> None:
     write_saved_model(version)
     config = completed(version, SAVED + parameter("TF_SIGNATURE_DEF", "other"))
     assert ([entry.name for entry in config.input], [entry.name for entry in config.output]) == (
@@ -125,7 +125,7 @@ def test_configurations_without_meaning_are_refused(text: str, error: type[Serve
         (SAVED, RepositoryUnavailable, "unable to find"),
     ],
 )
-def test_a_graph_is_checked_against_the_configuration(
+def test_graph_is_checked_against_the_configuration(
     version: Path, text: str, error: type[ServerError], message: str
 ) -> None:
     write_graph(version)
@@ -134,7 +134,7 @@ def test_a_graph_is_checked_against_the_configuration(
     assert message in raised.value.message
 
 
-def test_a_signature_is_checked_against_the_configuration(version: Path) -> None:
+def test_signature_is_checked_against_the_configuration(version: Path) -> None:
     write_saved_model(version)
     config = completed(version)
     config.input[0].dims[:] = [5]
@@ -143,7 +143,7 @@ def test_a_signature_is_checked_against_the_configuration(version: Path) -> None
 
 
 @pytest.mark.parametrize("content", [b"", b"no message", b"\x0a\xff\xff\xff\xff\x7f"])
-def test_a_broken_saved_model_fails_with_a_cure(version: Path, content: bytes) -> None:
+def test_broken_saved_model_fails_with_a_cure(version: Path, content: bytes) -> None:
     write_saved_model(version)
     (version / "model.savedmodel" / "saved_model.pb").write_bytes(content)
     with pytest.raises(ServerError) as raised:

@@ -73,7 +73,7 @@ def load(folder: Path, content: bytes, cuda: FakeCuda, text: str, **settings: st
         pass
 
 
-def test_a_plan_without_a_configuration_is_completed_and_served(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_plan_without_a_configuration_is_completed_and_served(tmp_path: Path, cuda: FakeCuda) -> None:
     with serving(tmp_path, add_sub(), cuda) as served:
         assert served.spec.max_batch_size == 8
         assert served.spec.batching is not None
@@ -92,14 +92,14 @@ def test_a_plan_without_a_configuration_is_completed_and_served(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("kind", "datatype"), KINDS.items())
-def test_datatypes(tmp_path: Path, cuda: FakeCuda, kind: str, datatype: str) -> None:
+def test_every_datatype_is_served(tmp_path: Path, cuda: FakeCuda, kind: str, datatype: str) -> None:
     with serving(tmp_path, plans.identity(kind), cuda) as served:
         assert served.spec.inputs["INPUT0"].datatype is BY_NAME[datatype]
         given = (np.arange(32).reshape(2, 16) % 2).astype(BY_NAME[datatype].dtype)
         np.testing.assert_array_equal(served.infer({"INPUT0": given})["OUTPUT0"], given)
 
 
-def test_an_output_whose_shape_the_values_decide(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_output_shaped_by_values_is_served(tmp_path: Path, cuda: FakeCuda) -> None:
     config = trt_config(
         'input { name: "INPUT0" data_type: TYPE_FP32 dims: -1 } output { name: "OUTPUT0" data_type: TYPE_INT64 '
         "dims: [ -1, 1 ] }"
@@ -132,7 +132,7 @@ def test_shape_tensors_are_values_on_the_host_and_have_no_batch(tmp_path: Path, 
             served.infer({"SHAPE": np.array([3, 33], np.int32), "VALUE": np.ones((1, 1), np.float32)})
 
 
-def test_ragged_requests_and_batch_inputs(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_ragged_requests_get_batch_inputs(tmp_path: Path, cuda: FakeCuda) -> None:
     config = trt_config(
         """
         max_batch_size: 8
@@ -149,7 +149,7 @@ def test_ragged_requests_and_batch_inputs(tmp_path: Path, cuda: FakeCuda) -> Non
             np.testing.assert_array_equal(answer["OUTPUT0"], each)
 
 
-def test_a_plan_for_one_size_of_batch_is_padded_to_it(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_plan_for_one_size_of_batch_is_padded_to_it(tmp_path: Path, cuda: FakeCuda) -> None:
     buckets = 'parameters { key: "BATCH_BUCKETS" value { string_value: "4" } }'
     with serving(tmp_path, add_sub((4, 16)), cuda, trt_config(buckets)) as served:
         assert served.spec.max_batch_size == 4
@@ -159,7 +159,7 @@ def test_a_plan_for_one_size_of_batch_is_padded_to_it(tmp_path: Path, cuda: Fake
             np.testing.assert_array_equal(answer["OUTPUT0"], each * 2)
 
 
-def test_the_nearest_profile_runs_a_batch(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_nearest_profile_runs_a_batch(tmp_path: Path, cuda: FakeCuda) -> None:
     small, large = ((1, 4), (1, 4), (2, 8)), ((1, 4), (16, 32), (16, 32))
     with serving(
         tmp_path, add_sub((-1, -1), small, large), cuda, trt_config(group='profile: ["0", "1"]'), profiles=("0", "1")
@@ -187,7 +187,7 @@ def test_instances_share_an_engine(tmp_path: Path, cuda: FakeCuda) -> None:
         other.close()
 
 
-def test_an_unloaded_engine_is_freed(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_unloaded_engine_is_freed(tmp_path: Path, cuda: FakeCuda) -> None:
     gc.collect()
     before = len(fake_tensorrt.ENGINES)
     with serving(tmp_path, add_sub(), cuda) as served:
@@ -201,7 +201,7 @@ def test_an_unloaded_engine_is_freed(tmp_path: Path, cuda: FakeCuda) -> None:
     assert len(fake_tensorrt.ENGINES) == before
 
 
-def test_a_lost_context_poisons_the_instance(tmp_path: Path, cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_context_poisons_the_instance(tmp_path: Path, cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
     with serving(tmp_path, add_sub(), cuda) as served:
         given = np.ones((1, 16), np.float32)
         cuda.failing = "cuEventSynchronize"
@@ -244,7 +244,9 @@ def test_out_of_memory_is_reported(tmp_path: Path, cuda: FakeCuda) -> None:
         (add_sub(), 'input { name: "INPUT0" dims: [ -1, 16 ] }', 0, [-1, 16]),
     ],
 )
-def test_completion(tmp_path: Path, cuda: FakeCuda, content: bytes, text: str, size: int, dims: list[int]) -> None:
+def test_configuration_is_completed_from_the_plan(
+    tmp_path: Path, cuda: FakeCuda, content: bytes, text: str, size: int, dims: list[int]
+) -> None:
     config = completed(tmp_path, content, cuda, text)
     assert (config.max_batch_size, list(config.input[0].dims)) == (size, dims)
     assert config.input[0].data_type == BY_NAME["FP32"].config_number
@@ -312,13 +314,15 @@ output { name: "OUTPUT1" data_type: TYPE_FP32 dims: 16 }
         ),
     ],
 )
-def test_a_configuration_that_the_engine_does_not_fit(tmp_path: Path, cuda: FakeCuda, text: str, message: str) -> None:
+def test_configuration_that_contradicts_the_engine_fails_the_load(
+    tmp_path: Path, cuda: FakeCuda, text: str, message: str
+) -> None:
     with pytest.raises(InvalidModelConfig) as caught:
         load(tmp_path, add_sub(), cuda, text)
     assert any(problem.message.startswith(message) for problem in caught.value.problems), caught.value.problems
 
 
-def test_a_dimension_outside_of_the_profile_is_found_at_load(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_dimension_outside_of_the_profile_is_found_at_load(tmp_path: Path, cuda: FakeCuda) -> None:
     text = FULL.replace("dims: 16", "dims: 33")
     with pytest.raises(InvalidModelConfig) as caught:
         load(tmp_path, add_sub((-1, -1), ((1, 4), (8, 8), (8, 32))), cuda, text)
@@ -387,7 +391,7 @@ def test_files_that_are_no_plan_are_refused(tmp_path: Path, cuda: FakeCuda, cont
     assert hint in str(caught.value.hint)
 
 
-def test_a_plan_of_another_version_and_a_truncated_one(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_plans_of_other_versions_and_truncated_plans_are_refused(tmp_path: Path, cuda: FakeCuda) -> None:
     newer = add_sub(version=(11, 4, 0, 106))
     with pytest.raises(
         ModelLoadFailed, match="unable to create TensorRT engine: The engine plan file is not"
@@ -406,7 +410,7 @@ def test_missing_gpu_is_named(tmp_path: Path) -> None:
         backend_on(None).complete(write_plan(tmp_path / "1", add_sub()), trt_config())
 
 
-def test_a_runtime_that_could_not_be_made_is_not_used(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_runtime_that_could_not_be_made_is_not_used(tmp_path: Path, cuda: FakeCuda) -> None:
     """With a driver that is too old TensorRT logs, and returns an object whose use would end the process."""
     text = "createInferRuntime: Error Code 6: API Usage Error (CUDA initialization failure with error: 35)"
 
@@ -497,7 +501,7 @@ SHAPE = "Error Code 3: API Usage Error (set dimension is out of its profile)"
         (CudaError("cuStreamCreateWithPriority failed with CUDA error 201", 201), BackendFailed, False),
     ],
 )
-def test_failures_are_told_apart(exc: Exception, kind: type[Exception], poison: bool) -> None:
+def test_failures_have_their_classes(exc: Exception, kind: type[Exception], poison: bool) -> None:
     error = error_of(exc, "m")
     assert type(error) is kind
     assert error.message == f"unable to enqueue for inference m: {exc}"

@@ -103,7 +103,7 @@ def test_fixed_dimensions_are_filled_up(tmp_path: Path, shape: tuple[Any, Any]) 
     np.testing.assert_allclose(embedded(tmp_path), expected, rtol=1e-5)
 
 
-def test_a_graph_that_cannot_answer_is_not_ready(tmp_path: Path) -> None:
+def test_graph_that_cannot_answer_is_not_ready(tmp_path: Path) -> None:
     hidden(write_folder(tmp_path), kind=TensorProto.BFLOAT16)
     with pytest.raises(ModelLoadFailed, match="cannot answer"), serving(tmp_path):
         pass
@@ -154,7 +154,7 @@ def test_modules_in_the_graph_are_not_applied_again(tmp_path: Path) -> None:
         ("model.safetensors", "", "onnx/model.onnx", "optimum-cli export onnx"),
     ],
 )
-def test_a_file_that_is_missing_names_the_step_that_makes_it(
+def test_file_that_is_missing_names_the_step_that_makes_it(
     tmp_path: Path, file: str, content: str, removed: str, cure: str
 ) -> None:
     write_folder(tmp_path)

@@ -75,7 +75,7 @@ def differences(found: Any, expected: Any, where: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_the_answer_is_that_of_the_authors_library(tmp_path: Path, row: Row) -> None:
+def test_answer_is_that_of_the_authors_library(tmp_path: Path, row: Row) -> None:
     folder = write_folder(tmp_path, row)
     backend = TextBackend({})
     config = config_of(parameter("task", row.task) if row.task else "", backend="text")
@@ -94,7 +94,7 @@ def test_every_row_is_recorded() -> None:
     assert not np.isnan([each for row in ANSWERS["mean"]["answer"] for each in row]).any()
 
 
-def test_the_page_lists_the_options_of_each_task() -> None:
+def test_page_lists_the_options_of_each_task() -> None:
     page = (RECORDED.parents[2] / "docs" / "text-models.md").read_text()
     for name, task in TASKS.items():
         (row,) = re.findall(rf"^\| `{name.value}` \| (`[a-z_]+`[^|]*) \|$", page, re.MULTILINE)
@@ -102,7 +102,7 @@ def test_the_page_lists_the_options_of_each_task() -> None:
         assert named == task.options.keys(), name
 
 
-def test_an_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
+def test_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, ROWS[0])
     backend = TextBackend({})
     config = config_of("", backend="text")

@@ -51,7 +51,7 @@ def answers(found: dict[str, Array]) -> list[Any]:
     return [json.loads(each) for each in found["answer"].ravel()]
 
 
-def test_a_folder_completes_its_configuration(tmp_path: Path) -> None:
+def test_folder_completes_its_configuration(tmp_path: Path) -> None:
     _, config = completed(write_folder(tmp_path, pooling={"pooling_mode_mean_tokens": True}))
     assert [(each.name, list(each.dims), each.optional) for each in config.input] == [
         ("text", [1], False),
@@ -105,7 +105,7 @@ def test_classification_scores_the_labels_of_the_folder(tmp_path: Path, settings
     np.testing.assert_allclose(found, [score(mean_of(text) @ head_of(3)) for text in ("good cat", "bad")], rtol=1e-4)
 
 
-def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
+def test_cross_encoder_scores_pairs(tmp_path: Path) -> None:
     identity = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
     folder = write_folder(tmp_path, "BertForSequenceClassification", labels=["LABEL_0"], settings=identity)
     with serving(folder) as model:
@@ -246,7 +246,7 @@ def broken(folder: Path, file: str, content: str | None) -> Path:
         ("config.json", '{"architectures": ["LlamaForCausalLM"]}', None),
     ],
 )
-def test_a_folder_that_lacks_something_says_what(
+def test_folder_that_lacks_something_says_what(
     tmp_path: Path, file: str, content: str | None, message: str | None
 ) -> None:
     folder = broken(tmp_path, file, content)
