@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from trident.adapters.common.options import BadOption
 from trident.app.process.environment import announce_metrics_directory
 from trident.app.process.files import PrivateDirectory
-from trident.app.settings.server import GRPC, METRICS, ServerSettings, Service
-from trident.app.sites.site import Credentials, Parts
+from trident.app.settings.server import GRPC, METRICS, ServerSettings
+from trident.app.sites.site import Credentials, ServerParts
 from trident.app.supervisor.arbiter import EngineChild, ServerConfiguration
 from trident.app.supervisor.arbiter import serve as run_server
 from trident.app.supervisor.start import FailureNote, Topology, choose_topology
@@ -33,19 +33,31 @@ if TYPE_CHECKING:
 _log = logging.getLogger("trident.server")
 
 
+_FRONT_END_MODULES = (
+    "trident.app.worker.worker",
+    "trident.app.sites.applications",
+    "trident.core.remote.engine_client",
+    "trident.core.http.flask_app",
+)
+_GRPC_MODULES = ("trident.app.worker.http2.connection", "trident.core.grpc.application")
+
+
 def serve(settings: ServerSettings) -> int:
     """Serve until the server is stopped. Returns the exit status of the process."""
     return run_server(server_configuration(settings))
 
 
-def server_configuration(settings: ServerSettings, parts: Parts | None = None) -> ServerConfiguration:
+def server_configuration(settings: ServerSettings, parts: ServerParts | None = None) -> ServerConfiguration:
     """The configuration of the server process; the sites and the engine are made after the fork."""
-    parts = parts or Parts()
+    parts = parts or ServerParts()
     services = settings.services()
     topology = choose_topology(settings)
     _log.info("%s", topology)
     directory = PrivateDirectory.make() if topology.http_workers else None
     note = FailureNote()
+    shared_modules: tuple[str, ...] = ()
+    if topology.http_workers > 1:
+        shared_modules = _FRONT_END_MODULES + (_GRPC_MODULES if GRPC in services else ())
     return ServerConfiguration(
         addresses=tuple(Bind(each.address, each.port, each.reuses_port, each.option) for each in services.values()),
         last_ports=frozenset(each.port for name, each in services.items() if name == METRICS),
@@ -56,28 +68,13 @@ def server_configuration(settings: ServerSettings, parts: Parts | None = None) -
         request_timeout_s=settings.http_request_timeout_secs,
         keepalive_s=settings.http_keepalive_secs,
         workers=max(1, topology.http_workers),
-        shared_modules=_shared_modules(topology, services),
+        shared_modules=shared_modules,
         engines=_engine_children(settings, directory, topology, note, parts) if directory is not None else (),
         failure_note=note,
     )
 
 
-_FRONT_END_MODULES = (
-    "trident.app.worker.worker",
-    "trident.app.sites.applications",
-    "trident.core.remote.engine_client",
-    "trident.core.http.flask_app",
-)
-_GRPC_MODULES = ("trident.app.worker.http2.connection", "trident.core.grpc.application")
-
-
-def _shared_modules(topology: Topology, services: Mapping[str, Service]) -> tuple[str, ...]:
-    if topology.http_workers < 2:
-        return ()
-    return _FRONT_END_MODULES + (_GRPC_MODULES if GRPC in services else ())
-
-
-def _begin(settings: ServerSettings, directory: PrivateDirectory | None, parts: Parts) -> EngineStart | None:
+def _begin(settings: ServerSettings, directory: PrivateDirectory | None, parts: ServerParts) -> EngineStart | None:
     """Start the engine of a server in one process; a front end has its engine elsewhere."""
     if directory is not None:
         return None
@@ -91,7 +88,7 @@ def _make_site(
     credentials: Credentials,
     directory: PrivateDirectory | None,
     engines: int,
-    parts: Parts,
+    parts: ServerParts,
     begun: EngineStart | None,
 ) -> Site:
     # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
@@ -106,7 +103,7 @@ def _make_site(
 
 
 def _engine_children(
-    settings: ServerSettings, directory: PrivateDirectory, topology: Topology, note: FailureNote, parts: Parts
+    settings: ServerSettings, directory: PrivateDirectory, topology: Topology, note: FailureNote, parts: ServerParts
 ) -> tuple[EngineChild, ...]:
     announce_metrics_directory(str(directory.metrics))
     parent = os.getpid()
@@ -116,12 +113,12 @@ def _engine_children(
 
         return EngineProcess(settings, directory, parent, topology.http_workers, note, place, parts).run()
 
-    places = [EnginePlace(index, topology.engines) for index in range(topology.engines)]
-    return tuple(EngineChild(partial(run, place), directory.remove, _name(place)) for place in places)
-
-
-def _name(place: EnginePlace) -> str:
-    return "the engine" if place.count == 1 else f"engine {place.index}"
+    children = []
+    for index in range(topology.engines):
+        name = "the engine" if topology.engines == 1 else f"engine {index}"
+        place = EnginePlace(index, topology.engines)
+        children.append(EngineChild(partial(run, place), directory.remove, name))
+    return tuple(children)
 
 
 # --- `trident serve FILE`: a repository for as long as the server runs, around files that are not in one

@@ -17,9 +17,9 @@ from typing import Any
 
 from trident.adapters.common.options import SWITCH, Option, choice, integer, number
 from trident.app.process.environment import has_colours
-from trident.app.settings.reading import read_values
 from trident.core.observability.log import escaped
 from trident.tools.ask import Answer, Ask, NoAnswer, ask, server_url
+from trident.tools.options import read_values
 
 # --- readings and what happened between two of them
 _OK = 200

@@ -12,12 +12,13 @@ from urllib.parse import quote, urlsplit
 from trident.adapters.common.options import TEXT, BadOption, Option, choice, options_by_field
 from trident.adapters.platforms import VARIABLE, platforms
 from trident.app.process.environment import process_environment
-from trident.app.settings.reading import read_settings, read_values
+from trident.app.settings.reading import read_settings
 from trident.app.version import VERSION
 from trident.core.config.spec import ModelSpec
 from trident.core.http.sample_request import FORMS, TOKEN, Place, make_sample, parse_shape, write_request
 from trident.tools.ask import TOKEN as TOKEN_VARIABLE
 from trident.tools.ask import Ask, NoAnswer, ask, server_url
+from trident.tools.options import read_values
 
 _own = Option.of_command
 _FORMS = (

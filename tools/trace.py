@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trident.adapters.common.options import TEXT, BadOption, Option, integer
-from trident.app.settings.reading import read_values
 from trident.core.observability.log import escaped
+from trident.tools.options import read_values
 
 _FRONT_END = {
     "receive": (("HTTP_RECV_START", "HTTP_RECV_END"), ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")),

@@ -23,7 +23,6 @@ from typing import Protocol
 from trident.adapters.common.options import SWITCH, BadOption, BadValue, Option, choice, integer
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.groups import split_backend_settings
-from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.terminal import counted, drawn
 from trident.core.backends.backend import BackendInstance, LoadContext, TryingBackend
@@ -55,6 +54,7 @@ from trident.core.repository.repository import (
     version_directories,
 )
 from trident.core.repository.sources import Fetched, Source, SourceFile, SourceOpener
+from trident.tools.options import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
 
 _log = logging.getLogger("trident.validate")
 _own = Option.of_command

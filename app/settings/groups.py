@@ -49,14 +49,6 @@ if TYPE_CHECKING:
     from trident.core.observability.log import LogOptions
 
 
-def _engines(text: str) -> str:
-    return text if text == "auto" else str(integer(1, 64).parse(text))
-
-
-def _workers(text: str) -> str:
-    return "auto" if text.lower() == "auto" else str(integer(0, 256).parse(text))
-
-
 def _threads(text: str) -> int:
     count = INTEGER.parse(text)
     if not 2 <= count <= 128:
@@ -78,8 +70,12 @@ _STRICTNESS = Kind(
     ("auto", "true", "false"),
 )
 _ACCESS = Kind("true|false|all", lambda text: text if text == "all" else "true" if BOOLEAN.parse(text) else "false")
-_ENGINES = Kind("<number>|auto", _engines, ("auto",))
-_WORKERS = Kind("<number>|auto", _workers, ("auto",))
+_ENGINES = Kind("<number>|auto", lambda text: text if text == "auto" else str(integer(1, 64).parse(text)), ("auto",))
+_WORKERS = Kind(
+    "<number>|auto",
+    lambda text: "auto" if text.lower() == "auto" else str(integer(0, 256).parse(text)),
+    ("auto",),
+)
 _THREADS = Kind("integer", _threads)
 _COMPRESSION = choice("grpc_infer_response_compression_level", "none", "low", "medium", "high")
 
@@ -454,7 +450,7 @@ class MetricsSettings:
 
 
 @group("Backends")
-class BackendSettings:
+class BackendsSettings:
     """Part of ServerSettings."""
 
     backend_config: tuple[str, ...] = repeated(BACKEND_SETTING,

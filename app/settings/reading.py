@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from getopt import GetoptError, gnu_getopt
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trident.adapters.common.options import PREFIX, BadOption, BadValue, Option, OptionValues, is_unix, spell_endpoint
 from trident.adapters.common.platform import PLATFORM, Platform, PlatformSettings
@@ -23,7 +23,6 @@ from trident.app.settings.server import (
     PLATFORM_OPTIONS,
     SERVER_OPTIONS,
     ServerSettings,
-    cache_directory,
     overridden_trace_options,
 )
 from trident.core.errors import ConfigInvalid, ServerError
@@ -33,7 +32,6 @@ from trident.core.repository.stores.object_store import name_problem
 if TYPE_CHECKING:
     from trident.app.worker.tls import TlsFiles
     from trident.core.frontend.access import RestrictedKind
-    from trident.core.repository.sources import SourceOpener
 
 
 def read_settings(
@@ -194,19 +192,6 @@ def _only_options(options: Iterable[Option], arguments: Sequence[str]) -> list[t
     return found
 
 
-def read_values(options: Sequence[Option], arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of all options by flag, and the arguments that are not options. Raises BadOption."""
-    values = {each.flag: each.default for each in options}
-    given, others = split_arguments(options, arguments)
-    for option, text in given:
-        try:
-            value = option.kind.parse(text)
-        except BadValue as error:
-            raise BadOption.of(f"--{option.flag}", str(error)) from None
-        values[option.flag] = (*values[option.flag], value) if option.repeatable else value
-    return values, others
-
-
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """`; did you mean X?` with the name in `known` that is closest to `name`; empty if none is close."""
     found = difflib.get_close_matches(name, list(known), n=1)
@@ -269,54 +254,6 @@ def parse_arguments(options: Iterable[Option], arguments: Sequence[str], source:
         return [PlatformText(option, text, source) for option, text in _only_options(options, arguments)]
     except BadOption as error:
         raise BadOption.of(source, str(error)) from None
-
-
-# --- the cache of models, for commands that have only its options
-_DIRECTORY, _SIZE = (SERVER_OPTIONS[name] for name in ("model_cache_directory", "model_cache_bytes"))
-_MOUNTS = tuple(
-    SERVER_OPTIONS[name].variable for name in ("aws_mount_directory", "gcs_mount_directory", "azure_mount_directory")
-)
-# None stands for an option that is not given, because a variable may set it.
-CACHE_OPTIONS = tuple(replace(each, default=None) for each in (_DIRECTORY, _SIZE))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloudCache:
-    """As in ServerSettings. An empty `directory` is the default one; `max_bytes` 0 means no limit."""
-
-    directory: str = ""
-    max_bytes: int = _SIZE.default
-    credential_path: str = ""
-
-    @property
-    def path(self) -> Path:
-        """The directory of the cache. Raises NoTemporaryDirectory if the user has none."""
-        return Path(self.directory or cache_directory(""))
-
-    def opener(self) -> SourceOpener:
-        """A new opener of repositories; it must be stopped."""
-        from trident.core.repository.sources import SourceOpener, SourceOptions
-
-        return SourceOpener(
-            SourceOptions(cache_directory=self.path, cache_bytes=self.max_bytes, credential_path=self.credential_path)
-        )
-
-
-def read_cloud_cache(given: Mapping[str, Any], environment: Mapping[str, str]) -> CloudCache:
-    """The cache that `given`, values by flag of which some may be None, and variables name. Raises BadOption."""
-    directory, size = given.get(_DIRECTORY.flag), given.get(_SIZE.flag)
-    mount = next(filter(None, map(environment.get, _MOUNTS)), "")
-    text = environment.get(_SIZE.variable)
-    if size is None and text:
-        try:
-            size = _SIZE.kind.parse(text)
-        except BadValue as error:
-            raise BadOption.of(_SIZE.variable, str(error)) from None
-    return CloudCache(
-        directory=directory or environment.get(_DIRECTORY.variable) or (cache_directory(mount) if mount else ""),
-        max_bytes=_SIZE.default if size is None else size,
-        credential_path=environment.get(SERVER_OPTIONS["cloud_credential_path"].variable, ""),
-    )
 
 
 # --- combinations that end the start. Source: docs/spec/server-options.md sections 2 to 4

@@ -27,7 +27,7 @@ from trident.app.process.files import temporary_directory
 from trident.app.settings.groups import (
     PLATFORMS,
     AccessSettings,
-    BackendSettings,
+    BackendsSettings,
     GeneralSettings,
     GrpcSettings,
     HttpSettings,
@@ -81,10 +81,8 @@ def cache_directory(mount: str) -> str:
     The user's is in the home directory, or among the temporary files if the home is not writable. Raises
     NoTemporaryDirectory.
     """
-    return os.path.join(mount, _NAME) if mount else _user_directory()
-
-
-def _user_directory() -> str:
+    if mount:
+        return os.path.join(mount, _NAME)
     try:
         home = Path.home()
     except RuntimeError:  # the system does not know the user, which is common in containers
@@ -103,7 +101,7 @@ class ServerSettings(
     LoggingSettings,
     RateLimiterSettings,
     ResponseCacheSettings,
-    BackendSettings,
+    BackendsSettings,
     MetricsSettings,
     AccessSettings,
     GrpcSettings,
@@ -142,7 +140,7 @@ class ServerSettings(
         derived = {
             "model_cache_directory": self.model_cache_directory or cache_directory(mount),
             "metrics_address": self.metrics_address or self.http_address,
-            "error_hints": self.error_hints or ("text" if _is_on_terminal() else "field"),
+            "error_hints": self.error_hints or ("text" if sys.stdout is not None and sys.stdout.isatty() else "field"),
             "disable_auto_complete_config": self.disable_auto_complete_config or self.strict_model_config,
         }
         for name, value in derived.items():
@@ -196,21 +194,14 @@ class ServerSettings(
         return f"ServerSettings({', '.join(f'{name}={text}' for name, text in shown.items())})"
 
 
-def _in_order() -> dict[str, Option]:
-    """Every option by the name of its field, in the order of the help text: the platforms' after the choice of one."""
-    before, after = (
-        options_by_field(RepositorySettings) | options_by_field(PlatformChoice),
-        options_by_field(ServerSettings),
-    )
-    return {**before, **PLATFORM_OPTIONS, **after}
-
-
-def _is_on_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()
-
-
 PLATFORM_OPTIONS = {name: each for platform in PLATFORMS for name, each in options_by_field(platform.options).items()}
-SERVER_OPTIONS = _in_order()
+# By the name of the field, in the order of the help text: the platforms' options follow the choice of one.
+SERVER_OPTIONS: dict[str, Option] = {
+    **options_by_field(RepositorySettings),
+    **options_by_field(PlatformChoice),
+    **PLATFORM_OPTIONS,
+    **options_by_field(ServerSettings),
+}
 
 
 # --- --trace-config, the older --trace-* options and OpenTelemetry's variables, together.

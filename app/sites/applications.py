@@ -232,7 +232,7 @@ class InProcessSite:
         started: EngineStart,
         around: Callable[[Any], Any] = lambda engine: engine,
     ) -> None:
-        """`around` is that of Parts."""
+        """`around` is that of ServerParts."""
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._started = started
@@ -294,7 +294,7 @@ class FrontEndSite:
         engines: int = 1,
         around: Callable[[Any], Any] = lambda engine: engine,
     ) -> None:
-        """`around` is that of Parts."""
+        """`around` is that of ServerParts."""
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._directory = directory

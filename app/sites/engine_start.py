@@ -43,7 +43,9 @@ _RELOAD_S = 0.5
 
 def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> EngineOptions:
     """The options of one of the server's engines. The memory of the response cache is divided among them."""
-    has_metrics = _has_metrics(settings)
+    has_page = settings.allow_metrics or bool(settings.open_platforms)
+    has_metrics = has_page or settings.metrics_log != "none"
+    gpu_memory, words = settings.gpu_memory_per_model, {"auto": AUTO, "none": UNLIMITED}
     return EngineOptions(
         repositories=settings.model_repository,
         server_id=settings.server_id,
@@ -66,7 +68,7 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         unload_timeout_s=settings.model_unload_timeout_secs,
         backend_settings=_backend_settings(settings),
         cpu_instead_of_gpu=settings.gpu_missing == "cpu",
-        gpu_memory_per_model=_gpu_memory(settings.gpu_memory_per_model),
+        gpu_memory_per_model=words[gpu_memory] if gpu_memory in words else int(gpu_memory),
         gpu_memory_idle_s=settings.gpu_memory_idle_secs,
         min_compute_capability=settings.min_supported_compute_capability,
         delay_scheduler=settings.delay_scheduler,
@@ -75,7 +77,7 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         visible_gpus=settings.visible_gpus,
         gpu_metrics=has_metrics and settings.allow_gpu_metrics,
         cpu_metrics=has_metrics and settings.allow_cpu_metrics,
-        custom_metrics=_has_page(settings),
+        custom_metrics=has_page,
         response_cache_bytes=settings.response_cache_bytes // place.count,
         redis_cache=settings.redis_options,
         shm_map_from=settings.client_shm_map_bytes,
@@ -86,11 +88,6 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         console=settings.console,
         place=place,
     )
-
-
-def _gpu_memory(text: str) -> int:
-    words = {"auto": AUTO, "none": UNLIMITED}
-    return words[text] if text in words else int(text)
 
 
 def _backend_settings(settings: ServerSettings) -> dict[str, dict[str, str]]:
@@ -106,14 +103,6 @@ def _tracing(options: TraceOptions, place: EnginePlace, kept: int) -> TraceOptio
     """Engines after the first write traces to files of their own, and no two of them give a trace the same number."""
     file = f"{options.file}.engine-{place.index}" if options.file and place.index else options.file
     return replace(options, file=file, numbers=(1 + place.index, place.count), kept=kept)
-
-
-def _has_metrics(settings: ServerSettings) -> bool:
-    return _has_page(settings) or settings.metrics_log != "none"
-
-
-def _has_page(settings: ServerSettings) -> bool:
-    return settings.allow_metrics or bool(settings.open_platforms)
 
 
 def make_metrics_log(settings: ServerSettings, engine: InferenceEngine) -> MetricsLog | None:

@@ -49,8 +49,8 @@ class Http2Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """Parts that a program gives to its server besides the settings.
+class ServerParts:
+    """ServerParts that a program gives to its server besides the settings.
 
     `makers` make the backends, by name; None: those that are installed. `around` gets the engine that requests of a
     process go to, and returns what they go to instead: in a front end around the engine's client, in the engine's

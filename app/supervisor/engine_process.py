@@ -31,7 +31,7 @@ from trident.app.process.environment import (
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.engine_start import StartWatch, engine_options, make_metrics_log
-from trident.app.sites.site import Parts
+from trident.app.sites.site import ServerParts
 from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
 from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
 from trident.core.engine.in_process import InferenceEngine, make_engine
@@ -47,7 +47,7 @@ _TICK_S = 0.25
 _BACKLOG = 128
 _PR_SET_PDEATHSIG = 1
 _ALONE = EnginePlace()
-_NO_PARTS = Parts()
+_NO_PARTS = ServerParts()
 
 
 class EngineProcess:
@@ -61,7 +61,7 @@ class EngineProcess:
         front_ends: int,
         failure_note: FailureNote,
         place: EnginePlace = _ALONE,
-        parts: Parts = _NO_PARTS,
+        parts: ServerParts = _NO_PARTS,
     ) -> None:
         """`failure_note` gets the reason if the server cannot serve; the parent prints it. `place` is that of the
         engine among those of the server.

@@ -182,11 +182,11 @@ class Intervals:
 
         They are there although nothing has happened: an alarm on missing data must only mean that the server is gone.
         """
-        total = Activity()
-        models: defaultdict[tuple[str, str], Activity] = defaultdict(Activity)
+        total = IntervalActivity()
+        models: defaultdict[tuple[str, str], IntervalActivity] = defaultdict(IntervalActivity)
         now = {_key(entry): entry for entry in snapshot.models}
         for key, entry in now.items():
-            activity = Activity.since(self._before.get(key), entry)
+            activity = IntervalActivity.since(self._before.get(key), entry)
             total += activity
             models[key[:2]] += activity
         self._before = now
@@ -235,7 +235,7 @@ _Bucket = tuple[float, float]
 
 
 @dataclass(slots=True)
-class Activity:
+class IntervalActivity:
     """Counts and sums of an interval; `pending` is the number at its end. `+=` adds another one.
 
     `durations_ns` are summed over the successful requests. `buckets` are the counts of a histogram by its bounds, empty
@@ -251,7 +251,7 @@ class Activity:
     buckets: dict[str, dict[_Bucket, int]] = field(default_factory=lambda: {part: {} for part in _HISTOGRAMS})
 
     @classmethod
-    def since(cls, before: ModelMetrics | None, now: ModelMetrics) -> Activity:
+    def since(cls, before: ModelMetrics | None, now: ModelMetrics) -> IntervalActivity:
         """Return the activity since `before`, or all of it if the version is new or was loaded again."""
         total = cls._of(now)
         if before is None or _is_another_load(before, now):
@@ -265,7 +265,7 @@ class Activity:
         return total
 
     @classmethod
-    def _of(cls, entry: ModelMetrics) -> Activity:
+    def _of(cls, entry: ModelMetrics) -> IntervalActivity:
         statistics = entry.statistics
         made = cls(
             successes=statistics.request_success,
@@ -287,11 +287,11 @@ class Activity:
                     made.buckets[part] = dict(zip(zip(lower, upper, strict=True), histogram.counts, strict=True))
         return made
 
-    def __iadd__(self, other: Activity) -> Activity:
+    def __iadd__(self, other: IntervalActivity) -> IntervalActivity:
         self._add(other, 1)
         return self
 
-    def _add(self, other: Activity, sign: int) -> None:
+    def _add(self, other: IntervalActivity, sign: int) -> None:
         self.successes += sign * other.successes
         self.inferences += sign * other.inferences
         self.executions += sign * other.executions

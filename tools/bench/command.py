@@ -24,7 +24,6 @@ from trident.adapters.common.options import (
     number,
 )
 from trident.app.process.environment import process_environment
-from trident.app.settings.reading import read_values
 from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.spec import ModelSpec
@@ -50,6 +49,7 @@ from trident.tools.bench.measure import (
 from trident.tools.bench.measure import number as figure
 from trident.tools.bench.page import differences_table, level_sections, page
 from trident.tools.bench.requests import PLATFORMS, Encoding, make_inputs, make_target
+from trident.tools.options import read_values
 
 _FORMAT = "trident-bench-1"
 _MOST_CONCURRENCY, _MOST_LEVELS = 512, 1000

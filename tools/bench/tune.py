@@ -26,7 +26,6 @@ from trident.adapters.common.options import (
     integer,
     number,
 )
-from trident.app.settings.reading import read_values
 from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.schema import ModelConfig, decode_config, parse_model_config
@@ -36,6 +35,7 @@ from trident.tools.bench.measure import number as figure
 from trident.tools.bench.page import Point, differences_table, grid, html_table, lines, page
 from trident.tools.bench.requests import Encoding, make_inputs
 from trident.tools.bench.tuning import AS_IT_IS, Bench, Objective, Trial, differs, outcome, reasons, search
+from trident.tools.options import read_values
 
 # Of the budget, where the rate that was asked for is measured at the end.
 _SEARCH_SHARE = 0.9

@@ -32,7 +32,6 @@ from trident.adapters.common.options import (
     number,
 )
 from trident.app.process.environment import process_environment
-from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache, read_values
 from trident.core.observability.log import print_line
 from trident.tools.emulators import azureml
 from trident.tools.emulators.sagemaker import emulator as sagemaker
@@ -58,6 +57,7 @@ from trident.tools.emulators.vertex.endpoint import (
     batch_limits,
     online_limits,
 )
+from trident.tools.options import CACHE_OPTIONS, read_cloud_cache, read_values
 
 
 def emulate(arguments: Sequence[str]) -> int:

@@ -19,10 +19,10 @@ from typing import Any, Protocol, Self, TextIO
 from flask import Flask, Response
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from trident.app.settings.reading import CloudCache
 from trident.core.errors import ConfigInvalid
 from trident.core.observability.log import print_line
 from trident.tools.emulators.container import HOST, BreachReport, Interrupted, remove_folder
+from trident.tools.options import CloudCache
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,6 @@ from google.protobuf.text_format import MessageToString
 
 from trident.adapters.common.options import FILE, FOLDER, SWITCH, TEXT, BadOption, BadValue, Kind, Option
 from trident.app.process.environment import disable_telemetry, process_environment
-from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
 from trident.app.terminal import drawn
 from trident.core.backends.backend import LoadContext
 from trident.core.backends.cpu_budget import available_cores, plan_threads
@@ -42,6 +41,7 @@ from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.repository import CONFIG_FILE, GOLDEN_REQUESTS, ModelDirectory, version_path
 from trident.core.scheduling.run_once import run_once
 from trident.tools.importing.sources import Options, Plan, plans_of, run_original
+from trident.tools.options import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
 
 _own = Option.of_command
 

@@ -231,12 +231,12 @@ def around(engine: Any) -> FaultyEngine:
 
 def serve(settings: Any) -> int:
     from trident.app.serve import server_configuration
-    from trident.app.sites.site import Parts
+    from trident.app.sites.site import ServerParts
     from trident.app.supervisor.arbiter import serve as run_server
     from trident.core.observability.log import configure_logging
 
     configure_logging(settings.log_options)
-    return run_server(server_configuration(settings, Parts({"faulty": make_backend}, around)))
+    return run_server(server_configuration(settings, ServerParts({"faulty": make_backend}, around)))
 
 
 def main() -> int:

@@ -30,7 +30,6 @@ from trident.adapters.vertex.platform import (
     PREDICTION,
     STORAGE_URI,
 )
-from trident.app.settings.reading import CloudCache
 from trident.core.errors import ConfigInvalid
 from trident.tools.emulators.container import (
     HOST,
@@ -45,6 +44,7 @@ from trident.tools.emulators.container import (
     seconds,
 )
 from trident.tools.emulators.vertex.endpoint import Deployment, Endpoint, VertexLimits
+from trident.tools.options import CloudCache
 
 RESERVED_PREFIX = "AIP_"
 _POLL_S = 0.05

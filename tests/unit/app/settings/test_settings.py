@@ -17,8 +17,8 @@ import pytest
 
 from trident.adapters.common.options import BadOption, SettingRow
 from trident.adapters.sagemaker.platform import SageMakerSettings
-from trident.app.settings.groups import UNUSED_OPTIONS, BackendSettings, LoggingSettings, split_backend_settings
-from trident.app.settings.reading import CloudCache, read_cloud_cache, read_settings, tls_files
+from trident.app.settings.groups import UNUSED_OPTIONS, BackendsSettings, LoggingSettings, split_backend_settings
+from trident.app.settings.reading import read_settings, tls_files
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings, cache_directory
 from trident.app.settings.usage import HELP_TOPIC, serve_usage
 from trident.core.observability.log import LogOptions
@@ -164,7 +164,6 @@ def test_secrets_are_masked_wherever_settings_are_shown() -> None:
 
 # --- the cache of models
 
-VARIABLES = {"TRIDENT_MODEL_CACHE_DIRECTORY": "/cache", "TRIDENT_MODEL_CACHE_BYTES": "5"}
 MOUNTS = {"TRITON_AWS_MOUNT_DIRECTORY": "", "TRITON_GCS_MOUNT_DIRECTORY": "/mnt"}
 
 
@@ -172,23 +171,6 @@ def test_the_cache_is_where_triton_has_room_unless_it_is_named() -> None:
     assert settings(**MOUNTS).model_cache_directory == "/mnt/trident"
     assert settings(**{**MOUNTS, "TRITON_AWS_MOUNT_DIRECTORY": "/aws"}).model_cache_directory == "/aws/trident"
     assert settings("--model-cache-directory=/own", **MOUNTS).model_cache_directory == "/own"
-    # The same for commands that have only the options of the cache.
-    assert read_cloud_cache({}, MOUNTS).directory == "/mnt/trident"
-    assert read_cloud_cache({}, MOUNTS | VARIABLES).directory == "/cache"
-    given = {"model-cache-directory": "/mine", "model-cache-bytes": 0}
-    assert read_cloud_cache(given, VARIABLES) == CloudCache(directory="/mine", max_bytes=0)
-    assert read_cloud_cache({"model-cache-bytes": None}, VARIABLES) == CloudCache(directory="/cache", max_bytes=5)
-    with pytest.raises(BadOption, match="TRIDENT_MODEL_CACHE_BYTES"):
-        read_cloud_cache({}, {"TRIDENT_MODEL_CACHE_BYTES": "much"})
-
-
-def test_the_default_cache_is_in_the_home_of_the_user_and_is_not_made_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    found = read_cloud_cache({}, {"TRITON_CLOUD_CREDENTIAL_PATH": "/keys"})
-    assert (found.path, found.max_bytes, found.credential_path) == (tmp_path / ".cache" / "trident", 64 << 30, "/keys")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("home", ["/nowhere/at/all", "relative", "/dev/null"])
@@ -207,9 +189,9 @@ def test_backend_settings_are_split_by_backend_and_the_last_value_counts() -> No
         "": {"default-max-batch-size": "8"},
         "python": {"path": "a=b,c"},
     }
-    found = BackendSettings(backend_config=("onnxruntime,a=b",), backend_directory="/backends").backend_settings
+    found = BackendsSettings(backend_config=("onnxruntime,a=b",), backend_directory="/backends").backend_settings
     assert found == {"": {"backend-directory": "/backends"}, "onnxruntime": {"a": "b"}}
-    found = BackendSettings(backend_config=("backend-directory=/mine",)).backend_settings
+    found = BackendsSettings(backend_config=("backend-directory=/mine",)).backend_settings
     assert found == {"": {"backend-directory": "/mine"}}
 
 

@@ -18,8 +18,8 @@ from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.metrics_log import (
     FIGURES,
     OF_SERVER,
-    Activity,
     Figure,
+    IntervalActivity,
     Intervals,
     MetricsLog,
     Report,
@@ -89,7 +89,7 @@ def test_without_models_or_requests_there_are_zeros() -> None:
     assert "ready" in values(server)
     version = Version(histograms=True)
     version.execute(100)
-    quiet = figures(Activity.since(version.snapshot(), version.snapshot()))
+    quiet = figures(IntervalActivity.since(version.snapshot(), version.snapshot()))
     assert set(quiet.values()) == {0}
     assert not any("duration" in name for name in quiet)
 
@@ -161,7 +161,7 @@ class Version:
         )
 
 
-def figures(activity: Activity) -> dict[str, int | float]:
+def figures(activity: IntervalActivity) -> dict[str, int | float]:
     return {figure.name: figure.value for figure in activity.figures()}
 
 
@@ -175,7 +175,7 @@ def test_an_interval_has_what_was_counted_in_it() -> None:
     version.statistics.record_failure(pending_request(), FailureReason.BACKEND, 1, "no")
     version.statistics.record_failure(pending_request(), FailureReason.REJECTED, 1, "no")
     version.statistics.record_refusal(pending_request(), FailureReason.REJECTED, "full")
-    assert figures(Activity.since(before, version.snapshot(pending=3))) == {
+    assert figures(IntervalActivity.since(before, version.snapshot(pending=3))) == {
         "request_success": 2,
         "request_failure": 3,
         "request_failure_rejected": 2,
@@ -197,7 +197,7 @@ def test_percentiles_are_those_of_the_interval() -> None:
     before = version.snapshot()
     version.execute(40, times=98)
     version.execute(2000, times=2)
-    found = figures(Activity.since(before, version.snapshot()))
+    found = figures(IntervalActivity.since(before, version.snapshot()))
     assert 25 <= found["request_duration_p50"] <= 50
     assert found["request_duration_p99"] == 1750.0  # half of the bucket from 1 to 2.5 s
     assert 2.5 <= found["queue_duration_p50"] <= 5
@@ -209,7 +209,7 @@ def test_a_version_that_was_loaded_again_counts_from_zero(load_secs: float) -> N
     old, new = Version(), Version(load_secs=load_secs)
     old.execute(10, times=7 if load_secs == 1.0 else 1)
     new.execute(10, times=2)
-    assert figures(Activity.since(old.snapshot(), new.snapshot()))["request_success"] == 2
+    assert figures(IntervalActivity.since(old.snapshot(), new.snapshot()))["request_success"] == 2
 
 
 def test_versions_are_added_up_though_their_buckets_differ() -> None:
@@ -218,8 +218,8 @@ def test_versions_are_added_up_though_their_buckets_differ() -> None:
     second.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), bounds))
     first.execute(20, times=3)
     second.execute(40)
-    activity = Activity.since(None, first.snapshot(pending=1))
-    activity += Activity.since(None, second.snapshot(pending=2))
+    activity = IntervalActivity.since(None, first.snapshot(pending=1))
+    activity += IntervalActivity.since(None, second.snapshot(pending=2))
     found = figures(activity)
     assert (found["request_success"], found["pending_request_count"]) == (4, 3)
     assert found["request_duration_mean"] == 25.0
