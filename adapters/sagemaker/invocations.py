@@ -21,7 +21,7 @@ from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
 from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX, boolean
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose
-from trident.core.http.completions import invocation
+from trident.core.http.completions import generates, invocation
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.payloads.inference import (
     CSV,
@@ -110,6 +110,7 @@ _LONGEST_ID = 64
 # The bodies that open and close a session of AWS's containers for language models.
 _CONTROL = b'"requestType"'
 _LONGEST_CONTROL = 64
+_LONGEST_CHAT = 16 << 20
 _ANSWERED = (CUSTOM_ATTRIBUTES, NEW_SESSION_ID, CLOSED_SESSION_ID)
 _LONGEST_ANSWER = 1024
 
@@ -206,7 +207,9 @@ def _is_visible(text: str) -> bool:
 def invoke(application: V2Application, environ: Environ, model: ServedModel, response_types: ResponseTypes) -> Reply:
     """Run the request in `environ` on `model`. Raises ServerError."""
     body = read_body(application, environ)
-    if model.spec.decoupled and (generated := invocation(application, environ, model, body)) is not None:
+    # A model that answers once takes chats, too; its other bodies are formats of tensors.
+    is_chat = generates(model.spec) and len(body) < _LONGEST_CHAT and b'"messages"' in bytes(body)
+    if (model.spec.decoupled or is_chat) and (generated := invocation(application, environ, model, body)) is not None:
         return generated
     spec = one_response(model).spec
     if not len(body):

@@ -137,7 +137,7 @@ _OTHER_MEDIA = ("encoder", "vision", "speech", "embedding")
 class GenerationFolder:
     """`cache_bytes` is what the keys and values of one token take at most: they may be in half precision.
 
-    `templates` are the parameters `chat_template`, `bos_token` and `eos_token`, those that the folder has.
+    `templates` are the parameters `chat_template`, `chat_template.NAME`, `bos_token` and the like that the folder has.
     `weight_bytes` is the size of the graphs and their data.
     """
 
@@ -177,15 +177,20 @@ def read_generation_folder(folder: Path, name: str) -> GenerationFolder:
 def _templates(folder: Path, name: str) -> dict[str, str]:
     settings = _read(folder / "tokenizer_config.json", name, required=False)
     template = settings.get("chat_template")
+    named: dict[Any, Any] = {}
     if isinstance(template, list):  # several by name
         named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
-        template = named.get("default")
+    named |= {path.stem: path.read_text() for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    if named:
+        template = named.get("default", template)
     file = folder / "chat_template.jinja"
     if file.is_file():
         template = file.read_text()
-    tokens = {key: settings.get(key) for key in ("bos_token", "eos_token")}
-    found = {key: each.get("content") if isinstance(each, dict) else each for key, each in tokens.items()}
-    return {key: text for key, text in {"chat_template": template, **found}.items() if isinstance(text, str) and text}
+    found = {"chat_template": template} | {f"chat_template.{key}": text for key, text in named.items()}
+    for key in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token"):
+        token = settings.get(key)
+        found[key] = token.get("content") if isinstance(token, dict) else token
+    return {key: text for key, text in found.items() if isinstance(text, str) and text}
 
 
 def _read(path: Path, name: str, *, required: bool = True) -> dict[str, Any]:

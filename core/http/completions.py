@@ -12,18 +12,20 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
+from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.bridge import ResponseStreams
 from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
+from trident.core.http.chat import MEMBERS as CHAT_MEMBERS
+from trident.core.http.chat import chat_prompt
 from trident.core.http.dataplane import add_load, complete, off_hub, open_streams, run, run_many
 from trident.core.http.errors import EVENT_STREAM, UNBUFFERED, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
@@ -35,10 +37,8 @@ from trident.core.inference.tensors import BYTES, Buffer, bytes_array
 
 _TEXT_INPUTS = ("text_input", "prompt", "text")
 _TEXT_OUTPUTS = ("text_output", "text")
-_CHAT_TEMPLATE = "chat_template"
-_TEMPLATE_TOKENS = ("bos_token", "eos_token")
 # Members that are for this server, not for the model.
-_OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "n", "best_of", "tools", "user"})
+_OWN = frozenset({"model", "prompt", "stream", "stream_options", "n", "best_of", "user"}) | CHAT_MEMBERS
 # What huggingface_hub's InferenceClient sends that was given the address of a server, and no model.
 _NO_NAME = "dummy"
 # A prompt that is token ids, as vLLM calls it.
@@ -52,8 +52,6 @@ _ALWAYS_ASKED = ("return_finish_reason", "return_num_input_tokens", "return_num_
 _ASKED_FOR_LOGPROBS = ("return_logprobs", "return_log_probs")
 # The names that text-generation-inference has for OpenAI's options.
 _GENERATION_NAMES = {"max_new_tokens": "max_tokens", "adapter_id": "adapter"}
-# Without a template of the model's own.
-_PLAIN_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
 class _Form(NamedTuple):
@@ -65,11 +63,22 @@ class _Form(NamedTuple):
     is_chat: bool
 
     def choice(
-        self, index: int, text: str, finish: str | None, logprobs: _Logprobs | None, *, is_chunk: bool
+        self,
+        index: int,
+        text: str,
+        finish: str | None,
+        logprobs: _Logprobs | None,
+        *,
+        is_chunk: bool,
+        is_first: bool = False,
     ) -> dict[str, Any]:
+        """A choice, or what a chunk adds to it. Clients join the deltas, so that only the first one has the role."""
         content: dict[str, Any] = {"text": text}
-        if self.is_chat:
-            content = {"delta" if is_chunk else "message": {"role": "assistant", "content": text}}
+        if self.is_chat and is_chunk:
+            role = {"role": "assistant"} if is_first else {}
+            content = {"delta": {**role, "content": text}}
+        elif self.is_chat:
+            content = {"message": {"role": "assistant", "content": text}}
         made = logprobs and (logprobs.of_chat() if self.is_chat else logprobs.of_completion())
         return {"index": index, **content, "logprobs": made, "finish_reason": finish}
 
@@ -249,13 +258,17 @@ def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form) -> Reply:
 
 
 def _model(front_end: HttpFrontEnd, name: object) -> ServedModel:
-    """The model `name`; without a name the only one that sends any number of texts for a text. Raises ServerError."""
+    """The model `name`; without a name the only one that answers a text with text, of streams first.
+
+    Raises ServerError.
+    """
     if isinstance(name, str) and name not in ("", _NO_NAME):
         return front_end.engine.model(name)
     ready = {each: front_end.engine.model(each) for each in ready_models(front_end)}
     if name == _NO_NAME and name in ready:
         return ready[name]
-    found = [each for each in ready.values() if each.spec.decoupled and _has_texts(each.spec)]
+    able = [each for each in ready.values() if generates(each.spec)]
+    found = [each for each in able if each.spec.decoupled] or able
     if name not in (None, "", _NO_NAME) or len(found) != 1:
         names = ", ".join(each.spec.name for each in found[:10])
         raise InvalidRequest(
@@ -264,8 +277,12 @@ def _model(front_end: HttpFrontEnd, name: object) -> ServedModel:
     return found[0]
 
 
-def _has_texts(spec: ModelSpec) -> bool:
-    return all(any(each.datatype is BYTES for each in tensors.values()) for tensors in (spec.inputs, spec.outputs))
+def generates(spec: ModelSpec) -> bool:
+    """True for a model that answers a text with text. Those of the backend text answer with vectors and JSON."""
+    try:
+        return bool(_text_input(spec)) and bool(_text_output(spec)) and spec.backend != TEXT_BACKEND
+    except InvalidRequest:
+        return False
 
 
 def _completed(
@@ -366,6 +383,7 @@ class _Chunks:
         self._accounts = accounts
         self._usage_of = usage_of
         self._begun: tuple[int, InferenceResponse] | None = None
+        self._first_sent: set[int] = set()
         self._has_ended = False
 
     def begin(self) -> None:
@@ -410,10 +428,15 @@ class _Chunks:
         if response.outputs:
             logprobs = account.begin_logprobs()
             text = account.add(response, logprobs)
-            events = self._event([self._form.choice(index, text, None, logprobs, is_chunk=True)])
+            events = self._choice(index, text, None, logprobs)
         if response.final:
-            events += self._event([self._form.choice(index, "", account.finish_reason, None, is_chunk=True)])
+            events += self._choice(index, "", account.finish_reason, None)
         return events
+
+    def _choice(self, index: int, text: str, finish: str | None, logprobs: _Logprobs | None) -> bytes:
+        is_first = index not in self._first_sent
+        self._first_sent.add(index)
+        return self._event([self._form.choice(index, text, finish, logprobs, is_chunk=True, is_first=is_first)])
 
     def _event(self, choices: list[dict[str, Any]], **members: Any) -> bytes:
         return event(orjson.dumps({**self._head, "object": self._form.chunk, "choices": choices, **members}))
@@ -549,47 +572,6 @@ def _prompts(body: Mapping[str, Any]) -> list[str | list[int]]:
 
 
 def _prompt_of_chat(front_end: HttpFrontEnd, name: str, body: Mapping[str, Any]) -> str:
-    """The text of the messages, by the model's template or a plain one."""
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
-        raise InvalidRequest("'messages' must be a list of objects with 'role' and 'content'")
-    plain = [_plain(message, at) for at, message in enumerate(messages)]
     config = front_end.bridge.run(front_end.engine.model_config(name).parse)
-    said = {name: value.string_value for name, value in config.parameters.items()}
-    source = said.get(_CHAT_TEMPLATE, "")
-    values: dict[str, Any] = {name: said.get(name, "") for name in _TEMPLATE_TOKENS}
-    values |= {"messages": plain, "tools": body.get("tools")}
-    try:
-        return str(front_end.bridge.run(_rendered, source or _PLAIN_TEMPLATE, values))
-    except Exception as error:  # whatever a template raises
-        raise InvalidRequest(f"the chat template of model '{name}' refuses the messages: {error}") from error
-
-
-def _plain(message: Mapping[str, Any], at: int) -> dict[str, Any]:
-    """The message with its parts of text as one text. Raises InvalidRequest for other parts, such as images."""
-    content = message.get("content")
-    if isinstance(content, list):
-        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-            raise InvalidRequest(f"'content' of message {at} has a part that is not text, which no model takes here")
-        content = "".join(part["text"] for part in content)
-    elif not isinstance(content, str | None):
-        raise InvalidRequest(f"'content' of message {at} must be a text or a list of parts")
-    return {**message, "role": str(message.get("role", "user")), "content": "" if content is None else content}
-
-
-def _rendered(source: str, values: Mapping[str, Any]) -> str:
-    return str(_template(source).render(**values, add_generation_prompt=True))
-
-
-@lru_cache(maxsize=32)
-def _template(source: str) -> Any:
-    # Imported by the first chat. A template may come with a model from anywhere: it cannot leave the sandbox.
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = _refuse
-    return environment.from_string(source)
-
-
-def _refuse(message: str) -> None:
-    raise ValueError(message)
+    parameters = {key: value.string_value for key, value in config.parameters.items()}
+    return str(front_end.bridge.run(chat_prompt, name, parameters, body))

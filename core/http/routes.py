@@ -100,6 +100,8 @@ ROUTES: tuple[Route, ...] = (
     Route("text_root", ("/",), "inference", POST, text_routes.at_the_root),
     Route("text_info", ("/info",), "metadata", GET, text_routes.info),
     Route("text_similarity", ("/similarity",), "inference", POST, text_routes.similarity),
+    Route("responses", ("/v1/responses",), "inference", POST, text_routes.other_apis),
+    Route("messages", ("/v1/messages",), "inference", POST, text_routes.other_apis),
     *(
         Route(f"text_{name}", (f"/{name}",), "inference", POST, text_routes.not_here)
         for name in text_routes.NOT_SUPPORTED

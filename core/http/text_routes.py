@@ -27,7 +27,7 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.http.body import too_large
 from trident.core.http.dataplane import off_hub, one_response, read_body, run, run_many
-from trident.core.http.errors import HttpError, extra_headers, log_error, message_of
+from trident.core.http.errors import HttpError, RouteNotFound, extra_headers, log_error, message_of
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT as TEXT_PLAIN
 from trident.core.http.reply import Environ, Reply, json_reply, text_reply
@@ -235,6 +235,11 @@ def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     name = _name(body)
     model = one_response(front_end.engine.model(name)) if name else _model_with(front_end, "", "")
     return json_reply(_pipeline_answer(front_end, environ, model, body))
+
+
+def other_apis(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """OpenAI's `/v1/responses` and Anthropic's `/v1/messages`."""
+    raise RouteNotFound(f"{environ.get('PATH_INFO')} does not exist", hint="/v1/chat/completions takes chats")
 
 
 def not_here(front_end: HttpFrontEnd, environ: Environ) -> Reply:

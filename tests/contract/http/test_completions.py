@@ -165,6 +165,25 @@ def test_messages_become_a_prompt_by_the_models_template(client: Any) -> None:
     assert choice.finish_reason == "stop"
 
 
+def test_the_first_chunk_of_each_choice_alone_has_the_role(client: Any) -> None:
+    asked: dict[str, Any] = {"model": "writer", "messages": [{"role": "user", "content": "one two"}]}
+    roles: dict[int, list[str | None]] = {}
+    for chunk in client.chat.completions.create(**asked, n=2, stream=True):
+        for choice in chunk.choices:
+            roles.setdefault(choice.index, []).append(choice.delta.role)
+    assert len(roles[0]) > 2
+    assert list(roles.values()) == [["assistant", *[None] * (len(roles[0]) - 1)]] * 2
+    with client.chat.completions.stream(**asked) as stream:
+        stream.until_done()
+        assert stream.get_final_completion().choices[0].message.role == "assistant"
+
+
+@pytest.mark.parametrize("path", ["/responses", "/messages"])
+def test_other_apis_say_what_exists(client: Any, path: str) -> None:
+    with pytest.raises(openai.NotFoundError):
+        client.post(path, body={}, cast_to=object)
+
+
 def test_an_error_of_the_model_ends_an_answer(client: Any) -> None:
     with pytest.raises(openai.InternalServerError, match="the model has failed"):
         client.completions.create(model="writer", prompt="fail")

@@ -1,0 +1,189 @@
+"""The prompt of a chat: messages, rendered by the model's template as transformers renders them.
+
+A template is a parameter of the model's configuration, `chat_template`, or one of several by name,
+`chat_template.NAME`. It may come with a model from anywhere, so it is rendered in Jinja's sandbox.
+Source: docs/text-models.md; `apply_chat_template` of transformers; OpenAI's API reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from trident.core.errors import InvalidRequest
+
+_TEMPLATE = "chat_template"
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+MEMBERS = frozenset(
+    {
+        "messages",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "documents",
+        _TEMPLATE,
+        "chat_template_kwargs",
+        "add_generation_prompt",
+        "continue_final_message",
+    }
+)
+"""The members of a body that make the prompt of a chat."""
+# Without a template of the model's own.
+_PLAIN_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+# Ends the message that is continued, to find its end in what the template makes of it.
+_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, Any]) -> str:
+    """The text of the messages in `body`, by the template in the `parameters` of `model`, or a plain one.
+
+    Raises InvalidRequest.
+    """
+    given = body.get("messages")
+    if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
+        raise InvalidRequest("'messages' must be a list of objects with 'role' and 'content'")
+    messages = [_message(message, at) for at, message in enumerate(given)]
+    tools, documents = _objects(body, "tools"), _objects(body, "documents")
+    if body.get("tool_choice") not in (None, "auto", "none"):
+        raise InvalidRequest(
+            f"'tool_choice' is {orjson.dumps(body['tool_choice']).decode()}, and no call can be enforced",
+            hint="send auto or none; what the model writes is answered as text",
+        )
+    more = body.get("chat_template_kwargs")
+    if more is not None and not isinstance(more, dict):
+        raise InvalidRequest("'chat_template_kwargs' must be an object")
+    continues = _flag(body, "continue_final_message", False)
+    begins = _flag(body, "add_generation_prompt", not continues)
+    if continues and begins:
+        raise InvalidRequest("'continue_final_message' and 'add_generation_prompt' are not possible together")
+    source = _chosen(model, parameters, body, bool(tools))
+    values: dict[str, Any] = {name: parameters[name] for name in _TOKENS if name in parameters}
+    values |= {
+        "messages": messages,
+        "tools": tools,
+        "documents": documents,
+        "add_generation_prompt": begins,
+        **(more or {}),
+    }
+    last = messages[-1].get("content")
+    if continues:
+        if not isinstance(last, str):
+            raise InvalidRequest("'continue_final_message' is true, and the last message has no text")
+        messages[-1] = {**messages[-1], "content": last + _CONTINUED}
+    try:
+        text = str(_compiled(source).render(**values))
+    except Exception as error:  # whatever a template raises
+        raise InvalidRequest(f"the chat template of model '{model}' refuses the messages: {error}") from error
+    return _until_continued(model, text) if continues else text
+
+
+def _chosen(model: str, parameters: Mapping[str, str], body: Mapping[str, Any], has_tools: bool) -> str:
+    """The template that the request names, that for tools if there are any, or the only one."""
+    named = body.get(_TEMPLATE)
+    if named is not None:
+        if f"{_TEMPLATE}.{named}" not in parameters:
+            names = [name.partition(".")[2] for name in parameters if name.startswith(f"{_TEMPLATE}.")]
+            raise InvalidRequest(
+                f"'{_TEMPLATE}' names no template of model '{model}'", hint=f"it has: {', '.join(names) or 'none'}"
+            )
+        return parameters[f"{_TEMPLATE}.{named}"]
+    if has_tools and f"{_TEMPLATE}.tool_use" in parameters:
+        return parameters[f"{_TEMPLATE}.tool_use"]
+    return parameters.get(_TEMPLATE) or _PLAIN_TEMPLATE
+
+
+def _until_continued(model: str, text: str) -> str:
+    """`text` up to the end of the message that is continued. Templates may strip its space."""
+    end = text.rfind(_CONTINUED.strip())
+    if end < 0:
+        raise InvalidRequest(f"the chat template of model '{model}' does not end with the last message")
+    return text[:end] if text[end:].startswith(_CONTINUED) else text[:end].rstrip()
+
+
+def _message(message: Mapping[str, Any], at: int) -> dict[str, Any]:
+    """The message with its parts of text as one text, and the arguments of calls as objects.
+
+    Raises InvalidRequest for other parts, such as images.
+    """
+    content = message.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+            raise InvalidRequest(f"'content' of message {at} has a part that is not text, which no model takes here")
+        content = "".join(part["text"] for part in content)
+    elif not isinstance(content, str | None):
+        raise InvalidRequest(f"'content' of message {at} must be a text or a list of parts")
+    made = {**message, "role": str(message.get("role", "user")), "content": content}
+    if isinstance(calls := message.get("tool_calls"), list):
+        made["tool_calls"] = [_call(call, at) for call in calls]
+    return made
+
+
+def _call(call: Any, at: int) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(arguments, str):
+        return call
+    try:
+        return {**call, "function": {**function, "arguments": orjson.loads(arguments or "{}")}}
+    except ValueError as error:
+        raise InvalidRequest(f"the arguments of a call in message {at} are not JSON: {error}") from None
+
+
+def _objects(body: Mapping[str, Any], member: str) -> list[dict[str, Any]] | None:
+    values = body.get(member)
+    if values is not None and not (isinstance(values, list) and all(isinstance(each, dict) for each in values)):
+        raise InvalidRequest(f"'{member}' must be a list of objects")
+    return values or None
+
+
+def _flag(body: Mapping[str, Any], member: str, default: bool) -> bool:
+    value = body.get(member)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequest(f"'{member}' must be true or false")
+    return default if value is None else value
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: str) -> Any:
+    # Jinja is imported by the first chat.
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.nodes import CallBlock
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}`, which marks for training what the assistant said; here it is only text."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> CallBlock:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)
+
+        def _said(self, caller: Any) -> Any:
+            return caller()
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(source)
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """In place of Jinja's own filter, which escapes for HTML and sorts."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(message)

@@ -1,0 +1,55 @@
+"""Chat templates render what transformers renders, as it was recorded; members that cannot be honoured are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.text_answers.chats import CHATS, HI, RECORDED, TOKENS
+from trident.core.errors import InvalidRequest
+from trident.core.http.chat import chat_prompt
+
+ANSWERS = json.loads(RECORDED.read_text())["chats"]
+
+
+def as_openai_sends(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The arguments of calls are JSON in a text there."""
+    sent = json.loads(json.dumps(messages))
+    for call in (call for message in sent for call in message.get("tool_calls", ())):
+        call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+    return list(sent)
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_the_prompt_is_that_of_transformers(name: str) -> None:
+    chat = CHATS[name]
+    templates = chat.template if isinstance(chat.template, dict) else {"default": chat.template}
+    parameters = {f"chat_template.{key}": text for key, text in templates.items()} | TOKENS
+    body = {"messages": as_openai_sends(chat.messages), **chat.call}
+    assert chat_prompt("m", {"chat_template": templates["default"], **parameters}, body) == ANSWERS[name]
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"messages": []}, "'messages' must be a list"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "has a part that is not text"),
+        ({"tools": {"type": "function"}}, "'tools' must be a list of objects"),
+        ({"tool_choice": "required"}, "no call can be enforced"),
+        ({"chat_template": "rag"}, "names no template of model 'm'"),
+        ({"chat_template_kwargs": []}, "'chat_template_kwargs' must be an object"),
+        ({"add_generation_prompt": "yes"}, "'add_generation_prompt' must be true or false"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "are not possible together"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "refuses the messages: no tools"),
+        ({"chat_template_kwargs": {"deep": {"a": 1}}, "messages": [{"role": "escape"}]}, "refuses the messages"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(members: dict[str, Any], message: str) -> None:
+    template = (
+        "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+        "{% if messages[0].role == 'escape' %}{{ ''.__class__.__mro__[1].__subclasses__() }}{% endif %}"
+    )
+    with pytest.raises(InvalidRequest, match=message):
+        chat_prompt("m", {"chat_template": template}, {"messages": HI, **members})
