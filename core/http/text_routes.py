@@ -239,7 +239,7 @@ def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 def other_apis(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """OpenAI's `/v1/responses` and Anthropic's `/v1/messages`."""
-    raise RouteNotFound(f"{environ.get('PATH_INFO')} does not exist", hint="/v1/chat/completions takes chats")
+    raise RouteNotFound(hint=f"{environ.get('PATH_INFO')} does not exist: /v1/chat/completions takes chats")
 
 
 def not_here(front_end: HttpFrontEnd, environ: Environ) -> Reply:
