@@ -40,7 +40,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsc
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: serve test lint check quick-tests bench bench-guard format bare-check image-check wheel test-compiled gpu-wheels \
+.PHONY: serve test lint check quick-tests bench bench-guard format protos bare-check image-check wheel test-compiled gpu-wheels \
   test-gpu-options docs release clean
 
 serve: $(VENV)/.installed-cpu
@@ -79,6 +79,12 @@ image-check: $(VENV)/.installed-test
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What describes the messages of protobuf, after a change of a .proto file: pip install grpcio-tools.
+PROTOC := ../../$(BIN)/python -m grpc_tools.protoc -I.
+protos:
+	cd core/protos && $(PROTOC) --pyi_out=. model_config.proto grpc_service.proto && \
+	  $(PROTOC) --descriptor_set_out=messages.binpb model_config.proto grpc_service.proto grpc/health/v1/health.proto
 
 # A wheel with the hot path compiled, in dist/; needs a C compiler and Python's headers.
 wheel: | $(BIN)/pip

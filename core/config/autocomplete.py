@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from trident.core.config.platforms import TENSORRT, default_cpu_instances, fill_platform, is_ensemble
 from trident.core.config.problem import ModelSignature, Problem, TensorSignature
 from trident.core.config.resolve import own_inputs, own_outputs
-from trident.core.config.schema import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
+from trident.core.config.schema import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput, data_type_of
 from trident.core.errors import ConfigInvalid
 from trident.core.inference.tensors import BY_NAME, shape_text
 
@@ -185,7 +185,7 @@ def normalize(config: ModelConfig, gpu_ids: GpuIds) -> None:
 
 
 def _normalize_batching(config: ModelConfig) -> None:
-    batcher = None
+    batcher: Any = None  # either has preferred_batch_size
     if config.HasField("dynamic_batching"):
         batcher = config.dynamic_batching
     elif config.HasField("sequence_batching"):
@@ -293,8 +293,7 @@ def _first_fixed_tensor(signature: ModelSignature) -> str:
 
 def _fill_tensor(entry: ModelInput | ModelOutput, tensor: TensorSignature, batching: bool) -> None:
     entry.name = tensor.name
-    row = BY_NAME.get(tensor.datatype)
-    entry.data_type = row.config_number if row else 0
+    entry.data_type = data_type_of(BY_NAME.get(tensor.datatype))
     dims = tensor.shape[1:] if batching else tensor.shape
     # A configuration cannot express a dimension of 0, so that it becomes variable. The graph still checks it.
     entry.dims.extend([dim or -1 for dim in dims] or (1,))

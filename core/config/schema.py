@@ -1,9 +1,5 @@
 """Triton's ModelConfig message, and its written forms: `config.pbtxt`, a load request's JSON, an answer's JSON.
 
-The message and its enums come from the generated module that the `tritonclient` package ships. It is loaded from its
-file, under another name. Importing `tritonclient.grpc` would run that package's `__init__`, which imports gRPC and
-costs 19 MB of resident memory. Protobuf's descriptor pool keeps one class per message, so a later
-`import tritonclient.grpc` in the same process gets the same classes.
 Source: Triton's `model_config.proto`; docs/spec/model-config.md introduction; docs/spec/repository.md section 1.6.
 """
 
@@ -11,65 +7,32 @@ from __future__ import annotations
 
 import codecs
 import difflib
-import importlib.util
 import math
 import re
-import sys
 from collections.abc import MutableMapping, MutableSequence
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
-from google.protobuf import descriptor_pool, json_format, text_format
+from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.errors import ConfigInvalid
 from trident.core.inference.tensors import BY_CONFIG_NUMBER, Datatype, Shape
-
-if TYPE_CHECKING:
-    from tritonclient.grpc.model_config_pb2 import (
-        BatchInput,
-        BatchOutput,
-        DataType,
-        ModelConfig,
-        ModelDynamicBatching,
-        ModelInput,
-        ModelInstanceGroup,
-        ModelOutput,
-        ModelQueuePolicy,
-        ModelSequenceBatching,
-        ModelWarmup,
-    )
-else:
-
-    def _generated() -> ModuleType:
-        """The generated module: the imported one, or without it the one loaded from its file."""
-        imported = sys.modules.get("tritonclient.grpc.model_config_pb2")
-        if imported is not None:
-            return imported
-        package = importlib.util.find_spec("tritonclient")
-        if package is None or not package.submodule_search_locations:
-            raise ImportError("the package 'tritonclient' is missing: install trident-inference with its dependencies")
-        path = Path(package.submodule_search_locations[0], "grpc", "model_config_pb2.py")
-        spec = importlib.util.spec_from_file_location("trident.core.config._model_config_pb2", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    _module = _generated()
-    BatchInput = _module.BatchInput
-    BatchOutput = _module.BatchOutput
-    DataType = _module.DataType
-    ModelConfig = _module.ModelConfig
-    ModelDynamicBatching = _module.ModelDynamicBatching
-    ModelInput = _module.ModelInput
-    ModelInstanceGroup = _module.ModelInstanceGroup
-    ModelOutput = _module.ModelOutput
-    ModelQueuePolicy = _module.ModelQueuePolicy
-    ModelSequenceBatching = _module.ModelSequenceBatching
-    ModelWarmup = _module.ModelWarmup
+from trident.core.protos.model_config_pb2 import (
+    BatchInput,
+    BatchOutput,
+    DataType,
+    ModelConfig,
+    ModelDynamicBatching,
+    ModelInput,
+    ModelInstanceGroup,
+    ModelOutput,
+    ModelQueuePolicy,
+    ModelSequenceBatching,
+    ModelWarmup,
+)
+from trident.core.protos.pool import pool
 
 __all__ = [
     "BatchInput",
@@ -85,6 +48,7 @@ __all__ = [
     "ModelWarmup",
     "copy_of",
     "core_config",
+    "data_type_of",
     "datatype_of",
     "model_dims",
 ]
@@ -107,6 +71,11 @@ def core_config(config: ModelConfig) -> ModelConfig:
 def datatype_of(data_type: int) -> Datatype | None:
     """The row of the datatype table for a `data_type` field; None for TYPE_INVALID and unknown numbers."""
     return BY_CONFIG_NUMBER.get(data_type)
+
+
+def data_type_of(row: Datatype | None) -> DataType:
+    """Return the value of a `data_type` field for a row of the datatype table; TYPE_INVALID without one."""
+    return cast("DataType", row.config_number if row else 0)
 
 
 def model_dims(entry: ModelInput | ModelOutput) -> Shape:
@@ -209,11 +178,10 @@ def _shortened(reason: str) -> str:
 
 def _hint(reason: str) -> str:
     """The known field or value that is nearest to an unknown one; empty for other errors."""
-    pool = descriptor_pool.Default()
     if match := _UNKNOWN_FIELD.search(reason):
-        known = [field.name for field in pool.FindMessageTypeByName(match["type"]).fields]
+        known = [field.name for field in pool().FindMessageTypeByName(match["type"]).fields]
     elif match := _UNKNOWN_VALUE.search(reason) or _INVALID_JSON_VALUE.search(reason):
-        known = [value.name for value in pool.FindEnumTypeByName(match["type"]).values]
+        known = [value.name for value in pool().FindEnumTypeByName(match["type"]).values]
     else:
         return ""
     nearest = difflib.get_close_matches(match["name"], known, n=1, cutoff=0.5)

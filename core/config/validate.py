@@ -167,10 +167,11 @@ def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = T
         yield from _entry_problems(config, entry, path, "input", model_name, batching)
         if entry.format != ModelInput.FORMAT_NONE and len(entry.dims) != 3:
             yield Problem(f"{path}.format", f"model input NHWC/NCHW require 3 dims for {model_name}")
-    for index, entry in enumerate(config.output):
-        yield from _entry_problems(config, entry, f"output[{index}]", "output", model_name, batching)
-    for side, entries in (("input", config.input), ("output", config.output)):
-        for name, count in Counter(entry.name for entry in entries if entry.name).items():
+    for index, output in enumerate(config.output):
+        yield from _entry_problems(config, output, f"output[{index}]", "output", model_name, batching)
+    sides = {"input": [entry.name for entry in config.input], "output": [entry.name for entry in config.output]}
+    for side, names in sides.items():
+        for name, count in Counter(filter(None, names)).items():
             if count > 1:
                 yield Problem(side, f"model {side} '{name}' is specified {count} times for {model_name}")
 
@@ -189,17 +190,17 @@ def batch_tensor_problems(config: ModelConfig, model_name: str) -> Iterator[Prob
             text = f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {model_name}"
             yield Problem(f"{path}.data_type", text)
     seen: set[str] = set()
-    for index, entry in enumerate(config.batch_output):
+    for index, scattered in enumerate(config.batch_output):
         path = f"batch_output[{index}]"
-        yield from _source_problems(entry, path, "output", set(inputs), model_name)
-        for name in entry.target_name:
+        yield from _source_problems(scattered, path, "output", set(inputs), model_name)
+        for name in scattered.target_name:
             if name not in outputs:
                 yield Problem(f"{path}.target_name", f"unknown target output name '{name}' for {model_name}")
             elif name in seen:
                 text = f"target output name '{name}' can only be specified once for {model_name}"
                 yield Problem(f"{path}.target_name", text)
             else:
-                yield from _scatter_problems(entry, outputs[name], inputs, path, model_name)
+                yield from _scatter_problems(scattered, outputs[name], inputs, path, model_name)
             seen.add(name)
 
 
@@ -285,10 +286,9 @@ def _source_problems(
     entry: BatchInput | BatchOutput, path: str, side: str, inputs: set[str], model_name: str
 ) -> Iterator[Problem]:
     label = f"batch {side} kind '{_kind(entry)}'"
-    kinds = entry.DESCRIPTOR.fields_by_name["kind"].enum_type
     sources = list(entry.source_input)
-    if entry.kind not in kinds.values_by_number:
-        known = ", ".join(kinds.values_by_name)
+    if entry.kind not in type(entry).Kind.values():
+        known = ", ".join(type(entry).Kind.keys())
         yield Problem(f"{path}.kind", f"unknown {label} for {model_name}", f"known are: {known}")
     elif len(sources) != 1:
         text = f"{label} expects 1 source input, got {len(sources)} for {model_name}"
@@ -298,9 +298,7 @@ def _source_problems(
 
 
 def _kind(entry: BatchInput | BatchOutput) -> str:
-    field = entry.DESCRIPTOR.fields_by_name["kind"]
-    value = field.enum_type.values_by_number.get(entry.kind)
-    return str(value.name) if value else str(entry.kind)
+    return type(entry).Kind.Name(entry.kind) if entry.kind in type(entry).Kind.values() else str(entry.kind)
 
 
 # Source: docs/spec/schedulers.md sections 3.2 and 3.4; docs/spec/model-config.md sections 2.2 and 2.10.
@@ -761,15 +759,15 @@ def _signature_problems(config: ModelConfig, signature: ModelSignature, model_na
         for name in batch_input.target_name:
             yield from _batch_input_problems(batch_input, name, signature, f"batch_input[{index}]", model_name)
     scattered = _scattered_outputs(config)
-    for index, entry in enumerate(config.output):
+    for index, output in enumerate(config.output):
         path = f"output[{index}]"
-        tensor = _named(signature.outputs, entry.name)
+        tensor = _named(signature.outputs, output.name)
         if tensor is None:
-            yield _unexpected("output", entry.name, signature.outputs, f"{path}.name")
+            yield _unexpected("output", output.name, signature.outputs, f"{path}.name")
             continue
-        yield from _datatype_problems("output", entry, tensor, path, model_name)
-        if entry.name not in scattered:
-            yield from _dims_problems(config, entry, tensor, path, model_name, wider=True)
+        yield from _datatype_problems("output", output, tensor, path, model_name)
+        if output.name not in scattered:
+            yield from _dims_problems(config, output, tensor, path, model_name, wider=True)
     for index, state in enumerate(config.sequence_batching.state):
         yield from _signature_state_problems(config, state, signature, f"sequence_batching.state[{index}]", model_name)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from prometheus_client.registry import Collector
 
@@ -42,7 +42,6 @@ from trident.core.grpc.messages import (
     parse,
     read_length,
     response_encoding,
-    service,
     string_field,
 )
 from trident.core.grpc.status import MalformedMessage, Status
@@ -373,59 +372,10 @@ def _error(status: Status, text: str) -> bytes:
 
 def _files(kind: int, asked: str) -> list[bytes]:
     """The file that has the name, or the definition of the symbol, and those that it needs; none for an unknown one."""
-    pool = _pool()
+    from trident.core.protos.pool import pool
+
     try:
-        file = pool.FindFileByName(asked) if kind == _FILE_BY_FILENAME else pool.FindFileContainingSymbol(asked)
+        file = pool().FindFileByName(asked) if kind == _FILE_BY_FILENAME else pool().FindFileContainingSymbol(asked)
     except KeyError:
         return []
     return [length_field(1, each.serialized_pb) for each in (file, *file.dependencies)]
-
-
-@lru_cache(maxsize=1)
-def _pool() -> Any:
-    """Protobuf's pool with the files of the services."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-    from google.protobuf.descriptor_pool import DescriptorPool
-
-    pool = DescriptorPool()
-    described = service().DESCRIPTOR
-    for file in (*described.dependencies, described):
-        pool.AddSerializedFile(file.serialized_pb)
-    pool.AddSerializedFile(FileDescriptorProto(**_HEALTH).SerializeToString())
-    return pool
-
-
-# grpc's `health.proto`, which comes with a package that the server does not need.
-_RESPONSE: Final = ".grpc.health.v1.HealthCheckResponse"
-_METHOD: Final = {"input_type": ".grpc.health.v1.HealthCheckRequest", "output_type": _RESPONSE}
-_STATUS: Final = {"name": "status", "number": 1, "label": "LABEL_OPTIONAL", "type": "TYPE_ENUM"}
-_HEALTH: Final[dict[str, Any]] = {
-    "name": "grpc/health/v1/health.proto",
-    "package": "grpc.health.v1",
-    "syntax": "proto3",
-    "message_type": [
-        {
-            "name": "HealthCheckRequest",
-            "field": [{"name": "service", "number": 1, "label": "LABEL_OPTIONAL", "type": "TYPE_STRING"}],
-        },
-        {
-            "name": "HealthCheckResponse",
-            "field": [{**_STATUS, "type_name": f"{_RESPONSE}.ServingStatus"}],
-            "enum_type": [
-                {
-                    "name": "ServingStatus",
-                    "value": [
-                        {"name": name, "number": number}
-                        for number, name in enumerate(("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"))
-                    ],
-                }
-            ],
-        },
-    ],
-    "service": [
-        {
-            "name": "Health",
-            "method": [{**_METHOD, "name": "Check"}, {**_METHOD, "name": "Watch", "server_streaming": True}],
-        }
-    ],
-}

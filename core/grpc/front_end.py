@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Final
 
 from prometheus_client import Counter
@@ -19,7 +20,7 @@ from trident.core.frontend.admin import LoadReports
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.grpc.headers import Method, RequestHead
-from trident.core.grpc.messages import LEVELS, UnfinishedMessages, service
+from trident.core.grpc.messages import LEVELS, UnfinishedMessages
 from trident.core.grpc.request import DecodedRequest, Forwarded, RequestDecoder
 from trident.core.grpc.status import Status
 from trident.core.grpc.transport import Receiver, Stream
@@ -134,7 +135,7 @@ class GrpcFrontEnd:
     def load(self) -> None:
         """Load protobuf on another thread, in a greenlet, if that has not been done yet."""
         if not self._is_loaded:
-            self.bridge.run(service)
+            self.bridge.run(import_module, "trident.core.protos.grpc_service_pb2")
             self._is_loaded = True
 
     def begin_exit(self) -> None:

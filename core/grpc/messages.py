@@ -6,17 +6,12 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, "Length-Prefixed-Message".
 
 from __future__ import annotations
 
-import builtins
-import importlib.util
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from pathlib import Path
 from struct import Struct
-from types import ModuleType, SimpleNamespace
 from typing import Any, Final, NamedTuple, Protocol
 
 from trident.core.buffers import Allocate, RequestBody
@@ -304,43 +299,17 @@ def inflate_message(message: Buffer, encoding: bytes, limit: int) -> bytes:
 # --- protobuf: messages are parsed with their schema, or written and cut without it.
 # Source: https://protobuf.dev/programming-guides/encoding/
 
-_PACKAGE: Final = "tritonclient.grpc"
-
-
-@lru_cache(maxsize=1)
-def service() -> Any:
-    """The messages of Triton's service, `grpc_service.proto`: the generated module that `tritonclient` ships.
-
-    The first call in a process imports protobuf, which takes tens of milliseconds. As in `core.config.schema`, the
-    module is loaded from its file, because importing `tritonclient.grpc` imports gRPC. Its one import from that package
-    is answered with the module of the model configurations.
-    """
-    from trident.core.config import schema as config_schema
-
-    imported = sys.modules.get(f"{_PACKAGE}.service_pb2")
-    if imported is not None:
-        return imported
-    package = importlib.util.find_spec("tritonclient")
-    if package is None or not package.submodule_search_locations:
-        raise ImportError("the package 'tritonclient' is missing: install trident-inference with its dependencies")
-    path = Path(package.submodule_search_locations[0], "grpc", "service_pb2.py")
-
-    def import_(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == _PACKAGE:
-            return SimpleNamespace(model_config_pb2=config_schema)
-        return builtins.__import__(name, *args, **kwargs)
-
-    module = ModuleType("trident.core.grpc.messages._service_pb2")
-    module.__dict__["__builtins__"] = vars(builtins) | {"__import__": import_}
-    exec(compile(path.read_bytes(), path, "exec"), module.__dict__)
-    return module
-
 
 def parse(type_name: str, content: Buffer) -> Any:
-    """The message of the type `type_name` of Triton's service. Raises MalformedMessage."""
-    message_type = getattr(service(), type_name)
+    """The message of the type `type_name` of Triton's service. Raises MalformedMessage.
+
+    The first call in a process imports protobuf, which takes tens of milliseconds.
+    """
     from google.protobuf.message import DecodeError
 
+    from trident.core.protos import grpc_service_pb2
+
+    message_type = getattr(grpc_service_pb2, type_name)
     try:
         return message_type.FromString(content if type(content) is bytes else bytes(content))
     except DecodeError:
@@ -349,7 +318,9 @@ def parse(type_name: str, content: Buffer) -> Any:
 
 def serialized(type_name: str, **fields: Any) -> bytes:
     """A message of the type `type_name` of Triton's service with these fields."""
-    content: bytes = getattr(service(), type_name)(**fields).SerializeToString()
+    from trident.core.protos import grpc_service_pb2
+
+    content: bytes = getattr(grpc_service_pb2, type_name)(**fields).SerializeToString()
     return content
 
 

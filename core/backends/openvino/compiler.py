@@ -185,8 +185,8 @@ def _converted(model: Any, config: ModelConfig, inputs: Sequence[str], outputs: 
     ends = openvino.preprocess.PrePostProcessor(model)
     for entry in config.input:
         ends.input(inputs.index(entry.name)).tensor().set_element_type(_type_of(entry))
-    for entry in config.output:
-        ends.output(outputs.index(entry.name)).tensor().set_element_type(_type_of(entry))
+    for output in config.output:
+        ends.output(outputs.index(output.name)).tensor().set_element_type(_type_of(output))
     return ends.build()
 
 

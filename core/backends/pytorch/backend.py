@@ -35,7 +35,7 @@ from trident.core.backends.registry import check_installed, importing
 from trident.core.backends.stub_models.torch_places import index_of, named_leaves, places
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.config.resolve import resolve_sequence_spec
-from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, data_type_of, datatype_of, model_dims
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed
 from trident.core.inference.tensors import BYTES, Datatype, shape_text
 
@@ -282,7 +282,7 @@ def _entries(config: ModelConfig) -> tuple[_Entries, _Entries]:
         return inputs, outputs
 
     def entry(name: str, datatype: Datatype, dims: Sequence[int]) -> ModelInput:
-        return ModelInput(name=name, data_type=datatype.config_number, dims=dims)
+        return ModelInput(name=name, data_type=data_type_of(datatype), dims=dims)
 
     for control in (sequence.start, sequence.end, sequence.ready, sequence.correlation_id):
         if control is not None:
@@ -511,7 +511,7 @@ def check_controls(config: ModelConfig) -> None:
     if not batching.state:
         return
     beginning = f"PyTorch model '{config.name}' is using sequence batching with state but "
-    if any(index_of(entry.name) is None for entry in [*config.input, *config.output]):
+    if any(index_of(entry.name) is None for entries in (config.input, config.output) for entry in entries):
         raise _wrong(
             f"{beginning}not all inputs and outputs follow the <name>__<index> naming convention. ", config, "state"
         )

@@ -21,7 +21,15 @@ from trident.core.backends.model_files import boolean, origin_of
 from trident.core.backends.registry import DeviceSupport, importing
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.resolve import own_inputs, own_outputs
-from trident.core.config.schema import DataType, ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
+from trident.core.config.schema import (
+    DataType,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    data_type_of,
+    datatype_of,
+    model_dims,
+)
 from trident.core.config.validate import validate_against_signature
 from trident.core.cuda import CudaError
 from trident.core.errors import (
@@ -447,7 +455,8 @@ def _batching_hint(config: ModelConfig, engine: EngineDescription) -> bool | Non
     """Return True if the configured dimensions leave out a batch dimension; None if they do not say."""
     tensors = {tensor.name: tensor for tensor in (*engine.inputs, *engine.outputs)}
     found: set[bool] = set()
-    for entry in (*config.input, *config.output):
+    entries: list[ModelInput | ModelOutput] = [*config.input, *config.output]
+    for entry in entries:
         if isinstance(entry, ModelInput) and entry.allow_ragged_batch:
             return True
         dims = model_dims(entry)
@@ -490,8 +499,7 @@ def _fill(entry: ModelInput | ModelOutput, tensor: EngineTensor, batching: bool)
         )
     entry.is_shape_tensor = tensor.is_shape
     if not entry.data_type:
-        row = BY_NAME.get(tensor.datatype)
-        entry.data_type = row.config_number if row else 0
+        entry.data_type = data_type_of(BY_NAME.get(tensor.datatype))
     if entry.dims:
         return
     if tensor.is_shape:
@@ -621,7 +629,7 @@ def _fitted(tensor: EngineTensor, entry: ModelInput | ModelOutput | None, batchi
 
 def _sides(
     config: ModelConfig, engine: EngineDescription
-) -> Iterator[tuple[str, Sequence[ModelInput] | Sequence[ModelOutput], dict[str, EngineTensor]]]:
+) -> Iterator[tuple[str, Sequence[ModelInput | ModelOutput], dict[str, EngineTensor]]]:
     yield "input", config.input, {tensor.name: tensor for tensor in engine.inputs}
     yield "output", config.output, {tensor.name: tensor for tensor in engine.outputs}
 

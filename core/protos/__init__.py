@@ -1,0 +1,1 @@
+"""Protobuf's messages: Triton's configurations and service, and gRPC's health checks. `make protos` compiles them."""
