@@ -19,7 +19,7 @@ from tests.project import ROOT
 
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
 CORE_ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "buffers", "compiled", "memo", "options"),
+    ("errors", "buffers", "compiled", "memo", "options", "protos"),
     ("borders",),
     ("waiting",),
     ("inference", "cuda"),
@@ -52,7 +52,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "gevent": ("app/",),
     "greenlet": ("app/", "core/frontend/gevent_bridge.py"),
     "gunicorn": ("app/",),
-    "grpc": ("app/", "core/grpc/", "tools/"),
+    "grpc": ("tools/",),
     "openvino": ("core/backends/openvino/", IMPORTED),
     "tensorrt": ("core/backends/tensorrt/",),
     "torch": ("core/backends/pytorch/", "core/backends/stub_models/", IMPORTED, "tools/importing/stub/"),

@@ -442,7 +442,7 @@ class GrpcConnection(_Connection):
 
 
 def _is_final(message: bytes) -> bool:
-    from tritonclient.grpc.service_pb2 import ModelStreamInferResponse
+    from trident.core.protos.grpc_service_pb2 import ModelStreamInferResponse
 
     parameters = ModelStreamInferResponse.FromString(message).infer_response.parameters
     return bool(parameters["triton_final_response"].bool_param)

@@ -22,19 +22,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.json_format import MessageToDict, Parse, ParseError
+from google.protobuf.message import Message
 
 from trident.adapters.platforms import BUILT_IN
 from trident.app.process.environment import process_environment, replace_process_environment
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import ModelNotReady, RepositoryUnavailable
+from trident.core.errors import ConfigInvalid, ModelNotReady, RepositoryUnavailable
+from trident.core.protos.grpc_service_pb2 import (
+    ModelConfigRequest,
+    ModelConfigResponse,
+    ModelStatisticsRequest,
+    ModelStatisticsResponse,
+)
 from trident.tools.ask import NoAnswer, ask
 from trident.tools.bench.client import LoadClient, Sample
 from trident.tools.emulators.container import HOST, free_port, inherited_environment
@@ -45,6 +52,7 @@ _SLICES = 20
 _RESAMPLES = 2000
 _SEED = 3
 Numbers = npt.NDArray[np.float64]
+Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -396,10 +404,8 @@ class Server:
     def config(self, model: str, version: str) -> ModelConfig:
         """The configuration as the server has completed it. Raises ModelNotReady."""
         if self.is_grpc:
-            from tritonclient.grpc.service_pb2 import ModelConfigRequest
-
-            answer = self._call("ModelConfig", ModelConfigRequest(name=model, version=version))
-            config: ModelConfig = ModelConfig.FromString(answer.config.SerializeToString())
+            request = ModelConfigRequest(name=model, version=version)
+            config: ModelConfig = self._call("ModelConfig", request, ModelConfigResponse).config
             return config
         place = f"{self.url}/v2/models/{quote(model, safe='')}{f'/versions/{version}' if version else ''}/config"
         try:
@@ -421,12 +427,10 @@ class Server:
     def statistics(self, model: str, version: str) -> dict[str, Any]:
         """The counters of the model's versions; empty if the server has none."""
         if self.is_grpc:
-            from tritonclient.grpc.service_pb2 import ModelStatisticsRequest
-
             with contextlib.suppress(ModelNotReady):
-                answer = self._call("ModelStatistics", ModelStatisticsRequest(name=model, version=version))
-                found: dict[str, Any] = MessageToDict(answer, preserving_proto_field_name=True)
-                return found
+                wanted = ModelStatisticsRequest(name=model, version=version)
+                found = self._call("ModelStatistics", wanted, ModelStatisticsResponse)
+                return MessageToDict(found, preserving_proto_field_name=True)
             return {}
         place = f"{self.url}/v2/models/{quote(model, safe='')}{f'/versions/{version}' if version else ''}/stats"
         try:
@@ -436,13 +440,18 @@ class Server:
         document = answer.document
         return document if answer.status == _OK and isinstance(document, dict) else {}
 
-    def _call(self, method: str, request: Any) -> Any:
-        import grpc
-        from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
-
+    def _call(self, method: str, request: Message, response: type[Answer]) -> Answer:
+        try:
+            import grpc
+        except ModuleNotFoundError:
+            raise ConfigInvalid(
+                f"asking {self.url} over gRPC needs the package grpcio",
+                hint="pip install 'trident-inference[tools]', or --v2-url for a port with HTTP",
+            ) from None
         try:
             with grpc.insecure_channel(self.url) as channel:
-                return getattr(GRPCInferenceServiceStub(channel), method)(request, timeout=10)
+                call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+                return response.FromString(call(request.SerializeToString(), timeout=10))
         except grpc.RpcError as error:
             raise ModelNotReady(f"{method} at {self.url}: {error.details()}") from None
 

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import orjson
-from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from trident.adapters.platforms import BUILT_IN
 from trident.core.config.golden import TENSOR_FIELDS, Fields, GoldenTensor, Malformed, golden_tensor
@@ -22,6 +21,7 @@ from trident.core.errors import InvalidRequest
 from trident.core.http.payloads.inference import SIZE
 from trident.core.http.sample_request import make_sample
 from trident.core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, unpack_bytes, wire_bytes
+from trident.core.protos.grpc_service_pb2 import ModelInferRequest
 from trident.tools.bench.client import Target, grpc_frame, http_request
 
 Inputs = Sequence[GoldenTensor]

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -49,6 +50,7 @@ from trident.tools.emulators.vertex.batch import (
 )
 from trident.tools.emulators.vertex.container import RESERVED_PREFIX
 from trident.tools.emulators.vertex.endpoint import (
+    GRPC_INSTALLATION,
     LONGEST_DEPLOYMENT_S,
     LONGEST_INFERENCE_S,
     Deployment,
@@ -333,6 +335,8 @@ def _check_together(values: dict[str, Any]) -> None:
         raise BadOption("a batch job needs a folder for its output: --output=DIR")
     if values["grpc-port"] and values["endpoint-type"] != EndpointType.DEDICATED:
         raise BadOption.of("--grpc-port", "it needs a dedicated endpoint")
+    if values["grpc-port"] and find_spec("grpc") is None:
+        raise BadOption.of("--grpc-port", f"it needs the package grpcio: {GRPC_INSTALLATION}")
     prefix = values["invoke-route-prefix"]
     if not prefix:
         return

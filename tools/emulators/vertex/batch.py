@@ -21,9 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from grpc import StatusCode
-
 from trident.core.errors import ConfigInvalid
+from trident.core.grpc.status import Status
 from trident.core.observability.log import escaped
 from trident.tools.emulators.container import read_json, size, write_json
 from trident.tools.emulators.vertex.container import STORAGE_SCHEME, RunningContainer
@@ -252,8 +251,8 @@ class BatchOutput:
         """Raises OSError, as `add_error` does."""
         self._add(_PREDICTIONS, {**label, "prediction": prediction})
 
-    def add_error(self, label: dict[str, Any], code: StatusCode, message: str) -> None:
-        self._add(_ERRORS, {**label, "error": {"code": code.value[0], "message": message}})
+    def add_error(self, label: dict[str, Any], code: Status, message: str) -> None:
+        self._add(_ERRORS, {**label, "error": {"code": code, "message": message}})
 
     def _add(self, name: str, line: dict[str, Any]) -> None:
         if name not in self._files:
@@ -333,7 +332,7 @@ class BatchJob:
             instance = self._options.config.instance(record, self._options.instances_format)
             if instance.fault:
                 counts.add_failed(1, instance.fault)
-                output.add_error(instance.label, StatusCode.INVALID_ARGUMENT, instance.fault)
+                output.add_error(instance.label, Status.INVALID_ARGUMENT, instance.fault)
             else:
                 yield instance
 
@@ -462,9 +461,9 @@ class BatchJobs:
             with tempfile.TemporaryDirectory(prefix="trident-batch-") as folder:
                 end = self._predict(self.job(number), Path(folder))
         except GoogleError as error:
-            end = {"state": "JOB_STATE_FAILED", "error": {"code": error.status.value[0], "message": error.message}}
+            end = {"state": "JOB_STATE_FAILED", "error": {"code": error.status, "message": error.message}}
         except ConfigInvalid as error:
-            code = StatusCode.INVALID_ARGUMENT.value[0]
+            code = Status.INVALID_ARGUMENT
             end = {"state": "JOB_STATE_FAILED", "error": {"code": code, "message": error.message}}
         self._set(number, **end)
 
@@ -500,7 +499,7 @@ def _outcome(counts: list[BatchCounts]) -> dict[str, Any]:
     first_error = next((each.first_error for each in counts if each.first_error), "")
     if not failed:
         return {"state": "JOB_STATE_SUCCEEDED", **stats}
-    error = {"code": StatusCode.INVALID_ARGUMENT.value[0], "message": first_error}
+    error = {"code": Status.INVALID_ARGUMENT, "message": first_error}
     if predicted:
         return {"state": "JOB_STATE_PARTIALLY_SUCCEEDED", "partialFailures": [error], **stats}
     return {"state": "JOB_STATE_FAILED", "error": error, **stats}

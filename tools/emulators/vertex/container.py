@@ -166,7 +166,8 @@ class DeployedContainer:
     ) -> None:
         # First, because a container that was told to end need not answer new requests.
         self._client.close()
-        self.endpoint.direct.close()
+        if self.endpoint.direct is not None:
+            self.endpoint.direct.close()
         try:
             if kind is None:
                 self._container.stop(self._limits.stop_s, self._report)

@@ -10,27 +10,21 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
-import grpc
 import orjson
 from flask import Response, g, request
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 from werkzeug.routing import BaseConverter
 
-from trident.tools.emulators.container import HOST, BreachReport, ContainerFault, free_port
+from trident.tools.emulators.container import BreachReport, ContainerFault, free_port
 from trident.tools.emulators.emulator import ApiServer, PlatformEmulator, PlatformOptions, Reply, counted
 from trident.tools.emulators.vertex.batch import BatchCounts, BatchJob, BatchOptions
 from trident.tools.emulators.vertex.container import (
@@ -44,9 +38,7 @@ from trident.tools.emulators.vertex.container import (
     provided,
 )
 from trident.tools.emulators.vertex.endpoint import (
-    NO_SIZE_LIMIT,
     Deployment,
-    DirectCalls,
     Endpoint,
     EndpointType,
     GoogleError,
@@ -54,6 +46,7 @@ from trident.tools.emulators.vertex.endpoint import (
     VertexLimits,
     impossible,
     invalid,
+    no_direct_predict,
     passed_back,
     read_predict_request,
     read_raw_request,
@@ -64,6 +57,9 @@ from trident.tools.emulators.vertex.endpoint import (
     sdk_answers,
 )
 from trident.tools.emulators.vertex.project import Project
+
+if TYPE_CHECKING:
+    from trident.tools.emulators.vertex.direct import DirectCalls, GrpcApi
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +214,8 @@ class VertexApi(ApiServer):
     def __enter__(self) -> Self:
         super().__enter__()
         if self._project.has_direct_calls:
+            from trident.tools.emulators.vertex.direct import GrpcApi
+
             self._grpc = GrpcApi(self._directly_called, self.count)
             self._say(f"gRPC calls are answered at {self._grpc.address}")
         return self
@@ -230,6 +228,7 @@ class VertexApi(ApiServer):
     @contextmanager
     def _directly_called(self, endpoint_id: str) -> Iterator[DirectCalls]:
         with self._project.called(endpoint_id) as endpoint:
+            assert endpoint.direct is not None
             yield endpoint.direct
 
     def _call(self, identity: str, verb: str) -> Response:
@@ -243,6 +242,7 @@ class VertexApi(ApiServer):
             if verb in (_PREDICT, _EXPLAIN):
                 return self._predict(body, endpoint, is_explain=verb == _EXPLAIN)
             if verb == _DIRECT:
+                assert endpoint.direct is not None  # the model has a gRPC port
                 return _json(direct_answer(endpoint.direct.predict(*read_direct_request(body))))
             raw = self._raw(body, endpoint, from_sdk=from_sdk)
             if verb == _RAW:
@@ -428,95 +428,3 @@ def read_direct_request(body: bytes) -> tuple[str, bytes]:
 
 def direct_answer(output: bytes) -> dict[str, str]:
     return {"output": base64.b64encode(output).decode()}
-
-
-def no_direct_predict(name: str) -> GoogleError:
-    """The error for a call of typed tensors, which only the platform's own model servers take."""
-    return GoogleError(
-        501,
-        f"{name} is for the platform's own products and frameworks: call directRawPredict, whose input is a message of "
-        "the container's own service",
-    )
-
-
-_THREADS = 16
-_SERVICE = re.compile(r"/google\.cloud\.aiplatform\.v1(?:beta1)?\.PredictionService/(\w+)")
-
-
-def _message(name: str, **fields: int) -> Any:
-    """A message class with these fields, numbered from 1, by their types."""
-    file = FileDescriptorProto(name=f"{name}.proto", syntax="proto3")
-    message = file.message_type.add(name=name)
-    for number, (member, kind) in enumerate(fields.items(), 1):
-        message.field.add(name=member, number=number, type=kind, label=FieldDescriptorProto.LABEL_OPTIONAL)
-    pool = DescriptorPool()
-    pool.Add(file)
-    return GetMessageClass(pool.FindMessageTypeByName(name))
-
-
-# The API's messages, of the calls with and without a stream alike; its package is not one that the server needs.
-_TEXT, _BYTES = FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_BYTES
-_Request = _message("DirectRawPredictRequest", endpoint=_TEXT, method_name=_TEXT, input=_BYTES)
-_Response = _message("DirectRawPredictResponse", output=_BYTES)
-
-
-class GrpcApi:
-    """Serves the direct calls over gRPC on a free port of this machine, from construction until `stop`."""
-
-    def __init__(self, called: Callable[[str], AbstractContextManager[DirectCalls]], count: Callable[[], None]) -> None:
-        """`called` gives what answers a call of the endpoint with this id."""
-        self._called = called
-        self._count = count
-        self._server = grpc.server(ThreadPoolExecutor(_THREADS, "gRPC API"), handlers=[self], options=NO_SIZE_LIMIT)
-        self.address = f"{HOST}:{self._server.add_insecure_port(f'{HOST}:0')}"
-        self._server.start()
-
-    def stop(self) -> None:
-        self._server.stop(None).wait()
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        found = _SERVICE.fullmatch(details.method)
-        codec = (_Request.FromString, _Response.SerializeToString)
-        if found is None:
-            return None
-        if found[1] == "DirectRawPredict":
-            return grpc.unary_unary_rpc_method_handler(self._predict, *codec)
-        if found[1] == "StreamDirectRawPredict":
-            return grpc.stream_stream_rpc_method_handler(self._stream, *codec)
-        return grpc.unary_unary_rpc_method_handler(partial(self._other, found[1]))
-
-    def _predict(self, request: Any, context: grpc.ServicerContext) -> Any:
-        self._count()
-        try:
-            with self._called(_last(request.endpoint)) as calls:
-                return _Response(output=calls.predict(request.method_name, request.input))
-        except GoogleError as error:
-            context.abort(error.status, error.message)
-
-    def _stream(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        """The first request names the endpoint and the method, and may have no input."""
-        self._count()
-        try:
-            first = next(requests, _Request())
-
-            def messages() -> Iterator[bytes]:
-                if first.input:
-                    yield first.input
-                for request in requests:
-                    yield request.input
-
-            with self._called(_last(first.endpoint)) as calls:
-                for answer in calls.stream(first.method_name, messages()):
-                    yield _Response(output=answer)
-        except GoogleError as error:
-            context.abort(error.status, error.message)
-
-    def _other(self, name: str, _request: bytes, context: grpc.ServicerContext) -> None:
-        error = GoogleError(501, f"the emulator plays {name} over HTTP: PredictionServiceClient(transport='rest')")
-        if "Direct" in name or name == "StreamingPredict":
-            error = no_direct_predict(name)
-        context.abort(error.status, error.message)
-
-
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grpc
 import orjson
-from grpc import StatusCode
 
+from trident.core.grpc.status import Status
 from trident.tools.emulators.container import (
-    HOST,
     BreachReport,
     ClientClosed,
     ContainerAnswer,
@@ -27,9 +25,11 @@ from trident.tools.emulators.container import (
     ContainerFault,
     ContainerStream,
     read_json,
-    seconds,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from trident.tools.emulators.vertex.direct import DirectCalls
 
 _MB = 1_000_000
 
@@ -140,17 +140,17 @@ class Deployment:
 # container keeps its status and becomes the message.
 _LONGEST_MESSAGE = 64 << 10
 STATUSES = {
-    400: StatusCode.INVALID_ARGUMENT,
-    401: StatusCode.UNAUTHENTICATED,
-    403: StatusCode.PERMISSION_DENIED,
-    404: StatusCode.NOT_FOUND,
-    409: StatusCode.ABORTED,
-    429: StatusCode.RESOURCE_EXHAUSTED,
-    499: StatusCode.CANCELLED,
-    500: StatusCode.INTERNAL,
-    501: StatusCode.UNIMPLEMENTED,
-    503: StatusCode.UNAVAILABLE,
-    504: StatusCode.DEADLINE_EXCEEDED,
+    400: Status.INVALID_ARGUMENT,
+    401: Status.UNAUTHENTICATED,
+    403: Status.PERMISSION_DENIED,
+    404: Status.NOT_FOUND,
+    409: Status.ABORTED,
+    429: Status.RESOURCE_EXHAUSTED,
+    499: Status.CANCELLED,
+    500: Status.INTERNAL,
+    501: Status.UNIMPLEMENTED,
+    503: Status.UNAVAILABLE,
+    504: Status.DEADLINE_EXCEEDED,
 }
 _ERRORS = range(400, 600)
 _CLIENT_ERRORS = range(400, 500)
@@ -159,11 +159,11 @@ _CLIENT_ERRORS = range(400, 500)
 class GoogleError(Exception):
     """`code` is the HTTP status; `status` the canonical code, whose name and number are those of gRPC."""
 
-    def __init__(self, code: int, message: str, status: StatusCode | None = None) -> None:
+    def __init__(self, code: int, message: str, status: Status | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-        other = StatusCode.FAILED_PRECONDITION if code in _CLIENT_ERRORS else StatusCode.INTERNAL
+        other = Status.FAILED_PRECONDITION if code in _CLIENT_ERRORS else Status.INTERNAL
         self.status = status or STATUSES.get(code, other)
 
     def body(self) -> bytes:
@@ -177,7 +177,16 @@ def invalid(message: str) -> GoogleError:
 
 def impossible(message: str) -> GoogleError:
     """The error for a valid call that this deployment does not support."""
-    return GoogleError(400, message, StatusCode.FAILED_PRECONDITION)
+    return GoogleError(400, message, Status.FAILED_PRECONDITION)
+
+
+def no_direct_predict(name: str) -> GoogleError:
+    """The error for a call of typed tensors, which only the platform's own model servers take."""
+    return GoogleError(
+        501,
+        f"{name} is for the platform's own products and frameworks: call directRawPredict, whose input is a message of "
+        "the container's own service",
+    )
 
 
 def request_too_large(size: int, most: int) -> GoogleError:
@@ -199,6 +208,7 @@ def refused(status: int, text: str) -> GoogleError:
 # --- calls
 
 _OK = 200
+GRPC_INSTALLATION = "pip install 'trident-inference[tools]'"
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -218,7 +228,7 @@ class Endpoint:
         self.limits = limits
         self._report = report
         self._has_traffic = has_traffic
-        self.direct = DirectCalls(deployment, limits, report, has_traffic)
+        self.direct = _direct_calls(self, report, has_traffic) if deployment.grpc_port else None
 
     def predict(self, request: PredictRequest) -> dict[str, Any]:
         """The predictions, with the platform's description of the model. Raises GoogleError."""
@@ -304,85 +314,13 @@ def unhealthy() -> GoogleError:
     return GoogleError(503, "The model is unhealthy: the health probes of its container fail")
 
 
-# directRawPredict: the bytes of one gRPC message, or of a stream of them, are passed on to the first of the model's
-# `grpcPorts`, and those of the answers back.
-
-NO_SIZE_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-_METHOD = re.compile(r"(/[\w.]+/\w+)/?", re.ASCII)  # the platform's documents end it with a slash
-_HEALTH, _SERVING = "/grpc.health.v1.Health/Check", b"\x08\x01"
-_HTTP_STATUSES = {code: status for status, code in STATUSES.items()} | {StatusCode.FAILED_PRECONDITION: 400}
-
-
-class DirectCalls:
-    """Passes messages on to the gRPC port of the container while `has_traffic` returns true. Any thread."""
-
-    def __init__(
-        self, deployment: Deployment, limits: VertexLimits, report: BreachReport, has_traffic: Callable[[], bool]
-    ) -> None:
-        self._deployment = deployment
-        self._limits = limits
-        self._report = report
-        self._has_traffic = has_traffic
-        # It connects at the first call.
-        self._channel = grpc.insecure_channel(f"{HOST}:{deployment.grpc_port}", options=NO_SIZE_LIMIT)
-
-    def close(self) -> None:
-        self._channel.close()
-
-    def check_health(self) -> None:
-        """Report a container whose gRPC port does not answer the platform's health check."""
-        try:
-            answer = self._channel.unary_unary(_HEALTH)(b"", timeout=self._limits.health_s, wait_for_ready=True)
-            fault = "" if answer == _SERVING else "with another status than SERVING"
-        except grpc.RpcError as error:
-            fault = f"with {error.code().name}"
-        if fault:
-            self._report.add(f"gRPC port {self._deployment.grpc_port}: the container answered {_HEALTH[1:]} {fault}")
-
-    def predict(self, method: str, message: bytes) -> bytes:
-        """The bytes of the answer to one message. Raises GoogleError."""
-        call = self._channel.unary_unary(self._method(method))
-        with self._faults():
-            answer: bytes = call(self._checked(message), timeout=self._limits.inference_s)
-        return self._checked_answer(answer)
-
-    def stream(self, method: str, messages: Iterator[bytes]) -> Iterator[bytes]:
-        """The bytes of each answer to a stream of messages. Raises GoogleError."""
-        call = self._channel.stream_stream(self._method(method))
-        with self._faults():
-            for answer in call(map(self._checked, messages), timeout=self._limits.inference_s):
-                yield self._checked_answer(answer)
-
-    def _method(self, text: str) -> str:
-        found = _METHOD.fullmatch(text)
-        if found is None:
-            raise invalid("Invalid value at 'method_name': it has the form /inference.GRPCInferenceService/ModelInfer")
-        if not self._has_traffic():
-            raise unhealthy()
-        return found[1]
-
-    def _checked(self, message: bytes) -> bytes:
-        if len(message) > self._limits.body_bytes:
-            raise request_too_large(len(message), self._limits.body_bytes)
-        return message
-
-    def _checked_answer(self, answer: bytes) -> bytes:
-        if len(answer) > self._limits.body_bytes:
-            self._report.add(f"a direct call: the container answered with {len(answer)} bytes")
-            raise response_too_large(self._deployment, self._limits.body_bytes)
-        return answer
-
-    @contextmanager
-    def _faults(self) -> Iterator[None]:
-        """Turn the errors of a call to the container into GoogleError."""
-        try:
-            yield
-        except grpc.RpcError as error:
-            code = error.code()
-            if code is StatusCode.DEADLINE_EXCEEDED:
-                limit = seconds(self._limits.inference_s)
-                self._report.add(f"a direct call: the container did not answer within {limit}")
-            raise GoogleError(_HTTP_STATUSES.get(code, 500), error.details() or code.name, code) from None
+def _direct_calls(endpoint: Endpoint, report: BreachReport, has_traffic: Callable[[], bool]) -> DirectCalls:
+    """Raises GoogleError without the package grpcio."""
+    try:
+        from trident.tools.emulators.vertex.direct import DirectCalls
+    except ModuleNotFoundError:
+        raise impossible(f"a model with grpcPorts needs the package grpcio here: {GRPC_INSTALLATION}") from None
+    return DirectCalls(endpoint.deployment, endpoint.limits, report, has_traffic)
 
 
 # --- the forms of requests and answers

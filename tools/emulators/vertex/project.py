@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
-from grpc import StatusCode
-
 from trident.core.errors import ConfigInvalid
+from trident.core.grpc.status import Status
 from trident.tools.emulators.vertex.batch import BatchJobs
 from trident.tools.emulators.vertex.container import RunningContainer
 from trident.tools.emulators.vertex.endpoint import (
@@ -101,7 +101,7 @@ class Project:
         self._pool = ThreadPoolExecutor(_OPERATIONS, "operation")
         self.jobs = BatchJobs(self._start_for_job)
         self._first: Callable[[], bool] = lambda: True
-        self.has_direct_calls = True
+        self.has_direct_calls = find_spec("grpc") is not None
         """True if models may be called over gRPC."""
 
     # --- the model that the emulator was started with
@@ -179,7 +179,7 @@ class Project:
             if parent:
                 self._versions(parent)
             elif identity in self._models:
-                raise GoogleError(409, f"the model {identity} exists", StatusCode.ALREADY_EXISTS)
+                raise GoogleError(409, f"the model {identity} exists", Status.ALREADY_EXISTS)
             versions = self._models.setdefault(identity, {})
             version = str(max(map(int, versions), default=0) + 1)
             aliases = set(model.get("versionAliases", ())) | (set() if versions else {"default"})
@@ -231,7 +231,7 @@ class Project:
         name = _name(location, "endpoints", identity)
         with self._changed:
             if identity in self._endpoints:
-                raise GoogleError(409, f"the endpoint {identity} exists", StatusCode.ALREADY_EXISTS)
+                raise GoogleError(409, f"the endpoint {identity} exists", Status.ALREADY_EXISTS)
             self._endpoints[identity] = _Endpoint(_dated(name, document))
         return self._done(name, {"@type": f"{_TYPE}Endpoint", **self._endpoints[identity].resource})
 
@@ -273,7 +273,7 @@ class Project:
             own = document.get("id") or self._number()
             previous = document.get("rolloutOptions", {}).get("previousDeployedModel", "")
             if own in endpoint.deployed:
-                raise GoogleError(409, f"{own} is deployed already", StatusCode.ALREADY_EXISTS)
+                raise GoogleError(409, f"{own} is deployed already", Status.ALREADY_EXISTS)
             if previous and previous not in endpoint.deployed:
                 raise invalid(f"{previous} is not deployed at {endpoint.resource['name']}, so nothing replaces it")
             split = request.get("trafficSplit", {})
@@ -307,7 +307,7 @@ class Project:
         if not running.wait_until_ready(self._stopped.is_set):
             running.stop()
             return False
-        if deployment.grpc_port:
+        if running.endpoint.direct is not None:
             running.endpoint.direct.check_health()
         self._list(deployment, document, running.endpoint, running.stop, split, previous)
         if previous:
@@ -394,8 +394,8 @@ class Project:
             try:
                 end: dict[str, Any] = {"response": run()}
             except (GoogleError, ConfigInvalid) as error:
-                code = error.status if isinstance(error, GoogleError) else StatusCode.FAILED_PRECONDITION
-                end = {"error": {"code": code.value[0], "message": error.message}}
+                code = error.status if isinstance(error, GoogleError) else Status.FAILED_PRECONDITION
+                end = {"error": {"code": code.value, "message": error.message}}
             with self._changed:
                 self._operations[number] = {"name": name, "done": True, **end}
 

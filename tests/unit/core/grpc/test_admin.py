@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 from google.protobuf.descriptor_pool import DescriptorPool
-from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import service_pb2 as pb
 

@@ -11,9 +11,9 @@ from contextlib import closing
 from typing import Any, NoReturn
 
 import pytest
-from grpc import StatusCode
 
 from tests.unit.tools.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from trident.core.grpc.status import Status
 from trident.tools.emulators.container import BreachReport, ContainerClient
 from trident.tools.emulators.vertex.emulator import VertexApi
 from trident.tools.emulators.vertex.endpoint import (
@@ -214,7 +214,7 @@ def test_unsupported_calls_are_refused(method: str, target: str, deployment: Dep
 def test_invalid_requests_are_refused(body: bytes, text: str) -> None:
     with pytest.raises(GoogleError, match=text) as refusal:
         read_predict_request(body)
-    assert (refusal.value.code, refusal.value.status) == (400, StatusCode.INVALID_ARGUMENT)
+    assert (refusal.value.code, refusal.value.status) == (400, Status.INVALID_ARGUMENT)
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"{}", b'{"predictions": {}}', b'{"predictions": [NaN]}', b"\xff"])
