@@ -24,6 +24,12 @@ from trident_stub.model import ModelFailed
 
 _MOST_STOPS = 16
 _MOST_CANDIDATES = 20
+# The options that are read, and those that change no answer.
+_KNOWN = {
+    *("max_tokens", "max_completion_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed", "adapter"),
+    *("stop", "stop_token_ids", "include_stop_str_in_output", "logprobs", "stream"),
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+}
 # What the library cannot do, with the values that ask for nothing.
 _UNSUPPORTED = {
     "frequency_penalty": 0,
@@ -34,6 +40,9 @@ _UNSUPPORTED = {
     "echo": False,
     "suffix": "",
     "response_format": {"type": "text"},
+    "ignore_eos": False,
+    "min_tokens": 0,
+    "skip_special_tokens": True,
 }
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -102,9 +111,10 @@ class TritonPythonModel:
         streams = pb_utils.get_input_tensor_by_name(request, "stream")
         is_stream = bool(streams.as_numpy().ravel()[0]) if streams is not None else asked.flag("stream")
         answer = Answer(request, is_stream, self._tokenizer)
-        text = Text(self._tokenizer.create_stream(), asked.stops())
+        text = Text(self._tokenizer.create_stream(), asked.stops(), asked.flag("include_stop_str_in_output"))
+        ends = asked.tokens("stop_token_ids", self._vocabulary)
         candidates = asked.integer("logprobs", 0, _MOST_CANDIDATES)
-        return Sequence(answer, tokens, limit, self._options(asked), text, candidates)
+        return Sequence(answer, tokens, limit, self._options(asked), text, candidates, ends)
 
     def _prompt(self, request):
         """The tokens of the prompt. Raises ValueError."""
@@ -195,10 +205,14 @@ class Answer:
 class Asked:
     """The options of a request by name. Each method raises ValueError for a value that cannot be."""
 
-    def __init__(self, values):
-        self._values = values
+    def __init__(self, parameters, sampling):
+        """`sampling` goes over the request's `parameters`, which may have members for others than the model."""
+        self._values = values = {**parameters, **sampling}
         for name, nothing in _UNSUPPORTED.items():
             if values.get(name) not in (None, nothing):
+                raise ValueError(f"'{name}' is not supported: leave it out")
+        for name, value in sampling.items():
+            if value is not None and name not in _KNOWN and name not in _UNSUPPORTED:
                 raise ValueError(f"'{name}' is not supported: leave it out")
 
     def number(self, name, least, most):
@@ -226,6 +240,12 @@ class Asked:
     def flag(self, name):
         return self._values.get(name) is True
 
+    def tokens(self, name, most):
+        value = self._values.get(name) or []
+        if not isinstance(value, list) or not all(type(each) is int and 0 <= each < most for each in value):
+            raise ValueError(f"'{name}' is {value!r}: it must be a list of token ids below {most}")
+        return frozenset(value)
+
     def stops(self):
         value = self._values.get("stop")
         stops = [value] if isinstance(value, str) else value or []
@@ -237,19 +257,19 @@ class Asked:
 def _asked(request):
     """Return the options of the request: its parameters, and over them `sampling_parameters`."""
     values = json.loads(request.parameters())
-    stop = values.get("stop")
-    if isinstance(stop, str) and stop.startswith("["):  # a parameter cannot be a list, but be one of JSON
-        with suppress(ValueError):
-            values["stop"] = json.loads(stop)
+    for name in ("stop", "stop_token_ids"):  # a parameter cannot be a list, but be one of JSON
+        value = values.get(name)
+        if isinstance(value, str) and value.startswith("["):
+            with suppress(ValueError):
+                values[name] = json.loads(value)
     text = _text(request, "sampling_parameters")
-    if text:
-        sampling = json.loads(text)
-        if not isinstance(sampling, dict):
-            raise ValueError("'sampling_parameters' must be a JSON object")
-        values.update(sampling)
-    if "max_completion_tokens" in values:  # the newer name of OpenAI's chats
-        values.setdefault("max_tokens", values["max_completion_tokens"])
-    return Asked(values)
+    sampling = json.loads(text) if text else {}
+    if not isinstance(sampling, dict):
+        raise ValueError("'sampling_parameters' must be a JSON object")
+    asked = {**values, **sampling}
+    if "max_completion_tokens" in asked:  # the newer name of OpenAI's chats
+        values.setdefault("max_tokens", asked["max_completion_tokens"])
+    return Asked(values, sampling)
 
 
 def _text(request, name):
@@ -358,9 +378,10 @@ class Text:
     What may be the beginning of a stop string is kept back until more is known.
     """
 
-    def __init__(self, pieces, stops):
-        """`pieces` gives the text of each token."""
+    def __init__(self, pieces, stops, has_stop=False):
+        """`pieces` gives the text of each token. With `has_stop` the stop string belongs to the text."""
         self._pieces = pieces
+        self._has_stop = has_stop
         self._stops = stops
         self._kept = ""
 
@@ -370,13 +391,17 @@ class Text:
         if not self._stops:
             return piece, False
         self._kept += piece
-        ends = [at for at in map(self._kept.find, self._stops) if at >= 0]
+        ends = [(at, at + len(stop)) for stop in self._stops if (at := self._kept.find(stop)) >= 0]
         if ends:
-            text, self._kept = self._kept[: min(ends)], ""
+            text, self._kept = self._kept[: min(ends)[self._has_stop]], ""
             return text, True
         keep = max((_overlap(self._kept, stop) for stop in self._stops), default=0)
         text, self._kept = self._kept[: len(self._kept) - keep], self._kept[len(self._kept) - keep :]
         return text, False
+
+    def end(self, token):
+        """The text of a token that ends the sequence, as a stop string does."""
+        return self.add(token)[0] if self._has_stop else ""
 
     def rest(self):
         """What was kept back."""
@@ -392,10 +417,11 @@ def _overlap(text, stop):
 class Sequence:
     """The tokens of one request, and what its client has got of them. On the decoding thread, once it was added."""
 
-    def __init__(self, answer, prompt, limit, options, text, candidates=None):
+    def __init__(self, answer, prompt, limit, options, text, candidates=None, ends=frozenset()):
         """`answer` tells the client; `limit` is how many tokens there may be with those of `prompt`.
 
         `candidates` is how many of the likeliest tokens the client wants to know at each place, None for nothing.
+        Tokens in `ends` end the sequence, as those of the model do.
         """
         self.answer = answer
         self.tokens = list(prompt)
@@ -406,6 +432,7 @@ class Sequence:
         # For each unsent token, itself and the likeliest ones, as token, logarithm of its probability and rank.
         self.places = []
         self._text = text
+        self._ends = ends
         self._unsent = ""
         self._unsent_tokens = 0
         self.finish_reason = ""
@@ -437,8 +464,10 @@ class Sequence:
         for token in tokens:
             self.tokens.append(token)
             self._unsent_tokens += 1
-            is_stopped = token in eos
-            if not is_stopped:
+            is_stopped = token in eos or token in self._ends
+            if token in self._ends:
+                self._unsent += self._text.end(token)
+            elif not is_stopped:
                 text, is_stopped = self._text.add(token)
                 self._unsent += text
             if is_stopped or len(self.tokens) >= self.limit:

@@ -79,6 +79,16 @@ def test_a_text_goes_on_until_its_end(client: Any) -> None:
     assert answer.choices[0].text == " three"
 
 
+def test_tokens_and_texts_that_stop_are_in_the_text_where_asked(client: Any, ids: list[int]) -> None:
+    five = ids[WORDS.index("five")]
+    for stop in ({"stop": " five"}, {"extra_body": {"stop_token_ids": [five]}}):
+        for is_in in (False, True):
+            more = {**stop.get("extra_body", {}), "include_stop_str_in_output": is_in}
+            asked = {**stop, "extra_body": more}
+            (choice,) = client.completions.create(model="counter", prompt=" one two", **asked).choices
+            assert (choice.text, choice.finish_reason) == (" three four five" if is_in else " three four", "stop")
+
+
 def test_a_chat_is_streamed_by_the_template_of_the_folder(client: Any) -> None:
     messages = [{"role": "user", "content": "three"}]
     stream = client.chat.completions.create(
@@ -169,6 +179,18 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
         ({"prompt": " one", "max_tokens": 0}, "'max_tokens' is 0"),
         ({"prompt": " one", "frequency_penalty": 1}, "'frequency_penalty' is not supported"),
         ({"prompt": " one", "echo": True}, "'echo' is not supported"),
+        *(
+            ({"prompt": " one", "extra_body": {name: value}}, f"'{name}' is not supported")
+            for name, value in (
+                ("ignore_eos", True),
+                ("min_tokens", 3),
+                ("logit_bias", {"5": 1}),
+                ("guided_json", {"type": "object"}),
+                ("structured_outputs", {"regex": "a"}),
+                ("response_format", {"type": "json_object"}),
+            )
+        ),
+        ({"prompt": " one", "extra_body": {"stop_token_ids": [5000]}}, "must be a list of token ids below 296"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(client: Any, arguments: dict[str, Any], message: str) -> None:
