@@ -19,16 +19,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 
-def test_killed_worker_is_replaced() -> None:
-    with served() as server:
-        first = server.get("pid")
-        os.kill(int(first), signal.SIGKILL)
-        until(lambda: server.answers() and server.get("pid") != first)
-        server.signal(signal.SIGTERM)
-        assert server.ended() == 0
-        assert "SIGKILL" in server.output
-
-
 def test_failed_site_ends_the_server_after_requests_in_flight() -> None:
     with served(drain_grace_s=60.0) as server, Client(server.port) as client:
         client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nbo")

@@ -116,7 +116,7 @@ def test_words_after_serve_are_model_repositories(arguments: list[str], reposito
         (["completion", "tcsh"], "a shell must be named: trident completion bash|zsh|fish\n"),
     ],
 )
-def test_a_mistake_prints_the_reason_and_returns_1(
+def test_invalid_command_line_prints_the_reason_and_returns_1(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served = Served()
@@ -142,7 +142,7 @@ def test_a_server_that_cannot_start_prints_the_reason_and_returns_1(
         ("import trident.app.cli, trident.app.settings.reading, trident.app.serve", SERVING),
     ],
 )
-def test_what_does_not_serve_imports_nothing_that_does(code: str, unneeded: set[str]) -> None:
+def test_commands_and_main_process_do_not_import_serving_modules(code: str, unneeded: set[str]) -> None:
     command = [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert unneeded & set(ended.stdout.split()) == set()
@@ -177,7 +177,7 @@ def test_a_table_has_the_borders_of_tritonservers_tables() -> None:
     assert len(table(("Service", "Address"), []).split("\n")) == 4
 
 
-def test_a_cell_keeps_the_table_whole() -> None:
+def test_line_breaks_in_a_cell_do_not_break_the_table() -> None:
     lines = table(("Option", "Value", "From"), [("log-file", "first\nE0101 second\n\nthird\n", "flag")]).split("\n")
     assert len({len(line) for line in lines}) == 1
     assert [line.split("|")[2].strip() for line in lines[3:-1]] == ["first", "E0101 second", "", "third"]
@@ -216,7 +216,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("stream", "shown"), [(io.StringIO(), ""), (Terminal(), f"\r\033[K{HALF_BAR}\r" * 2 + "\r\033[K")]
 )
-def test_a_terminal_shows_one_line_which_is_cleared_at_the_end(stream: io.StringIO, shown: str) -> None:
+def test_progress_bar_draws_one_line_on_a_terminal_only(stream: io.StringIO, shown: str) -> None:
     progress = ProgressBar(stream)
     for phase in (None, HALF, HALF, None, None):
         progress.show(phase)

@@ -118,7 +118,7 @@ def test_the_public_names_are_these_and_documented() -> None:
 
 
 @pytest.mark.slow
-def test_the_import_is_cheap_a_server_opens_nothing_and_a_fork_has_none() -> None:
+def test_library_imports_lazily_and_refuses_forked_processes() -> None:
     program = """if True:
         import os, sys, trident
         assert not {"numpy", "trident.core"} & set(sys.modules), "the import loads parts"
@@ -158,7 +158,7 @@ def test_arrays_go_in_and_come_out(simple: trident.Model) -> None:
     assert classes["OUTPUT0"].tolist() == [[b"30:15", b"28:14"]]
 
 
-def test_strings_may_be_of_either_type(server: trident.Server) -> None:
+def test_inputs_accept_str_and_bytes(server: trident.Server) -> None:
     for text in ([["é"], [b"b"]], np.array([["é"], ["b"]]), np.array([["é"], ["b"]], object)):
         answer = server.model("upper").infer(TEXT=text)
         assert answer["UPPER"].tolist() == [["É".encode()], [b"B"]]

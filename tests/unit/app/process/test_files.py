@@ -71,7 +71,7 @@ def test_a_change_before_the_start_is_read_at_once(files: tuple[Path, Path]) -> 
 @pytest.mark.parametrize(
     ("hard", "connections"), [(10_512, 10_000), (100, 64), (10**9, 100_000), (resource.RLIM_INFINITY, 100_000)]
 )
-def test_the_soft_limit_is_raised_and_leaves_places(
+def test_file_limit_is_raised_and_bounds_connections(
     hard: int, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised: list[tuple[int, int]] = []
@@ -116,7 +116,7 @@ def made(folder: Path) -> Iterator[PrivateDirectory]:
     directory.remove()
 
 
-def test_only_this_user_can_enter_it(made: PrivateDirectory, folder: Path) -> None:
+def test_private_directory_is_private(made: PrivateDirectory, folder: Path) -> None:
     assert made.path.parent == folder
     assert made.path.stat().st_mode & 0o777 == 0o700
     assert made.path.stat().st_uid == os.getuid()
@@ -125,7 +125,7 @@ def test_only_this_user_can_enter_it(made: PrivateDirectory, folder: Path) -> No
     assert {made.socket.parent, made.changes.parent, made.metrics.parent} == {made.path}
 
 
-def test_it_is_not_orphaned_while_its_maker_lives(made: PrivateDirectory) -> None:
+def test_private_directory_stays_while_its_maker_lives(made: PrivateDirectory) -> None:
     child = os.fork()
     if not child:
         try:
@@ -136,7 +136,7 @@ def test_it_is_not_orphaned_while_its_maker_lives(made: PrivateDirectory) -> Non
     assert made.path.is_dir()
 
 
-def test_an_engine_finds_no_files_of_the_last_one(made: PrivateDirectory) -> None:
+def test_restarted_engine_gets_an_empty_file_directory(made: PrivateDirectory) -> None:
     files = made.new_files()
     (files / "unpacked").mkdir()
     (files / "unpacked" / "model.onnx").touch()

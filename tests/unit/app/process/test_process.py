@@ -71,13 +71,13 @@ print("lives")
 """
 
 
-def test_a_signal_that_means_nothing_to_a_server_does_not_end_it() -> None:
+def test_server_ignores_stray_signals() -> None:
     ended = subprocess.run([sys.executable, "-c", STRAY], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, "lives\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_signal_ends_a_server_that_is_still_imported(number: signal.Signals) -> None:
+def test_stop_signal_during_imports_ends_the_server(number: signal.Signals) -> None:
     command = [sys.executable, "-c", SCRIPT, str(int(number))]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

@@ -125,7 +125,7 @@ class Bad:
         ("warnings.warn('old', stacklevel=1)", "UserWarning: old", "WARNING"),
     ],
 )
-def test_a_stray_message_is_one_event(statements: str, message: str, level: str) -> None:
+def test_uncaught_errors_and_warnings_are_logged_as_one_event(statements: str, message: str, level: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", STRAY_PROGRAM.format(statements)],
         cwd=ROOT,

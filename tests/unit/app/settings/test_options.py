@@ -74,7 +74,7 @@ COUNT = pair("rate-limit-resource", "name", "count")
         (COUNT, "R:2:0", "R:2:0"),
     ],
 )
-def test_a_text_becomes_a_value(kind: Kind[Any], text: str, value: Any) -> None:
+def test_valid_option_text_is_parsed(kind: Kind[Any], text: str, value: Any) -> None:
     parsed = kind.parse(text)
     assert parsed == value
     assert type(parsed) is type(value)
@@ -231,7 +231,7 @@ def test_a_bad_value_is_refused_with_its_source() -> None:
         ("--host-policy=cpu=1", "option format is '<policy name>,<setting>=<value>'"),
     ],
 )
-def test_an_option_without_effect_is_checked_all_the_same(argument: str, reason: str) -> None:
+def test_option_without_effect_is_still_validated(argument: str, reason: str) -> None:
     with pytest.raises(BadOption, match=reason):
         given(argument)
     found = given("--grpc-max-response-pool-size=1", "--cuda-memory-pool-byte-size=0:67108864")

@@ -129,7 +129,7 @@ def test_the_help_of_serve_names_the_groups() -> None:
 
 
 @pytest.mark.parametrize(("is_terminal", "hints"), [(True, "text"), (False, "field")])
-def test_a_person_at_a_terminal_gets_hints_in_the_text(
+def test_error_hints_default_to_text_on_a_terminal(
     is_terminal: bool, hints: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = StringIO()
@@ -243,7 +243,7 @@ ON, R, S = "--rate-limit=execution_count", "--rate-limit-resource=R:4", "--rate-
         ([ON, R, S], (ResourceLimit("R", 4), ResourceLimit("S", 1, 0))),
     ],
 )
-def test_the_limits_of_resources(options: list[str], limits: tuple[ResourceLimit, ...] | None) -> None:
+def test_rate_limit_resources_are_parsed(options: list[str], limits: tuple[ResourceLimit, ...] | None) -> None:
     assert settings(*options).resource_limits == limits
 
 
@@ -259,7 +259,7 @@ def redis(*texts: str, **environ: str) -> RedisOptions | None:
 CREDENTIALS = {"TRITONCACHE_REDIS_USERNAME": "me", "TRITONCACHE_REDIS_PASSWORD": "secret"}
 
 
-def test_redis_takes_its_settings_one_by_one_or_together_and_its_user_from_the_environment() -> None:
+def test_redis_settings_are_read_from_options_and_variables() -> None:
     expected = RedisOptions(host="cache", port=6380, user="me", password="a,b=c", db=2)
     assert redis("host=cache,port=6380,user=me,password=a,b=c,db=2,wait_timeout=10") == expected
     apart = ["host=other", "host=cache", "port=6380", "user=me", "password=a,b=c", "db=2"]
@@ -359,7 +359,7 @@ def test_invalid_settings_end_the_start(line: str, text: str) -> None:
         "--allow-http=false --http-use-ssl=true",
     ],
 )
-def test_what_only_looks_invalid_passes(line: str) -> None:
+def test_valid_combinations_of_settings_are_accepted(line: str) -> None:
     assert read(line).services()
 
 
@@ -382,7 +382,7 @@ def test_a_missing_model_repository_is_refused(arguments: list[str]) -> None:
         ("a-token-of-some-length", "--allow-http=false --allow-grpc=false", "both are closed"),
     ],
 )
-def test_tokens_that_nobody_could_show_end_the_start(content: str, line: str, text: str, tmp_path: Path) -> None:
+def test_unusable_token_file_ends_the_start(content: str, line: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(content)
     assert text in refusal(f"--auth-token-file={tmp_path / 'tokens'}", *line.split())
 
@@ -534,7 +534,7 @@ def test_sagemaker_is_detected_by_its_directory(container: Container) -> None:
     assert SettingRow("allow-http", "false", "platform") in found.describe()
 
 
-def test_a_variable_counts_even_if_a_repository_is_given(container: Container) -> None:
+def test_sagemaker_variable_is_evidence_beside_a_given_repository(container: Container) -> None:
     found = container.settings("--model-repository=/models", SAGEMAKER_REGION="eu-west-1")
     assert (found.platform, found.sources["platform"]) == ("sagemaker", "SAGEMAKER_REGION")
     assert (found.model_repository, found.any_layout, found.load_model) == (("/models",), False, ("*",))
@@ -575,7 +575,7 @@ def test_flags_override_variables_which_override_the_platform(container: Contain
     assert found.services().keys() == {"HTTP", "SageMaker"}
 
 
-def test_models_of_load_model_are_loaded_besides_the_default_model(container: Container) -> None:
+def test_load_model_adds_to_the_default_model(container: Container) -> None:
     container.holds("cat/1/model.onnx", "dog/1/model.onnx", "cow/1/model.onnx")
     named = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "dog"}
     assert container.settings(**named).load_model == ("dog",)
@@ -596,7 +596,7 @@ def test_multi_model_mode_has_no_repository_and_no_startup_model(container: Cont
     )
 
 
-def test_what_the_row_of_a_platform_says_of_its_variables_reaches_the_settings(container: Container) -> None:
+def test_platform_variables_are_applied_refused_or_warned_of(container: Container) -> None:
     container.holds("model.onnx")
     names = ("SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE", "SAGEMAKER_TRITON_LOG_INF")
     found = container.settings(**dict.fromkeys(names, "1"))

@@ -92,7 +92,7 @@ def imported_by(code: str, *arguments: str) -> set[str]:
     ],
     ids=["the engine starts before what is in front of it", "the worker imports HTTP/2 on use"],
 )
-def test_what_comes_later_is_not_imported(modules: str, later: set[str]) -> None:
+def test_engine_and_worker_import_modules_on_use(modules: str, later: set[str]) -> None:
     assert later & imported_by(f"import sys, {modules}; print(*sys.modules)") == set()
 
 
@@ -115,7 +115,7 @@ def problem(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["zzz", "cow"])
-def test_a_default_model_that_was_not_loaded_is_a_problem(name: str) -> None:
+def test_missing_default_model_ends_the_start(name: str) -> None:
     expected = f"--vertex-ai-default-model is '{name}', which is not among the loaded models: cat, dog"
     assert problem(f"--vertex-ai-default-model={name}") == expected
     assert problem(f"--vertex-ai-default-model={name}", "--model-control-mode=explicit") == expected
@@ -131,7 +131,7 @@ def test_a_default_model_that_was_not_loaded_is_a_problem(name: str) -> None:
         ["--vertex-ai-default-model=zzz", "--model-control-mode=explicit", "--public-routes=model-repository"],
     ],
 )
-def test_a_default_model_that_is_loaded_or_may_be_is_no_problem(arguments: list[str]) -> None:
+def test_default_model_that_is_or_may_be_loaded_does_not_end_the_start(arguments: list[str]) -> None:
     assert problem(*arguments) == ""
 
 

@@ -65,7 +65,7 @@ def test_a_worker_that_hangs_is_killed(pass_seconds: Callable[[float], float]) -
     assert 7 in arbiter.killed
 
 
-def test_a_worker_that_was_paused_with_the_server_is_kept_unless_it_hangs_afterwards(
+def test_worker_survives_a_pause_of_the_whole_server(
     pass_seconds: Callable[[float], float],
 ) -> None:
     arbiter = Watched()

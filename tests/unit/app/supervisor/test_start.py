@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from tests.project import ROOT
-from trident.adapters.common.options import BadOption
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
 from trident.app.supervisor.start import FailureNote, Topology, choose_topology, gpus_of_engine, usable_gpus
@@ -41,7 +40,9 @@ AUTO = {1: (1, 0), 1.5: (1, 0), 2: (1, 0), 4: (1, 2), 7: (1, 3), 8: (2, 5), 16: 
         *((("--engines=auto",), cores, 2, 2, 2) for cores in (1, 1.5, 4)),
     ],
 )
-def test_cores_and_gpus_decide(arguments: tuple[str, ...], cores: float, gpus: int, engines: int, workers: int) -> None:
+def test_automatic_topology_follows_cores_and_gpus(
+    arguments: tuple[str, ...], cores: float, gpus: int, engines: int, workers: int
+) -> None:
     choice = choose_topology(settings(REPOSITORY, *arguments), cores, gpus)
     assert (choice.engines, choice.http_workers) == (engines, workers)
     assert f"{cores:g} cores" in choice.reason
@@ -61,18 +62,13 @@ def test_a_multi_model_endpoint_has_one_process_unless_more_are_asked_for(cores:
     assert choice("--engines=2").http_workers >= 2
 
 
-def test_auto_is_one_engine_where_several_make_no_sense() -> None:
+def test_engine_count_defaults_to_one() -> None:
     assert choose_topology(settings(REPOSITORY), 64).engines == 1
     choice = choose_topology(settings(REPOSITORY, "--engines=3"), 2)
     assert choice == Topology(3, "there are 2 cores", 3)
     assert str(choice) == "3 HTTP workers in front of 3 engine processes: there are 2 cores"
     assert choose_topology(settings(REPOSITORY, "--engines=3", "--http-workers=1"), 2)[0::2] == (1, 3)
     assert choose_topology(settings(REPOSITORY, "--engines=auto", "--http-workers=0"), 64).engines == 1
-
-
-def test_several_engines_are_refused_where_nothing_can_be_before_them() -> None:
-    with pytest.raises(BadOption, match="several engines need HTTP workers"):
-        settings(REPOSITORY, "--engines=2", "--http-workers=0")
 
 
 GPUS = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
@@ -92,11 +88,11 @@ def test_the_gpus_are_divided(engines: int, shares: list[str]) -> None:
 
 
 @pytest.mark.parametrize("gpus", [[], ["GPU-a"], ["GPU-a", ""]], ids=["none", "one", "one that cannot be named"])
-def test_engines_see_what_cannot_be_divided(gpus: list[str]) -> None:
+def test_indivisible_gpus_stay_visible_to_every_engine(gpus: list[str]) -> None:
     assert gpus_of_engine(EnginePlace(1, 2), gpus) is None
 
 
-def test_an_installation_for_processors_uses_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_installation_ignores_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trident.app.supervisor.start.gpu_uuids", lambda visible: tuple(GPUS))
     monkeypatch.setattr("trident.app.supervisor.start._GPU_PACKAGE", "no_such_package")
     assert usable_gpus(None) == 0
@@ -128,14 +124,14 @@ assert masks == [set()], masks
 """
 
 
-def test_signals_that_come_before_a_workers_handlers_are_kept_and_its_threads_block_none() -> None:
+def test_signals_before_the_handlers_of_a_worker_are_delivered_later() -> None:
     code = [sys.executable, "-c", SIGNALS_BEFORE_THE_HANDLERS]
     ended = subprocess.run(code, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("reason", ["Internal - no models", "kaputt: ü", "x" * (1 << 17)])
-def test_a_child_leaves_the_reason_for_its_parent(reason: str) -> None:
+def test_parent_reads_the_failure_note_of_its_child(reason: str) -> None:
     note = FailureNote()
     note.write("an earlier and longer reason that the next one replaces")
     child = os.fork()

@@ -140,17 +140,25 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_inactive_file_pages_of_version_2_count_as_free(host: Host) -> None:
-    host.memberships.write_text("0::/\n")
-    host.version_2("/", 2 * GIB, 1500 * MIB, inactive_file=500 * MIB)
-    assert host.room() == MemoryState(2 * GIB, 1048 * MIB)
-
-
-def test_an_ancestor_may_have_the_tighter_limit(host: Host) -> None:
-    host.memberships.write_text("0::/pod/container\n")
-    host.version_2("/pod", 3 * GIB, 2900 * MIB)
-    host.version_2("/pod/container", 2 * GIB, GIB)
-    assert host.room() == MemoryState(3 * GIB, 172 * MIB)
+@pytest.mark.parametrize(
+    ("memberships", "version", "cgroups", "expected"),
+    [
+        # Inactive file pages count as free.
+        ("0::/", 2, {"/": (2 * GIB, 1500 * MIB, 500 * MIB)}, MemoryState(2 * GIB, 1048 * MIB)),
+        # An ancestor may have the tighter limit, and the machine a tighter one than both.
+        ("0::/a/b", 2, {"/a": (3 * GIB, 2900 * MIB), "/a/b": (2 * GIB, GIB)}, MemoryState(3 * GIB, 172 * MIB)),
+        ("0::/", 2, {"/": (7 * GIB, 0)}, MemoryState(8 * GIB, 6 * GIB)),
+        # The root counts in a container that does not see its own path.
+        ("4:memory:/docker/abc", 1, {"": (GIB, 700 * MIB)}, MemoryState(GIB, 324 * MIB)),
+    ],
+)
+def test_tightest_limit_of_the_cgroups_counts(
+    host: Host, memberships: str, version: int, cgroups: dict[str, tuple[int, ...]], expected: MemoryState
+) -> None:
+    host.memberships.write_text(f"{memberships}\n")
+    for path, numbers in cgroups.items():
+        (host.version_2 if version == 2 else host.version_1)(path, *numbers)
+    assert host.room() == expected
 
 
 def test_the_limit_of_version_1_is_found(host: Host) -> None:
@@ -161,19 +169,7 @@ def test_the_limit_of_version_1_is_found(host: Host) -> None:
     assert host.room() == MemoryState(GIB, 424 * MIB)
 
 
-def test_the_root_counts_in_a_container_that_does_not_see_its_own_path(host: Host) -> None:
-    host.memberships.write_text("4:memory:/docker/abc\n")
-    host.version_1("", GIB, 700 * MIB)
-    assert host.room() == MemoryState(GIB, 324 * MIB)
-
-
-def test_the_machine_may_have_less_than_the_limit(host: Host) -> None:
-    host.memberships.write_text("0::/\n")
-    host.version_2("/", 7 * GIB, 0)
-    assert host.room() == MemoryState(8 * GIB, 6 * GIB)
-
-
-def test_the_room_is_unknown_without_the_files(tmp_path: Path) -> None:
+def test_host_memory_is_unknown_without_proc(tmp_path: Path) -> None:
     nowhere = tmp_path / "none"
     assert host_memory(nowhere, nowhere, nowhere) is None
     assert resident_bytes(proc=nowhere) == 0
@@ -213,13 +209,6 @@ def test_energy_counts_from_the_first_reading(library: FakeNvml) -> None:
     assert [reading.energy for reading in meter.read()] == [1.5]
 
 
-def test_closing_ends_the_session(library: FakeNvml) -> None:
-    meter = opened(library)
-    assert library.sessions == 1
-    meter.close()
-    assert library.sessions == 0
-
-
 def test_a_field_is_no_longer_read_after_three_failures_in_a_row(
     library: FakeNvml, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,13 +220,11 @@ def test_a_field_is_no_longer_read_after_three_failures_in_a_row(
         assert reading.power_limit == 700.0
     assert library.calls.count("nvmlDeviceGetPowerUsage") == 3
     assert caplog.messages == ["power usage of GPU-aa11 is no longer read: nvmlDeviceGetPowerUsage: not supported (3)"]
-
-
-def test_a_field_that_an_old_library_lacks_is_none(library: FakeNvml) -> None:
-    library.missing.add("nvmlDeviceGetTotalEnergyConsumption")
-    (reading,) = opened(library).read()
-    assert reading.energy is None
-    assert reading.utilization == 0.25
+    library.missing.add("nvmlDeviceGetTotalEnergyConsumption")  # as in an old library
+    (reading,) = meter.read()
+    assert (reading.energy, reading.utilization, library.sessions) == (None, 0.25, 1)
+    meter.close()
+    assert library.sessions == 0
 
 
 def test_a_missing_library_gives_no_meter_and_no_uuids(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,8 +11,6 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import CloseReason
 from trident.core.observability.history import KEPT_MS, MOST, NotedRequest, merged_requests
 from trident.core.observability.latencies import (
-    CACHE_SUMMARIES,
-    SUMMARIES,
     Exemplar,
     HistogramMetrics,
     LatencyMeters,
@@ -96,7 +94,7 @@ def test_the_first_response_is_counted_in_whole_milliseconds(duration_ms: float,
     assert counts[bucket] == sum(counts) == 2
 
 
-def test_a_failure_is_a_first_response_and_nothing_else() -> None:
+def test_failed_request_counts_in_the_first_response_histogram_only() -> None:
     statistics = measured()
     statistics.record_failure(request(0, "failed"), FailureReason.REJECTED, 600 * MS, "no")
     found = histograms(statistics)
@@ -133,7 +131,7 @@ def test_missing_long_or_unprintable_id_is_not_an_exemplar(id: str, is_kept: boo
         assert any(found.exemplars) == is_kept
 
 
-def test_the_first_of_many_responses_is_not_the_end_of_its_request() -> None:
+def test_first_response_of_a_stream_is_measured_apart_from_its_end() -> None:
     statistics = measured()
     execute(statistics, request(0), end=100)
     statistics.record_request(request(0, "many"), 20 * MS, 20 * MS, 90 * MS, 900 * MS)
@@ -146,7 +144,7 @@ def test_the_first_of_many_responses_is_not_the_end_of_its_request() -> None:
     assert found[FIRST_RESPONSE].exemplars[0] == Exemplar(request_id="many", value=90, timestamp=1_700_000_000.5)
 
 
-def test_a_hit_of_the_cache_is_a_request_that_was_not_executed() -> None:
+def test_cache_hit_counts_as_a_request_without_an_execution() -> None:
     statistics = measured()
     statistics.record_cache_hit("second", 90 * MS, 0)
     found = histograms(statistics)
@@ -191,19 +189,7 @@ def test_quantiles_of_many_values_are_within_one_percent() -> None:
     assert request_quantiles(statistics) == [pytest.approx(each, rel=WITHIN) for each in expected]
 
 
-def test_every_part_of_a_request_has_its_summary() -> None:
-    statistics = measured_summary(0.5)
-    execute_once(statistics, 1000)
-    found = summaries(statistics)
-    assert list(found) == list(SUMMARIES)
-    expected = [1000, 400, 100, 300, 200]
-    executed = [found[name] for name in SUMMARIES if name not in CACHE_SUMMARIES]
-    assert [each.quantiles for each in executed] == [((0.5, pytest.approx(each, rel=WITHIN)),) for each in expected]
-    assert [each.sum for each in executed] == expected
-    assert [each.count for each in executed] == [1] * 5
-
-
-def test_hits_and_misses_of_the_cache_have_theirs() -> None:
+def test_cache_hits_and_misses_have_summaries() -> None:
     statistics = measured_summary(0.5)
     statistics.record_cache_miss(30 * US)
     execute_once(statistics, 1000)
@@ -240,7 +226,7 @@ def test_summaries_count_zeros_long_pauses_and_nothing() -> None:
     assert request_quantiles(statistics, START + 100_001 * S) == [pytest.approx(5000, rel=WITHIN)]
 
 
-def test_what_is_older_than_a_minute_is_forgotten_but_counted() -> None:
+def test_summary_forgets_values_older_than_a_minute() -> None:
     statistics = measured_summary(0.5)
     execute_once(statistics, 1000, START)
     execute_once(statistics, 9000, START + 30 * S)
@@ -290,7 +276,7 @@ def test_the_slowest_and_the_last_failed_requests_are_kept() -> None:
     assert version.failed == [str(number) for number in range(MOST + 9, 9, -1)]
 
 
-def test_a_request_has_its_times() -> None:
+def test_slowest_and_failed_requests_are_reported_with_their_times() -> None:
     version = Version()
     version.execute(7)
     version.fail("bad")
@@ -313,7 +299,7 @@ def test_a_request_has_its_times() -> None:
     )
 
 
-def test_requests_are_forgotten_after_an_hour_and_faster_ones_take_their_place() -> None:
+def test_slow_requests_are_forgotten_after_an_hour() -> None:
     version = Version()
     version.execute(*range(500, 500 + MOST))
     version.fail("bad")
@@ -326,7 +312,7 @@ def test_requests_are_forgotten_after_an_hour_and_faster_ones_take_their_place()
     assert version.slowest == []
 
 
-def test_the_requests_of_several_engines_are_those_of_one() -> None:
+def test_slowest_requests_of_several_engines_are_merged() -> None:
     first, second = Version(), Version()
     first.execute(*range(1, 60, 2))
     second.execute(*range(2, 61, 2))

@@ -186,38 +186,23 @@ def test_each_level_has_a_letter_and_a_name(level: int, letter: str, name: str) 
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("formatter", [TextFormatter(), TextFormatter(iso8601=True), JsonFormatter()])
-def test_a_message_is_one_line_whatever_it_contains(formatter: logging.Formatter, attack: str) -> None:
-    for event in (record(attack), record("model '%s' is not found", attack)):
-        assert len(formatter.format(event).splitlines()) == 1
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_traceback_forges_no_event(attack: str) -> None:
-    text = TextFormatter().format(record("it broke", level=logging.ERROR, exc_info=failure(attack)))
-    first, *others = text.splitlines()
+def test_text_in_an_event_cannot_forge_another(attack: str) -> None:
+    for formatter in (TextFormatter(), TextFormatter(iso8601=True), JsonFormatter()):
+        for event in (record(attack), record("model '%s' is not found", attack)):
+            assert len(formatter.format(event).splitlines()) == 1
+    event = record("it broke", level=logging.ERROR, exc_info=failure(attack), table=attack)
+    first, *others = TextFormatter().format(event).splitlines()
     assert first.endswith('"it broke"')
     assert any("Traceback" in line for line in others)
-    assert all(line.startswith("    ") for line in others)
+    assert all(line.startswith(("    ", "|", "+")) for line in others)
     assert not any(EVENT.match(line) for line in others)
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_traceback_is_a_field_of_a_json_event(attack: str) -> None:
-    text = JsonFormatter().format(record("it broke", level=logging.ERROR, exc_info=failure(attack)))
+    text = JsonFormatter().format(event)
     assert len(text.splitlines()) == 1
-    event = json.loads(text)
-    assert event["traceback"].startswith("Traceback")
-    assert event["traceback"].endswith(f"ValueError: {attack}")
+    assert json.loads(text)["traceback"].startswith("Traceback")
+    assert json.loads(text)["traceback"].endswith(f"ValueError: {attack}")
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_table_forges_no_event(attack: str) -> None:
-    lines = TextFormatter().format(record("models", table=attack)).splitlines()
-    assert all(line[0] in "|+" for line in lines[1:])
-
-
-def test_a_json_event_has_its_fields_and_those_of_the_caller() -> None:
+def test_json_event_has_standard_and_extra_fields() -> None:
     event = json.loads(
         JsonFormatter().format(record("it is %s", "so", model="digits", code="Internal", hint=None, count=3))
     )
@@ -235,7 +220,7 @@ def test_a_json_event_has_its_fields_and_those_of_the_caller() -> None:
     }
 
 
-def test_fields_of_a_caller_may_have_any_type_and_replace_none() -> None:
+def test_extra_fields_of_any_type_are_logged_and_replace_no_standard_field() -> None:
     event = json.loads(JsonFormatter().format(record("true", level=logging.ERROR, time="never", line=0)))
     assert (event["time"], event["line"]) == ("2025-01-01T12:00:00.123456Z", 88)
     event = orjson.loads(
@@ -298,7 +283,7 @@ def native_log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     ("letter", "level"),
     [("V", logging.DEBUG), ("I", logging.DEBUG), ("W", logging.WARNING), ("E", logging.ERROR), ("F", logging.ERROR)],
 )
-def test_a_line_in_the_known_form_keeps_its_parts(
+def test_native_log_line_keeps_level_time_and_location(
     native_log: pytest.LogCaptureFixture, letter: str, level: int
 ) -> None:
     log_native_line(LINE % letter, PID)
@@ -310,14 +295,14 @@ def test_a_line_in_the_known_form_keeps_its_parts(
 
 
 @pytest.mark.parametrize("line", ["free(): invalid pointer", "2026-11-23 [W:x] y", "%s %d", LINE[:40]])
-def test_any_other_line_is_a_warning(native_log: pytest.LogCaptureFixture, line: str) -> None:
+def test_unknown_native_line_is_logged_as_warning(native_log: pytest.LogCaptureFixture, line: str) -> None:
     log_native_line(line, PID)
     (record,) = native_log.records
     assert (record.name, record.levelno, record.getMessage()) == ("trident.native", logging.WARNING, line)
     assert record.process == PID
 
 
-def test_empty_and_hidden_lines_are_no_events(native_log: pytest.LogCaptureFixture) -> None:
+def test_empty_and_hidden_native_lines_are_not_logged(native_log: pytest.LogCaptureFixture) -> None:
     native_log.set_level(logging.INFO, "trident")
     for line in ("", "  \n", LINE % "V"):
         log_native_line(line, PID)
@@ -336,7 +321,7 @@ def test_lines_are_written_in_order_and_small_ones_together() -> None:
     assert all(len(write) <= 4096 and write.endswith(b"\n") for write in writes)
 
 
-def test_lines_behind_a_stalled_reader_are_dropped_and_counted_and_the_others_written() -> None:
+def test_log_lines_behind_a_stalled_reader_are_dropped_and_counted() -> None:
     """Nothing that logs waits, and neither does the end of the process for longer than its limit."""
     stalled, may_write, written, counts = threading.Event(), threading.Event(), [], []
 
@@ -386,7 +371,7 @@ def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
         thread.join()
 
 
-def test_the_oldest_lines_make_room_and_none_is_torn() -> None:
+def test_log_ring_overwrites_the_oldest_whole_lines() -> None:
     ring = LogRing()
     line = b"x" * 999
     for number in range(_SIZE // 500):
@@ -397,7 +382,7 @@ def test_the_oldest_lines_make_room_and_none_is_torn() -> None:
     assert int(lines[-1].split()[0]) - int(lines[0].split()[0]) == len(lines) - 1
 
 
-def test_a_position_within_a_line_begins_with_the_next_one() -> None:
+def test_log_ring_read_starts_at_the_next_whole_line() -> None:
     ring = LogRing()
     ring.write(b"first\nsecond\n")
     assert [ring.read(after)[1] for after in (0, 2, 6, 7, 13, 99)] == [
@@ -410,7 +395,7 @@ def test_a_position_within_a_line_begins_with_the_next_one() -> None:
     ]
 
 
-def test_a_child_writes_into_the_same_ring() -> None:
+def test_log_ring_is_shared_with_a_forked_child() -> None:
     ring = LogRing()
     if not (child := os.fork()):
         ring.write(b"of the child\n")

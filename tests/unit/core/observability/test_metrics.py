@@ -123,7 +123,7 @@ def families_on(text: str) -> set[str]:
     return {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 
 
-def test_the_page_is_tritons_line_by_line() -> None:
+def test_metrics_page_has_tritons_lines() -> None:
     """The name, type and help of each family are in docs/metrics.md."""
     lines = page(SNAPSHOT).splitlines()
     assert lines[:2] == [
@@ -223,7 +223,7 @@ def test_distributions_are_those_of_the_configuration() -> None:
     assert pickle.loads(pickle.dumps(plain)) == plain
 
 
-def test_a_series_has_the_sizes_that_the_model_pads_to() -> None:
+def test_bucket_series_are_labelled_with_batch_size_and_length() -> None:
     rows, lengths = ModelStatistics(), ModelStatistics()
     rows.record_bucket(BucketUse(4, 0, 6, 2))
     lengths.record_bucket(BucketUse(0, 16, 12, 4))

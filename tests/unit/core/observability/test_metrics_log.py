@@ -83,7 +83,7 @@ def values(report: Report) -> dict[str, int | float]:
     return {figure.name: figure.value for figure in report.figures}
 
 
-def test_without_models_or_requests_there_are_zeros() -> None:
+def test_report_without_models_or_requests_has_zeros() -> None:
     (server,) = Intervals().reports(MetricsSnapshot(), is_ready=False)
     assert set(values(server).values()) == {0}
     assert "ready" in values(server)
@@ -103,13 +103,13 @@ def test_a_model_that_was_unloaded_has_no_report_and_begins_anew() -> None:
     assert values(server)["request_success"] == 10
 
 
-def test_models_of_two_repositories_are_apart() -> None:
+def test_models_of_two_repositories_are_reported_separately() -> None:
     models = (version("m", 1, 1, "/one"), version("m", 1, 2, "/two"))
     reports = Intervals().reports(MetricsSnapshot(models=models), is_ready=True)
     assert [(each.model, each.namespace) for each in reports] == [(None, ""), ("m", "/one"), ("m", "/two")]
 
 
-def test_the_server_has_the_hardware() -> None:
+def test_hardware_is_in_the_report_of_the_server() -> None:
     hardware = HardwareReading(
         cpu=CpuReading(utilization=0.255, memory_total=1000, memory_used=250),
         gpus=(
@@ -165,7 +165,7 @@ def figures(activity: IntervalActivity) -> dict[str, int | float]:
     return {figure.name: figure.value for figure in activity.figures()}
 
 
-def test_an_interval_has_what_was_counted_in_it() -> None:
+def test_interval_reports_counts_since_the_last_one() -> None:
     version = Version()
     version.execute(100, times=5)
     version.statistics.record_failure(pending_request(), FailureReason.OTHER, 1, "no")
@@ -212,7 +212,7 @@ def test_a_version_that_was_loaded_again_counts_from_zero(load_secs: float) -> N
     assert figures(IntervalActivity.since(old.snapshot(), new.snapshot()))["request_success"] == 2
 
 
-def test_versions_are_added_up_though_their_buckets_differ() -> None:
+def test_activity_of_versions_with_different_buckets_is_added() -> None:
     first, second = Version(histograms=True), Version()
     bounds = dict.fromkeys(DEFAULT_BUCKETS, (0.05, 3.0))
     second.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), bounds))
@@ -231,7 +231,7 @@ NOW_NS = 1_700_000_000_123_456_789
 EVERYTHING = tuple(Figure(name, 1.5) for name in FIGURES)
 
 
-def test_a_line_is_a_document_of_the_format() -> None:
+def test_embedded_metrics_line_is_a_cloudwatch_document() -> None:
     line = embedded_metrics_line(
         "Trident", {"endpoint": "e"}, Report("digits", (Figure("request_success", 7),)), NOW_NS
     )
@@ -273,7 +273,7 @@ def test_every_report_is_valid(report: Report, dimensions: list[str]) -> None:
 MEASURED = (Figure("request_success", 7), Figure("request_failure", 2), Figure("request_duration_mean", 1.5))
 
 
-def test_a_line_is_a_structured_entry() -> None:
+def test_cloud_logging_line_is_a_structured_entry() -> None:
     assert json.loads(cloud_logging_line({"endpoint": "e"}, Report("digits", MEASURED, "/models"), NOW_NS)) == {
         "severity": "INFO",
         "time": "2023-11-14T22:13:20.123456Z",

@@ -120,7 +120,7 @@ class Served:
         self.history.sample()
 
 
-def test_a_second_has_what_happened_in_it() -> None:
+def test_history_has_the_activity_of_each_second() -> None:
     served = Served("a", "idle")
     served.answer("a", 4, queue_ms=1)
     served.answer("a", 8)
@@ -151,7 +151,7 @@ def test_restarts_and_sequences_are_noted_in_seconds_without_a_request() -> None
     assert served.history.activity()["a", 1].restarts == 2
 
 
-def test_the_last_minute_is_summed_with_its_own_quantiles() -> None:
+def test_activity_sums_the_last_minute() -> None:
     served = Served("a")
     served.answer("a", 500)
     served.sample()
@@ -172,7 +172,7 @@ def test_the_last_minute_is_summed_with_its_own_quantiles() -> None:
     assert served.history.activity()["a", 1].p99_us == pytest.approx(40_000, rel=0.03)
 
 
-def test_what_is_old_or_unloaded_is_forgotten_and_a_reload_counts_from_nothing() -> None:
+def test_history_forgets_old_seconds_and_restarts_with_a_reload() -> None:
     served = Served("a")
     served.answer("a", 1)
     served.sample()
@@ -184,7 +184,7 @@ def test_what_is_old_or_unloaded_is_forgotten_and_a_reload_counts_from_nothing()
     assert served.history.of(["a"], 0) == []
 
 
-def test_the_histories_of_engines_are_added_by_their_seconds() -> None:
+def test_histories_of_several_engines_are_merged_by_second() -> None:
     engines = [Served("a"), Served("a")]
     for engine, took in zip(engines, (2, 6), strict=True):
         engine.answer("a", took)

@@ -130,7 +130,7 @@ def test_a_request_that_is_submitted_again_is_traced_once(traced: Traced) -> Non
     assert list(traced.close()) == [1]
 
 
-def test_nothing_is_noted_while_the_level_is_off(tmp_path: Path) -> None:
+def test_requests_are_not_traced_while_the_level_is_off(tmp_path: Path) -> None:
     traced = Traced(tmp_path, TraceSettings(rate=1))
     assert not traced.tracer.gate.is_open
     pending = traced.begin()
@@ -143,7 +143,7 @@ def test_nothing_is_noted_while_the_level_is_off(tmp_path: Path) -> None:
     assert list(traced.close()) == [1]
 
 
-def test_the_gate_stays_open_for_what_is_in_flight(traced: Traced) -> None:
+def test_trace_gate_stays_open_for_requests_in_flight(traced: Traced) -> None:
     pending = traced.begin()
     traced.tracer.change("", {"trace_level": ()})
     assert traced.tracer.gate.is_open
@@ -153,7 +153,7 @@ def test_the_gate_stays_open_for_what_is_in_flight(traced: Traced) -> None:
     assert list(traced.close()) == [1]
 
 
-def test_the_count_goes_down_and_a_change_begins_anew(traced: Traced) -> None:
+def test_trace_count_decreases_and_restarts_after_a_change(traced: Traced) -> None:
     traced.tracer.change("", {"trace_count": 2})
     assert [bool(traced.execute(traced.begin()).trace) for _ in range(3)] == [True, True, False]
     assert traced.tracer.settings()["trace_count"] == "0"
@@ -164,14 +164,14 @@ def test_the_count_goes_down_and_a_change_begins_anew(traced: Traced) -> None:
     assert {path.name for path in traced.path.parent.iterdir()} == {"trace.json.0", "trace.json.1"}
 
 
-def test_the_file_of_a_count_is_there_when_the_count_has_reached_0(traced: Traced) -> None:
+def test_counted_trace_file_is_complete_when_the_count_reaches_0(traced: Traced) -> None:
     traced.tracer.change("", {"trace_count": 2})
     for _ in range(2):
         traced.tracer.answered(traced.execute(traced.begin()).trace, AHEAD, BEHIND)
     until(lambda: (traced.path.parent / "trace.json.0").exists())
 
 
-def test_the_traces_of_a_replaced_setting_are_written_when_the_last_has_ended(traced: Traced) -> None:
+def test_replaced_trace_setting_writes_its_traces_when_all_have_ended(traced: Traced) -> None:
     traced.tracer.change("", {"trace_count": 10})
     first, second = traced.begin(), traced.begin()
     traced.tracer.answered(traced.execute(first).trace, AHEAD, BEHIND)
@@ -180,7 +180,7 @@ def test_the_traces_of_a_replaced_setting_are_written_when_the_last_has_ended(tr
     assert list(traced.close()) == [1, 2]
 
 
-def test_events_of_an_unknown_trace_are_passed_over(traced: Traced) -> None:
+def test_events_of_an_unknown_trace_are_ignored(traced: Traced) -> None:
     traced.tracer.answered(77, AHEAD, BEHIND)
     assert traced.close() == {}
 
@@ -205,7 +205,7 @@ def test_opentelemetry_has_no_tensors(caplog: pytest.LogCaptureFixture) -> None:
         tracer.close()
 
 
-def test_tensors_are_kept_as_they_were(tmp_path: Path) -> None:
+def test_traced_tensors_are_copied(tmp_path: Path) -> None:
     traced = Traced(tmp_path, TraceSettings(levels=("TENSORS",), rate=1))
     array = np.array([1, 2], np.int32)
     inputs = [
@@ -245,7 +245,7 @@ def test_every_nth_request_is_sampled_while_some_are_left(rate: int, count: int,
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-def test_a_context_may_be_of_a_later_version_and_is_read_as_written() -> None:
+def test_traceparent_is_written_and_later_versions_are_read() -> None:
     text = traceparent_of(int(TRACE, 16), int(SPAN, 16))
     assert text == f"00-{TRACE}-{SPAN}-01"
     assert parse_traceparent(text) == (int(TRACE, 16), int(SPAN, 16))
@@ -286,7 +286,7 @@ def table(start: TraceSettings = START, *, has_destination: bool = True) -> Trac
         ([("", {"trace_rate": 0}), ("m", {"trace_count": 0})], TraceSettings(rate=0), TraceSettings(rate=0, count=0)),
     ],
 )
-def test_a_model_inherits_what_it_does_not_have(
+def test_model_inherits_trace_settings_of_the_server(
     changes: list[tuple[str, dict[str, Any]]], server: TraceSettings, model: TraceSettings
 ) -> None:
     settings = table()
@@ -296,7 +296,7 @@ def test_a_model_inherits_what_it_does_not_have(
     assert settings.of("m") == model
 
 
-def test_what_is_cleared_is_that_of_the_start() -> None:
+def test_cleared_trace_setting_returns_to_that_of_the_start() -> None:
     settings = table(TraceSettings(levels=TIMES, rate=3))
     settings.change("", {"trace_rate": 4})
     settings.change("", {"trace_rate": None})
@@ -325,7 +325,7 @@ def test_settings_that_could_trace_nothing_are_refused_and_nothing_is_changed(
     assert settings.of("m") == TraceSettings(levels=TIMES)
 
 
-def test_nothing_can_be_traced_without_a_file() -> None:
+def test_tracing_without_a_file_is_refused() -> None:
     settings = table(has_destination=False)
     with pytest.raises(InvalidRequest, match="trace file name is not given"):
         settings.change("", {"trace_level": TIMES})
@@ -343,7 +343,7 @@ def written(files: TraceFiles, setting: Setting, *ids: int) -> None:
         files.write([trace_of(number, setting)])
 
 
-def test_files_are_numbered_whatever_setting_fills_them(tmp_path: Path) -> None:
+def test_trace_files_are_numbered_across_settings(tmp_path: Path) -> None:
     files = TraceFiles(str(tmp_path / "t"), TraceCounts())
     pairs, triples = setting_of(frequency=2), setting_of(frequency=3)
     written(files, pairs, 1, 2, 3)
@@ -354,9 +354,7 @@ def test_files_are_numbered_whatever_setting_fills_them(tmp_path: Path) -> None:
     assert found == {"t.0": [1, 2], "t.1": [4, 5, 6], "t.2": [3]}
 
 
-def test_what_cannot_be_written_is_counted_logged_once_and_goes_on_when_it_can(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_trace_writer_recovers_after_write_errors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     counts = TraceCounts()
     folder = tmp_path / "later"
@@ -375,7 +373,7 @@ def test_what_cannot_be_written_is_counted_logged_once_and_goes_on_when_it_can(
     assert (counts.metrics().written, len(caplog.records)) == (2, 2)
 
 
-def test_what_a_full_disk_took_of_a_trace_is_cut_off(tmp_path: Path) -> None:
+def test_trace_file_is_repaired_after_a_partial_write(tmp_path: Path) -> None:
     counts = TraceCounts()
     files = TraceFiles(str(tmp_path / "t"), counts)
     setting = setting_of()
@@ -431,13 +429,13 @@ def test_each_level_shows_its_own_objects() -> None:
         ("BYTES", pack_bytes([b"abc"]) + b"\1\0", '"abc"'),
     ],
 )
-def test_elements_are_shown_as_triton_shows_them(datatype: str, content: bytes, data: str) -> None:
+def test_traced_tensor_elements_are_formatted_as_in_triton(datatype: str, content: bytes, data: str) -> None:
     trace = trace_of(1, setting_of())
     trace.tensors.append(TracedTensor("TENSOR_BACKEND_OUTPUT", "OUT", datatype, (2,), content))
     assert objects(trace, ("TENSORS",))[0]["tensor"]["data"] == data
 
 
-def test_a_request_that_failed_has_no_execution() -> None:
+def test_failed_request_has_no_compute_span() -> None:
     root = trace_of(1, setting_of())
     root.context, root.span = TraceSpanContext(trace=1, root_span=10, parent_span=9, state=""), 11
     spans = list(spans_of(root))
