@@ -107,16 +107,8 @@ class StagingBuffer:
     def view(self, shape: Shape) -> Array:
         """The beginning of the buffer as an array of `shape`. All views share the memory."""
         view = self._views.get(shape)
-        return self._make_view(shape) if view is None else view
-
-    def close(self) -> None:
-        """Free the memory. The next view makes new memory."""
-        if self._on_buffer is not None and self._flat.size:
-            self._on_buffer(self._name, None)
-        self._views.clear()
-        self._flat = np.empty(0, self._flat.dtype)
-
-    def _make_view(self, shape: Shape) -> Array:
+        if view is not None:
+            return view
         count = prod(shape)
         if count > self._flat.size:
             flat = np.empty(count, self._flat.dtype)
@@ -126,6 +118,13 @@ class StagingBuffer:
                 self._on_buffer(self._name, flat)
         view = self._views[shape] = self._flat[:count].reshape(shape)
         return view
+
+    def close(self) -> None:
+        """Free the memory. The next view makes new memory."""
+        if self._on_buffer is not None and self._flat.size:
+            self._on_buffer(self._name, None)
+        self._views.clear()
+        self._flat = np.empty(0, self._flat.dtype)
 
 
 _JOINED_BYTES_AT_MOST: Final = 64 * 1024
@@ -648,25 +647,17 @@ class PaddedSplitter(Splitter):
             lengths = lengths_of(requests, buckets)
             padded = buckets.length(max(lengths))
             if min(lengths) < padded:
-                return self._split_by_length(requests, batch_sizes, lengths, results, padded)
+                # Their shapes differ: each request by itself.
+                answers: list[Outputs] = []
+                start = 0
+                for request, size, length in zip(requests, batch_sizes, lengths, strict=True):
+                    own = [
+                        self._own(name, result, start, size, length, padded) for name, result in self._named(results)
+                    ]
+                    answers += super().split((request,), (size,), own, size)
+                    start += size
+                return answers
         return super().split(requests, batch_sizes, results, total)
-
-    def _split_by_length(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        lengths: Sequence[int],
-        results: Sequence[Array],
-        padded: int,
-    ) -> list[Outputs]:
-        """The outputs of requests whose shapes differ, each request by itself."""
-        answers: list[Outputs] = []
-        start = 0
-        for request, size, length in zip(requests, batch_sizes, lengths, strict=True):
-            own = [self._own(name, result, start, size, length, padded) for name, result in self._named(results)]
-            answers += super().split((request,), (size,), own, size)
-            start += size
-        return answers
 
     def _own(self, name: str, result: Array, start: int, size: int, length: int, padded: int) -> Array:
         axes = self._axes.get(name, ())

@@ -12,6 +12,7 @@ import platform
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -109,7 +110,9 @@ class PyTorchBackend:
 
 def _check_package(path: Path, config: ModelConfig) -> None:
     """Raise a ServerError for a package that cannot run here, or that `config`, if it is complete, does not fit."""
-    file = package_path(path, config)
+    name = config.default_model_filename or "model.pt2"
+    message = f'PyTorch inductor model file "{path / name}" is unreachable or inaccessible.'
+    file = path_of_model(path, config, name, message=message)
     check_package(file, config.name)
     tensors = tensors_of(file) if config.input and config.output else None
     problems = list(tensors.problems(config)) if tensors else []
@@ -136,13 +139,6 @@ _FLAGS = {"AVX512": "avx512f"}
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
-def package_path(version: Path, config: ModelConfig) -> Path:
-    """The file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
-    name = config.default_model_filename or "model.pt2"
-    message = f'PyTorch inductor model file "{version / name}" is unreachable or inaccessible.'
-    return path_of_model(version, config, name, message=message)
-
-
 def check_package(path: Path, model: str) -> None:
     """Raise ModelLoadFailed for a file that is no package, or that was compiled for another processor."""
     try:
@@ -161,32 +157,22 @@ def check_package(path: Path, model: str) -> None:
             f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor",
             hint="a TorchScript archive is called model.pt; a pickle of torch.save is never loaded",
         )
-    for entry in metadata:
-        _check_machine(entry, path, model)
-
-
-def _check_machine(metadata: object, path: Path, model: str) -> None:
-    if not isinstance(metadata, dict):
-        return
-    machine = str(metadata.get("AOTI_MACHINE", platform.machine()))
-    needed = [_FLAGS.get(name, name.lower()) for name in str(metadata.get("AOTI_CPU_ISA", "")).split()]
-    missing = [machine] if machine != platform.machine() else _missing_flags(needed)
-    if missing:
-        raise ModelLoadFailed(
-            f"failed to load model '{model}': '{path.name}' was compiled for a processor with {', '.join(missing)}, "
-            "which this one has not",
-            hint="compile the package on a machine like this one",
-        )
-
-
-def _missing_flags(needed: list[str]) -> list[str]:
-    """The instruction sets that the processor lacks; none where the system does not list them as x86 does."""
-    try:
-        text = _CPU_INFO.read_text()
-    except OSError:
-        return []
-    flags = {flag for line in text.splitlines() if line.startswith("flags") for flag in line.partition(":")[2].split()}
-    return [name for name in needed if name not in flags] if flags else []
+    flags: set[str] = set()  # empty where the system does not list them as x86 does
+    with suppress(OSError):
+        lines = _CPU_INFO.read_text().splitlines()
+        flags = {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
+    for entry in (entry for entry in metadata if isinstance(entry, dict)):
+        machine = str(entry.get("AOTI_MACHINE", platform.machine()))
+        needed = [_FLAGS.get(name, name.lower()) for name in str(entry.get("AOTI_CPU_ISA", "")).split()]
+        missing = [name for name in needed if name not in flags] if flags else []
+        if machine != platform.machine():
+            missing = [machine]
+        if missing:
+            raise ModelLoadFailed(
+                f"failed to load model '{model}': '{path.name}' was compiled for a processor with "
+                f"{', '.join(missing)}, which this one has not",
+                hint="compile the package on a machine like this one",
+            )
 
 
 # Text, of which no model needs more.
@@ -605,7 +591,15 @@ def check_archive(path: Path, model: str) -> None:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (OSError, zipfile.BadZipFile):
-        raise _failed("the file is not a TorchScript archive", model, _no_archive_hint(path)) from None
+        start = start_of(path, len(_ARCHIVE)) or b""
+        hint = content_hint(path)
+        if not hint and start[:1] == b"\x80":
+            hint = f"the file is a pickle, which could run any code when it is loaded: {_SCRIPT_IT}"
+        elif not hint and start == _ARCHIVE:
+            hint = "the archive is incomplete, because its table of contents is missing: copy the file again"
+        elif not hint:
+            hint = f"compare the file{written_by(path)} with the original; or {_SCRIPT_IT}"
+        raise _failed("the file is not a TorchScript archive", model, hint) from None
     if any(Path(name).name == _CONSTANTS for name in names):
         return
     if any(Path(name).name == "data.pkl" for name in names):
@@ -621,13 +615,3 @@ def check_archive(path: Path, model: str) -> None:
 
 def _failed(text: str, model: str, hint: str | None) -> ModelLoadFailed:
     return ModelLoadFailed(f"failed to load model '{model}': {text}", hint=hint)
-
-
-def _no_archive_hint(path: Path) -> str:
-    if hint := content_hint(path):
-        return hint
-    if start_of(path, 1) == b"\x80":
-        return f"the file is a pickle, which could run any code when it is loaded: {_SCRIPT_IT}"
-    if start_of(path, len(_ARCHIVE)) == _ARCHIVE:
-        return "the archive is incomplete, because its table of contents is missing: copy the file again"
-    return f"compare the file{written_by(path)} with the original; or {_SCRIPT_IT}"

@@ -43,7 +43,13 @@ def load_script(context: LoadContext) -> BackendModel:
     config, spec = context.config, context.spec
     settings = TorchSettings.read(config)
     settings.log(config)
-    _set_process_switches(settings)
+    # PyTorch has these once for the process: the last model that sets one wins.
+    if settings.executor is not None:
+        torch._C._jit_set_profiling_executor(settings.executor)
+    if settings.profiling is not None:
+        torch._C._jit_set_profiling_mode(settings.profiling)
+    if settings.fuser is not None:
+        torch._C._jit_set_texpr_fuser_enabled(settings.fuser)
     path = module_path(context.path, config)
     threads = settings.threads or context.threads
     names = [*spec.inputs, *_batch_inputs(config)]
@@ -122,16 +128,6 @@ _FAILURES = Failures(
 
 def _device(placement: Placement) -> str:
     return "cpu" if placement.kind is DeviceKind.CPU else f"cuda:{placement.device_id}"
-
-
-def _set_process_switches(settings: TorchSettings) -> None:
-    """The switches that PyTorch has once for the process; the last model that sets one wins."""
-    if settings.executor is not None:
-        torch._C._jit_set_profiling_executor(settings.executor)
-    if settings.profiling is not None:
-        torch._C._jit_set_profiling_mode(settings.profiling)
-    if settings.fuser is not None:
-        torch._C._jit_set_texpr_fuser_enabled(settings.fuser)
 
 
 class DeviceModules:

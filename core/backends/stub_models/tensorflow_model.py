@@ -37,8 +37,12 @@ class TritonPythonModel:
             self._session = tf.compat.v1.Session(graph=graph, config=_session_config(parameters))
             try:
                 if config["platform"] == "tensorflow_graphdef":
-                    names = [entry["name"] for entry in config["input"]]
-                    self._feeds, self._fetches = _import_graph(path, names, self._outputs)
+                    definition = tf.compat.v1.GraphDef()
+                    with open(path, "rb") as file:
+                        definition.ParseFromString(file.read())
+                    tf.import_graph_def(definition, name="")
+                    self._feeds = {entry["name"]: f"{entry['name']}:0" for entry in config["input"]}
+                    self._fetches = {name: f"{name}:0" for name in self._outputs}
                 else:
                     self._feeds, self._fetches = _load_saved_model(self._session, path, parameters)
                 _run_init_operations(self._session, parameters, path)
@@ -50,7 +54,12 @@ class TritonPythonModel:
         names = sorted({name for request in requests for name in request.requested_output_names()})
         try:
             feeds = gathered(requests)
-            run = self._callable(tuple(feeds), tuple(names))
+            key = (tuple(feeds), tuple(names))
+            if key not in self._callables:
+                self._callables[key] = self._session.make_callable(
+                    [self._fetches[name] for name in names], [self._feeds[name] for name in feeds]
+                )
+            run = self._callables[key]
             results = dict(zip(names, run(*feeds.values())))  # each fetch has a result
         except (tf.errors.OpError, ValueError, TypeError) as error:
             return failed(requests, getattr(error, "message", None) or str(error))
@@ -59,14 +68,6 @@ class TritonPythonModel:
 
     def finalize(self):
         self._session.close()
-
-    def _callable(self, feeds, fetches):
-        key = (feeds, fetches)
-        if key not in self._callables:
-            self._callables[key] = self._session.make_callable(
-                [self._fetches[name] for name in fetches], [self._feeds[name] for name in feeds]
-            )
-        return self._callables[key]
 
 
 def _session_config(parameters):
@@ -89,14 +90,6 @@ def _load_saved_model(session, path, parameters):
         {name: info.name for name, info in chosen.inputs.items()},
         {name: info.name for name, info in chosen.outputs.items()},
     )
-
-
-def _import_graph(path, inputs, outputs):
-    definition = tf.compat.v1.GraphDef()
-    with open(path, "rb") as file:
-        definition.ParseFromString(file.read())
-    tf.import_graph_def(definition, name="")
-    return {name: f"{name}:0" for name in inputs}, {name: f"{name}:0" for name in outputs}
 
 
 def _run_init_operations(session, parameters, path):

@@ -181,7 +181,7 @@ class TensorRtBackend:
         try:
             with driver.on(device_id):
                 runtime = package.runtime()
-                engine = package.deserialize(runtime, plan, config.name)
+                engine = package.deserialize(runtime, plan)
                 return LoadedEngine(package, runtime, engine, describe(engine))
         except CudaError as exc:
             raise load_failure_of(exc, "unable to create TensorRT engine", config.name, device_id) from exc
@@ -223,19 +223,14 @@ def plan_path(version: Path, config: ModelConfig, capability: str = "") -> Path:
     path = version / name
     if is_plain(name) and path.is_file():
         return path
-    raise RepositoryUnavailable(
-        f"unable to find '{path}' for model instance '{config.name}'", hint=_missing_hint(version, name)
-    )
-
-
-def _missing_hint(version: Path, wanted: str) -> str:
-    try:
-        others = sorted(name for name in os.listdir(version) if name.endswith(_ENDINGS) and name != wanted)
-    except OSError:
-        others = []
-    if not others:
-        return "put the plan there, or name its file in default_model_filename, or by GPU in cc_model_filenames"
-    return f"the version directory has '{others[0]}': rename it, or set default_model_filename: \"{others[0]}\""
+    others: list[str] = []
+    with suppress(OSError):
+        others = sorted(other for other in os.listdir(version) if other.endswith(_ENDINGS) and other != name)
+    if others:
+        hint = f"the version directory has '{others[0]}': rename it, or set default_model_filename: \"{others[0]}\""
+    else:
+        hint = "put the plan there, or name its file in default_model_filename, or by GPU in cc_model_filenames"
+    raise RepositoryUnavailable(f"unable to find '{path}' for model instance '{config.name}'", hint=hint)
 
 
 def plan_problem(path: Path) -> str | None:

@@ -150,7 +150,15 @@ class TensorRtPackage:
         """
         with self._loading:
             if not self._has_plugins:
-                self._load_plugins()
+                for path in self._settings.plugins:
+                    try:
+                        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+                    except OSError as error:
+                        raise ConfigInvalid(
+                            f"unable to load plugin library '{path}' of TensorRT: {error}",
+                            hint="--backend-config=tensorrt,plugins=FILE;FILE",
+                        ) from error
+                self.module.init_libnvinfer_plugins(self._logger, "")
                 self._has_plugins = True
         self.forget_error()
         runtime = self.module.Runtime(self._logger)
@@ -165,29 +173,15 @@ class TensorRtPackage:
             runtime.engine_host_code_allowed = True
         return runtime
 
-    def deserialize(self, runtime: Any, path: Path, model: str) -> Any:
+    def deserialize(self, runtime: Any, path: Path) -> Any:
         """The engine of the plan at `path`, on the current device. Raises a ServerError with Triton's text."""
         self.forget_error()
         engine = runtime.deserialize_cuda_engine(path.read_bytes())
-        if engine is None:
-            raise self._not_created(path, model)
-        return engine
-
-    def _load_plugins(self) -> None:
-        for path in self._settings.plugins:
-            try:
-                ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-            except OSError as error:
-                raise ConfigInvalid(
-                    f"unable to load plugin library '{path}' of TensorRT: {error}",
-                    hint="--backend-config=tensorrt,plugins=FILE;FILE",
-                ) from error
-        self.module.init_libnvinfer_plugins(self._logger, "")
-
-    def _not_created(self, path: Path, model: str) -> ServerError:
+        if engine is not None:
+            return engine
         text = f"unable to create TensorRT engine: {self.last_error}"
         if is_out_of_memory(self.last_error):
-            return OutOfMemory(text)
+            raise OutOfMemory(text)
         origin = origin_of(path) or "another TensorRT"
         hint = f"the plan was built by {origin}; TensorRT {self.version} is installed. "
         if f"{origin} ".startswith(f"TensorRT {'.'.join(self.version.split('.')[:3])} "):
@@ -197,7 +191,7 @@ class TensorRtPackage:
                 "A plan runs with the version that built it: build it again here, or with --versionCompatible and then "
                 "start with --backend-config=tensorrt,version-compatible=true"
             )
-        return ModelLoadFailed(text, hint=hint)
+        raise ModelLoadFailed(text, hint=hint)
 
 
 def import_package(settings: TensorRtSettings) -> TensorRtPackage:
@@ -375,23 +369,19 @@ def dims_problem(tensor: EngineTensor, profile: int, shape: Shape, first: int = 
     return ""
 
 
-def _values_problem(tensor: EngineTensor, profile: int, values: Shape) -> str:
-    limits = tensor.profiles[profile]
-    if len(values) != len(limits.most):
-        return f"mismatch between the number of shape values. Expecting {len(limits.most)}. Got {len(values)}"
-    for at, (least, value, most) in enumerate(zip(limits.least, values, limits.most, strict=True)):
-        if not least <= value <= most:
-            return f"The shape value at index {at} is expected to be in range from {least} to {most}, Got: {value}"
-    return ""
-
-
 def _misfit(engine: EngineDescription, profile: int, given: Mapping[str, Shape], instance: str = "") -> str:
     """Return why a profile does not take the batch; "" if it does."""
     for tensor in engine.inputs:
         value = given[tensor.name]
         if tensor.is_shape:
-            if problem := _values_problem(tensor, profile, value):
-                return problem
+            limits = tensor.profiles[profile]
+            if len(value) != len(limits.most):
+                return f"mismatch between the number of shape values. Expecting {len(limits.most)}. Got {len(value)}"
+            for at, (least, each, most) in enumerate(zip(limits.least, value, limits.most, strict=True)):
+                if not least <= each <= most:
+                    return (
+                        f"The shape value at index {at} is expected to be in range from {least} to {most}, Got: {each}"
+                    )
         elif problem := dims_problem(tensor, profile, value):
             return f"request specifies invalid shape for input '{tensor.name}' for {instance}. Error details: {problem}"
     return ""

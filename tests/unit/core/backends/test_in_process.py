@@ -27,6 +27,7 @@ from trident.core.backends.backend import BackendInstance, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner, length_axes, may_bind
 from trident.core.backends.onnxruntime.runs import DeviceRun
 from trident.core.backends.onnxruntime.session import FAILURES, failure_of
+from trident.core.backends.tensors import SteadySizes
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.schema import ModelConfig
@@ -51,6 +52,25 @@ def model_of(
     context = LoadContext(path=Path(), config=config, spec=spec_of(config), placements=tuple(placements))
     failures = Failures(FAILURES, failure_of)
     return InProcessModel(context, Framework(load=load, runner=runner, failures=failures, provider=str, threads="1"))
+
+
+def test_batch_larger_than_a_steady_size_runs_in_parts() -> None:
+    ran: list[int] = []
+
+    def run(names: list[str], feed: Any, options: Any) -> list[Array]:
+        ran.append(len(feed["INPUT0"]))
+        return [feed["INPUT0"] * 2]
+
+    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [1])
+    config = config_of(text + tensor_text("output", "OUTPUT0", "FP32", [1]))
+    model = model_of(lambda _: None, lambda *_: Runner(run=run, steady=SteadySizes({2: 1.0}, 1.0)), config, [CPU])
+    arrays = [np.array([[1], [2]], np.float32), np.array([[3]], np.float32)]
+    requests = [InferenceRequest("m", [InputTensor("INPUT0", "FP32", each.shape, each)]) for each in arrays]
+    first, second = model.instance(CPU).execute(requests, [2, 1]).outputs
+    assert not isinstance(first, Exception)
+    assert not isinstance(second, Exception)
+    assert [[output.array.tolist() for output in outputs] for outputs in (first, second)] == [[[[2], [4]]], [[[6]]]]
+    assert ran == [2, 2]
 
 
 # --- weights

@@ -193,8 +193,16 @@ class ModelHost:
             )
         for request, response in zip(requests, returned):
             if response is not None:
-                if request._release_flags == RELEASE_RESCHEDULE or response.__class__ is not InferenceResponse:
-                    _check_element(request, response)
+                if request._release_flags == RELEASE_RESCHEDULE:
+                    raise BrokenContract(
+                        "Expected a None object in the execute function return list for reschduled request, found type "
+                        f"'{type(response)}'."
+                    )
+                if not isinstance(response, InferenceResponse):
+                    raise BrokenContract(
+                        "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                        f"'{type(response)}'."
+                    )
                 if request._sender is None:
                     request._sender = CLOSED_SENDER
                 else:
@@ -249,19 +257,6 @@ class ModelHost:
 
     def _log(self, message: str) -> None:
         current().log(LogLevel.ERROR.value, message, os.path.basename(self._file), 0)
-
-
-def _check_element(request: InferenceRequest, response: object) -> None:
-    if request._release_flags == RELEASE_RESCHEDULE:
-        raise BrokenContract(
-            "Expected a None object in the execute function return list for reschduled request, found type "
-            f"'{type(response)}'."
-        )
-    if not isinstance(response, InferenceResponse):
-        raise BrokenContract(
-            "Expected an 'InferenceResponse' object in the execute function return list, found type "
-            f"'{type(response)}'."
-        )
 
 
 def _leave_open(request: InferenceRequest, how: str) -> None:

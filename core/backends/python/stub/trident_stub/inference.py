@@ -203,15 +203,6 @@ _dropped: SimpleQueue[tuple[int, SenderState, str]] = SimpleQueue()
 _ends_dropped: list[threading.Thread] = []
 
 
-def _watch_dropped() -> None:
-    """Start the thread. Raises RuntimeError if there can be none."""
-    with _lock:
-        if not _ends_dropped:
-            thread = threading.Thread(target=_end_dropped, name="trident dropped senders", daemon=True)
-            thread.start()
-            _ends_dropped.append(thread)
-
-
 def _end_dropped() -> None:
     while True:
         number, state, unused = _dropped.get()
@@ -349,7 +340,17 @@ class InferenceRequest:
                     f"InferenceRequest(): '{name}' must be a {expected.__name__}, not {type(value).__name__}"
                 )
         self._number = MADE_HERE
-        self._inputs = _checked_inputs(inputs, request_id, model_name)
+        if inputs is None:
+            raise TypeError("InferenceRequest(): 'inputs' must be a list of Tensor objects")
+        self._inputs = list(inputs)
+        for tensor in self._inputs:
+            if tensor is None:
+                raise TritonModelException(
+                    f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be "
+                    "empty."
+                )
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"InferenceRequest(): 'inputs' must be Tensor objects, not {type(tensor).__name__}")
         if requested_output_names is None or isinstance(requested_output_names, (str, bytes)):
             raise TypeError("InferenceRequest(): 'requested_output_names' must be a list of str")
         self._requested = [
@@ -449,7 +450,11 @@ class InferenceRequest:
         sender = self._sender
         if sender is None:
             if self._number != MADE_HERE:
-                _watch_dropped()
+                with _lock:
+                    if not _ends_dropped:
+                        thread = threading.Thread(target=_end_dropped, name="trident dropped senders", daemon=True)
+                        thread.start()
+                        _ends_dropped.append(thread)
             sender = self._sender = InferenceResponseSender(self._number, self._requested)
         return sender
 
@@ -495,20 +500,6 @@ def _index(name: str, value: SupportsIndex) -> int:
     if not first <= number <= last:
         raise TypeError(f"InferenceRequest(): '{name}' must be an int from {first} to {last}, not {number}")
     return number
-
-
-def _checked_inputs(inputs: Sequence[Tensor] | None, request_id: str, model_name: str) -> list[Tensor]:
-    if inputs is None:
-        raise TypeError("InferenceRequest(): 'inputs' must be a list of Tensor objects")
-    checked = list(inputs)
-    for tensor in checked:
-        if tensor is None:
-            raise TritonModelException(
-                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
-            )
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"InferenceRequest(): 'inputs' must be Tensor objects, not {type(tensor).__name__}")
-    return checked
 
 
 # --- requests to other models

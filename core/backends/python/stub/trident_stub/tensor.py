@@ -463,7 +463,11 @@ def copy_to_host(tensor: DeviceTensor, driver: Driver | None = None) -> bytes:
     """The elements of a tensor of a GPU, after the work queued there. Raises TritonModelException."""
     if not tensor.size:
         return b""
-    driver = driver or _installed_driver()
+    if driver is None:
+        try:
+            driver = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise TritonModelException(f"cannot copy a tensor from the GPU: {error}") from error
     context = ctypes.c_void_p()
     number = tensor.device.number
     elements = ctypes.create_string_buffer(tensor.size)
@@ -480,13 +484,6 @@ def copy_to_host(tensor: DeviceTensor, driver: Driver | None = None) -> bytes:
     finally:
         _call(driver, "cuDevicePrimaryCtxRelease_v2", number)
     return elements.raw
-
-
-def _installed_driver() -> Driver:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise TritonModelException(f"cannot copy a tensor from the GPU: {error}") from error
 
 
 def _call(driver: Driver, name: str, *arguments: object) -> None:

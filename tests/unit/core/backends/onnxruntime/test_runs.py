@@ -19,7 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
-from tests.unit.onnx_serving import identity_config, serving, session_of, usable_gpus
+from tests.unit.onnx_serving import add_sub_config, identity_config, serving, session_of, usable_gpus
 from trident.core.backends.in_process import BoundTensor
 from trident.core.backends.onnxruntime.runs import DeviceRun, PlacedRun, ValueRun, pinned_memory
 from trident.core.cuda import CudaDriver, DeviceBlock
@@ -273,6 +273,21 @@ def test_every_datatype_is_read_and_written_where_it_lies(datatype: str) -> None
     (array,) = run.bound(["OUTPUT0"], {"INPUT0": given}, None, {}, {}, 2)
     assert isinstance(array, np.ndarray)
     assert array.tolist() == given.tolist()
+    assert not written.any()
+
+
+def test_output_that_is_not_asked_for_again_is_not_written_again() -> None:
+    spec = spec_of(config_of(add_sub_config("FP32")))
+    run = DeviceRun(session_of(onnx_models.add_sub("FP32")), spec, "cpu", 0)
+    feed = {name: np.ones((1, 16), np.float32) for name in ("INPUT0", "INPUT1")}
+    written = np.zeros((1, 16), np.float32)
+    place = {"OUTPUT0": DevicePlace(0, written.ctypes.data, written.nbytes)}
+    assert run.bound(["OUTPUT0"], feed, None, {}, place, 1) == [(1, 16)]
+    assert (written == 2).all()
+    written[...] = 0
+    (array,) = run.bound(["OUTPUT1"], feed, None, {}, {}, 1)
+    assert isinstance(array, np.ndarray)
+    assert not array.any()
     assert not written.any()
 
 

@@ -412,6 +412,15 @@ def test_credit_is_not_limited_to_a_byte(stub: Stub) -> None:
         assert (named, read_count(content)) == (requests[0], 700)
 
 
+def test_request_that_ended_before_its_result_is_not_opened_again(stub: Stub) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        executed = Execution(stub, threads, [1.0])
+        number, requests = stub.batch()
+        stub.socket.sendall(stub.response(requests[0], FINAL) + stub.result(number, requests, {requests[0]: LATER}))
+        executed.check()
+    assert stub.channel._open == {}
+
+
 def test_metric_call_is_answered_under_its_number(stub: Stub) -> None:
     with ThreadPoolExecutor(1) as threads:
         executed = Execution(stub, threads, [1.0])
