@@ -248,18 +248,14 @@ def _load_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
         if key == "config":
             read[key] = text
         elif key.startswith(_FILE_PREFIX):
-            read[key] = _file_content(key, text)
+            try:
+                # Tools break base64 into lines. Without `validate`, all other invalid characters would be skipped.
+                read[key] = b64decode(text.encode("ascii").translate(None, _LINE_ENDS), validate=True)
+            except (UnicodeEncodeError, Base64Error) as error:
+                raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error
         else:
             raise ModelLoadFailed("unexpected error on creating Triton parameter")
     return read
-
-
-def _file_content(key: str, text: str) -> bytes:
-    try:
-        # Tools break base64 into lines. Without `validate`, all other invalid characters would be skipped.
-        return b64decode(text.encode("ascii").translate(None, _LINE_ENDS), validate=True)
-    except (UnicodeEncodeError, Base64Error) as error:
-        raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error
 
 
 # --- the log and traces

@@ -60,7 +60,7 @@ from trident.core.http.reply import (
 from trident.core.http.v2_json import json_values
 from trident.core.http.v2_request import ResponsePlan, decode_request, response_texts
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
-from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.observability.switches import SWITCHES
 
@@ -133,22 +133,17 @@ def one_response(model: ServedModel) -> ServedModel:
 def read_body(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
     """The whole body, inflated. Raises InvalidRequest, UnsupportedEncoding or BrokenCompression."""
     body: Buffer | None = environ.get(BODY_KEY)
-    if body is None:
-        body = _drain_input(environ)
+    if body is None:  # a server that does not hand it over as one buffer
+        length = environ.get("CONTENT_LENGTH") or ""
+        if length.isdigit() and int(length[:20]) not in _INT32:
+            raise InvalidRequest(
+                f"Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {length}"
+            )
+        body = read_input(environ)
     encoding = environ.get(CONTENT_ENCODING)
     if encoding is None or encoding == IDENTITY:
         return body
     return off_hub(front_end, _INFLATES_BY * len(body), decompress, body, encoding, front_end.options.max_input_size)
-
-
-def _drain_input(environ: Environ) -> Buffer:
-    """The body from `wsgi.input`, under servers that do not hand it over as one buffer."""
-    length = environ.get("CONTENT_LENGTH") or ""
-    if length.isdigit() and int(length[:20]) not in _INT32:
-        raise InvalidRequest(
-            f"Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {length}"
-        )
-    return read_input(environ)
 
 
 def _header_length(front_end: HttpFrontEnd, text: str, body_length: int) -> int:
@@ -278,14 +273,12 @@ def _note_caller(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, 
 def encode_v2(front_end: HttpFrontEnd, response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
     """The body of the v2 response."""
     size = response.nbytes
-    if size >= _LARGE and any(_is_long(output, size, plan) for output in response.outputs):
-        return front_end.bridge.run(encode_response, response, plan, spec)
+    if size >= _LARGE:
+        for output in response.outputs:
+            takes_long = size >= _LONG_ANSWER or output.datatype == "BYTES"
+            if takes_long and not plan.form_of(output.name)[0]:
+                return front_end.bridge.run(encode_response, response, plan, spec)
     return encode_response(response, plan, spec)
-
-
-def _is_long(output: OutputTensor, size: int, plan: ResponsePlan) -> bool:
-    """Whether an output of a response of `size` bytes takes long to become JSON."""
-    return (size >= _LONG_ANSWER or output.datatype == "BYTES") and not plan.form_of(output.name)[0]
 
 
 def finish(

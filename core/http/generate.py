@@ -51,7 +51,7 @@ from trident.core.http.reply import JSON, Environ, Headers, Reply, text_reply
 from trident.core.http.v2_json import array_from_json, json_datatype, json_values
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, Origin, OutputTensor, ReceivedOutput
-from trident.core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Shape
+from trident.core.inference.tensors import BYTES, NUMBER_CODES, Buffer, Shape
 
 # Errors of these origins are told as those of any other request. All others are responses, and so events.
 _NO_RESPONSES = (Origin.REFUSED, Origin.CANCELLED)
@@ -353,7 +353,7 @@ class _Reading:
         content = value if type(value) is list else [value]
         if datatype is BYTES:
             array = array_from_json(content, datatype, None, name)
-            self._count(name, _wire_size(array))
+            self._count(name, sum(map(len, array.tolist())) + _LENGTH_SIZE * array.size)
             shape = self._shape(expected, len(content))
         else:
             self._count(name, len(content) * datatype.size)
@@ -392,10 +392,6 @@ class _Reading:
 
 def _no_shape(name: str) -> InvalidRequest:
     return InvalidRequest(f"The schema can not convert input '{name}' to tensor with proper shape")
-
-
-def _wire_size(array: Array) -> int:
-    return sum(map(len, array.tolist())) + _LENGTH_SIZE * array.size
 
 
 def _pairs(members: Members) -> Iterable[tuple[str, Any]]:

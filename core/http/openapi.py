@@ -30,7 +30,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.frontend.request import version_number
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, json_reply
-from trident.core.http.sample_request import SampleRequest, make_sample, request_document
+from trident.core.http.sample_request import make_sample, request_document
 from trident.core.inference.tensors import DATATYPES, NUMBER_CODES, Shape
 
 if TYPE_CHECKING:
@@ -237,14 +237,12 @@ def model_document(application: V2Application, spec: ModelSpec, version: str, ba
         for tail in ("/infer", "/generate", "/generate_stream"):
             operation = paths.get(sample.path + tail, {}).get("post")
             if operation is not None:
-                operation["requestBody"]["content"][JSON]["example"] = _example(sample, tail)
+                flat = {
+                    each.name: [each.value] * each.count if each.count > 1 else each.value for each in sample.inputs
+                }
+                example = request_document(sample) if tail == "/infer" else flat
+                operation["requestBody"]["content"][JSON]["example"] = example
     return document
-
-
-def _example(sample: SampleRequest, tail: str) -> object:
-    if tail == "/infer":
-        return request_document(sample)
-    return {each.name: [each.value] * each.count if each.count > 1 else each.value for each in sample.inputs}
 
 
 def _schemas(spec: ModelSpec) -> dict[str, Schema]:

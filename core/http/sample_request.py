@@ -128,21 +128,16 @@ def make_sample(spec: ModelSpec, version: str = "", shapes: Mapping[str, Shape] 
 def _sample_input(given: InputSpec, spec: ModelSpec, shape: Shape | None) -> SampleInput:
     batch = 1 if spec.max_batch_size > 0 and not given.is_shape_tensor else 0
     if shape is None:
-        size = _PICTURE if _is_picture(given.dims) else 1
+        dims = given.dims
+        # Channels, height and width, of which the last two may vary; or with the channels last.
+        is_picture = len(dims) >= 3 and dims[-3:].count(-1) == 2 and (dims[-3] in _CHANNELS or dims[-1] in _CHANNELS)
+        size = _PICTURE if is_picture else 1
         shape = (1,) * batch + tuple(size if dim < 0 else dim for dim in given.dims)
-    text = _sample_text(given, spec) if spec.backend == TEXT_BACKEND else _TEXT
+    text = _TEXT
+    if spec.backend == TEXT_BACKEND:
+        is_alone = given.name == "text" and "answer" not in spec.outputs
+        text = "Anna lives in Paris." if is_alone else _TEXTS.get(given.name, _TEXT)
     return SampleInput(given.name, given.datatype, shape, shape[batch:], given.optional, text)
-
-
-def _sample_text(given: InputSpec, spec: ModelSpec) -> str:
-    """For what a text model does with the input."""
-    is_alone = given.name == "text" and "answer" not in spec.outputs
-    return "Anna lives in Paris." if is_alone else _TEXTS.get(given.name, _TEXT)
-
-
-def _is_picture(dims: Shape) -> bool:
-    """Channels, height and width, of which the last two may vary; or with the channels last."""
-    return len(dims) >= 3 and dims[-3:].count(-1) == 2 and (dims[-3] in _CHANNELS or dims[-1] in _CHANNELS)
 
 
 def request_document(sample: SampleRequest) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -179,11 +179,21 @@ def decode_npz(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = _members(archive)
-            if sparse := is_sparse(members) and spec.inputs.keys().isdisjoint(members):
+            sparse = members.keys() >= _COMMON and spec.inputs.keys().isdisjoint(members)
+            if sparse:
                 expected = single_input(spec, "a sparse matrix")
             else:
                 check_names(members, spec, "the archive")
-            _check_members(members, rules.max_input_size)
+            for name, member in members.items():
+                if member.compress_type not in _METHODS or member.flag_bits & _ENCRYPTED:
+                    raise InvalidRequest(
+                        f"array '{name[:60]}' is encrypted, or compressed in a way that numpy does not write"
+                    )
+            total = sum(member.file_size for member in members.values())
+            if total > rules.max_input_size:
+                raise InvalidRequest(
+                    f"the arrays of the archive have {total} bytes, at most {rules.max_input_size} are allowed"
+                )
             arrays = {name: _read(archive, member, name) for name, member in members.items()}
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, ValueError) as error:
         raise InvalidRequest(f"{_NO_ARCHIVE}: {error}") from None
@@ -225,15 +235,6 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return members
 
 
-def _check_members(members: dict[str, zipfile.ZipInfo], limit: int) -> None:
-    for name, member in members.items():
-        if member.compress_type not in _METHODS or member.flag_bits & _ENCRYPTED:
-            raise InvalidRequest(f"array '{name[:60]}' is encrypted, or compressed in a way that numpy does not write")
-    total = sum(member.file_size for member in members.values())
-    if total > limit:
-        raise InvalidRequest(f"the arrays of the archive have {total} bytes, at most {limit} are allowed")
-
-
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
     # Inflates at most the size in the directory; the checksum fails if that size is too small.
     with archive.open(member) as file:
@@ -254,12 +255,6 @@ _MATRIX = "the sparse matrix"
 _INDEX_SIZE = 8
 
 Arrays = Mapping[str, Array]
-Positions = tuple[Array, Array, Array]
-
-
-def is_sparse(names: Container[str]) -> bool:
-    """Whether an archive with arrays of these names holds a sparse matrix."""
-    return all(name in names for name in _COMMON)
 
 
 def dense_matrix(arrays: Arrays, itemsize: int, limit: int) -> Array:
@@ -267,13 +262,16 @@ def dense_matrix(arrays: Arrays, itemsize: int, limit: int) -> Array:
 
     Raises InvalidRequest, also for more than `limit` bytes, where an element counts at least `itemsize` bytes.
     """
-    read = _FORMATS.get(_format(arrays["format"]))
-    if read is None:
+    name = _format(arrays["format"])
+    if name not in ("csr", "csc", "coo"):
         raise InvalidRequest(
-            f"{_MATRIX} has a format that is not supported, supported are: {', '.join(_FORMATS)}",
+            f"{_MATRIX} has a format that is not supported, supported are: csr, csc, coo",
             hint="matrix.tocsr() makes one of these",
         )
-    rows, columns = _sparse_shape(arrays["shape"])
+    shape = arrays["shape"]
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or int(shape.min()) < 1:
+        raise InvalidRequest(f"{_MATRIX}: 'shape' must be the numbers of rows and columns, at least one of each")
+    rows, columns = shape.tolist()
     data = _one_dimension(arrays, "data")
     if data.dtype.kind not in "biuf":
         raise InvalidRequest(f"{_MATRIX}: 'data' must be numbers or booleans, not {data.dtype}")
@@ -286,32 +284,21 @@ def dense_matrix(arrays: Arrays, itemsize: int, limit: int) -> Array:
             "allowed. Use --http-max-input-size to increase the limit.",
             hint="send fewer rows at once",
         )
-    values, row, column = read(arrays, data, rows, columns)
+    if name == "csr":
+        values, row, column = _compressed(arrays, data, rows, columns)
+    elif name == "csc":
+        values, column, row = _compressed(arrays, data, columns, rows)
+    else:
+        values, row, column = data, _one_dimension(arrays, "row"), _one_dimension(arrays, "col")
+        if not len(row) == len(column) == len(data):
+            raise InvalidRequest(f"{_MATRIX}: 'row', 'col' and 'data' must have the same length")
+        row, column = _indices(row, "row", rows), _indices(column, "col", columns)
     dense = np.zeros(rows * columns, data.dtype)
     np.add.at(dense, row * columns + column, values)
     return dense.reshape(rows, columns)
 
 
-def _csr(arrays: Arrays, data: Array, rows: int, columns: int) -> Positions:
-    return _compressed(arrays, data, rows, columns)
-
-
-def _csc(arrays: Arrays, data: Array, rows: int, columns: int) -> Positions:
-    values, column, row = _compressed(arrays, data, columns, rows)
-    return values, row, column
-
-
-def _coo(arrays: Arrays, data: Array, rows: int, columns: int) -> Positions:
-    row, column = _one_dimension(arrays, "row"), _one_dimension(arrays, "col")
-    if not len(row) == len(column) == len(data):
-        raise InvalidRequest(f"{_MATRIX}: 'row', 'col' and 'data' must have the same length")
-    return data, _indices(row, "row", rows), _indices(column, "col", columns)
-
-
-_FORMATS: dict[str, Callable[[Arrays, Array, int, int], Positions]] = {"csr": _csr, "csc": _csc, "coo": _coo}
-
-
-def _compressed(arrays: Arrays, data: Array, lines: int, length: int) -> Positions:
+def _compressed(arrays: Arrays, data: Array, lines: int, length: int) -> tuple[Array, Array, Array]:
     """The values, their lines (rows of csr, columns of csc), and their positions in these lines."""
     ends, positions = _one_dimension(arrays, "indptr"), _one_dimension(arrays, "indices")
     if len(positions) != len(data):
@@ -349,13 +336,6 @@ def _format(array: Array) -> str:
         return ""
     value: bytes | str = array.item()
     return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-def _sparse_shape(array: Array) -> tuple[int, int]:
-    if array.shape != (2,) or array.dtype.kind not in "iu" or int(array.min()) < 1:
-        raise InvalidRequest(f"{_MATRIX}: 'shape' must be the numbers of rows and columns, at least one of each")
-    rows, columns = array.tolist()
-    return rows, columns
 
 
 # --- raw bytes

@@ -168,26 +168,18 @@ class _Fields:
             return bytes_array([field.encode("latin-1") for field in self._fields], self._shape)
         if self._datatype.kind == "b":
             return np.array(self._each(_bool), np.bool_).reshape(self._shape)
-        wide = self._wide()
-        return as_datatype(wide.reshape(self._shape), self._datatype, self._location)
-
-    def _wide(self) -> Array:
         if wide_kind(self._datatype) == "f":
-            return self._doubles()
-        integers = self._each(_integer)
-        wide = wide_integers(integers)
-        if wide is None:
-            limits = np.iinfo(self._datatype.dtype)
-            raise self._wrong(next(i for i, n in enumerate(integers) if not limits.min <= n <= limits.max))
-        return wide
-
-    def _doubles(self) -> Array:
-        doubles = np.array(self._each(_double if self._grouped else float), np.float64)
-        if np.isinf(doubles).any():
-            for index in np.flatnonzero(np.isinf(doubles)).tolist():
+            wide: Array | None = np.array(self._each(_double if self._grouped else float), np.float64)
+            for index in np.flatnonzero(np.isinf(wide)).tolist():
                 if "n" not in self._fields[index].lower():  # digits of a number that is too large for a double
                     raise self._wrong(index)
-        return doubles
+        else:
+            integers = self._each(_integer)
+            wide = wide_integers(integers)
+            if wide is None:
+                limits = np.iinfo(self._datatype.dtype)
+                raise self._wrong(next(i for i, n in enumerate(integers) if not limits.min <= n <= limits.max))
+        return as_datatype(wide.reshape(self._shape), self._datatype, self._location)
 
     def _each(self, read: Callable[[str], Any]) -> list[Any]:
         try:
@@ -246,17 +238,15 @@ _NEEDS_QUOTES = re.compile(rb'[,"\r\n]|\A\Z|\A\s|\s\Z')
 
 def encode_csv(columns: list[OutputColumn]) -> bytes:
     """Encode the outputs. Raises InvalidRequest if whole tensors have different numbers of rows."""
-    lines = [_column_lines(column) for column in columns]
+    lines = [
+        [line for part in column.parts for line in _lines(np.atleast_1d(part), column.datatype)] for column in columns
+    ]
     if len({len(own) for own in lines}) > 1:
         raise InvalidRequest(
             "the outputs have different numbers of rows, which CSV cannot hold", hint="ask for application/json"
         )
     rows = lines[0] if len(lines) == 1 else list(map(b",".join, zip(*lines, strict=True)))
     return b"\n".join([*rows, b""])
-
-
-def _column_lines(column: OutputColumn) -> list[bytes]:
-    return [line for part in column.parts for line in _lines(np.atleast_1d(part), column.datatype)]
 
 
 def _lines(array: Array, datatype: Datatype) -> list[bytes]:

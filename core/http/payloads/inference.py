@@ -185,18 +185,13 @@ def is_json(content_type: str) -> bool:
 def format_for(accept: str | None, default: str = JSON.media_types[0], outputs: int = 1) -> str:
     """The media type for a response with `outputs` outputs; `default` if the header accepts anything.
 
-    `encoder_of` gives its encoder. Raises NotAcceptable that lists the types that can hold the outputs.
+    Raises NotAcceptable that lists the types that can hold the outputs.
     """
     known = [essence for essence, row in _BY_MEDIA_TYPE.items() if outputs == 1 or row is not NPY]
     chosen = choose(accept, (default, *known) if default in known else tuple(known))
     if chosen is None:
         raise NotAcceptable(f"none of '{(accept or '')[:100]}' can be sent, available are: {', '.join(known)}")
     return chosen
-
-
-def encoder_of(media_type: str) -> Encode:
-    """The encoder of a media type that `format_for` returned."""
-    return _BY_MEDIA_TYPE[media_type].encode
 
 
 def supported_types(also: Sequence[str] = ()) -> str:
@@ -227,7 +222,8 @@ def body_format(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> 
     if known is JSON:
         return None if is_v2 or document_form(body) is DocumentForm.V2 else JSON
     if known is not None:
-        if is_v2 and known.text and _is_one_line(body) and "inputs" not in spec.inputs:
+        # Batch transform sends each line of a file under the type of the file.
+        if is_v2 and known.text and "inputs" not in spec.inputs and b"\n" not in bytes(body).strip():
             return None
         return known
     if _OBJECT.match(body) and V2_INPUTS.search(body):
@@ -262,11 +258,6 @@ def known_format(content_type: str) -> Format | None:
         return format_of(content_type)
     except InvalidRequest:
         return None
-
-
-def _is_one_line(body: Buffer) -> bool:
-    """Whether the body is one line: batch transform sends each line of a file under the type of the file."""
-    return b"\n" not in bytes(body).strip()
 
 
 # --- inference
@@ -331,7 +322,8 @@ def infer_payload(
     if payload_request(front_end, environ, model.spec, payload, pattern):
         response = run(front_end, environ, model, pattern)
         return off_hub(front_end, _unpacked_size(response), result_of, [response], payload)
-    return front_end.bridge.run_long(_infer_parts, front_end, environ, model.spec, payload, pattern)
+    requests = requests_of(payload, model.spec, pattern)
+    return front_end.bridge.run_long(lambda: result_of(run_many(front_end, environ, requests), payload))
 
 
 def payload_request(
@@ -344,7 +336,8 @@ def payload_request(
     if payload.parameters:
         read_parameters(payload.parameters, pattern)
     complete(front_end, environ, pattern)
-    if not _is_one_request(payload, spec):
+    count, has_limit = payload.count, spec.max_batch_size > 0
+    if count not in (None, 1) and not (payload.stacked and (not has_limit or count <= most_rows(spec))):
         return False
     (pattern.inputs,) = split_instances(payload, spec)
     return True
@@ -403,19 +396,7 @@ def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm 
     """The body of the reply that `payload_reply` makes."""
     if media_type in JSON.media_types:
         return encode_json(columns, form)
-    return encoder_of(media_type)(columns)
-
-
-def _is_one_request(payload: DecodedPayload, spec: ModelSpec) -> bool:
-    count = payload.count
-    return count is None or count == 1 or (payload.stacked and (spec.max_batch_size == 0 or count <= most_rows(spec)))
-
-
-def _infer_parts(
-    front_end: HttpFrontEnd, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
-) -> PayloadResult:
-    requests = requests_of(payload, spec, pattern)
-    return result_of(run_many(front_end, environ, requests), payload)
+    return _BY_MEDIA_TYPE[media_type].encode(columns)
 
 
 def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:

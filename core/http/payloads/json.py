@@ -99,7 +99,9 @@ def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> Decode
 def _decode_values(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload:
     document = parse_json(body)
     if form is DocumentForm.BARE:
-        instances = [document] if _is_instance(document, spec) else document
+        # Objects with a value by input name are instances themselves.
+        is_one = is_one_instance(rank_of(document), spec) and not (document and _is_named(document[0], spec))
+        instances = [document] if is_one else document
         return decode_instances(instances, spec, rules, instance_name)
     if form is DocumentForm.V2 or _MEMBERS[form][0] not in document:
         raise InvalidRequest("expected a JSON object with 'instances', or an array of instances")
@@ -191,11 +193,6 @@ def is_one_instance(rank: int, spec: ModelSpec) -> bool:
     (row,) = instance_signature(spec, None).inputs.values()
     dims = row.dims
     return rank == len(dims) and not all(dim == 1 for dim in dims)
-
-
-def _is_instance(values: list[Any], spec: ModelSpec) -> bool:
-    """Whether a bare array is one instance; objects with a value by input name are instances themselves."""
-    return is_one_instance(rank_of(values), spec) and not (values and _is_named(values[0], spec))
 
 
 _OPENING = ord("[")
@@ -411,7 +408,11 @@ def column_array(values: list[Any], expected: InputSpec, location: ErrorLocation
     the first error.
     """
     if expected.datatype is not BYTES and values and all(map(is_b64, values)):
-        return _raw_rows(values, expected, location)
+        rows = [raw_row(decode_b64(v, location.at(i)), expected, location.at(i)) for i, v in enumerate(values)]
+        for index, row in enumerate(rows):
+            if row.shape != rows[0].shape:
+                raise mismatch(location.at(index), f"{rows[0].nbytes} bytes, as {location.at(0)} has", str(row.nbytes))
+        return np.stack(rows)
     dims = expected.dims
     if type(values[0]) is not list and all(dim == 1 for dim in dims):
         return _elements(values, (len(values), *dims), expected.datatype, location)
@@ -531,14 +532,6 @@ def _utf8(text: str, index: int, shape: Shape, location: ErrorLocation) -> bytes
         raise mismatch(location.element(index, shape), "Unicode text", "half of a surrogate pair") from None
 
 
-def _raw_rows(values: list[Any], expected: InputSpec, location: ErrorLocation) -> Array:
-    rows = [raw_row(decode_b64(v, location.at(i)), expected, location.at(i)) for i, v in enumerate(values)]
-    for index, row in enumerate(rows):
-        if row.shape != rows[0].shape:
-            raise mismatch(location.at(index), f"{rows[0].nbytes} bytes, as {location.at(0)} has", str(row.nbytes))
-    return np.stack(rows)
-
-
 def raw_row(content: bytes | memoryview, expected: InputSpec, location: str) -> Array:
     """One instance from its little-endian, row-major bytes; their number resolves one variable dim."""
     datatype, dims = expected.datatype, expected.dims
@@ -622,7 +615,8 @@ def json_value(array: Array, datatype: Datatype) -> Any:
     if finite.all():
         return array
     # FP16 and FP32 keep their own shortest digits: `tolist` would convert them to doubles, and 0.1 would not stay 0.1.
-    values = array.astype(object) if array.dtype.itemsize == 8 else _shortest(array)
+    values = np.empty(array.shape, dtype=object)
+    values.reshape(-1)[:] = array.reshape(-1).tolist() if array.dtype.itemsize == 8 else list(array.reshape(-1))
     for name in _NOT_FINITE:
         number = float(name)
         values[np.isnan(array) if name == "NaN" else array == number] = name
@@ -636,12 +630,6 @@ def write_json(value: Any) -> bytes:
 def _tensor(column: OutputColumn) -> Any:
     value = json_value(column.parts[0], column.datatype) if len(column.parts) == 1 else prediction_rows([column])
     return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
-
-
-def _shortest(array: Array) -> Array:
-    values = np.empty(array.size, dtype=object)
-    values[:] = list(array.reshape(-1))
-    return values.reshape(array.shape)
 
 
 def _text(element: bytes) -> Any:

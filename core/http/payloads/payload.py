@@ -87,14 +87,6 @@ def wide_integers(values: list[int]) -> Array | None:
     return None
 
 
-def string_array(array: Array) -> Array:
-    """Convert an array of numpy's fixed-width text or bytes to `bytes` objects; text becomes UTF-8."""
-    elements = array.reshape(-1).tolist()
-    if array.dtype.kind == "U":
-        elements = [element.encode() for element in elements]
-    return bytes_array(elements, array.shape)
-
-
 def _as_floating(wide: Array, datatype: Datatype, location: ErrorLocation) -> Array:
     narrow = narrowed(wide, datatype)
     finite = np.isfinite(as_numbers(narrow, datatype))
@@ -182,7 +174,9 @@ def instance_signature(spec: ModelSpec, rank: int | None) -> InstanceSignature:
     if spec.max_batch_size > 0:
         return InstanceSignature(inputs=spec.inputs, stacked=True)
     first = next(iter(spec.inputs.values()))
-    if _has_batch_dimension(spec) and rank in (None, len(first.dims) - 1):
+    inputs_have = all(len(i.dims) > 1 and i.dims[0] == -1 for i in spec.inputs.values())
+    outputs_have = all(o.dims[:1] == (-1,) for o in spec.outputs.values())
+    if inputs_have and outputs_have and rank in (None, len(first.dims) - 1):
         rows = {name: replace(i, dims=i.dims[1:], model_dims=None) for name, i in spec.inputs.items()}
         return InstanceSignature(inputs=rows, stacked=True)
     return InstanceSignature(inputs=spec.inputs, stacked=False)
@@ -210,11 +204,6 @@ def check_names(given: Iterable[str], spec: ModelSpec, location: str) -> None:
             raise InvalidRequest(
                 f"{location}: input '{name}' is missing; the inputs of model '{spec.name}' are {_listed(spec.inputs)}"
             )
-
-
-def _has_batch_dimension(spec: ModelSpec) -> bool:
-    inputs_have = all(len(i.dims) > 1 and i.dims[0] == -1 for i in spec.inputs.values())
-    return inputs_have and all(o.dims[:1] == (-1,) for o in spec.outputs.values())
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -263,7 +252,9 @@ def output_columns(responses: Sequence[Outputs], payload: DecodedPayload) -> lis
             continue
         if not payload.stacked:
             arrays = [array[np.newaxis] for array in arrays]
-        _check_rows(output.name, arrays, payload.count)
+        rows = sum(len(array) if array.ndim else 0 for array in arrays)
+        if rows != payload.count:
+            raise BackendFailed(f"output '{output.name}' has {rows} rows for {payload.count} instances")
         same = len({array.shape[1:] for array in arrays}) == 1
         columns.append(OutputColumn(output.name, datatype, [_joined(arrays)] if same else arrays))
     return columns
@@ -271,12 +262,6 @@ def output_columns(responses: Sequence[Outputs], payload: DecodedPayload) -> lis
 
 def _joined(arrays: list[Array]) -> Array:
     return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
-
-
-def _check_rows(name: str, arrays: list[Array], count: int) -> None:
-    rows = sum(len(array) if array.ndim else 0 for array in arrays)
-    if rows != count:
-        raise BackendFailed(f"output '{name}' has {rows} rows for {count} instances")
 
 
 # Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md section C "Auto-wrapping".
@@ -400,7 +385,16 @@ def decode_arrays(arrays: dict[str, Array], spec: ModelSpec) -> DecodedPayload:
         if not fits_dims(array.shape, wanted):
             also = f" or {shape_text(expected.dims)}" if spec.max_batch_size == 0 and not whole else ""
             raise mismatch(f"input '{name}'", f"shape {shape_text(wanted)}{also}", shape_text(array.shape))
-        typed[name] = _typed(array, expected, ErrorLocation(None, name))
+        location = ErrorLocation(None, name)
+        if array.dtype.kind not in "SU":
+            typed[name] = np.ascontiguousarray(as_datatype(array, expected.datatype, location)).reshape(array.shape)
+        elif expected.datatype is not BYTES:
+            raise mismatch(location.at(), f"elements of {expected.datatype.name}", "strings")
+        else:
+            elements = array.reshape(-1).tolist()
+            if array.dtype.kind == "U":
+                elements = [element.encode() for element in elements]
+            typed[name] = bytes_array(elements, array.shape)
     if whole:
         return DecodedPayload(arrays=typed, count=None, stacked=False)
     count = common_count(typed)
@@ -423,14 +417,6 @@ def common_count(arrays: dict[str, Array]) -> int:
     if not count:
         raise InvalidRequest(f"input '{first}' has no rows: expected at least one")
     return count
-
-
-def _typed(array: Array, expected: InputSpec, location: ErrorLocation) -> Array:
-    if array.dtype.kind in "SU":
-        if expected.datatype is not BYTES:
-            raise mismatch(location.at(), f"elements of {expected.datatype.name}", "strings")
-        return string_array(array)
-    return np.ascontiguousarray(as_datatype(array, expected.datatype, location)).reshape(array.shape)
 
 
 # --- flat rows: the elements of all inputs of one instance, side by side in row-major order
