@@ -25,15 +25,13 @@ from trident.app.process.environment import disable_telemetry, process_environme
 from trident.app.settings.groups import split_backend_settings
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.terminal import counted, drawn
-from trident.core.backends.backend import BackendInstance, LoadContext, TryingBackend
-from trident.core.backends.cpu_budget import available_cores, plan_threads
+from trident.core.backends.backend import BackendInstance, TryingBackend
 from trident.core.backends.model_files import origins_in
 from trident.core.backends.python.environment import CACHED, INSTALL
 from trident.core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
 from trident.core.config.autocomplete import normalize
 from trident.core.config.ensemble import EnsembleStep, KnownModels
 from trident.core.config.golden import GoldenRequest
-from trident.core.config.placement import placements
 from trident.core.config.platforms import GENAI as GENAI_BACKEND
 from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.problem import Problem
@@ -55,6 +53,7 @@ from trident.core.repository.repository import (
 )
 from trident.core.repository.sources import Fetched, Source, SourceFile, SourceOpener
 from trident.tools.options import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
+from trident.tools.trial import first_instance
 
 _log = logging.getLogger("trident.validate")
 _own = Option.of_command
@@ -392,19 +391,11 @@ def golden_problems(
     """
     if not golden:
         return _trial_problems(backends, path, config, spec, initialize)
-    placed = placements(config)[:1]
-    threads = plan_threads(available_cores(), 1).intra_op_threads
-    context = LoadContext(path=path, config=config, spec=spec, placements=placed, threads=threads)
     problems: list[Problem] = []
     try:
-        with ExitStack() as loaded:
-            model = backends.find(config).load(context)
-            loaded.callback(model.close)
-            for placement in placed:
-                instance = model.instance(placement)
-                loaded.callback(instance.close)
-                for request in golden:
-                    problems += _golden_problem(instance, spec, request)
+        with first_instance(backends, path, config, spec) as instance:
+            for request in golden:
+                problems += _golden_problem(instance, spec, request)
     except NotInstalled as error:
         _log.warning("the golden requests of model '%s' were not run: %s (%s)", config.name, error.message, error.hint)
     except ServerError as error:

@@ -86,6 +86,36 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
         "tools/bench/candidates.py",
     ),
 }
+# Tools use the configuration, the repository and the backends as a library, and the HTTP API. Of what serves they see
+# these modules: `openapi` writes down the routes that `serve` would have, the doctor opens the ports that it would
+# open, and the commands that run a model without a server run it as a load does.
+INSIDE = (
+    "app.sites",
+    "app.supervisor",
+    "app.worker",
+    "core.engine",
+    "core.frontend",
+    "core.grpc",
+    "core.http",
+    "core.interprocess",
+    "core.lifecycle",
+    "core.remote",
+    "core.scheduling",
+    "core.shared_memory",
+)
+SEEN_BY_TOOLS = {
+    "core.http.sample_request": ("tools/bench/", "tools/importing/", "tools/request.py"),
+    "core.grpc.status": ("tools/emulators/vertex/",),
+    "app.sites.applications": ("tools/request.py",),
+    "app.sites.engine_start": ("tools/request.py",),
+    "core.engine.in_process": ("tools/request.py",),
+    "core.http.application": ("tools/request.py",),
+    "core.http.openapi": ("tools/request.py",),
+    "app.supervisor.start": ("tools/doctor.py",),
+    "app.worker.listening_sockets": ("tools/doctor.py",),
+    "core.lifecycle.golden_check": ("tools/validate.py",),
+    "core.scheduling.run_once": ("tools/bench/candidates.py", "tools/importing/command.py"),
+}
 # A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the
 # variables to its callers; boto3 and Google's libraries read theirs themselves.
 ENVIRONMENT_READERS = (
@@ -239,6 +269,17 @@ def test_at_most_three_tests_are_run_again() -> None:
 def test_imports_go_one_way() -> None:
     found = [breach for path, source in sources(*LAYERS) for breach in breaches(path, source)]
     assert found == []
+
+
+def test_tools_use_the_public_parts() -> None:
+    seen = {
+        (path, next(part for part in (*SEEN_BY_TOOLS, *INSIDE) if is_of(name, f"trident.{part}")))
+        for path, source in sources("tools")
+        for name, _ in imports(path, source)
+        if any(is_of(name, f"trident.{part}") for part in INSIDE)
+    }
+    assert [each for each in seen if not within(each[0], SEEN_BY_TOOLS.get(each[1], ()))] == []
+    assert {part for _, part in seen} == SEEN_BY_TOOLS.keys()
 
 
 def test_a_broad_except_is_at_a_border() -> None:

@@ -18,7 +18,6 @@ from trident.adapters.platforms import BUILT_IN
 from trident.core.config.golden import TENSOR_FIELDS, Fields, GoldenTensor, Malformed, golden_tensor
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.payloads.inference import SIZE
 from trident.core.http.sample_request import make_sample
 from trident.core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, unpack_bytes, wire_bytes
 from trident.core.protos.grpc_service_pb2 import ModelInferRequest
@@ -237,7 +236,7 @@ def _http_request(
     if not size:
         headers["Content-Type"] = "application/json"
     elif platform is not None and platform.binary_type:
-        headers["Content-Type"] = f"{platform.binary_type};{SIZE}={size}"
+        headers["Content-Type"] = f"{platform.binary_type};json-header-size={size}"
     else:
         headers |= {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": size}
     return http_request("POST", (slash + base).rstrip("/") + path, headers | dict(encoding.headers), body)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,8 @@ from google.protobuf.text_format import MessageToString
 from trident.adapters.common.options import FILE, FOLDER, SWITCH, TEXT, BadOption, BadValue, Kind, Option
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.terminal import drawn
-from trident.core.backends.backend import LoadContext
-from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.backends.registry import BackendRegistry
-from trident.core.config.placement import placements
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.schema import ModelConfig
@@ -42,6 +39,7 @@ from trident.core.repository.repository import CONFIG_FILE, GOLDEN_REQUESTS, Mod
 from trident.core.scheduling.run_once import run_once
 from trident.tools.importing.sources import Options, Plan, plans_of, run_original
 from trident.tools.options import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
+from trident.tools.trial import first_instance
 
 _own = Option.of_command
 
@@ -110,7 +108,7 @@ def import_model(arguments: Sequence[str]) -> int:
         status = 0
         for plan in plans:
             name = _FITS.sub("_", values[_NAME.flag] or plan.name or source.stem)
-            status |= _Import(plan, name, repository / name, options, backends, values).run()
+            status |= _import(plan, name, repository / name, options, backends, values)
         return status
 
 
@@ -141,45 +139,35 @@ def _on_disk(source: str, cache: CloudCache) -> Iterator[Path]:
         opener.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class _Import:
-    """One model, which is made beside its place, `target`, and then moved there."""
+def _import(
+    plan: Plan, name: str, target: Path, options: Options, backends: BackendRegistry, values: Mapping[str, Any]
+) -> int:
+    """Make one model beside its place, `target`, and move it there. Returns 1 if it is wrong."""
+    is_dry = values[_DRY_RUN.flag]
+    if target.exists() and not is_dry:
+        raise BadOption(f"{target} is there already: choose another --name, or remove it")
+    if not is_dry:
+        target.parent.mkdir(parents=True, exist_ok=True)
 
-    plan: Plan
-    name: str
-    target: Path
-    options: Options
-    backends: BackendRegistry
-    values: Mapping[str, Any]
+    def say(text: str, hint: str | None = None) -> None:
+        shown = f"{text}\n  hint: {hint}" if hint else text
+        print(shown.replace(str(folder), str(target)), flush=True)
 
-    def run(self) -> int:
-        """Make the model. Returns 1 if it is wrong."""
-        is_dry = self.values[_DRY_RUN.flag]
-        if self.target.exists() and not is_dry:
-            raise BadOption(f"{self.target} is there already: choose another --name, or remove it")
-        if not is_dry:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-        # A server passes over names that begin with a dot.
-        beside = None if is_dry else self.target.parent.absolute()
-        with tempfile.TemporaryDirectory(prefix=".import-", dir=beside) as staging:
-            return self._make(Path(staging, self.name))
-
-    def _make(self, folder: Path) -> int:
-        def say(text: str, hint: str | None = None) -> None:
-            shown = f"{text}\n  hint: {hint}" if hint else text
-            print(shown.replace(str(folder), str(self.target)), flush=True)
-
-        say("; ".join([f"{self.name}: {self.plan.what}", *self.plan.notes]))
+    # A server passes over names that begin with a dot.
+    beside = None if is_dry else target.parent.absolute()
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=beside) as staging:
+        folder = Path(staging, name)
+        say("; ".join([f"{name}: {plan.what}", *plan.notes]))
         try:
-            build(self.plan, folder, self.options.scratch, link=self.values[_LINK.flag])
+            build(plan, folder, options.scratch, link=values[_LINK.flag])
         except OSError as error:
             raise InvalidRequest(f"{error.filename}: {error.strerror}") from error
-        if self.values[_NO_RUN.flag] and not self.values[_DRY_RUN.flag]:
-            folder.rename(self.target)
+        if values[_NO_RUN.flag] and not is_dry:
+            folder.rename(target)
             return 0
         if (folder / "requirements.txt").is_file():
             say("its environment is made by pip, unless it was before, which takes a minute")
-        found = check(folder, self.name, self.plan, self.backends)
+        found = check(folder, name, plan, backends)
         for problem in found.problems:
             say(f"error: {problem.message}", problem.hint)
         if found.problems:
@@ -188,48 +176,49 @@ class _Import:
             say(f"warning: {warning.message}", warning.hint)
         for _, missing in found.unchecked:
             say(f"it is not run: {missing.message}", missing.hint)
-        if self.values[_DRY_RUN.flag]:
+        if is_dry:
             say(f"\nnothing was made, because of --dry-run\n{_tree(folder)}")
             for config, _ in found.valid[-1:]:
                 say(f"\nits configuration, as the server completes it\n{MessageToString(config)}")
             return 0
         status, example = 0, ""
         for config, spec in found.valid[-1:] if not found.unchecked else []:
-            shapes = dict(zip(spec.inputs, (shape for _, shape in self.options.inputs), strict=False))
+            shapes = dict(zip(spec.inputs, (shape for _, shape in options.inputs), strict=False))
             example = _request(spec, shapes)
             try:
-                trial = try_model(self.plan, folder, config, spec, self.backends, shapes)
+                trial = try_model(plan, folder, config, spec, backends, shapes)
             except ServerError as error:
                 say(f"error: it loads, and fails: {error.message}", error.hint)
                 return 1
             if isinstance(trial, str):
                 say(trial)
             else:
-                status = self._compared(trial)
-        say(f"\n{_tree(folder)}\n\nserve it: trident serve {self.target.parent}")
-        folder.rename(self.target)
-        if example:
-            print(f"ask it{', with a body of yours' if self.plan.body else ''}:\n{example}")
-        return status
+                status = _compared(plan, trial, options)
+        say(f"\n{_tree(folder)}\n\nserve it: trident serve {target.parent}")
+        folder.rename(target)
+    if example:
+        print(f"ask it{', with a body of yours' if plan.body else ''}:\n{example}")
+    return status
 
-    def _compared(self, trial: TrialRun) -> int:
-        """Returns 1 if the original answers otherwise."""
-        answers = ", ".join(f"{each.name} {each.datatype} {shape_text(each.shape)}" for each in trial.outputs)
-        print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
-        if not self.plan.original:
-            print("it is not compared: nothing else runs such a source here")
-            return 0
-        try:
-            difference = compare(self.plan, trial, self.options)
-        except Differs as error:
-            print(f"error: the original, run by itself, answers otherwise: {error}")
-            return 1
-        except ServerError as error:
-            hint = f"\n  hint: {error.hint}" if error.hint else ""
-            print(f"it is not compared with the original: {error.message}{hint}")
-        else:
-            print(f"the original, run by itself, answers the same: largest difference {difference:.2g}")
+
+def _compared(plan: Plan, trial: TrialRun, options: Options) -> int:
+    """Print how the answer differs from that of the original. Returns 1 if it differs too much."""
+    answers = ", ".join(f"{each.name} {each.datatype} {shape_text(each.shape)}" for each in trial.outputs)
+    print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
+    if not plan.original:
+        print("it is not compared: nothing else runs such a source here")
         return 0
+    try:
+        difference = compare(plan, trial, options)
+    except Differs as error:
+        print(f"error: the original, run by itself, answers otherwise: {error}")
+        return 1
+    except ServerError as error:
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        print(f"it is not compared with the original: {error.message}{hint}")
+    else:
+        print(f"the original, run by itself, answers the same: largest difference {difference:.2g}")
+    return 0
 
 
 def _tree(folder: Path) -> str:
@@ -313,27 +302,21 @@ def try_model(
         InputTensor(each.name, each.datatype.name, array.shape, array)
         for each, array in zip(sample.inputs, inputs.values(), strict=True)
     ]
-    placed = placements(config)[:1]
-    threads = plan_threads(available_cores(), 1).intra_op_threads
     path = version_path(ModelDirectory(spec.name, folder, is_renamed=True), spec.version)
-    with ExitStack() as loaded:
-        try:
-            model = backends.find(config).load(LoadContext(path, config, spec, placed, threads))
-        except NotInstalled as error:
-            return f"it is not run: {error.message}; {error.hint}"
-        loaded.callback(model.close)
-        instance = model.instance(placed[0])
-        loaded.callback(instance.close)
-        if plan.body:
-            return plan.body
-        for _ in range(2):
-            request = InferenceRequest(
-                spec.name, tensors, model_version=spec.version, parameters=dict(sample.parameters)
-            )
-            begin = time.perf_counter()
-            (outputs,) = run_once(instance, [request], RequestValidator(spec).check)
-            seconds = time.perf_counter() - begin
-        copies = [OutputTensor(o.name, o.datatype, o.shape, np.array(o.array)) for o in outputs]
+    try:
+        with first_instance(backends, path, config, spec) as instance:
+            if plan.body:
+                return plan.body
+            for _ in range(2):
+                request = InferenceRequest(
+                    spec.name, tensors, model_version=spec.version, parameters=dict(sample.parameters)
+                )
+                begin = time.perf_counter()
+                (outputs,) = run_once(instance, [request], RequestValidator(spec).check)
+                seconds = time.perf_counter() - begin
+            copies = [OutputTensor(o.name, o.datatype, o.shape, np.array(o.array)) for o in outputs]
+    except NotInstalled as error:
+        return f"it is not run: {error.message}; {error.hint}"
     return TrialRun(inputs, copies, seconds)
 
 
