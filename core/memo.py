@@ -49,7 +49,7 @@ class AdaptiveMemo(Memo[Hashable, V]):
         self._pause = 0
 
     def is_learning(self) -> bool:
-        """Whether to learn one more text. Call it once for each text that could be learned."""
+        """Return whether to learn one more text. Call it once for each text that could be learned."""
         if self._pause:
             self._pause -= 1
             return False

@@ -100,7 +100,8 @@ class Deadlines:
             together.pop(expiring, None)
 
     def is_near(self, tick: int) -> bool:
-        """Whether what expires at `tick` does so in a moment: the other end, with the same deadline, may be first."""
+        """Return whether what expires at `tick` does so in a moment: the other end, with the same deadline, may be
+        first."""
         return tick * TICK_S - time.monotonic() < _NEAR_S
 
     def close(self) -> None:

@@ -102,11 +102,11 @@ class InferenceEngine:
             self._history.start()
 
     def wait_loaded(self, timeout_s: float) -> bool:
-        """Whether the start ended, well or badly, within `timeout_s` seconds. Blocks."""
+        """Return whether the start ended, well or badly, within `timeout_s` seconds. Blocks."""
         return self._lifecycle.wait_loaded(timeout_s)
 
     def wait_listed(self, timeout_s: float) -> bool:
-        """Whether the models of the start are known, or it ended, within `timeout_s` seconds. Blocks."""
+        """Return whether the models of the start are known, or it ended, within `timeout_s` seconds. Blocks."""
         return self._lifecycle.wait_listed(timeout_s)
 
     def begin_exit(self) -> None:
@@ -231,7 +231,7 @@ class InferenceEngine:
         return phase != Phase.EXITING and (phase != Phase.FAILED or self._lifecycle.has_repositories)
 
     def is_ready(self) -> bool:
-        """Whether the start has ended and the models meet the rule of the options."""
+        """Return whether the start has ended and the models meet the rule of the options."""
         if self._lifecycle.phase not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
             return False
         return is_met(self._options.readiness, self._models.all())
@@ -332,11 +332,6 @@ def _model_metrics(version: ModelVersion, namespace: str) -> ModelMetrics:
     )
 
 
-def _report_lost(on_fatal: Callable[[str], None] | None, device: str) -> None:
-    if on_fatal is not None:
-        on_fatal(f"Internal - the device {device} can run no more models until the process is replaced")
-
-
 def _response_cache(options: EngineOptions) -> ResponseCache | None:
     if options.redis_cache is not None:
         from trident.core.response_cache.redis_cache import RedisCache  # its package is an extra
@@ -360,7 +355,11 @@ def make_engine(
         _log.info("CUDA_VISIBLE_DEVICES is '%s', by which CUDA finds no GPU", options.visible_gpus)
     uuids = gpu_uuids(options.visible_gpus) if gpus else ()
     response_cache = _response_cache(options)
-    on_device_lost = partial(_report_lost, on_fatal)
+
+    def on_device_lost(device: str) -> None:
+        if on_fatal is not None:
+            on_fatal(f"Internal - the device {device} can run no more models until the process is replaced")
+
     parts = ServerParts(
         gpu_uuids=uuids,
         on_device_lost=on_device_lost,
@@ -510,7 +509,7 @@ class WaitingInstances:
         on_response(response)
 
     def _can_answer(self, version: ModelVersion, asker: Placement, seen: set[ModelVersion]) -> bool:
-        """Whether one instance of `version`, and of each step of it, will be free while `asker` waits."""
+        """Return whether one instance of `version`, and of each step of it, will be free while `asker` waits."""
         if version in seen:
             return False
         seen = {*seen, version}

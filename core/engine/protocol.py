@@ -279,8 +279,8 @@ class Engine(Protocol):
 
     @call()
     def history(self, models: list[str], since: int) -> list[VersionHistory]:
-        """What all versions of these models did after the second `since` of the wall clock; the last fifteen minutes
-        are known. Empty unless the server has its console."""
+        """Return what all versions of these models did after the second `since` of the wall clock; the last fifteen
+        minutes are known. Empty unless the server has its console."""
         ...
 
     @call()
@@ -335,7 +335,7 @@ class Engine(Protocol):
 
     @property
     def trace_gate(self) -> TraceGate:
-        """Whether requests may be traced. The same object each time."""
+        """True if requests may be traced. The same object each time."""
         ...
 
     @call()

@@ -137,7 +137,7 @@ class InferenceTimes(NamedTuple):
 
 
 def asks_for_times(request: InferenceRequest) -> bool:
-    """Whether the client wants the times as parameters. Any other value than true belongs to the model."""
+    """Return whether the client wants the times as parameters. Any other value than true belongs to the model."""
     return request.parameters is not None and request.parameters.get(ASKS) is True
 
 
@@ -306,12 +306,12 @@ class InferenceRequest:
 
     @property
     def has_many_strings(self) -> bool:
-        """Whether packing or unpacking the strings of an input takes milliseconds."""
+        """True if packing or unpacking the strings of an input takes milliseconds."""
         return any(tensor.datatype == "BYTES" and tensor.nbytes >= _MANY_STRINGS for tensor in self.inputs)
 
     @property
     def may_be_passed(self) -> bool:
-        """Whether other requests may be submitted before it. The requests of a sequence stay in order."""
+        """True if other requests may be submitted before it. The requests of a sequence stay in order."""
         return self.has_many_strings and not self.correlation_id
 
     @property

@@ -249,7 +249,7 @@ T_co = TypeVar("T_co", covariant=True)
 class PackedTensors(Generic[T_co]):
     """The run and its layout, which can be indexed and iterated over like a list of tensors.
 
-    A subclass cuts the tensors out of the run, on first use: on most of a request's way nobody needs them. One thread
+    A subclass cuts the tensors out of the run, on first use: most of a request's path does not need them. One thread
     at a time.
     """
 

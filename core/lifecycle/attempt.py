@@ -94,12 +94,12 @@ class LoadAttempt:
 
     @property
     def is_ended(self) -> bool:
-        """Whether `end` has let it fail."""
+        """True if `end` has let it fail."""
         return bool(self._because)
 
     @property
     def is_long(self) -> bool:
-        """Whether its step has taken long."""
+        """True if its step has taken long."""
         return bool(self.step) and self._clock() - self.since_ns >= LONG_S * 1e9
 
     def begin(self, step: str) -> None:

@@ -70,7 +70,9 @@ def _difference(expected: ExpectedOutput, output: OutputTensor) -> str:
         return ""
     first = differing[0]
     index = [int(each) for each in np.unravel_index(first, output.shape)]
-    allowed = "" if tolerance == EXACT else _allowed(tolerance)
+    allowed = ""
+    if tolerance != EXACT:
+        allowed = f" (tolerance {tolerance.absolute:g} absolute, {tolerance.relative:g} relative)"
     count = f"{differing.size} of {wanted.size} elements differ{'s' if differing.size == 1 else ''}"
     return f"at {index} is {_shown(actual[first])}, expected {_shown(wanted[first])}{allowed}; {count}"
 
@@ -96,10 +98,6 @@ def _distance(actual: Array, wanted: Array) -> Array:
     # Modulo 2**64 the larger minus the smaller is right for all signs; a signed difference could overflow.
     larger, smaller = np.maximum(actual, wanted).astype(np.uint64), np.minimum(actual, wanted).astype(np.uint64)
     return (larger - smaller).astype(np.float64)
-
-
-def _allowed(tolerance: Tolerance) -> str:
-    return f" (tolerance {tolerance.absolute:g} absolute, {tolerance.relative:g} relative)"
 
 
 def _shown(value: object) -> str:

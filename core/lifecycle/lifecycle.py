@@ -96,7 +96,8 @@ class Lifecycle:
         self._repositories = Repositories([])
         self._threads = LoadThreads(options.load_threads)
         self._progress = StartProgress()
-        self._loads = Loads(self.models, loader, self._locate)
+        # The repositories of now: the start opens them.
+        self._loads = Loads(self.models, loader, lambda name: self._repositories.find(name))
         self._long_executions = LongExecutions(
             lambda: {*self.models.versions(), *self._unloads.leaving},
             lambda: [version for model in self.models.all() for version in model.attempts],
@@ -114,11 +115,12 @@ class Lifecycle:
         self._own_thread.start()
 
     def wait_loaded(self, timeout_s: float) -> bool:
-        """Whether the start ended, well or badly, within `timeout_s` seconds. Blocks: never on a front end's thread."""
+        """Return whether the start ended, well or badly, within `timeout_s` seconds. Blocks: never on a front end's
+        thread."""
         return self._progress.wait(timeout_s)
 
     def wait_listed(self, timeout_s: float) -> bool:
-        """Whether the models of the start are known, or it ended, within `timeout_s` seconds. Blocks."""
+        """Return whether the models of the start are known, or it ended, within `timeout_s` seconds. Blocks."""
         return self._progress.wait_listed(timeout_s)
 
     @property
@@ -131,7 +133,7 @@ class Lifecycle:
 
     @property
     def has_repositories(self) -> bool:
-        """Whether all repositories could be read at start. If not, no model will ever be loaded."""
+        """True if all repositories could be read at start. If not, no model will ever be loaded."""
         return self._has_repositories
 
     def repository_names(self) -> dict[ModelKey, str]:
@@ -231,10 +233,6 @@ class Lifecycle:
     @property
     def load_slots(self) -> LoadSlots:
         return self._loader.slots
-
-    def _locate(self, name: str) -> list[Located]:
-        """Where `name` is, in the repositories of now."""
-        return self._repositories.find(name)
 
     def _serving(self) -> list[ModelVersion]:
         return [version for model in self.models.all() for version in model.serving.values()]
@@ -393,7 +391,7 @@ class LoadThreads:
         threading.Thread(target=self._run, name="trident-load", daemon=True).start()
 
     def wait_idle(self, timeout_s: float | None = None) -> bool:
-        """Whether all submitted work was done within `timeout_s` seconds. Blocks."""
+        """Return whether all submitted work was done within `timeout_s` seconds. Blocks."""
         with self._lock:
             return self._idle.wait_for(lambda: not self._running, timeout_s)
 

@@ -363,7 +363,7 @@ class ModelLoader:
         )
 
     def _need_of(self, directory: ModelDirectory, written: ModelConfig, version: int) -> dict[str, int]:
-        """What a model needs at least of the devices in the ledger of memory, from its configuration as it is written.
+        """Return the least memory that a model needs by device of the ledger, from its configuration as it is written.
 
         Empty for a configuration that is wrong; its load will say so. The groups are not expanded: their counts are
         unchecked and may be huge.

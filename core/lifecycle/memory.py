@@ -69,7 +69,7 @@ class Holding:
 
     @property
     def bytes(self) -> dict[str, int]:
-        """What it holds now, as far as that is known: requests may have made it more."""
+        """Known bytes by device; requests may have added to them."""
         return {
             device: max(self.need.get(device, 0), taken - self.returned.get(device, 0))
             for device, taken in self.taken.items()
@@ -120,7 +120,7 @@ class Reservations:
         yield
 
     def needs(self) -> list[Need]:
-        """What the running loads of the others may take."""
+        """Bytes that the running loads of the others may take."""
         return []
 
     def reserve(self, need: Need) -> Any:
@@ -309,7 +309,8 @@ class MemoryLedger:
         return {device: state.used for device, state in self._read(devices).items()} if devices else {}
 
     def _growth(self, name: str, device: str) -> int:
-        """What loaded models may still take on `device`; not those that the model `name` is going to replace."""
+        """Bytes that loaded models may still take on `device`, without those that the model `name` is going to
+        replace."""
         taken = [h.taken[device] for h in self._held if h.name != name and device in h.taken]
         if self._per_model == AUTO:
             return sum(size // _HEADROOM_PART for size in taken)
@@ -334,7 +335,7 @@ class MemoryLedger:
         return None
 
     def _fits_beside(self, name: str, need: Need, states: Mapping[str, DeviceMemory], others: Sequence[Need]) -> bool:
-        """Whether the memory suffices even if the other loads take all that is reserved for them."""
+        """Return whether the memory suffices even if the other loads take all that is reserved for them."""
         if self._per_model == UNLIMITED:
             return True
         needs = [*(holding.need for holding in self._running), *others]

@@ -80,15 +80,15 @@ def plan_reload(
 
 def _shared_files(content: Content) -> list[SourceFile]:
     """The files that all versions share, without the configuration, which is compared by its content."""
-    return [file for file in content.files if not _is_config(file.path) and version_of(file.path) is None]
+    return [
+        file
+        for file in content.files
+        if file.path != CONFIG_FILE and not file.path.startswith(f"{NAMED_CONFIGS}/") and version_of(file.path) is None
+    ]
 
 
 def _version_files(content: Content, version: int) -> list[SourceFile]:
     return [file for file in content.files if version_of(file.path) == version]
-
-
-def _is_config(path: str) -> bool:
-    return path == CONFIG_FILE or path.startswith(f"{NAMED_CONFIGS}/")
 
 
 # Source: docs/spec/repository.md section 1.6, "In-flight requests"; section 1.7; docs/spec/server-options.md section 5
@@ -141,7 +141,8 @@ class Unloads:
                 version.drain(max(0.0, until - time.monotonic()))
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether all leaving versions are gone within `timeout_s` seconds. Then the others abandon their requests."""
+        """Return whether all leaving versions are gone within `timeout_s` seconds. Then the others abandon their
+        requests."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             leaving = dict(self._leaving)
@@ -244,7 +245,7 @@ class Model:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is being loaded or unloaded."""
+        """True if it is being loaded or unloaded."""
         return self._operation.locked()
 
     @property
@@ -279,7 +280,7 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has a version, and each is ready or was unloaded on request (docs/spec/repository.md section 1.5).
+        """True if it has a version, and each is ready or was unloaded on request (docs/spec/repository.md section 1.5).
 
         A model without versions counts as ready unless the start had to load it.
         """
@@ -299,7 +300,7 @@ class Model:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last load failed, so that the serving versions, if any, are not the requested ones."""
+        """True if the last load failed, so that the serving versions, if any, are not the requested ones."""
         return bool(self.problem) or any(v.reload_failure or _has_failed(v) for v in self.versions.values())
 
     @property
@@ -309,7 +310,7 @@ class Model:
 
     @property
     def is_known(self) -> bool:
-        """Whether its name means this model: it serves, is being loaded, or failed to load."""
+        """True if its name means this model: it serves, is being loaded, or failed to load."""
         return bool(self.serving) or self.has_failed or self.is_awaited
 
     @property
@@ -318,11 +319,12 @@ class Model:
         return self._content.config if self._content is not None else None
 
     def is_made_of(self, files: Sequence[SourceFile]) -> bool:
-        """Whether the serving versions were loaded from exactly these files."""
+        """Return whether the serving versions were loaded from exactly these files."""
         return self._content is not None and self._content.files == files
 
     def is_worth_a_try(self, files: Sequence[SourceFile], poll: int) -> bool:
-        """Whether poll number `poll` should load `files`: always if they have not failed, else less and less often.
+        """Return whether poll number `poll` should load `files`: always if they have not failed, else less and less
+        often.
 
         The cause of a failure may pass (memory, a storage), but retries must not fill the log.
         """
@@ -363,7 +365,9 @@ class Model:
                 except ServerError as error:
                     if self._newer is not None:
                         raise LoadReplaced(self._newer) from error
-                    self._say_what_serves()
+                    if self.serving:
+                        versions = ", ".join(map(str, sorted(self.serving)))
+                        _log.warning("version %s of '%s' that was loaded before serves on", versions, self.key.name)
                     raise
                 self._failed_files = None
             finally:
@@ -378,11 +382,6 @@ class Model:
             yield
         finally:
             self._operation.release()
-
-    def _say_what_serves(self) -> None:
-        if self.serving:
-            versions = ", ".join(map(str, sorted(self.serving)))
-            _log.warning("version %s of '%s' that was loaded before serves on", versions, self.key.name)
 
     def reload(self, cause: str) -> None:
         """Load again what was loaded last, because the models of its steps have changed. Raises as `load` does."""
@@ -601,7 +600,7 @@ def version_states(model: Model) -> Iterator[VersionStateMetrics]:
 
 
 def is_met(readiness: Readiness, models: Iterable[Model]) -> bool:
-    """Whether the server is ready, if its start has ended."""
+    """Return whether the server is ready, if its start has ended."""
     if readiness is Readiness.STARTED:
         return True
     if readiness is Readiness.STRICT:

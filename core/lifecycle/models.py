@@ -102,7 +102,8 @@ class Models:
         return known[0] if len(known) == 1 and not step.namespace else None
 
     def _is_private(self, key: ModelKey) -> bool:
-        """Whether it came with an ensemble, outside the repositories: no client and no other ensemble knows it."""
+        """Return whether it came with an ensemble, outside the repositories: no client and no other ensemble knows
+        it."""
         return bool(key.namespace) and not self._namespacing
 
     def dependents(self, key: ModelKey) -> list[Model]:
@@ -111,15 +112,14 @@ class Models:
             ensembles = list(self._ensembles.items())
         found = []
         for ensemble, steps in ensembles:
-            same = [step for step in steps if step.model == key.name]
-            if any(self._means(step, self.home(ensemble), key) for step in same):
-                found.append(self.add(ensemble))
+            home = self.home(ensemble)
+            for step in steps:
+                if step.model == key.name:
+                    model = self.step(step, home)
+                    if key in (model.key if model is not None else None, step_key(step, home)):
+                        found.append(self.add(ensemble))
+                        break
         return found
-
-    def _means(self, step: EnsembleStep, namespace: str, key: ModelKey) -> bool:
-        """Whether a step of an ensemble in `namespace` runs on the model `key`, known or not."""
-        model = self.step(step, namespace)
-        return key in (model.key if model is not None else None, step_key(step, namespace))
 
     def publish(self) -> None:
         """Let `find` see the versions that serve now. It does not find an ambiguous name."""
@@ -363,15 +363,15 @@ class StartProgress:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all models of the start were loaded or failed."""
+        """True if all models of the start were loaded or failed."""
         return self._ended.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the start ended within `timeout_s` seconds. Blocks."""
+        """Return whether the start ended within `timeout_s` seconds. Blocks."""
         return self._ended.wait(timeout_s)
 
     def wait_listed(self, timeout_s: float) -> bool:
-        """Whether the repositories were read, or the start ended, within `timeout_s` seconds. Blocks."""
+        """Return whether the repositories were read, or the start ended, within `timeout_s` seconds. Blocks."""
         return self._listed.wait(timeout_s)
 
     def begin(self, total: int) -> None:
@@ -559,8 +559,8 @@ class Loads:
             ensemble.reload(cause.value)
 
     def _is_stale(self, ensemble: Model) -> bool:
-        """Whether an ensemble neither runs on the versions that its steps mean now nor has failed with them; another
-        model never is stale.
+        """Return whether an ensemble neither runs on the versions that its steps mean now nor has failed with them;
+        another model never is stale.
         """
         steps = self._models.steps_of(ensemble.key)
         if not steps:
@@ -574,7 +574,7 @@ class Loads:
         return bool(ensemble.versions) and all(version.steps != wanted for version in ensemble.versions.values())
 
     def _is_outdated(self, ensemble: Model) -> bool:
-        """Whether a load of an ensemble runs on versions that its steps do not mean any more."""
+        """Return whether a load of an ensemble runs on versions that its steps do not mean any more."""
         try:
             steps = self._models.steps_of(ensemble.key)
             wanted = tuple(find_steps(self._models, ensemble.key.namespace, ensemble.key.name, steps))
@@ -596,12 +596,11 @@ class Loads:
         model.unload(cause)
         for step in steps if unload_dependents else ():
             used = self._models.step(step, home)
-            if used is not None and not used.is_requested and not self._serves_others(used):
+            if used is None or used.is_requested:
+                continue
+            if not any(ensemble.serving for ensemble in self._models.dependents(used.key)):
                 leaving += self.unload(used, cause, unload_dependents=True)
         return leaving
-
-    def _serves_others(self, model: Model) -> bool:
-        return any(ensemble.serving for ensemble in self._models.dependents(model.key))
 
     def _suspend_dependents(self, model: Model, cause: str) -> None:
         for ensemble in self._ensembles_on(model, set()):

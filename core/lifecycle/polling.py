@@ -94,7 +94,7 @@ class Poller:
                 model.end_load("it is no longer in its repository")
 
     def _refuse_duplicate(self, model: Model) -> None:
-        """Unload a model that several repositories have: nobody can say which of them is meant."""
+        """Unload a model that several repositories have, because its name is ambiguous."""
         if model.is_busy:
             return
         if model.serving:

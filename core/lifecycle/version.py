@@ -94,9 +94,9 @@ class ModelVersion:
     if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a model whose name is only a hash,
     otherwise empty. `steps` are the versions that the steps of an ensemble run on, or with which it failed. `content`
     are the files that it was loaded from. `attempt` is its load, or the latest change of its instances. `reservations`
-    are those of its instances on the resources that executions hold. `memory` is what it holds on the devices of which
-    the server keeps a ledger; None if it runs on none of them. `unloaded_because` is the reason that the index shows at
-    the end. `regions` are those in which tensors of its requests may lie; None if there are none.
+    are those of its instances on the resources that executions hold. `memory` are the bytes that it holds on the
+    devices of which the server keeps a ledger; None if it runs on none of them. `unloaded_because` is the reason that
+    the index shows at the end. `regions` are those in which tensors of its requests may lie; None if there are none.
     """
 
     config: ModelConfig
@@ -154,7 +154,8 @@ class ModelVersion:
         return model.trouble if model is not None else ""
 
     def answers_ready(self) -> bool:
-        """Whether it is ready and its model, asked, says so too. Blocks while the model thinks; logs its reason."""
+        """Return whether it is ready and its model, asked, says so too. Blocks while the model thinks; logs its
+        reason."""
         model = self._model
         if not self.is_ready or model is None:
             return self.is_ready
@@ -178,7 +179,7 @@ class ModelVersion:
 
     @property
     def device_bytes(self) -> dict[str, int]:
-        """What it holds of each device in the server's ledger."""
+        """Bytes that it holds, by device of the server's ledger."""
         memory = self.memory  # read once: the unload sets it to None
         return memory.bytes if memory is not None else {}
 
@@ -324,8 +325,8 @@ class ModelVersion:
         """Check and queue a request. An error, of any class, is a response. See ServedModel."""
         scheduler, validator = self._scheduler, self._validator
         try:
-            if self._trace_gate.is_open:
-                self._begin_trace(pending)
+            if self._trace_gate.is_open and self._tracer is not None:
+                self._tracer.begin(pending, self.name, self.version, is_composed=bool(self.steps))
             if scheduler is None or validator is None:
                 raise self._not_ready()
             request = pending.request
@@ -354,10 +355,6 @@ class ModelVersion:
         assert self._regions is not None
         attach(pending, request, self._regions)
 
-    def _begin_trace(self, pending: PendingRequest) -> None:
-        assert self._tracer is not None
-        self._tracer.begin(pending, self.name, self.version, is_composed=bool(self.steps))
-
     def _pass_on(self, pending: PendingRequest, refusal: ServerError) -> None:
         """Submit `pending` to the version that took this one's place; without one, answer it with `refusal`."""
         request = pending.request
@@ -377,7 +374,7 @@ class ModelVersion:
 
     @property
     def has_failed(self) -> bool:
-        """Whether its load failed."""
+        """True if its load failed."""
         return self.state.current is ModelState.UNAVAILABLE and self.state.reason != UNLOADED
 
     def hold(self) -> None:

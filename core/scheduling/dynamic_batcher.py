@@ -176,7 +176,7 @@ class DynamicBatcher:
         """Under the lock."""
         queue = self._queue
         if queue.is_limited or self._pool.limits.delay_ns:
-            pending.on_cancel = self._leave_queue
+            pending.on_cancel = self._cancel
         queue.push(pending)
         if self._timeouts is not None and pending.expires_ns:
             self._note_timeout(pending.expires_ns, now_ns)
@@ -344,7 +344,7 @@ class DynamicBatcher:
         self._refuse_all(rejections)
         return None if looks_ns >= sys.maxsize else max(0, looks_ns - self._clock()) / 1e9
 
-    def _leave_queue(self, pending: PendingRequest) -> None:
+    def _cancel(self, pending: PendingRequest) -> None:
         """Take `pending`, which was cancelled, out of the queue. Any thread."""
         self._reject_queued(Rejection.of_cancelled(pending))
 

@@ -353,7 +353,7 @@ class EnsembleRequest:
             part.cancel(pending.cancelled)
 
     def _drops(self, flow: Flow) -> bool:
-        """Whether nothing more of `flow` is run."""
+        """Return whether nothing more of `flow` is run."""
         return self._error is not None or self.pending.cancelled is not None
 
     def _step_request(self, step: PlannedStep, flow: Flow) -> InferenceRequest:
@@ -415,7 +415,7 @@ class EnsembleRequest:
     def _note_times(self, part: StepRequest, response: InferenceResponse) -> None:
         times = response.times
         if times is None:
-            # A step that is answered later: nobody has measured more than the whole.
+            # A step that is answered later: only the whole was measured.
             duration_ns = self._scheduler.clock() - part.start_ns
             times = InferenceTimes(0, 0, duration_ns, 0, part.batch_size or 1)
         self.times.append(times)
@@ -615,7 +615,8 @@ class DecoupledRequest(EnsembleRequest):
                 _settle(flow, 1, finished)
 
     def _is_next(self, index: int, flow: Flow) -> bool:
-        """Whether a flow is the next for the step `index`, or for its response; if not, it is noted. Under the lock."""
+        """Return whether a flow is the next for the step `index`, or for its response; if not, it is noted. Under the
+        lock."""
         if self._next is None or self._next[index] == flow.number:
             return True
         self._early[index, flow.number] = flow
@@ -961,7 +962,8 @@ class Plans:
 
     def _taken(self, name: str, tensor: str, takes_batch: bool, dims: Shape) -> MappedTensor:
         source, original, has_batch = self._origins[tensor]
-        return MappedTensor(name, source, original, shape_change(has_batch, takes_batch, dims))
+        change = None if has_batch == takes_batch else ShapeChange(takes_batch, dims)
+        return MappedTensor(name, source, original, change)
 
 
 class MappedTensor(NamedTuple):
@@ -1081,11 +1083,6 @@ class ShapeChange(NamedTuple):
         if self.gains:
             return (1, *shape) if fits else shape
         return shape[1:] if not fits and shape[:1] == (1,) else shape
-
-
-def shape_change(has_batch: bool, takes_batch: bool, dims: Shape) -> ShapeChange | None:
-    """The change between a writer and a reader with `dims`; None if both have a batch dimension, or neither has."""
-    return None if has_batch == takes_batch else ShapeChange(takes_batch, dims)
 
 
 _NAMES = ("sequence_id", "sequence_start", "sequence_end")

@@ -63,7 +63,8 @@ class ShortExecutions:
         self.lasting = False
 
     def expected(self, batch: Sequence[PendingRequest]) -> bool:
-        """Whether executing `batch` will be short: the last 16 were, and one of them had at least half its input."""
+        """Return whether executing `batch` will be short: the last 16 were, and one of them had at least half its
+        input."""
         return self.lasting and _size(batch) <= 2 * self._largest
 
     def note(self, batch: Sequence[PendingRequest], duration_ns: int, inline: bool) -> None:

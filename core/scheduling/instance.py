@@ -133,7 +133,7 @@ class ModelInstance:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on its thread."""
+        """True if the caller runs on its thread."""
         return self._own_thread is threading.current_thread()
 
     def move(self, state: ThreadState) -> None:

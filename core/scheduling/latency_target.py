@@ -48,7 +48,8 @@ class BatchSetting(NamedTuple):
         return BatchLimits(size, frozenset((size,)), size, self.delay_ns, _BEFORE_TIMEOUT_NS)
 
     def differs_notably(self, other: BatchSetting) -> bool:
-        """Whether a person should hear of the change: a quarter and 0.2 ms of the delay, or a quarter of the size."""
+        """Return whether a person should hear of the change: a quarter and 0.2 ms of the delay, or a quarter of the
+        size."""
         delays = sorted((self.delay_ns, other.delay_ns))
         sizes = sorted((self.max_size, other.max_size))
         return delays[1] > max(1.25 * delays[0], delays[0] + 200_000) or sizes[1] > 1.25 * sizes[0]
@@ -98,28 +99,20 @@ class Window:
     def duration_ns(self) -> int:
         return max(1, self.end_ns - self.begin_ns)
 
-    @property
-    def mean_size(self) -> float:
-        return self.sizes / self.executions
-
     def percentile_ns(self, share: float) -> int:
         """The latency that at most 1 - `share` of the requests exceed, up to a 32nd too much; 0 without requests."""
         beyond = self.requests * (1 - share)
         for bucket in sorted(self.latencies, reverse=True):
             beyond -= self.latencies[bucket]
             if beyond < 0:
-                return _upper_end(bucket)
+                shift = max(0, (bucket >> _BITS) - 1)
+                return (bucket - (shift << _BITS) + 1 << shift) - 1
         return 0
 
 
 def _bucket(latency_ns: int) -> int:
     shift = max(0, latency_ns.bit_length() - _BITS - 1)
     return (shift << _BITS) + (latency_ns >> shift)
-
-
-def _upper_end(bucket: int) -> int:
-    shift = max(0, (bucket >> _BITS) - 1)
-    return (bucket - (shift << _BITS) + 1 << shift) - 1
 
 
 # After a window the earlier ones count this much less: a change is learnt within some windows.
@@ -256,7 +249,7 @@ class BatchController:
         promised = min(rate * self.setting.delay_ns, self.setting.max_size - 1)
         if promised * window.executions < _TELLING:
             return
-        if window.mean_size - 1 < _VAIN * promised:
+        if window.sizes / window.executions - 1 < _VAIN * promised:
             self._pause = self._next_pause
             self._next_pause = min(2 * self._next_pause, _LONGEST_PAUSE)
         else:

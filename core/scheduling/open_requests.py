@@ -150,7 +150,7 @@ class OpenRequest:
 
     @property
     def is_closed(self) -> bool:
-        """Whether its final response was sent; it may not be delivered yet."""
+        """True if its final response was sent; it may not be delivered yet."""
         return self._is_closed
 
     @property
@@ -173,7 +173,7 @@ class OpenRequest:
     def answer(self, response: InferenceResponse) -> None:
         """Deliver the final response to a request that the caller has claimed, after those that were sent before."""
         if not (self._delivering or self._waiting):
-            # It is closed, so nobody else delivers from now on. Most requests of a model that answers once end here.
+            # Closed: no other thread delivers from now on. Most requests of a model that answers once end here.
             self._end()
             self._requests.deliver(self.pending, response)
             return
@@ -451,7 +451,7 @@ class OpenRequests:
         return Rejection(pending, lost_between_iterations(self.name), Origin.FAILED)
 
     def has(self, pending: PendingRequest) -> bool:
-        """Whether `pending` was executed, and is to be executed again."""
+        """Return whether `pending` was executed, and is to be executed again."""
         return pending in self._given_back
 
     def respond_unexecuted(self, pending: PendingRequest, response: InferenceResponse) -> None:

@@ -124,18 +124,17 @@ class RequestQueue:
 
     def push(self, pending: PendingRequest) -> None:
         """Queue a request whose `enqueue_ns` is set, and set `expires_ns`. Raises QueueFull if its level is full."""
-        level = self._single or self._level_of(pending.request.priority)
+        level = self._single
+        if level is None:
+            priority = pending.request.priority
+            if not 1 <= priority <= self._batching.priority_levels:
+                priority = self._batching.default_priority_level
+            level = self._by_priority.get(priority) or self._level(priority)
         if not level.is_plain:
             level.admit(pending)
         level.waiting.append(pending)
         self.size += 1
         self.items += pending.batch_size or 1
-
-    def _level_of(self, priority: int) -> _Level:
-        """Levels count from 1. A priority outside them means the default level."""
-        if not 1 <= priority <= self._batching.priority_levels:
-            priority = self._batching.default_priority_level
-        return self._by_priority.get(priority) or self._level(priority)
 
     def _level(self, priority: int) -> _Level:
         """A level that has had no requests yet, or none for a while."""
@@ -149,7 +148,7 @@ class RequestQueue:
         return level
 
     def is_last(self, pending: PendingRequest) -> bool:
-        """Whether `pending`, the request pushed last, would run last of all queued requests."""
+        """Return whether `pending`, the request pushed last, would run last of all queued requests."""
         for level in reversed(self._levels):
             if level.delayed:
                 return False

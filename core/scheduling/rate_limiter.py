@@ -42,7 +42,7 @@ def resource_of(need: ResourceNeed, placement: Placement) -> Resource:
 
 
 def needs_of(placement: Placement) -> dict[Resource, int]:
-    """What each execution of the instance holds. Of a resource that is named twice the last count is taken."""
+    """Return what each execution of the instance holds. Of a resource that is named twice the last count is taken."""
     return {resource_of(need, placement): need.count for need in placement.limit.needs}
 
 

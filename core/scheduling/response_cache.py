@@ -209,7 +209,7 @@ class CachingScheduler:
     # --- look-ups in another process
 
     def _look_up(self, flight: SingleFlight, pending: PendingRequest) -> bool:
-        """Have the answer looked for; `_note_found` goes on. False if there is nobody to ask."""
+        """Have the answer looked for; `_note_found` goes on. False if the cache cannot be asked."""
         defer, pending.defer = pending.defer, None  # it belongs to the thread that submitted
         with self._lock:
             self._waiting += 1
@@ -225,7 +225,7 @@ class CachingScheduler:
         return False
 
     def _note_found(self, flight: SingleFlight, pending: PendingRequest, found: CachedResponse | None) -> None:
-        """What a look-up has found, or None. On a thread of the cache, or on that of `stop`."""
+        """Continue with what a look-up has found, or None. On a thread of the cache, or on that of `stop`."""
         with self._lock:
             self._waiting -= 1
         if found is None:

@@ -403,8 +403,13 @@ class SequenceScheduler:
                 expired = [sequence for sequence in self._backlog if 0 < sequence.expires_ns <= now_ns]
                 times = [sequence.expires_ns for sequence in self._backlog if sequence.expires_ns > now_ns]
                 self._backlog_due_ns = min(times, default=sys.maxsize)
+                reason = "timeout of the corresponding sequence has been expired"
                 for sequence in expired:
-                    self._end_now(sequence, _expired, change)
+                    self._end_now(
+                        sequence,
+                        lambda pending: Rejection(pending, DeadlineExceeded(reason, model=self._spec.name)),
+                        change,
+                    )
             due_ns = self._backlog_due_ns
             if self._active:
                 due_ns = min(due_ns, next(iter(self._active)).active_ns + max_idle_ns)
@@ -460,7 +465,7 @@ class SequenceScheduler:
             lost = [each for each in self._instances if each.instance is instance]
             for each in lost:
                 for sequence in list(each.sequences.values()):
-                    self._end_now(sequence, _forgotten, change)
+                    self._end_now(sequence, lambda pending: Rejection(pending, start_missing(pending.request)), change)
         self._apply(change)
         for each in lost:
             each.batcher.forget(instance)
@@ -470,7 +475,7 @@ class SequenceScheduler:
     def stop(self, *, accept_nested: bool = False) -> None:
         """Begin no more sequences.
 
-        With `accept_nested` the server stops: open sequences may go on, but nobody waits for those without a request.
+        With `accept_nested` the server stops: open sequences may go on; those without a request are not waited for.
         Without it another version takes over, and they end with the requests that they have.
         """
         change = Change()
@@ -597,7 +602,7 @@ class OpenSequence:
 
     def push(self, pending: PendingRequest) -> None:
         """Let `pending` wait for those before it."""
-        # What the submitting thread does at the end of its turn is no concern of a request that waits.
+        # A request that waits is not submitted by this thread.
         pending.defer = None
         pending.on_cancel = self._cancel
         if self.waiting is None:
@@ -706,8 +711,12 @@ class DirectInstance:
         places = {request: slot for request, slot in executed if request is not None}
         slots = [places[request] for request in requests]
         size = max(places.values()) + 1
-        batch = [self._null(requests[0])] * size
-        later: list[ResponseSender] = [_no_client() for _ in range(size)] if senders else []
+        # The states of a null request are zeros, too, and its responses are dropped.
+        like, not_ready = requests[0], self._controls.not_ready
+        inputs = [not_ready.get(tensor.name) or _zeros(tensor) for tensor in like.inputs]
+        null = InferenceRequest(like.model_name, inputs, model_version=like.model_version, outputs=like.outputs)
+        batch = [null] * size
+        later: list[ResponseSender] = [CollectingSender(CollectedAnswer()) for _ in range(size)] if senders else []
         for index, slot in enumerate(slots):
             batch[slot] = requests[index]
             if senders:
@@ -724,20 +733,11 @@ class DirectInstance:
     def close(self) -> None:
         self._instance.close()
 
-    def _null(self, like: InferenceRequest) -> InferenceRequest:
-        not_ready = self._controls.not_ready
-        inputs = [not_ready.get(tensor.name) or _zeros(tensor) for tensor in like.inputs]
-        return InferenceRequest(like.model_name, inputs, model_version=like.model_version, outputs=like.outputs)
-
 
 def _zeros(tensor: InputTensor) -> InputTensor:
     datatype, shape = BY_NAME[tensor.datatype], tensor.array.shape
     array = bytes_array([b""] * element_count(shape), shape) if datatype is BYTES else np.zeros(shape, datatype.dtype)
     return made_tensor(tensor.name, datatype, array)
-
-
-def _no_client() -> ResponseSender:
-    return CollectingSender(CollectedAnswer())
 
 
 # --- why a request is refused. Source: docs/spec/schedulers.md section 3.4, "Request rules".
@@ -778,12 +778,3 @@ def start_missing(request: InferenceRequest) -> SequenceNotFound:
         hint="a sequence also ends when it is idle for max_sequence_idle_microseconds, when its model is reloaded, and "
         "when the process of its instance ends",
     )
-
-
-def _forgotten(pending: PendingRequest) -> Rejection:
-    return Rejection(pending, start_missing(pending.request))
-
-
-def _expired(pending: PendingRequest) -> Rejection:
-    reason = "timeout of the corresponding sequence has been expired"
-    return Rejection(pending, DeadlineExceeded(reason, model=pending.request.model_name))

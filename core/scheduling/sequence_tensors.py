@@ -162,7 +162,7 @@ class States:
             self.first = PackedInputs(layout, memoryview(b"".join([wire_bytes(each.array) for each in tensors])))
 
     def shapes(self, states: Inputs) -> tuple[Shape, ...]:
-        """What must be equal within a batch."""
+        """Return the shapes, which must be equal within a batch."""
         if type(states) is PackedInputs:
             return tuple([shape for _, _, shape, _, _ in states.layout.entries])
         return tuple([tensor.shape for tensor in states])
@@ -189,7 +189,10 @@ class States:
                 return PackedOutputs(cut.outputs, content[: cut.end]), PackedInputs(cut.states, kept)
         written = {output.name: output for output in outputs}
         after: list[InputTensor] = [
-            _copied(spec.input_name, written[spec.output_name]) if spec.output_name in written else tensor
+            tensor
+            if (output := written.get(spec.output_name)) is None
+            # A copy, because a written state is a part of the memory of its batch.
+            else made_tensor(spec.input_name, BY_NAME[output.datatype], np.array(output.array, order="C"))
             for spec, tensor in zip(self._specs, states, strict=True)
         ]
         return self.for_client(outputs, wanted), after
@@ -214,11 +217,6 @@ class States:
         ]
         as_outputs = [(name, datatype, shape, end - start) for name, datatype, shape, start, end in client]
         return _Cut(own[0][3], layout_of(as_outputs), layout_of(as_inputs))
-
-
-def _copied(name: str, output: OutputTensor) -> InputTensor:
-    """A written state as an input, without the memory of its batch."""
-    return made_tensor(name, BY_NAME[output.datatype], np.array(output.array, order="C"))
 
 
 _LayoutKey = tuple[TensorLayout, TensorLayout | None]
