@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from trident.core.http.dataplane import add_load, complete, off_hub, open_stream
 from trident.core.http.errors import EVENT_STREAM, UNBUFFERED, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
-from trident.core.http.text_routes import openai_error_object, read_object, ready_models
+from trident.core.http.text_routes import openai_error_object, pipeline_at_the_root, read_object, ready_models
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BYTES, Buffer, bytes_array
@@ -51,7 +51,17 @@ _OTHER_NAMES = {"stop_words": "stop", "random_seed": "seed"}
 _ALWAYS_ASKED = ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
 _ASKED_FOR_LOGPROBS = ("return_logprobs", "return_log_probs")
 # The names that text-generation-inference has for OpenAI's options.
-_GENERATION_NAMES = {"max_new_tokens": "max_tokens", "adapter_id": "adapter"}
+_GENERATION_NAMES = {"max_new_tokens": "max_tokens", "adapter_id": "adapter", "stop_sequences": "stop"}
+# What it and transformers' pipeline have besides, and only a model with such an input can do.
+_ONLY_AS_INPUT = (
+    "max_length",
+    "truncate",
+    "details",
+    "decoder_input_details",
+    "watermark",
+    "top_n_tokens",
+    "typical_p",
+)
 
 
 class _Form(NamedTuple):
@@ -201,12 +211,16 @@ def invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, bo
         return None
     if not isinstance(asked, dict):
         return None
-    if isinstance(asked.get("inputs"), str):
-        (text,) = _generated(front_end, environ, model, [asked], {})
-        return json_reply([{"generated_text": text}])
+    given = asked.get("inputs")
+    texts = given if isinstance(given, list) else [given]
+    if texts and all(isinstance(text, str) for text in texts):
+        answers = _generated(front_end, environ, model, [{**asked, "inputs": text} for text in texts], {})
+        lists = [[{"generated_text": text} for text in each] for each in answers]
+        return json_reply(lists if isinstance(given, list) else lists[0])
     instances = asked.get("instances") if any(name in model.spec.outputs for name in _TEXT_OUTPUTS) else None
     if isinstance(instances, list) and instances and all(_prompt_of(each) is not None for each in instances):
-        return json_reply({"predictions": _generated(front_end, environ, model, instances, asked.get("parameters"))})
+        answers = _generated(front_end, environ, model, instances, asked.get("parameters"))
+        return json_reply({"predictions": [each[0] if len(each) == 1 else each for each in answers]})
     form = next((form for member, form in (("messages", _CHAT), ("prompt", _COMPLETION)) if member in asked), None)
     return None if form is None else _completed(front_end, environ, form, model, asked)
 
@@ -222,10 +236,9 @@ def _prompt_of(asked: object) -> str | None:
 
 def _generated(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, asked: Sequence[Any], shared: object
-) -> list[str]:
-    """The text for each prompt; the options are its own, or those that all `shared`. Raises ServerError."""
-    _choices_of_each({}, asked)
-    requests, beginnings = [], []
+) -> list[list[str]]:
+    """The texts for each prompt; the options are its own, or those that all `shared`. Raises ServerError."""
+    requests, beginnings, counts = [], [], []
     for each in asked:
         own = each if isinstance(each, dict) else {}
         if own.get("stream"):
@@ -233,7 +246,7 @@ def _generated(
                 "'inputs' is not answered as a stream", hint="send 'prompt' or 'messages' with 'stream'"
             )
         options: dict[str, Any] = {}
-        members = {name: value for name, value in own.items() if name not in (*_PROMPTS, "parameters")}
+        members = {name: value for name, value in own.items() if name not in (*_PROMPTS, "parameters", "model")}
         for given in (shared, members, own.get("parameters")):
             if given is None:
                 continue
@@ -242,14 +255,40 @@ def _generated(
             options |= given
         options = {_GENERATION_NAMES.get(name) or name: value for name, value in options.items()}
         prompt = _prompt_of(each) or ""
-        beginnings.append(prompt if options.pop("return_full_text", False) is True else "")
+        begins = options.pop("return_full_text", False) is True
         if options.pop("do_sample", None) is False:
             options["temperature"] = 0
-        requests.append(_request(model.spec, prompt, options))
-        complete(front_end, environ, requests[-1])
+        for name in _ONLY_AS_INPUT:
+            if options.get(name) and name not in model.spec.inputs:
+                raise InvalidRequest(f"'{name}' is not supported by model '{model.spec.name}'")
+            options.pop(name, None)
+        counts.append(_choices_of_each({"n": options.pop("num_return_sequences", 1)}, asked))
+        for at in range(counts[-1]):
+            beginnings.append(prompt if begins else "")
+            requests.append(_request(model.spec, prompt, _with_seed(options, at)))
+            complete(front_end, environ, requests[-1])
     accounts = [_Account(_text_output(model.spec), None) for _ in requests]
     found = _whole(front_end, environ, model, requests, accounts)
-    return [beginning + text for beginning, (text, _) in zip(beginnings, found, strict=True)]
+    texts = iter([beginning + text for beginning, (text, _) in zip(beginnings, found, strict=True)])
+    return [list(islice(texts, count)) for count in counts]
+
+
+def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """`POST /`, where huggingface_hub's client sends whatever it asks a server: the only model that fits answers."""
+    body = read_object(front_end, environ)
+    name = body.get("model")
+    if isinstance(name, str) and name:
+        model = front_end.engine.model(name)
+    else:
+        ready = [front_end.engine.model(each) for each in ready_models(front_end)]
+        able = [each for each in ready if generates(each.spec)]
+        model = able[0] if len(able) == 1 == len(ready) else None
+    if model is not None and generates(model.spec):
+        answer = invocation(front_end, environ, model, orjson.dumps(body))
+        if answer is not None:
+            return answer
+        raise InvalidRequest("'inputs' must be a text or a list of texts")
+    return pipeline_at_the_root(front_end, environ, body)
 
 
 def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form) -> Reply:

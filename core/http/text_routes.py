@@ -219,15 +219,8 @@ def info(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     raise InvalidRequest("no text model is ready, or several are", hint="GET /v1/models lists the models")
 
 
-def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /`, where huggingface_hub's client sends whatever it asks a server: the only text model answers."""
-    raw = read_body(front_end, environ)
-    try:
-        body = off_hub(front_end, len(raw), orjson.loads, raw)
-    except ValueError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise InvalidRequest("the body is not a JSON object")
+def pipeline_at_the_root(front_end: HttpFrontEnd, environ: Environ, body: dict[str, Any]) -> Reply:
+    """The answer of the only text model, or the one that `body` names, in the form of its pipeline."""
     if isinstance(body.get("inputs"), dict) and "source_sentence" in body["inputs"]:
         return json_reply(_similarities(front_end, environ, _name(body), body["inputs"], _parameters(body)))
     if "query" in body:

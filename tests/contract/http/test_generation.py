@@ -152,6 +152,10 @@ def test_likelihoods_are_those_of_the_logits(client: Any, ids: list[int], stream
 def test_the_client_of_the_hub_chats(server: ServerProcess) -> None:
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": "three"}], "max_tokens": 2}
     hub = InferenceClient(model=f"http://{server.address}")
+    answer = requests.post(
+        f"http://{server.address}/", json={"inputs": " one", "model": "counter", "max_new_tokens": 2}
+    )
+    assert answer.json() == [{"generated_text": " two three"}]
     with pytest.raises(BadRequestError, match="'model' must be the name of a model"):  # there are two
         hub.chat_completion(**asked)
     pieces = hub.chat_completion(**asked, extra_body={"model": "counter"}, stream=True)
@@ -245,6 +249,14 @@ def test_platforms_accept_requests_for_text_generation_containers(server: Server
     url = getattr(server, platform)
     asked = {"inputs": " one", "parameters": {"max_new_tokens": 2, "do_sample": False, "return_full_text": True}}
     assert requests.post(url, json=asked).json() == [{"generated_text": " one two three"}]
+    several = {"inputs": [" one", " five"], "parameters": {"max_new_tokens": 4, "stop_sequences": [" seven"]}}
+    texts = [" two three four five", " six"]
+    assert requests.post(url, json=several).json() == [[{"generated_text": text}] for text in texts]
+    twice = {"inputs": " one", "parameters": {"max_new_tokens": 1, "num_return_sequences": 2, "do_sample": False}}
+    assert requests.post(url, json=twice).json() == [{"generated_text": " two"}] * 2
+    for name in ("details", "max_length", "ignore_eos"):
+        refused = requests.post(url, json={"inputs": " one", "parameters": {name: True}})
+        assert (refused.status_code, f"'{name}' is not supported" in refused.json()["error"]) == (400, True)
     chat = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 2}
     assert requests.post(url, json=chat).json()["choices"][0]["message"]["content"] == " two three"
     events = requests.post(url, json={**chat, "stream": True}).text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,8 +157,8 @@ def unit(vector: Array) -> Array:
 
 
 def test_clients_of_text_embeddings_inference_are_answered(server: ServerProcess) -> None:
-    found = InferenceClient(model=f"http://{server.address}/embed").feature_extraction("good cat")
-    np.testing.assert_allclose(found, [unit(mean_of("good cat"))], rtol=1e-5)
+    hub = InferenceClient(model=f"http://{server.address}/embed")
+    np.testing.assert_allclose(hub.feature_extraction("good cat"), [unit(mean_of("good cat"))], rtol=1e-5)
     cosines = server.json(
         "POST", "/similarity", {"inputs": {"source_sentence": "cat", "sentences": ["dog", "cat"]}, "model": "embedder"}
     )
@@ -235,6 +236,15 @@ def test_reranking_is_answered_in_the_forms_of_other_servers(server: ServerProce
         )
     found = server.json("POST", "/rerank", {"query": "who", "texts": list(logits), "raw_scores": True})
     assert {list(logits)[each["index"]]: each["score"] for each in found} == pytest.approx(logits, rel=1e-4)
+
+
+def test_the_hubs_client_asks_the_address_of_a_server_with_one_model(tmp_path: Path) -> None:
+    write_folder(tmp_path / "models" / "embedder")
+    with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0") as server:
+        hub = InferenceClient(model=f"http://{server.address}")
+        np.testing.assert_allclose(hub.feature_extraction("cat", normalize=True), [unit(mean_of("cat"))], rtol=1e-5)
+        cosines = hub.sentence_similarity("cat", ["dog"])
+        assert cosines == pytest.approx([unit(mean_of("cat")) @ unit(mean_of("dog"))], rel=1e-5)
 
 
 def recorded(name: str) -> Any:
