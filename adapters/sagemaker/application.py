@@ -6,7 +6,7 @@ Source: docs/spec/sagemaker.md, all sections; docs/architecture.md section 3 poi
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import ClassVar, Final
@@ -243,7 +243,7 @@ class SageMakerApplication(V2Application):
         request_headers.add_timing(times, headers)
 
     def documented_routes(self) -> list[tuple[Route, Operation]]:
-        shown = shown_routes(multi_model=self._is_multi_model)
+        shown = OPERATIONS.keys() - (_SINGLE if self._is_multi_model else _MULTI)
         return [(route, OPERATIONS[route.name]) for route in self.routes if route.name in shown]
 
     def named(self, arguments: dict[str, str]) -> dict[str, str]:
@@ -283,8 +283,3 @@ OPERATIONS: Final = {
 }
 _SINGLE = {"invocations", "bidirectional_stream", "execution_parameters"}
 _MULTI = {"models", "model", "invoke_model"}
-
-
-def shown_routes(*, multi_model: bool) -> Collection[str]:
-    """The names of the routes that an endpoint has."""
-    return OPERATIONS.keys() - (_SINGLE if multi_model else _MULTI)

@@ -109,7 +109,13 @@ def _enter(
 def _only_model(folder: Path, files: Mapping[str, int]) -> str:
     """The name of the one model folder in `folder`. Raises InvalidRequest."""
     tops = sorted({path.partition("/")[0] for path in files})
-    names = [name for name in tops if _can_be_name(name) and _is_model(_below(files, name))]
+    names = []
+    for name in tops:
+        own = _below(files, name)
+        # Hidden folders of tools, and names that are not UTF-8, are no models.
+        has_model_name = name.isprintable() and not name.startswith(".")
+        if has_model_name and (can_be_model(own) or folder_shape(own) is not FolderShape.REPOSITORY):
+            names.append(name)
     if not names:
         raise InvalidRequest(
             f"there is no model in '{escaped(str(folder))}': neither it nor a folder in it has config.pbtxt, a "
@@ -126,15 +132,6 @@ def _only_model(folder: Path, files: Mapping[str, int]) -> str:
             hint="an archive holds one model, or one ensemble with the models that it is made of",
         )
     return ensembles[0]
-
-
-def _can_be_name(name: str) -> bool:
-    """Whether `name` may be a model's folder: hidden folders of tools and names that are not UTF-8 may not."""
-    return not name.startswith(".") and name.isprintable()
-
-
-def _is_model(files: Mapping[str, int]) -> bool:
-    return can_be_model(files) or folder_shape(files) is not FolderShape.REPOSITORY
 
 
 def _is_ensemble(config: ModelConfig) -> bool:

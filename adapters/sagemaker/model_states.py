@@ -83,7 +83,10 @@ class ModelStates:
 
         Waits for the end of an unload: after the answer "already loaded" the platform would send requests.
         """
-        self._await_engine()
+        # The container is live, and gets requests to load, before its engines have started.
+        until = time.monotonic() + _ENGINE_SECONDS
+        while self._is_shared and self._engine.phase().name in _COMING and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
         while not self._store.begin_change(name):
             record = self._store.read(name)
             if record is not None and record.state is State.LOADING:
@@ -130,12 +133,6 @@ class ModelStates:
         except BaseException:
             self._store.end_change(name)
             raise
-
-    def _await_engine(self) -> None:
-        """The container is live, and gets requests to load, before its engines have started."""
-        until = time.monotonic() + _ENGINE_SECONDS
-        while self._is_shared and self._engine.phase().name in _COMING and time.monotonic() < until:
-            time.sleep(_PAUSE_S)
 
     # --- what there is
 

@@ -222,7 +222,7 @@ class LoadedModels:
         begin = bisect_right(names, after)
         page = [loaded[name] for name in names[begin : begin + limit]]
         is_last = begin + limit >= len(names)
-        return page, None if is_last else _token_of(page[-1].name)
+        return page, None if is_last else base64.urlsafe_b64encode(page[-1].name.encode()).decode().rstrip("=")
 
     def _origin(self, name: str, url: str) -> str:
         """The url, and the key of the archive if an invocation has named it, for the log."""
@@ -232,10 +232,6 @@ class LoadedModels:
 
 def _reason_of(error: BaseException) -> str:
     return error.message.strip() if isinstance(error, ServerError) else repr(error)
-
-
-def _token_of(name: str) -> str:
-    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
 
 
 def _name_of(token: str) -> str:

@@ -141,7 +141,10 @@ def read_sagemaker_settings(environ: Mapping[str, str], **given: Any) -> SageMak
             values[at] = parse(name, text)
             sources[at] = "environment"
     values.setdefault("ping_mode", PingMode.LIVE if values.get("multi_model") else PingMode.READY)
-    values.setdefault("max_concurrent_transforms", _concurrent(values.get("max_payload_mb", _PAYLOAD_MB)))
+    payload_mb = values.get("max_payload_mb", _PAYLOAD_MB)
+    # As many transforms as the platform allows at once for bodies of this size, so that batches can form.
+    most = max(1, min(_MOST_TRANSFORMS, IN_FLIGHT_MB // payload_mb)) if payload_mb else 1
+    values.setdefault("max_concurrent_transforms", most)
     return SageMakerSettings(**values, sources=sources)
 
 
@@ -217,11 +220,6 @@ _VARIABLES: tuple[tuple[str, str, Parse], ...] = (
     (STATEFUL_SESSIONS, "sessions", as_boolean),
     (SESSIONS_EXPIRATION, "session_expiration_s", partial(as_integer, lowest=1, highest=_LONGEST_SESSION_S)),
 )
-
-
-def _concurrent(payload_mb: int) -> int:
-    """The most transforms that the platform allows at once for bodies of this size, so that batches can form."""
-    return max(1, min(_MOST_TRANSFORMS, IN_FLIGHT_MB // payload_mb)) if payload_mb else 1
 
 
 def _shown(value: object) -> str:
@@ -308,10 +306,6 @@ def additional_arguments(environ: Mapping[str, str]) -> list[str]:
         raise ConfigInvalid(
             f"the variable {ADDITIONAL_ARGS} is not a list of arguments: {error}", hint="close the quotes"
         ) from None
-
-
-def variables_without_effect(environ: Mapping[str, str]) -> list[str]:
-    return [name for name in WITHOUT_EFFECT if environ.get(name)]
 
 
 def misspelled(environ: Mapping[str, str]) -> list[str]:
@@ -436,7 +430,7 @@ class SageMaker(Platform):
         return PlatformTexts(
             options=server_options(environ, read_sagemaker_settings(environ)),
             arguments=(*behind, CommandLineText(additional_arguments(environ), ADDITIONAL_ARGS)),
-            without_effect=variables_without_effect(environ),
+            without_effect=[name for name in WITHOUT_EFFECT if environ.get(name)],
             warnings=misspelled(environ),
         )
 
@@ -462,7 +456,10 @@ class SageMaker(Platform):
             given.set("model_repository", (settings.model_root,), PLATFORM)
             sources = {"default_model": PLATFORM, **settings.sources}
             settings = replace(settings, default_model=layout.default_model, sources=sources)
-        _set_startup_models(given, settings)
+        named = given.value("load_model")
+        if given.value("model_control_mode") == "explicit" and not settings.multi_model and named != _ALL_MODELS:
+            startup = tuple(dict.fromkeys((settings.default_model, *named))) if settings.default_model else named
+            given.set("load_model", startup or _ALL_MODELS, given.sources.get("load_model", PLATFORM))
         return settings
 
     def application(self, settings: SageMakerSettings, host: Host) -> V2Application:
@@ -483,12 +480,3 @@ class SageMaker(Platform):
         return SageMakerApplication(
             host.engine, host.options, host.bridge, settings, host.metrics_page, memory=memory, states=states
         )
-
-
-def _set_startup_models(given: OptionValues, settings: SageMakerSettings) -> None:
-    """Load the default model and the models of --load-model at startup; all models if neither is given."""
-    named = given.value("load_model")
-    if given.value("model_control_mode") != "explicit" or settings.multi_model or named == _ALL_MODELS:
-        return
-    startup = tuple(dict.fromkeys((settings.default_model, *named))) if settings.default_model else named
-    given.set("load_model", startup or _ALL_MODELS, given.sources.get("load_model", PLATFORM))

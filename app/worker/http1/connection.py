@@ -117,7 +117,13 @@ class Http1Connection(Connection):
         connections.open.add(self)
         try:
             if isinstance(self._sock, TlsSocket):
-                self._begin_tls(self._sock)
+                try:
+                    self.shake_hands(self._sock)
+                except OSError as error:
+                    if is_plain_http(error):
+                        self._sock = self._sock.plain()
+                        raise Refusal(400, PLAIN_TEXT) from error
+                    raise
             while self._serve_one():
                 self.stage = IDLE
                 self.since = self._clock.now
@@ -132,16 +138,6 @@ class Http1Connection(Connection):
             connections.open.discard(self)
             connections.last_end = self._clock.now
             self.close()
-
-    def _begin_tls(self, tls: TlsSocket) -> None:
-        """Raises OSError, and Refusal for a client that speaks plain HTTP."""
-        try:
-            self.shake_hands(tls)
-        except OSError as error:
-            if is_plain_http(error):
-                self._sock = tls.plain()
-                raise Refusal(400, PLAIN_TEXT) from error
-            raise
 
     def _serve_one(self) -> bool:
         """Receive one request and answer it. Returns whether the connection continues."""
@@ -482,7 +478,11 @@ def log_answered(
         fields["request_id"] = request_id[:_LONGEST_LOGGED]
     note: InferenceNote | None = environ.get(INFERENCE_KEY)
     if note is not None:
-        fields |= _inference(note)
+        fields["model"] = note.model
+        if note.version > 0:
+            fields["version"] = note.version
+        if note.times is not None:
+            fields |= {name.removeprefix("timing_"): value for name, value in note.times.parameters().items()}
     _write(client, environ["REQUEST_METHOD"], environ["RAW_URI"], status, fields)
 
 
@@ -494,15 +494,6 @@ def log_refused(client: str, received: bytes, status: int, began_ns: int, sent: 
 
 def _milliseconds(began_ns: int) -> float:
     return round((perf_counter_ns() - began_ns) / 1_000_000, 3)
-
-
-def _inference(note: InferenceNote) -> dict[str, object]:
-    fields: dict[str, object] = {"model": note.model}
-    if note.version > 0:
-        fields["version"] = note.version
-    if note.times is not None:
-        fields |= {name.removeprefix("timing_"): value for name, value in note.times.parameters().items()}
-    return fields
 
 
 def _first_line(received: bytes) -> tuple[str, str]:

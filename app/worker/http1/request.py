@@ -60,14 +60,6 @@ class Refusal(Exception):
         return head.encode() + body
 
 
-def check_length(length: int, max_size: int) -> None:
-    """Raise Refusal for a Content-Length that exceeds `max_size` or a signed 32-bit number."""
-    if length > _MAX_INT32:
-        raise Refusal(400, _CONTENT_LENGTH_RANGE.format(length))
-    if length > max_size:
-        raise Refusal(400, BODY_TOO_LARGE.format(max_size))
-
-
 HEAD_END: Final = b"\r\n\r\n"
 MAX_HEAD_SIZE: Final = 65536
 _KNOWN_HEAD_SIZE: Final = 2048
@@ -120,17 +112,13 @@ class HttpHead:
         self.expects_continue = expected is not None and minor_version > 0
         self.is_chunked = self._is_chunked()
         self.length = int(environ.get("CONTENT_LENGTH", "0"))
-        self.upgrades = "HTTP_UPGRADE" in environ and self._asks_for_web_socket()
+        # Any other protocol is not known, and the request is answered as one of HTTP/1.1 (RFC 9110 section 7.8).
+        protocols = [each.strip(" \t") for each in environ.get("HTTP_UPGRADE", "").lower().split(",")]
+        has_body = self.is_chunked or self.length > 0
+        self.upgrades = "websocket" in protocols and environ["REQUEST_METHOD"] == "GET" and not has_body
         self.is_plain = not (self.is_chunked or self.expects_continue or self.upgrades)
         if self.is_chunked:
             environ["CONTENT_LENGTH"] = ""
-
-    def _asks_for_web_socket(self) -> bool:
-        """Any other protocol is not known, and the request is answered as one of HTTP/1.1 (RFC 9110 section 7.8)."""
-        environ = self.environ
-        protocols = [each.strip(" \t") for each in environ["HTTP_UPGRADE"].lower().split(",")]
-        has_body = self.is_chunked or self.length > 0
-        return environ["REQUEST_METHOD"] == "GET" and "websocket" in protocols and not has_body
 
     def _is_chunked(self) -> bool:
         coding: str | None = self.environ.get("HTTP_TRANSFER_ENCODING")
@@ -176,7 +164,10 @@ class RequestHeadParser:
         environ["SERVER_PROTOCOL"] = "HTTP/1." + request[3].decode()
         _fill_fields(environ, lines)
         found = HttpHead(environ, int(request[3]))
-        check_length(found.length, self._max_body_size)
+        if found.length > _MAX_INT32:
+            raise Refusal(400, _CONTENT_LENGTH_RANGE.format(found.length))
+        if found.length > self._max_body_size:
+            raise Refusal(400, BODY_TOO_LARGE.format(self._max_body_size))
         if len(head) <= _KNOWN_HEAD_SIZE:
             self.known[head] = found
         return found
@@ -298,8 +289,14 @@ class ChunkedBody:
                 at += len(piece)
             end = part.find(b"\r\n", at)
             if self.missing or end < 0:
-                self._begun = part[at:]
-                self._check_begun()
+                self._begun = begun = part[at:]
+                # A line that cannot become right is refused: the client may wait for an answer to it.
+                if self._ends_chunk and not self.missing:
+                    _check_end(begun.removesuffix(b"\r"))
+                if b"\n" in begun:
+                    raise Refusal.of(400, "a line of a chunked body ends with LF alone, not with CR LF")
+                if len(begun) > _MAX_LINE:
+                    raise Refusal.of(400, f"a line of a chunked body exceeds the maximum of {_MAX_LINE} bytes")
                 return False
             line = part[at:end]
             at = end + 2
@@ -312,7 +309,11 @@ class ChunkedBody:
                 self.rest = part[at:]
                 return True
             else:
-                self._check_trailer(line)
+                self._trailers += 1
+                if self._trailers > _MAX_TRAILERS or len(line) > _MAX_LINE:
+                    raise Refusal.of(431, "the trailers of a chunked body are too many or too long")
+                if not _TRAILER.fullmatch(line):
+                    raise Refusal.of(400, f"a trailer is malformed or not allowed: {line[:40]!r}")
 
     def _begin_chunk(self, line: bytes) -> None:
         size = _SIZE.fullmatch(line)
@@ -328,22 +329,6 @@ class ChunkedBody:
             raise Refusal(400, TOO_MANY_CHUNKS)
         if len(self.content) + self.missing > self._max_size:
             raise Refusal(400, BODY_TOO_LARGE.format(self._max_size))
-
-    def _check_begun(self) -> None:
-        """Refuse a line that cannot become right: the client may wait for an answer to it."""
-        if self._ends_chunk and not self.missing:
-            _check_end(self._begun.removesuffix(b"\r"))
-        if b"\n" in self._begun:
-            raise Refusal.of(400, "a line of a chunked body ends with LF alone, not with CR LF")
-        if len(self._begun) > _MAX_LINE:
-            raise Refusal.of(400, f"a line of a chunked body exceeds the maximum of {_MAX_LINE} bytes")
-
-    def _check_trailer(self, line: bytes) -> None:
-        self._trailers += 1
-        if self._trailers > _MAX_TRAILERS or len(line) > _MAX_LINE:
-            raise Refusal.of(431, "the trailers of a chunked body are too many or too long")
-        if not _TRAILER.fullmatch(line):
-            raise Refusal.of(400, f"a trailer is malformed or not allowed: {line[:40]!r}")
 
 
 def _check_end(line: bytes) -> None:

@@ -105,7 +105,10 @@ class Http2Connection:
             return
         try:
             if self.stage is _LINGER:
-                self._discard()
+                received = len(self._sock.recv(_RECEIVE_SIZE))
+                self._discarded += received
+                if not received or self._discarded > _MAX_DISCARDED:
+                    self.close()
             else:
                 self._read()
         except BlockingIOError:
@@ -145,7 +148,14 @@ class Http2Connection:
         """Receive once. Raises BlockingIOError, OSError, and ProtocolError."""
         tls, sock, protocol = self._tls, self._sock, self._protocol
         if tls is not None and self.stage is Stage.NEW:
-            self._shake_hands(tls)
+            tls.shake_hands()
+            if tls.is_open:
+                if tls.protocol != HTTP2:
+                    raise ConnectionAbortedError("the client did not choose h2 by ALPN")
+                self.stage = Stage.APPLICATION
+                self._flush_soon()
+            elif tls.wants_to_write:
+                self._watch_writable()
         while self.stage is _OPEN:
             room = protocol.room()
             if room is not None:
@@ -182,16 +192,6 @@ class Http2Connection:
             protocol.receive(bytes(behind[: size - own]))
         return size
 
-    def _shake_hands(self, tls: TlsSocket) -> None:
-        tls.shake_hands()
-        if tls.is_open:
-            if tls.protocol != HTTP2:
-                raise ConnectionAbortedError("the client did not choose h2 by ALPN")
-            self.stage = Stage.APPLICATION
-            self._flush_soon()
-        elif tls.wants_to_write:
-            self._watch_writable()
-
     def _stop_questions(self) -> None:
         """Receive no more from a client whose socket is full of answers: more of them would only pile up."""
         outbox = self._protocol.outbox
@@ -199,12 +199,6 @@ class Http2Connection:
         if self._reads and waiting > self._service.port.limits.high_water:
             self._reads = False
             self._readable.stop()
-
-    def _discard(self) -> None:
-        received = len(self._sock.recv(_RECEIVE_SIZE))
-        self._discarded += received
-        if not received or self._discarded > _MAX_DISCARDED:
-            self.close()
 
     # Sending
 

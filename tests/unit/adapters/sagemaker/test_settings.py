@@ -11,6 +11,7 @@ from trident.adapters.common.options import SettingRow
 from trident.adapters.sagemaker.platform import (
     EFFECTIVE_VARIABLES,
     WITHOUT_EFFECT,
+    SageMaker,
     SageMakerSettings,
     additional_arguments,
     arguments_behind,
@@ -18,7 +19,6 @@ from trident.adapters.sagemaker.platform import (
     parse_port_range,
     read_sagemaker_settings,
     server_options,
-    variables_without_effect,
 )
 from trident.core.errors import ConfigInvalid
 
@@ -228,7 +228,8 @@ def test_additional_arguments_are_split_without_shell_expansion() -> None:
 
 def test_only_variables_without_effect_are_reported() -> None:
     environ = dict.fromkeys(("SAGEMAKER_PROGRAM", "SAGEMAKER_REGION", "SAGEMAKER_BATCH", "SOMETHING"), "1")
-    assert variables_without_effect({**environ, "SAGEMAKER_STARTUP_TIMEOUT": ""}) == ["SAGEMAKER_PROGRAM"]
+    texts = SageMaker().texts({**environ, "SAGEMAKER_STARTUP_TIMEOUT": ""}, on_platform=True)
+    assert texts.without_effect == ["SAGEMAKER_PROGRAM"]
     assert not set(WITHOUT_EFFECT) & set(EFFECTIVE_VARIABLES)
 
 
