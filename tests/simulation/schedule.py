@@ -729,7 +729,11 @@ class Schedule:
         arrivals = {(asked.level, asked.queued_ns): asked.client for asked in queue}
         if leaving or any(arrivals[asked.level, asked.queued_ns] is not asked.client for asked in queue):
             return  # one that was cancelled still counts, or the order of simultaneous requests is not known
-        for asked in sorted(queue, key=lambda each: (each.level, each.queued_ns)):
+        # A request whose timeout has passed, and only delays it, is behind the others of its level.
+        delayed = {asked for asked in queue if 0 < asked.expires_ns <= now_ns}
+        if len(delayed) > len({asked.level for asked in delayed}):
+            return  # their order is not known
+        for asked in sorted(queue, key=lambda each: (each.level, each in delayed, each.queued_ns)):
             rows += asked.rows
             if rows in batching.preferred_batch_sizes or rows >= max(batching.preferred_batch_sizes):
                 world.problem("a full batch waits", " ".join(map(str, queue)))
