@@ -45,10 +45,6 @@ class Kind(Generic[T_co]):
     paths: Paths = Paths.NONE
 
 
-def _text(text: str) -> str:
-    return text
-
-
 def _boolean(text: str) -> bool:
     folded = text.lower()
     if folded not in _TRUE | _FALSE:
@@ -140,12 +136,12 @@ def pair(flag: str, first: str, second: str) -> Kind[str]:
     return Kind(f"<{first}>:<{second}>", parse)
 
 
-TEXT = Kind("string", _text)
+TEXT = Kind("string", str)
 # libevent, and so Triton, takes ipv6:[::1] as well as [::1].
 ADDRESS = Kind("string", lambda text: text.removeprefix("ipv6:"))
-FILE = Kind("string", _text, paths=Paths.FILES)
-FOLDER = Kind("string", _text, paths=Paths.FOLDERS)
-REPOSITORY = Kind("string", _text, ("s3://", "gs://", "as://"), Paths.FOLDERS)
+FILE = Kind("string", str, paths=Paths.FILES)
+FOLDER = Kind("string", str, paths=Paths.FOLDERS)
+REPOSITORY = Kind("string", str, ("s3://", "gs://", "as://"), Paths.FOLDERS)
 BOOLEAN = Kind("true|false", _boolean, ("true", "false"))
 # An option without a value on the command line; its variable takes a boolean.
 SWITCH = Kind("", _boolean)
@@ -254,42 +250,18 @@ def variable_of(flag: str) -> str:
     return PREFIX + flag.upper().replace("-", "_")
 
 
-def option(
-    default: T,
-    kind: Kind[T],
-    help: str,
-    *,
-    flag: str = "",
-    variable: str = "",
-    own: bool = False,
-    shown_default: str = "",
-    empty_counts: bool = False,
-    secret: bool = False,
-) -> T:
+def option(default: T, kind: Kind[T], help: str, *, flag: str = "", **more: Any) -> T:
     """A row of a `group`: an option of which the last given value counts; `group` makes a field of it.
 
-    Its name is that of the field unless `flag` is given. With a `variable`, only this variable sets it.
+    Its name is that of the field unless `flag` is given. `more` are fields of Option; with a `variable`, only this
+    variable sets it.
     """
-    row = Option(
-        flag=flag,
-        kind=kind,
-        help=help,
-        variable=variable,
-        default=default,
-        own=own,
-        shown_default=shown_default,
-        empty_counts=empty_counts,
-        secret=secret,
-    )
-    return cast(T, row)
+    return cast(T, Option(flag=flag, kind=kind, help=help, default=default, **more))
 
 
-def repeated(
-    kind: Kind[T], help: str, *, aliases: tuple[str, ...] = (), secret: bool = False, own: bool = False
-) -> tuple[T, ...]:
+def repeated(kind: Kind[T], help: str, **more: Any) -> tuple[T, ...]:
     """A row of a `group`: an option of which all given values count."""
-    row = Option(flag="", kind=kind, help=help, default=(), aliases=aliases, repeatable=True, secret=secret, own=own)
-    return cast(tuple[T, ...], row)
+    return cast(tuple[T, ...], Option(flag="", kind=kind, help=help, default=(), repeatable=True, **more))
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

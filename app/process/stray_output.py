@@ -34,17 +34,27 @@ _FREE = 3
 
 
 class CapturedOutput:
-    """Made in the parent before the fork. The child calls `begin`, and the parent `end` after the child has ended."""
+    """Made in the parent before the fork. The child calls `begin`, and the parent `end` after the child has ended.
+
+    If the system gives no files for it, nothing is captured, and the output stays as it is.
+    """
 
     def __init__(self) -> None:
-        """Raises OSError."""
-        self._files = (_CapturedFile(1, logging.INFO), _CapturedFile(2, logging.WARNING))
+        self._files: tuple[_CapturedFile, ...] = ()
+        try:
+            self._files = (_CapturedFile(1, logging.INFO), _CapturedFile(2, logging.WARNING))
+        except OSError as error:
+            _log.warning("what native libraries print cannot be logged: %s", error)
 
     def begin(self) -> None:
         """In the child: capture the descriptors from now on, and log their lines on a thread."""
+        if not self._files:
+            return
         try:
             consoles = [os.dup(each.descriptor) for each in self._files]
-            writers = [each.open_writer() for each in self._files]
+            # Each with its own offset, and always at the end: other processes may write to it as well.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+            writers = [os.open(f"/proc/self/fd/{each.content}", flags) for each in self._files]
         except OSError as error:  # no /proc, or no stdout or stderr
             _log.debug("stdout and stderr are not captured: %s", error)
             return
@@ -59,7 +69,14 @@ class CapturedOutput:
         for file, writer in zip(self._files, writers, strict=True):
             os.dup2(writer, file.descriptor)
             os.close(writer)
-        threading.Thread(target=self._follow, name="trident-output", daemon=True).start()
+
+        def follow() -> None:
+            while True:
+                time.sleep(_POLL_S)
+                for file in self._files:
+                    file.log_lines(os.getpid())
+
+        threading.Thread(target=follow, name="trident-output", daemon=True).start()
 
     def end(self, pid: int) -> None:
         """In the parent: log what is left of the child `pid`, and close the files."""
@@ -73,13 +90,6 @@ class CapturedOutput:
         for file in self._files:
             file.close()
 
-    def _follow(self) -> None:
-        pid = os.getpid()
-        while True:
-            time.sleep(_POLL_S)
-            for file in self._files:
-                file.log_lines(pid)
-
 
 class _CapturedFile:
     """The file that replaces `descriptor`. Lines of no known form are logged at `level`.
@@ -90,23 +100,19 @@ class _CapturedFile:
     def __init__(self, descriptor: int, level: int) -> None:
         self.descriptor = descriptor
         self._level = level
-        self._file = os.memfd_create("trident-output")
+        self.content = os.memfd_create("trident-output")
         self._freed = 0
 
-    def open_writer(self) -> int:
-        """Its own offset, and always at the end: other processes may write to it as well."""
-        return os.open(f"/proc/self/fd/{self._file}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-
     def close(self) -> None:
-        os.close(self._file)
+        os.close(self.content)
 
     def log_lines(self, pid: int, until: float = math.inf, *, is_all: bool = False) -> None:
         """Log the lines that are complete, with `is_all` an incomplete last one, too.
 
         The log gets them as fast as it can write them, up to the monotonic time `until`.
         """
-        start = os.lseek(self._file, 0, os.SEEK_CUR)
-        while found := os.pread(self._file, _READ_SIZE, start):
+        start = os.lseek(self.content, 0, os.SEEK_CUR)
+        while found := os.pread(self.content, _READ_SIZE, start):
             size = len(found) if is_all or len(found) == _READ_SIZE else 0
             size = found.rfind(b"\n") + 1 or size
             if not size:
@@ -125,24 +131,15 @@ class _CapturedFile:
         """Wait for the log, and move the position by `size`. If the process ends in between, its parent logs these
         lines again."""
         flush_log(min(FLUSH_S, until - time.monotonic()))
-        os.lseek(self._file, start + size, os.SEEK_SET)
+        os.lseek(self.content, start + size, os.SEEK_SET)
         return size
 
     def _free(self, until: int) -> None:
         if until - self._freed < _FREE_SIZE:
             return
         length = (until - self._freed) & -_FREE_SIZE
-        ctypes.CDLL(None).fallocate(self._file, _FREE, ctypes.c_long(self._freed), ctypes.c_long(length))
+        ctypes.CDLL(None).fallocate(self.content, _FREE, ctypes.c_long(self._freed), ctypes.c_long(length))
         self._freed += length
-
-
-def capture_output() -> CapturedOutput | None:
-    """A capture for the next child; None, and its output stays as it is, if the system gives no files for it."""
-    try:
-        return CapturedOutput()
-    except OSError as error:
-        _log.warning("what native libraries print cannot be logged: %s", error)
-        return None
 
 
 def log_stray_messages() -> None:

@@ -208,8 +208,6 @@ _SHOWN_BY = "; ".join(f"{each.name} if {each.shown_by}" for each in PLATFORMS)
 
 @group("Model repository")
 class RepositorySettings:
-    """Part of ServerSettings."""
-
     model_repository: tuple[str, ...] = repeated(REPOSITORY,
         "Model repository with a directory for each model: local, s3://bucket/prefix, "
         "s3://host:port/bucket/prefix, gs://bucket/prefix or as://account/container/prefix.", aliases=("model-store",))
@@ -275,8 +273,6 @@ class PlatformChoice:
 
 @group("Server")
 class GeneralSettings:
-    """Part of ServerSettings."""
-
     server_id: str = option("triton", TEXT, "Name of the server in its metadata.", flag="id")
     exit_on_error: bool = option(True, BOOLEAN,
         "Exit with status 1 when a model fails to load at startup; otherwise serve the others.")
@@ -311,8 +307,6 @@ class GeneralSettings:
 
 @group("HTTP")
 class HttpSettings:
-    """Part of ServerSettings."""
-
     allow_http: bool = option(True, BOOLEAN, "Open the HTTP port.")
     http_address: str = option("0.0.0.0", ADDRESS, "Address of the HTTP port.")
     http_port: int = option(8000, PORT, "The HTTP port.")
@@ -405,8 +399,6 @@ class GrpcSettings:
 
 @group("Access")
 class AccessSettings:
-    """Part of ServerSettings."""
-
     auth_token_file: str = option("", FILE,
         "Bearer tokens that clients of the HTTP and gRPC ports must send, one a line; read again "
         "when it changes.", own=True)
@@ -417,8 +409,6 @@ class AccessSettings:
 
 @group("Metrics")
 class MetricsSettings:
-    """Part of ServerSettings."""
-
     allow_metrics: bool = option(True, BOOLEAN, "Open the metrics port.")
     allow_gpu_metrics: bool = option(True, BOOLEAN, "Include the GPUs.")
     allow_cpu_metrics: bool = option(True, BOOLEAN, "Include CPU and memory.")
@@ -451,8 +441,6 @@ class MetricsSettings:
 
 @group("Backends")
 class BackendsSettings:
-    """Part of ServerSettings."""
-
     backend_config: tuple[str, ...] = repeated(BACKEND_SETTING,
         "A setting of one backend, or of all backends without the name of one.")
     backend_directory: str = option("/opt/tritonserver/backends", FOLDER,
@@ -491,8 +479,6 @@ class BackendsSettings:
 
 @group("Response cache")
 class ResponseCacheSettings:
-    """Part of ServerSettings."""
-
     cache_config: tuple[str, ...] = repeated(_CACHE,
         "local,size=<bytes> keeps responses in memory, redis,host=<host>,port=<port> in a shared "
         "Redis, for models with response_cache { enable: true }.", secret=True)
@@ -531,8 +517,6 @@ class ResponseCacheSettings:
 
 @group("Rate limiter")
 class RateLimiterSettings:
-    """Part of ServerSettings."""
-
     rate_limit: str = option("off", choice("rate-limit", "execution_count", "off"),
         "Whether instances take turns at the resources of instance_group.rate_limiter "
         "(execution_count) or not (off).")
@@ -550,8 +534,6 @@ class RateLimiterSettings:
 
 @group("Logging")
 class LoggingSettings:
-    """Part of ServerSettings."""
-
     log_verbose: int = option(0, LEVEL, "Show verbose messages up to this level; 0 shows none.")
     log_info: bool = option(True, BOOLEAN, "Show informational messages.")
     log_warning: bool = option(True, BOOLEAN, "Show warnings.")
@@ -586,8 +568,6 @@ class LoggingSettings:
 
 @group("Tracing")
 class TracingSettings:
-    """Part of ServerSettings."""
-
     trace_config: tuple[str, ...] = repeated(TEXT,
         "<setting>=<value>: mode=triton|opentelemetry, level=OFF|TIMESTAMPS|TENSORS, rate=N (one of "
         "N requests), count=N (at most N); triton,file=FILE, triton,log-frequency=N (traces in a "
@@ -611,8 +591,6 @@ class TracingSettings:
 
 @group("Streams of responses")
 class StreamSettings:
-    """Part of ServerSettings."""
-
     response_window_count: int = option(DEFAULT_WINDOW.responses, integer(1, INT64_MAX),
         "Responses that a model may send before the client has taken them.", own=True)
     response_window_bytes: int = option(DEFAULT_WINDOW.nbytes, integer(1, INT64_MAX),
@@ -621,8 +599,6 @@ class StreamSettings:
 
 @group("For test suites")
 class SuiteSettings:
-    """Part of ServerSettings."""
-
     delay_scheduler: int = option(0, integer(0, INT64_MAX),
         "Hold the first batch of each model with dynamic or sequence batching until so many "
         "requests wait.",

@@ -27,7 +27,7 @@ from gunicorn.workers.workertmp import WorkerTmp
 
 from trident.app.process.environment import EXIT_FAILED, exit_now, keep_memory_shared
 from trident.app.process.files import IN_MEMORY, raise_file_limit
-from trident.app.process.stray_output import CapturedOutput, capture_output
+from trident.app.process.stray_output import CapturedOutput
 from trident.app.supervisor.start import (
     STOP_ENGINE,
     FailureNote,
@@ -245,7 +245,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     _checked_at = 0.0
     _resumed_at = float("-inf")
     engines: tuple[EngineChild, ...] = ()
-    _next_output: CapturedOutput | None = None
+    _next_output: CapturedOutput
 
     def setup(self, app: Any) -> None:
         super().setup(app)
@@ -296,16 +296,14 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         started = self._restarts.started()
         arbiter_pid = os.getpid()
         hold_stop_signals()  # a worker releases them after its boot (app/supervisor/arbiter.py)
-        self._next_output = captured = capture_output()
+        self._next_output = captured = CapturedOutput()
         try:
             pid: int = super().spawn_worker()
             self._started[pid] = started
-            if captured is not None:
-                self._output[pid] = captured
+            self._output[pid] = captured
             return pid
         except OSError:  # no memory or no process is free
-            if captured is not None:
-                captured.close()
+            captured.close()
             raise
         except SystemExit as ending:
             if os.getpid() == arbiter_pid:
@@ -318,8 +316,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     def worker_forked(self) -> None:
         """In a new worker, before anything else."""
         self._close_outputs()
-        if self._next_output is not None:
-            self._next_output.begin()
+        self._next_output.begin()
 
     def murder_workers(self) -> None:
         """Kill workers without a heartbeat, unless the whole server was paused.
@@ -348,8 +345,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             if engine is not None:
                 self._engine_ended(engine, os.waitstatus_to_exitcode(status))
             elif worker is not None:
-                if (captured := self._output.pop(pid, None)) is not None:
-                    captured.end(pid)
+                self._output.pop(pid).end(pid)
                 worker.tmp.close()
                 self._worker_ended(pid, os.waitstatus_to_exitcode(status))
 
@@ -450,25 +446,24 @@ class EngineChild:
             return
         self._restarts.started()
         hold_stop_signals()
-        self._output = capture_output()
+        self._output = captured = CapturedOutput()
         try:
             self.pid = os.fork()
             if not self.pid:
-                self._run_child(close_inherited)
+                self._run_child(close_inherited, captured)
         except OSError as error:  # no memory or no process is free: retry later
-            if self._output is not None:
-                self._output.close()
+            captured.close()
+            self._output = None
             log.error("%s cannot be started: %s; the next try is in %d s", self._name, error, self._restarts.ended())
         finally:
             release_stop_signals()
 
-    def _run_child(self, close_inherited: Callable[[], None]) -> None:
+    def _run_child(self, close_inherited: Callable[[], None], captured: CapturedOutput) -> None:
         status = EXIT_FAILED
         try:
             _reset_signals()
             close_inherited()
-            if self._output is not None:
-                self._output.begin()
+            captured.begin()
             status = self._run()
         except BaseException:
             log.exception("the engine's process failed")

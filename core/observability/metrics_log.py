@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -72,27 +72,18 @@ RESERVED_NAMES = frozenset({"_aws", "model", "namespace", *FIGURES})
 """The names that a person may not choose for a dimension."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One number; `name` is in FIGURES."""
-
-    name: str
-    value: int | float
-
-    @property
-    def unit(self) -> Unit:
-        return FIGURES[self.name].unit
+_Figures = Mapping[str, int | float]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """The figures of one model, over all its versions, or of the whole server: then `model` is None.
 
-    `namespace` is the model repository of the model, empty unless model namespacing is on.
+    Their names are in FIGURES. `namespace` is the model repository of the model, empty unless model namespacing is on.
     """
 
     model: str | None
-    figures: tuple[Figure, ...]
+    figures: _Figures
     namespace: str = ""
 
 
@@ -190,17 +181,10 @@ class Intervals:
             total += activity
             models[key[:2]] += activity
         self._before = now
-        figures = (
-            Figure("ready", int(is_ready)),
-            *total.figures(),
-            *_hardware_figures(snapshot.hardware),
-        )
+        figures = {"ready": int(is_ready), **total.figures(), **_hardware_figures(snapshot.hardware)}
         return [
             Report(None, figures),
-            *(
-                Report(model, tuple(activity.figures()), namespace)
-                for (namespace, model), activity in sorted(models.items())
-            ),
+            *(Report(model, activity.figures(), namespace) for (namespace, model), activity in sorted(models.items())),
         ]
 
 
@@ -208,18 +192,19 @@ def _key(entry: ModelMetrics) -> _Version:
     return entry.namespace or "", entry.model, entry.version
 
 
-def _hardware_figures(hardware: HardwareReading) -> Iterator[Figure]:
+def _hardware_figures(hardware: HardwareReading) -> _Figures:
+    found: dict[str, int | float] = {}
     if hardware.cpu is not None:
-        yield Figure("cpu_utilization", _percent(hardware.cpu.utilization))
-        yield Figure("cpu_memory_used_bytes", hardware.cpu.memory_used)
-        share = hardware.cpu.memory_used / max(1, hardware.cpu.memory_total)
-        yield Figure("cpu_memory_utilization", _percent(share))
+        found["cpu_utilization"] = _percent(hardware.cpu.utilization)
+        found["cpu_memory_used_bytes"] = hardware.cpu.memory_used
+        found["cpu_memory_utilization"] = _percent(hardware.cpu.memory_used / max(1, hardware.cpu.memory_total))
     utilizations = [gpu.utilization for gpu in hardware.gpus if gpu.utilization is not None]
     if utilizations:
-        yield Figure("gpu_utilization", _percent(max(utilizations)))
+        found["gpu_utilization"] = _percent(max(utilizations))
     shares = [gpu.memory_used / gpu.memory_total for gpu in hardware.gpus if gpu.memory_total and gpu.memory_used]
     if shares:
-        yield Figure("gpu_memory_utilization", _percent(max(shares)))
+        found["gpu_memory_utilization"] = _percent(max(shares))
+    return found
 
 
 def _percent(share: float) -> float:
@@ -305,22 +290,24 @@ class IntervalActivity:
             for bounds, count in buckets.items():
                 mine[bounds] = mine.get(bounds, 0) + sign * count
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> _Figures:
         """Counts are always there; durations only if there were requests, and percentiles only with histograms."""
-        yield Figure("request_success", self.successes)
-        yield Figure("request_failure", sum(self.failures.values()))
-        for reason, count in self.failures.items():
-            yield Figure(f"request_failure_{reason.value.lower()}", count)
-        yield Figure("inference_count", self.inferences)
-        yield Figure("execution_count", self.executions)
-        yield Figure("pending_request_count", self.pending)
+        found: dict[str, int | float] = {
+            "request_success": self.successes,
+            "request_failure": sum(self.failures.values()),
+            **{f"request_failure_{reason.value.lower()}": count for reason, count in self.failures.items()},
+            "inference_count": self.inferences,
+            "execution_count": self.executions,
+            "pending_request_count": self.pending,
+        }
         if self.successes > 0:
             for part in _HISTOGRAMS:
                 mean_ms = self.durations_ns[part] / self.successes / _NS_PER_MS
-                yield Figure(f"{part}_duration_mean", round(mean_ms, 4))
+                found[f"{part}_duration_mean"] = round(mean_ms, 4)
                 for percent in _PERCENTILES if any(self.buckets[part].values()) else ():
                     value = quantile(self.buckets[part], percent / 100) * _MS_PER_S
-                    yield Figure(f"{part}_duration_p{percent}", round(value, 4))
+                    found[f"{part}_duration_p{percent}"] = round(value, 4)
+        return found
 
 
 def quantile(buckets: dict[_Bucket, int], fraction: float) -> float:
@@ -353,7 +340,7 @@ LOGGER = "trident.metrics"
 def cloud_logging_line(labels: Mapping[str, str], report: Report, time_ns: int) -> str:
     """An entry on one line, with `labels` beside those of the report; `time_ns` is the wall clock's time."""
     when = datetime.fromtimestamp(time_ns // 1000 / 1_000_000, UTC)
-    figures = {figure.name: figure.value for figure in report.figures}
+    figures = report.figures
     of = "the server" if report.model is None else f"model '{report.model}'"
     message = f"{of}: {figures['request_success']} requests answered, {figures['request_failure']} failed"
     return _json(
@@ -387,13 +374,13 @@ def embedded_metrics_line(namespace: str, dimensions: Mapping[str, str], report:
     directive = {
         "Namespace": namespace,
         "Dimensions": [list(dimensions)],
-        "Metrics": [{"Name": figure.name, "Unit": figure.unit.value} for figure in report.figures],
+        "Metrics": [{"Name": name, "Unit": FIGURES[name].unit.value} for name in report.figures],
     }
     return _json(
         {
             "_aws": {"Timestamp": time_ns // 1_000_000, "CloudWatchMetrics": [directive]},
             **{name: _ascii(value) for name, value in dimensions.items()},
-            **{figure.name: figure.value for figure in report.figures},
+            **report.figures,
         }
     )
 

@@ -24,14 +24,16 @@ from trident.core.observability.latencies import LatencyMeters, LatencyMetrics
 from trident.core.observability.statistics import (
     BatchStatistics,
     BatchTuning,
-    BucketCounters,
+    BucketStatistics,
     BucketUse,
     FailureReason,
-    ResponseCounters,
     ResponseKind,
+    ResponseStatistics,
     RunningExecution,
     StatisticsSnapshot,
 )
+
+_MOST_RESPONSES = 1024
 
 
 class _ComputeCounters:
@@ -73,8 +75,10 @@ class ModelStatistics:
         self._batches: dict[int, _ComputeCounters] = {}
         self._tuning: BatchTuning | None = None
         self._closes = [0] * len(CloseReason)
-        self._responses = ResponseCounters()
-        self._buckets = BucketCounters()
+        # The counts and durations of the responses with each index, by ResponseKind.
+        self._responses: list[tuple[list[int], list[int]]] = []
+        # Executions, elements and padding by batch size and length of the bucket.
+        self._buckets: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._latencies: LatencyMeters | None = None
         self._noted = SlowestRequests()
         # Those of `_noted`, at hand for each execution.
@@ -245,14 +249,24 @@ class ModelStatistics:
             self._note(pending, end_ns, start_ns - pending.enqueue_ns, times, items, now_ms)
 
     def record_response(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
-        """Count the response with `index` within its request, which a sender sent."""
+        """Count the response with `index` within its request, which a sender sent.
+
+        Only the first 1024 responses of a request count: an endless one must not cost memory.
+        """
         with self._lock:
-            self._responses.count(index, kind, duration_ns)
+            while len(self._responses) <= min(index, _MOST_RESPONSES - 1):
+                self._responses.append(([0] * len(ResponseKind), [0] * len(ResponseKind)))
+            if index < _MOST_RESPONSES:
+                counts, durations_ns = self._responses[index]
+                counts[kind] += 1
+                durations_ns[kind] += duration_ns
 
     def record_bucket(self, use: BucketUse) -> None:
         """Count the padding of an execution that `record_batch` counts."""
+        key = (use.batch_size, use.length)
         with self._lock:
-            self._buckets.count(use)
+            executions, elements, padding = self._buckets.get(key, (0, 0, 0))
+            self._buckets[key] = (executions + 1, elements + use.elements, padding + use.padding)
 
     def record_cache_hit(self, request_id: str, lookup_ns: int, now_ns: int) -> None:
         """Count one request that the response cache answered: it succeeded, and was neither queued nor executed."""
@@ -380,10 +394,22 @@ class ModelStatistics:
                     )
                     for size, batch in sorted(self._batches.items())
                 ),
-                responses=self._responses.snapshot(),
+                responses=tuple(
+                    ResponseStatistics(index=index, counts=tuple(counts), durations_ns=tuple(durations_ns))
+                    for index, (counts, durations_ns) in enumerate(self._responses)
+                ),
                 tuning=self._tuning,
                 batch_closes=dict(zip(CloseReason, self._closes, strict=True)),
-                buckets=self._buckets.snapshot(),
+                buckets=tuple(
+                    BucketStatistics(
+                        batch_size=batch_size,
+                        length=length,
+                        execution_count=executions,
+                        element_count=elements,
+                        padding_count=padding,
+                    )
+                    for (batch_size, length), (executions, elements, padding) in sorted(self._buckets.items())
+                ),
             )
 
 

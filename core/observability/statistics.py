@@ -150,34 +150,7 @@ class BucketStatistics:
     padding_count: int
 
 
-class BucketCounters:
-    """Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[int, int], tuple[int, int, int]] = {}
-
-    def count(self, use: BucketUse) -> None:
-        key = (use.batch_size, use.length)
-        executions, elements, padding = self._counts.get(key, (0, 0, 0))
-        self._counts[key] = (executions + 1, elements + use.elements, padding + use.padding)
-
-    def snapshot(self) -> tuple[BucketStatistics, ...]:
-        """By ascending batch size and length."""
-        return tuple(
-            BucketStatistics(
-                batch_size=batch_size,
-                length=length,
-                execution_count=executions,
-                element_count=elements,
-                padding_count=padding,
-            )
-            for (batch_size, length), (executions, elements, padding) in sorted(self._counts.items())
-        )
-
-
 # --- responses: `response_stats`. Durations are nanoseconds of the monotonic clock.
-
-_MOST = 1024
 
 
 class ResponseKind(IntEnum):
@@ -199,31 +172,6 @@ class ResponseStatistics:
     index: int
     counts: tuple[int, ...]
     durations_ns: tuple[int, ...]
-
-
-class ResponseCounters:
-    """Not thread-safe. Only the first 1024 responses of a request count: an endless one must not cost memory."""
-
-    def __init__(self) -> None:
-        self._counts: list[list[int]] = []
-        self._durations_ns: list[list[int]] = []
-
-    def count(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
-        if index >= _MOST:
-            return
-        while index >= len(self._counts):
-            self._counts.append([0] * len(ResponseKind))
-            self._durations_ns.append([0] * len(ResponseKind))
-        self._counts[index][kind] += 1
-        self._durations_ns[index][kind] += duration_ns
-
-    def snapshot(self) -> tuple[ResponseStatistics, ...]:
-        """By ascending index."""
-        pairs = zip(self._counts, self._durations_ns, strict=True)
-        return tuple(
-            ResponseStatistics(index=index, counts=tuple(counts), durations_ns=tuple(durations))
-            for index, (counts, durations) in enumerate(pairs)
-        )
 
 
 # --- the metrics page

@@ -14,12 +14,12 @@ from tests.project import ROOT
 
 PROGRAM = """
 import json, logging, os, signal, sys, time
-from trident.app.process.stray_output import capture_output
+from trident.app.process.stray_output import CapturedOutput
 from trident.app.process.environment import exit_now
 from trident.core.observability.log import LogOptions, configure_logging
 
 configure_logging(LogOptions(format="json"))
-captured = capture_output()
+captured = CapturedOutput()
 pid = os.fork()
 if not pid:
     captured.begin()
