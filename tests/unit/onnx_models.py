@@ -247,16 +247,6 @@ def with_default() -> onnx.ModelProto:
     )
 
 
-def float8_input() -> onnx.ModelProto:
-    """INPUT0 FLOAT8 [n] -> OUTPUT0 FP32 [n]: an element type that the protocol does not have."""
-    return build(
-        [helper.make_node("Cast", ["INPUT0"], ["OUTPUT0"], to=TensorProto.FLOAT)],
-        [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT8E4M3FN, ["n"])],
-        [tensor("OUTPUT0", "FP32", ["n"])],
-        opset=19,
-    )
-
-
 def allocating() -> onnx.ModelProto:
     """SIZE INT64 [1] -> ZEROS FP32 [n]: as much memory as the input says."""
     return build(

@@ -19,13 +19,11 @@ from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.terminal import (
-    ModelRow,
     ProgressBar,
     bar,
     log_first_request,
     log_services,
     log_settings,
-    models_table,
     table,
 )
 from trident.app.version import BUILD, VERSION
@@ -165,34 +163,12 @@ def test_every_command_and_option_of_serve_is_completed() -> None:
 # --- tables, progress bars and reports for a person at a terminal
 
 
-def test_a_table_has_the_borders_of_tritonservers_tables() -> None:
-    assert table(("Model", "Version"), [("simple", "1"), ("a", "12")]).split("\n") == [
-        "+--------+---------+",
-        "| Model  | Version |",
-        "+--------+---------+",
-        "| simple | 1       |",
-        "| a      | 12      |",
-        "+--------+---------+",
-    ]
-    assert len(table(("Service", "Address"), []).split("\n")) == 4
-
-
 def test_line_breaks_in_a_cell_do_not_break_the_table() -> None:
     lines = table(("Option", "Value", "From"), [("log-file", "first\nE0101 second\n\nthird\n", "flag")]).split("\n")
     assert len({len(line) for line in lines}) == 1
     assert [line.split("|")[2].strip() for line in lines[3:-1]] == ["first", "E0101 second", "", "third"]
     assert [line.split("|")[1].strip() for line in lines[3:-1]] == ["log-file", "", "", ""]
     assert "a\\rb\\u001b[2Kc\\u2028d" in table(("Value",), [("a\rb\x1b[2Kc\u2028d",)])
-
-
-def test_the_reasons_of_models_are_below_their_table() -> None:
-    reason = "first " + "word " * 30 + "\nE0101 second\n"
-    lines = models_table([ModelRow("m", "1", "UNAVAILABLE", reason=reason), ModelRow("n", "1", "READY")], 80).split(
-        "\n"
-    )
-    assert lines[6].startswith("| m 1: first word word")
-    assert lines[-1] == "|   E0101 second"
-    assert all(line.startswith(("|", "+")) and len(line) <= 80 for line in lines)
 
 
 @pytest.mark.parametrize("width", [60, 80, 250])

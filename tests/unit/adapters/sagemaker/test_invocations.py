@@ -17,24 +17,20 @@ from trident.adapters.sagemaker.invocations import (
     ResponseTypes,
     add_timing,
     adopt_headers,
-    other_than_v2,
     parameter_headers,
 )
 from trident.adapters.sagemaker.platform import InferenceType, PingMode, SageMakerSettings
 from trident.core.errors import (
-    AlreadyLoaded,
     BackendFailed,
     ConfigInvalid,
-    ErrorCode,
     InvalidRequest,
     OutOfMemory,
-    QueueFull,
     ServerError,
 )
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.admin import MetricsPage
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.payloads.inference import CSV, JSON, JSONLINES, Format
+from trident.core.http.payloads.inference import CSV, JSON, JSONLINES
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.lifecycle.state import Phase, ServingPhase
@@ -104,13 +100,6 @@ def test_ping_names_the_models_whose_last_load_failed_while_older_versions_serve
     assert (answer.status_code, answer.data, answer.headers["Trident-Failures"]) == (200, b"", "big: no memory")
 
 
-def test_ping_of_a_live_server_that_loads_has_no_body() -> None:
-    bench = Bench(ping_mode=PingMode.LIVE)
-    bench.engine.ready = False
-    bench.engine.serving = ServingPhase(name=Phase.LOADING, model="big", failures={"small": "broken"})
-    assert (bench.get("/ping").status_code, bench.get("/ping").data) == (200, b"")
-
-
 @pytest.mark.parametrize(
     ("settings", "limit", "expected"),
     [
@@ -147,14 +136,6 @@ def test_a_route_of_the_other_mode_is_404_with_the_reason() -> None:
 
 
 # --- the v2 protocol
-
-
-def test_a_v2_request_gets_the_format_that_it_accepts() -> None:
-    bench = Bench()
-    bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "a=1"}
-    answer = bench.invoke(Accept="text/csv")
-    assert (answer.status_code, answer.content_type, answer.data) == (200, "text/csv", b"1\n2\n")
-    assert answer.headers["X-Amzn-SageMaker-Custom-Attributes"] == "a=1"
 
 
 @pytest.mark.parametrize(
@@ -228,34 +209,6 @@ def test_a_malformed_binary_type_is_refused(content_type: str) -> None:
 # --- errors and headers
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (OutOfMemory("full"), 507),
-        (AlreadyLoaded("there"), 409),
-        (QueueFull("busy"), 503),
-        (BackendFailed("boom"), 500),
-        # a model may give its error any code, which does not make it the platform's
-        (BackendFailed("mine", code=ErrorCode.ALREADY_EXISTS), 400),
-        (BackendFailed("mine", code=ErrorCode.UNAVAILABLE), 503),
-    ],
-)
-def test_errors_of_the_engine_have_their_statuses(error: ServerError, status: int) -> None:
-    bench = Bench()
-    bench.error = error
-    answer = bench.invoke()
-    assert (answer.status_code, answer.mimetype, answer.json) == (status, "application/json", {"error": error.message})
-
-
-def test_the_only_model_is_the_default() -> None:
-    bench = Bench(default_model="")
-    assert (bench.invoke().status_code, bench.seen[0].model_name) == (200, "simple")
-    bench = Bench(default_model="")
-    bench.engine.serving = ServingPhase(name=Phase.LOADING)
-    answer = bench.invoke()
-    assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
-
-
 def test_platform_headers_reach_the_model_in_every_format() -> None:
     names = {"X-Amzn-SageMaker-Custom-Attributes": "k=v", "X-Amzn-SageMaker-Session-Id": "s"}
     headers = {name.replace("-", "_"): value for name, value in names.items()}
@@ -275,12 +228,6 @@ def test_platform_headers_reach_the_model_in_every_format() -> None:
     # The cached JSON of a binary request must not include headers.
     bench.invoke(body, content_type)
     assert (bench.seen[-1].parameters, bench.seen[-1].id) == (None, "")
-
-
-def test_an_error_has_the_inference_id() -> None:
-    bench = Bench()
-    bench.error = BackendFailed("boom")
-    assert bench.invoke(X_Amzn_SageMaker_Inference_Id="id-1").headers["Trident-Request-Id"] == "id-1"
 
 
 # --- generate
@@ -316,14 +263,6 @@ def test_memory_that_a_stream_lacks_is_a_507_with_an_event() -> None:
 
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
-NAMES = (
-    "Session-Id",
-    "Target-Model",
-    "Target-Variant",
-    "Inference-Component",
-    "Target-Container-Hostname",
-    "Prefix-Aware-Id",
-)
 
 
 def adopted(headers: dict[str, str], parameters: dict[str, Parameter] | None = None, request_id: str = "") -> Any:
@@ -333,33 +272,6 @@ def adopted(headers: dict[str, str], parameters: dict[str, Parameter] | None = N
     environ = {f"HTTP_X_AMZN_SAGEMAKER_{k.upper().replace('-', '_')}": v for k, v in headers.items()}
     adopt_headers(environ | {"HTTP_ACCEPT": "*/*"}, request)
     return request
-
-
-def test_headers_become_parameters_under_their_names() -> None:
-    request = adopted(dict.fromkeys(NAMES, "value") | {"Unknown-Header": "x"})
-    assert request.parameters == {f"X-Amzn-SageMaker-{name}": "value" for name in NAMES}
-
-
-@pytest.mark.parametrize(
-    ("attributes", "pairs"),
-    [
-        ("a=1,b = two words ,c=x=y", {"a": "1", "b": "two words", "c": "x=y"}),
-        ("c000b4f9-df62-4c85-a0bf", {}),
-        ("=1,,a", {}),
-        ("a=", {"a": ""}),
-        ("priority=1,timeout=2,sequence_id=3,binary_data_output=true,triton_x=1,mine=2", {"mine": "2"}),
-    ],
-)
-def test_custom_attributes_become_one_parameter_and_their_pairs(attributes: str, pairs: dict[str, str]) -> None:
-    request = adopted({"Custom-Attributes": attributes})
-    assert request.parameters == {ATTRIBUTES: attributes, **pairs}
-    assert (request.priority, request.timeout_us, request.correlation_id) == (0, 0, 0)
-
-
-def test_parameters_of_the_body_take_precedence() -> None:
-    request = adopted({"Custom-Attributes": "a=1,b=2", "Inference-Id": "header"}, {"a": 7}, "body")
-    assert request.parameters == {ATTRIBUTES: "a=1,b=2", "a": 7, "b": "2"}
-    assert (request.id, adopted({"Inference-Id": "x" * 64}).id) == ("body", "x" * 64)
 
 
 @pytest.mark.parametrize(
@@ -379,22 +291,6 @@ def test_headers_over_their_limits_are_refused(name: str, limit: int) -> None:
         adopted({name: "x" * (limit + 1)})
     with pytest.raises(InvalidRequest, match="visible ASCII"):
         adopted({name: "caf\xe9"})
-
-
-def test_response_parameters_become_headers() -> None:
-    parameters: dict[str, Parameter] = {
-        ATTRIBUTES: "a=1",
-        "X-Amzn-SageMaker-New-Session-Id": "id; Expires=2030-01-01T00:00:00Z",
-        "X-Amzn-SageMaker-Closed-Session-Id": 7,
-        "X-Amzn-SageMaker-Target-Model": "no answer",
-        "Set-Cookie": "no",
-    }
-    assert parameter_headers(parameters) == [
-        (ATTRIBUTES, "a=1"),
-        ("X-Amzn-SageMaker-New-Session-Id", "id; Expires=2030-01-01T00:00:00Z"),
-        ("X-Amzn-SageMaker-Closed-Session-Id", "7"),
-    ]
-    assert parameter_headers({}) == []
 
 
 @pytest.mark.parametrize("value", ["a\r\nSet-Cookie: b", "caf\xe9", "x" * 1025])
@@ -429,22 +325,6 @@ def test_times_join_the_custom_attributes_where_they_fit(before: str | None, aft
 # --- response type
 
 
-@pytest.mark.parametrize(
-    ("accept", "chosen"),
-    [
-        (None, "application/json"),
-        ("", "application/json"),
-        ("*/*", "application/json"),
-        ("text/csv", "text/csv"),
-        ("image/png, application/x-npy;q=0.5, text/csv;q=0.4", "application/x-npy"),
-        ("application/json;q=0, */*", "text/csv"),
-    ],
-)
-@pytest.mark.parametrize("format", [JSON, CSV], ids=["json", "csv"])
-def test_the_preferred_accepted_type_is_chosen(accept: str | None, chosen: str, format: Format) -> None:
-    assert ResponseTypes(SageMakerSettings()).of(accept, format) == chosen
-
-
 @pytest.mark.parametrize("default", ["image/png", "csv"])
 def test_an_invalid_default_type_stops_the_start(default: str) -> None:
     with pytest.raises(ConfigInvalid, match="SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"):
@@ -459,23 +339,6 @@ def test_batch_jobs_get_lines_for_lines() -> None:
     assert types.of("application/json", CSV) == "application/json"
     chosen = SageMakerSettings(batch=True, sources={"default_accept": "environment"})
     assert ResponseTypes(chosen).of(None, CSV) == "application/json"
-
-
-@pytest.mark.parametrize(
-    ("accept", "chosen"),
-    [
-        ("application/json", None),
-        ("*/*", None),
-        ("application/octet-stream", None),
-        ("application/vnd.sagemaker-triton.binary+json;json-header-size=10", None),
-        ("image/png", None),
-        ("garbage", None),
-        ("text/csv;q=0.5, application/json;q=0.4", "text/csv"),
-        ("application/x-npy", "application/x-npy"),
-    ],
-)
-def test_a_v2_request_may_prefer_another_type(accept: str, chosen: str | None) -> None:
-    assert other_than_v2(accept) == chosen
 
 
 def test_every_route_is_described_in_openapi() -> None:

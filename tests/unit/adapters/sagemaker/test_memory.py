@@ -11,10 +11,10 @@ import pytest
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
 from tests.waiting import until
 from trident.adapters.sagemaker.layout import ModelFolder
-from trident.adapters.sagemaker.multi_model import HOST, HOST_EXTRA, MemoryBudget, SharedReservations
+from trident.adapters.sagemaker.multi_model import HOST, MemoryBudget, SharedReservations
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import OutOfMemory
-from trident.core.lifecycle.memory import Reservations, reserve_of
+from trident.core.lifecycle.memory import Reservations
 from trident.core.observability.hardware import MemoryState
 
 MIB = 1 << 20
@@ -48,45 +48,6 @@ def url(name: str) -> str:
 
 def model(mib: int) -> ModelFolder:
     return ModelFolder(Path("unused"), ModelConfig(), mib * MIB)
-
-
-def test_a_model_is_admitted_only_if_it_fits() -> None:
-    machine = Machine()
-    machine.load("a", model(500), takes=500 * MIB)
-    with pytest.raises(
-        OutOfMemory,
-        match="^out of memory: model 'b' needs about 616 MiB of container memory, of which 524 MiB of 1,024 MiB are "
-        r"free \(64 MiB are kept for requests\)$",
-    ) as caught:
-        machine.load("b", model(400))
-    assert caught.value.hint == "unload another model and try again"
-    machine.used = 0
-    machine.budget.give_back()
-    machine.load("b", model(400))
-    assert machine.trims == 6
-
-
-def test_a_model_that_can_never_fit_gets_another_hint() -> None:
-    with pytest.raises(OutOfMemory) as caught:
-        Machine().load("a", model(2000))
-    assert caught.value.hint == "use an instance type with more memory"
-
-
-def test_the_estimate_is_exact_to_the_byte() -> None:
-    machine = Machine()
-    machine.used = GIB - reserve_of(GIB) - HOST_EXTRA
-    machine.load("a", model(0))
-    machine.used += 1
-    with pytest.raises(OutOfMemory):
-        machine.load("a", model(0))
-
-
-def test_a_failed_load_releases_its_reservation() -> None:
-    machine = Machine()
-    with pytest.raises(ZeroDivisionError), machine.budget.reservation("a", url("a"), model(500)):
-        raise ZeroDivisionError
-    assert machine.budget.taken(url("a")) == {}
-    machine.load("b", model(500))
 
 
 def test_the_budget_of_this_machine_admits_what_fits() -> None:

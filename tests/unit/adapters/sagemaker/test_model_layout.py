@@ -19,22 +19,6 @@ def write(root: Path, *paths: str) -> str:
     return str(root)
 
 
-@pytest.mark.parametrize(
-    ("paths", "name"),
-    [
-        (["cat/config.pbtxt", "cat/1/model.onnx"], "cat"),
-        (["cat/1/model.onnx", "code/inference.py", "code/requirements.txt", "readme.md"], "cat"),
-        (["model.onnx"], "model"),
-        (["1/model.onnx"], "model"),
-        (["config.pbtxt", "1/model.onnx"], "model"),
-        (["config.pbtxt", "model.onnx", "code/inference.py"], "model"),
-    ],
-)
-def test_the_only_model_is_the_default(tmp_path: Path, paths: list[str], name: str) -> None:
-    root = write(tmp_path / "model", *paths)
-    assert read_layout(root) == read_layout(root, name) == Layout((name,), name)
-
-
 def test_one_of_several_models_must_be_named(tmp_path: Path) -> None:
     root = write(tmp_path / "model", "cat/1/model.onnx", "dog/config.pbtxt")
     assert read_layout(root, "dog") == Layout(("cat", "dog"), "dog")
@@ -144,18 +128,6 @@ def test_a_malformed_configuration_is_refused(archive: Archive) -> None:
     archive.put("1/model.onnx")
     with pytest.raises(ConfigInvalid, match="max_batch_sise"):
         archive.found()
-
-
-def test_only_versions_that_will_be_loaded_count(archive: Archive) -> None:
-    archive.put("1/model.onnx", "x" * 1000)
-    archive.put("2/model.onnx", "x" * 10)
-    archive.put("2/model.onnx.data", "x" * 100)
-    archive.put("labels.txt", "x" * 5000)
-    assert archive.found() == (".", 110)
-    archive.put("config.pbtxt", "version_policy { all {} }")
-    assert archive.found() == (".", 1110)
-    archive.put("config.pbtxt", "version_policy { specific { versions: 7 } }")
-    assert archive.found()[1] > 6000  # the engine reports the error
 
 
 def test_links_within_the_folder_are_followed_once(archive: Archive) -> None:

@@ -10,12 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import pytest
 from werkzeug.test import Client
 
-from tests.unit import onnx_models
-from tests.unit.backend_serving import tensor_text
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, write
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
@@ -110,32 +107,6 @@ def test_one_of_two_simultaneous_loads_wins(endpoint: Endpoint, pool: ThreadPool
     assert endpoint.ask("a") == 1
 
 
-def test_an_unload_waits_for_the_load(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
-    endpoint.unpack("a", 1)
-    with endpoint.bench.backend.holding("a"):
-        load = pool.submit(endpoint.load, "a")
-        until(lambda: endpoint.bench.backend.loads == ["a:1=1"])
-        unload = pool.submit(endpoint.models.unload, "a")
-        until(lambda: waiting("unload") == 1)
-    load.result(LIMIT_S)
-    unload.result(LIMIT_S)
-    assert endpoint.names() == []
-    assert endpoint.bench.backend.models[0].is_closed
-
-
-def test_an_unload_during_a_failing_load_is_not_found(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
-    endpoint.unpack("a", BROKEN)
-    with endpoint.bench.backend.holding("a"):
-        load = pool.submit(endpoint.load, "a")
-        until(lambda: endpoint.bench.backend.loads != [])
-        unload = pool.submit(endpoint.models.unload, "a")
-        until(lambda: waiting("unload") == 1)
-    with pytest.raises(ServerError, match="the weights are broken"):
-        load.result(LIMIT_S)
-    with pytest.raises(ModelNotFound):
-        unload.result(LIMIT_S)
-
-
 def test_an_unload_waits_for_running_invocations(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
@@ -198,23 +169,6 @@ def test_a_page_continues_after_an_unloaded_model(endpoint: Endpoint) -> None:
 def test_invalid_tokens_are_refused(endpoint: Endpoint, token: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^invalid next_page_token$"):
         endpoint.models.names_after(token)
-
-
-def test_memory_that_runs_out_during_a_load_is_out_of_memory(tmp_path: Path) -> None:
-    """The model's warmup allocates more than the machine has."""
-    onnx_models.write(onnx_models.allocating(), tmp_path / "hash" / "model" / "1" / "model.onnx")
-    warmup = (
-        'model_warmup { name: "w" batch_size: 1 inputs { key: "SIZE" '
-        'value { data_type: TYPE_INT64 dims: [ 1 ] input_data_file: "size" } } }'
-    )
-    tensors = tensor_text("input", "SIZE", "INT64", [1]) + tensor_text("output", "ZEROS", "FP32", [-1])
-    put(tmp_path / "hash" / "model" / "config.pbtxt", tensors + warmup)
-    put(tmp_path / "hash" / "model" / "warmup" / "size", np.array([1 << 46]).tobytes())
-    with living(control_mode="explicit") as bench:
-        endpoint = Endpoint(tmp_path, bench)
-        with pytest.raises(OutOfMemory, match="Failed to allocate memory for requested buffer"):
-            endpoint.load("hash")
-        assert bench.engine.is_ready()
 
 
 # --- the log
@@ -451,14 +405,6 @@ def test_names_in_paths_lead_nowhere(bench: Container, name: str) -> None:
     for method, path in (("DELETE", ""), ("POST", "/invoke")):
         assert bench.open(f"/models/{name}{path}", method=method).status_code in (400, 404)
     assert bench.engine.calls == []
-
-
-def test_a_load_body_over_the_fixed_limit_names_no_option(bench: Container) -> None:
-    answer = bench.open("/models", method="POST", data=b" " * 65537)
-    assert answer.json["error"] == (
-        "request JSON size of 65537 bytes exceeds the maximum allowed input size of 65536 bytes. "
-        "The limit of this route is fixed."
-    )
 
 
 def test_a_failed_load_answers_400_with_the_reason(bench: Container) -> None:

@@ -11,10 +11,8 @@ from trident.adapters.common.options import SettingRow
 from trident.adapters.sagemaker.platform import (
     EFFECTIVE_VARIABLES,
     WITHOUT_EFFECT,
-    SageMaker,
     SageMakerSettings,
     additional_arguments,
-    arguments_behind,
     misspelled,
     parse_port_range,
     read_sagemaker_settings,
@@ -25,14 +23,6 @@ from trident.core.errors import ConfigInvalid
 
 def read(**environ: str) -> SageMakerSettings:
     return read_sagemaker_settings(environ)
-
-
-def test_an_empty_environment_gives_the_defaults() -> None:
-    found = read(SAGEMAKER_MULTI_MODEL="", TRIDENT_ID="x", SAGEMAKER_REGION="eu-west-1")
-    assert found == SageMakerSettings()
-    assert (found.port, found.safe_port_range, found.inference_type, found.ping_mode) == (8080, None, "infer", "ready")
-    assert (found.batch, found.batch_strategy, found.default_accept) == (False, "MULTI_RECORD", "application/json")
-    assert (found.model_root, found.models_root) == ("/opt/ml/model", "/opt/ml/models")
 
 
 @pytest.mark.parametrize(
@@ -78,25 +68,6 @@ def test_a_bad_value_names_the_variable_and_its_accepted_values(variable: str, t
     with pytest.raises(ConfigInvalid) as refusal:
         read(**{variable: text})
     assert refusal.value.message == f"the variable {variable} is '{text}'; it takes {expected}"
-
-
-def test_ping_mode_follows_the_mode_unless_overridden() -> None:
-    assert read(SAGEMAKER_MULTI_MODEL="true").ping_mode == "live"
-    assert read(SAGEMAKER_MULTI_MODEL="true", SAGEMAKER_TRITON_OVERRIDE_PING_MODE="ready").ping_mode == "ready"
-    both = {"SAGEMAKER_TRITON_OVERRIDE_PING_MODE": "ready", "SAGEMAKER_TRITON_PING_MODE": "live"}
-    assert read(**both).ping_mode == "ready"
-
-
-@pytest.mark.parametrize(("payload", "transforms"), [("1", 16), ("6", 16), ("25", 4), ("100", 1), ("200", 1), ("0", 1)])
-def test_transforms_fill_the_platforms_limit_in_flight(payload: str, transforms: int) -> None:
-    assert read(SAGEMAKER_MAX_PAYLOAD_IN_MB=payload).max_concurrent_transforms == transforms
-
-
-def test_options_override_variables() -> None:
-    environ = {"SAGEMAKER_BIND_TO_PORT": "1", "SAGEMAKER_SAFE_PORT_RANGE": "1-2"}
-    found = read_sagemaker_settings(environ, port=3, safe_port_range=(3, 4), model_root="/m", models_root="/ms")
-    assert (found.port, found.safe_port_range, found.model_root, found.models_root) == (3, (3, 4), "/m", "/ms")
-    assert read_sagemaker_settings(environ, safe_port_range=None).safe_port_range is None
 
 
 def test_describe_returns_the_rows_of_the_table() -> None:
@@ -164,14 +135,6 @@ def test_each_variable_sets_its_option(variable: str, text: str, flag: str, valu
     assert said(**{variable: text})[flag] == (value, variable)
 
 
-def test_batch_mode_allows_larger_bodies() -> None:
-    assert said(SAGEMAKER_BATCH="true")["http-max-input-size"] == (str(100 * MB), "platform")
-    with_payload = said(SAGEMAKER_BATCH="true", SAGEMAKER_MAX_PAYLOAD_IN_MB="6")
-    assert with_payload["http-max-input-size"] == (str(100 * MB), "SAGEMAKER_MAX_PAYLOAD_IN_MB")
-    both = said(SAGEMAKER_MAX_REQUEST_SIZE="1000", SAGEMAKER_MAX_PAYLOAD_IN_MB="7")
-    assert both["http-max-input-size"] == ("1000", "SAGEMAKER_MAX_REQUEST_SIZE")
-
-
 @pytest.mark.parametrize(
     ("level", "switches"),
     [
@@ -186,17 +149,6 @@ def test_batch_mode_allows_larger_bodies() -> None:
 def test_python_log_levels_become_switches(level: str, switches: list[str]) -> None:
     found = said(SAGEMAKER_CONTAINER_LOG_LEVEL=level)
     assert [found[flag][0] for flag in ("log-verbose", "log-info", "log-warning", "log-error")] == switches
-
-
-def test_options_behind_the_value_of_a_variable_are_arguments() -> None:
-    environ = {"SAGEMAKER_TRITON_LOG_INFO": "false --load-model=enc --load-model dec"}
-    assert said(**environ)["log-info"] == ("false", "SAGEMAKER_TRITON_LOG_INFO")
-    assert arguments_behind(environ) == {"SAGEMAKER_TRITON_LOG_INFO": ["--load-model=enc", "--load-model", "dec"]}
-
-
-def test_triton_log_switches_override_the_level() -> None:
-    found = said(SAGEMAKER_CONTAINER_LOG_LEVEL="40", SAGEMAKER_TRITON_LOG_INFO="true")
-    assert found["log-info"] == ("true", "SAGEMAKER_TRITON_LOG_INFO")
 
 
 @pytest.mark.parametrize(
@@ -224,13 +176,6 @@ def test_additional_arguments_are_split_without_shell_expansion() -> None:
     assert additional_arguments({}) == []
     with pytest.raises(ConfigInvalid, match="SAGEMAKER_TRITON_ADDITIONAL_ARGS is not a list of arguments"):
         additional_arguments({"SAGEMAKER_TRITON_ADDITIONAL_ARGS": "--id 'x"})
-
-
-def test_only_variables_without_effect_are_reported() -> None:
-    environ = dict.fromkeys(("SAGEMAKER_PROGRAM", "SAGEMAKER_REGION", "SAGEMAKER_BATCH", "SOMETHING"), "1")
-    texts = SageMaker().texts({**environ, "SAGEMAKER_STARTUP_TIMEOUT": ""}, on_platform=True)
-    assert texts.without_effect == ["SAGEMAKER_PROGRAM"]
-    assert not set(WITHOUT_EFFECT) & set(EFFECTIVE_VARIABLES)
 
 
 def test_a_misspelled_triton_variable_is_reported() -> None:

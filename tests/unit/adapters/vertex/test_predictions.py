@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import orjson
@@ -11,7 +10,7 @@ import pytest
 from tests.unit.adapters.vertex.vertex_bench import V2, VertexBench
 from tests.unit.core.http.streaming_engine import StreamingEngine, said
 from trident.adapters.vertex.platform import PayloadKind
-from trident.adapters.vertex.predict import DEFAULT_TARGET, Target, names_model, read_target, take_target, wants_stream
+from trident.adapters.vertex.predict import Target, names_model, read_target, take_target
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.http.errors import HINT_HEADER
 from trident.core.lifecycle.state import IndexEntry
@@ -102,25 +101,6 @@ def test_a_version_in_the_predict_route_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "wanted"),
-    [
-        (None, False),
-        ("", False),
-        ("*/*", False),
-        ("application/json", False),
-        ("text/event-stream", True),
-        ("text/event-stream, application/json", True),
-        ("application/json, text/event-stream", False),
-        ("application/json;q=0.5, text/event-stream", True),
-        ("*/*, text/event-stream;q=0", False),
-        ("text/event-stream;q=0.1, */*", False),
-    ],
-)
-def test_accept_shows_whether_the_client_wants_a_stream(accept: str | None, wanted: bool) -> None:
-    assert wants_stream(accept) is wanted
-
-
-@pytest.mark.parametrize(
     ("body", "accept"),
     [(INSTANCES, EVENTS), ({"instances": [[1, 2]], "parameters": {"stream": True}}, None), ([[1, 2]], EVENTS)],
 )
@@ -193,13 +173,6 @@ def test_accept_or_stream_asks_generate_for_events(body: Any, accept: str, is_st
     assert (answer.content_type == f"{EVENTS}; charset=utf-8", answer.data.startswith(b"data: ")) == (is_stream,) * 2
 
 
-def test_a_redirect_reaches_generate() -> None:
-    bench = VertexBench(max_response_size=60)
-    assert bench.redirect("v2/models/simple/generate", b'{"IN": [1, 2]}').json == OBJECT
-    answer = bench.redirect("v2/models/simple/versions/1/generate_stream", b'{"IN": [1, 2]}')
-    assert (answer.status_code, answer.content_type) == (400, JSON)  # an event of 64 bytes
-
-
 # --- the model, version and outputs that a document names
 
 
@@ -217,42 +190,6 @@ def test_invalid_members_are_refused(name: str, expected: str, values: list[obje
     for value in values:
         with pytest.raises(InvalidRequest, match=rf"^'parameters\.{name}': expected {expected}, got "):
             take_target({name: value})
-
-
-def test_doubles_are_accepted_for_whole_numbers() -> None:
-    parameters: dict[str, Any] = {"priority": 1.0, "timeout": 5.5, "sequence_id": 42.0, "other": 1.0, "start": True}
-    take_target(parameters)
-    assert json.dumps(parameters) == '{"priority": 1, "timeout": 5.5, "sequence_id": 42, "other": 1.0, "start": true}'
-
-
-NAMING = [
-    b'{"instances":[1],"parameters":{"model":"m"}}',
-    b'{"parameters" : {"a":1,"version"\n:2},"instances":[1]}',
-    b'{"instances":[1],"parameters":{"m\\u006fdel":"m"}}',
-    b'{"instances":[1],"p\\u0061rameters":{"model":"m"}}',
-    b'{"instances":[1],"parameters":{"\\u0076ersion":2}}',
-]
-
-
-@pytest.mark.parametrize("body", NAMING)
-def test_a_document_that_names_a_model_is_found(body: bytes) -> None:
-    assert names_model(body)
-    assert names_model(memoryview(body))
-    assert read_target(body) != DEFAULT_TARGET
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b'{"instances":[[1,2]]}',
-        b'{"instances":[1],"parameters":{"a":1}}',
-        b'{"instances":[{"model":"x"}]}',
-        b"\xff\xfe",
-    ],
-)
-def test_a_document_that_names_no_model_is_skipped(body: bytes) -> None:
-    assert not names_model(body)
 
 
 def test_a_long_document_names_its_model() -> None:

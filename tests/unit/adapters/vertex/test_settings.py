@@ -12,43 +12,6 @@ from trident.core.errors import ConfigInvalid
 ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
 
 
-def routes(**environ: str) -> tuple[str, str]:
-    return read_routes(environ)[:2]
-
-
-def test_the_routes_are_read_from_their_variables() -> None:
-    predict, health, sources = read_routes({**ROUTES, "AIP_ENDPOINT_ID": "1"})
-    assert (predict, health) == ("/predict", "/health")
-    assert sources == {"AIP_PREDICT_ROUTE": "environment", "AIP_HEALTH_ROUTE": "environment"}
-    assert routes(AIP_HEALTH_ROUTE="/up") == ("/v1/endpoints/0/deployedModels/0:predict", "/up")
-
-
-@pytest.mark.parametrize(
-    ("environ", "base"),
-    [
-        ({}, "/v1/endpoints/0/deployedModels/0"),
-        ({"AIP_ENDPOINT_ID": "12", "AIP_DEPLOYED_MODEL_ID": "34"}, "/v1/endpoints/12/deployedModels/34"),
-        ({"AIP_MODEL_NAME": "12", "AIP_VERSION_NAME": "34"}, "/v1/endpoints/12/deployedModels/34"),
-        (
-            {"AIP_ENDPOINT_ID": "12", "AIP_MODEL_NAME": "9", "AIP_VERSION_NAME": "34"},
-            "/v1/endpoints/12/deployedModels/34",
-        ),
-        ({"AIP_ENDPOINT_ID": " ", "AIP_MODEL_NAME": "a-b_c"}, "/v1/endpoints/a-b_c/deployedModels/0"),
-    ],
-)
-def test_missing_routes_get_the_documented_form(environ: dict[str, str], base: str) -> None:
-    assert read_routes(environ) == (f"{base}:predict", base, {})
-    for name in ROUTES:
-        assert read_routes({**environ, name: " "}) == (f"{base}:predict", base, {})
-
-
-@pytest.mark.parametrize(
-    "route", ["/", "/a", "/a/", "/v2/models/m/infer", "/a.b*(c)+[d]$:predict", "/a%2Fb", "/a;b=c,d"]
-)
-def test_valid_paths_are_accepted(route: str) -> None:
-    assert routes(AIP_PREDICT_ROUTE=f" {route} ", AIP_HEALTH_ROUTE=route) == (route, route)
-
-
 @pytest.mark.parametrize("name", ROUTES)
 @pytest.mark.parametrize(
     "route", ["predict", "/a?b", "/a#b", "/a b", "//a", "/<a>", "/{a}", "/a|b", "/é", "/a\\b", "http://h/a"]
@@ -83,11 +46,6 @@ def test_the_platform_sets_its_options() -> None:
 def test_the_port_and_the_repository_count_outside_of_the_platform() -> None:
     found = server_options(VARIABLES, on_platform=False)
     assert [each.flag for each in found] == ["vertex-ai-port", "model-repository"]
-
-
-@pytest.mark.parametrize("text", ["", " "])
-def test_an_empty_variable_sets_nothing(text: str) -> None:
-    assert server_options({"AIP_STORAGE_URI": text, "AIP_HTTP_PORT": text}, on_platform=False) == []
 
 
 def test_every_option_exists_in_the_server() -> None:

@@ -29,8 +29,6 @@ from trident.adapters.common.options import (
 )
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.reading import (
-    ENVIRONMENT,
-    FLAG,
     collect,
     given_variables,
     split_arguments,
@@ -199,27 +197,6 @@ def test_a_wrong_command_line_is_refused(line: str, text: str) -> None:
 
 def given(*arguments: str, **environ: str) -> OptionValues:
     return collect(SERVER_OPTIONS, arguments, environ)
-
-
-def test_the_last_value_of_the_strongest_source_counts() -> None:
-    found = given("--http-port=1", TRIDENT_HTTP_PORT="2", TRIDENT_METRICS_PORT="3")
-    assert found.values == {"http_port": 1, "metrics_port": 3}
-    assert found.sources == {"http_port": FLAG, "metrics_port": ENVIRONMENT}
-    assert given("--http-port=1", "--http-port=2").values == {"http_port": 2}
-    assert given("--model-repository=/a", "--model-store=/b").values == {"model_repository": ("/a", "/b")}
-    both = {"TRIDENT_MODEL_REPOSITORY": "/a;/b", "TRIDENT_MODEL_STORE": "/c"}
-    assert given(**both).values == {"model_repository": ("/a", "/b", "/c")}
-    assert given("--model-store=/x", **both).values == {"model_repository": ("/x",)}
-
-
-def test_a_bad_value_is_refused_with_its_source() -> None:
-    with pytest.raises(BadOption, match=r'^Bad option: "--http-port"\.\nInvalid option value\. Got x$'):
-        given("--http-port=x")
-    with pytest.raises(BadOption, match=r"^Unexpected argument: models$"):
-        given("models")
-    # Even if the command line overrides it.
-    with pytest.raises(BadOption, match=r'^Bad variable: "TRIDENT_HTTP_PORT"\.\nInvalid option value\. Got x$'):
-        given("--http-port=1", TRIDENT_HTTP_PORT="x")
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,6 @@ def settings(*arguments: str, **environ: str) -> ServerSettings:
     return read_settings([*arguments], environ)
 
 
-@pytest.mark.parametrize("number", [0, 1, 17])
-@pytest.mark.parametrize("cores", [0.5, 64])
-def test_a_given_number_is_taken_whatever_the_cores(number: int, cores: float) -> None:
-    assert choose_topology(settings(REPOSITORY, f"--http-workers={number}"), cores).http_workers == number
-
-
 BY_CORES = {0.5: 0, 1: 0, 2: 0, 3.9: 0, 4: 2, 5.5: 2, 6: 3, 8: 4, 9: 4, 64: 4}
 AUTO = {1: (1, 0), 1.5: (1, 0), 2: (1, 0), 4: (1, 2), 7: (1, 3), 8: (2, 5), 16: (4, 10), 64: (16, 40)}
 

@@ -5,7 +5,6 @@ For the last there is a driver with memory of the CPU, and real ONNX Runtime and
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -146,13 +145,6 @@ def test_dimension_that_the_graph_names_is_cut(caplog: pytest.LogCaptureFixture)
     assert caplog.text == ""
 
 
-def test_another_variable_dimension_is_logged_and_not_cut(caplog: pytest.LogCaptureFixture) -> None:
-    text = bucket_text(LENGTH_BUCKETS="4", out_dims=(-1, -1))
-    with caplog.at_level(logging.WARNING):
-        assert length_axes(*bucket_model(text), {"OUTPUT0": [2]}) == {"OUTPUT0": (2,)}
-    assert "output 'OUTPUT0' of model 'model' has variable dimensions of which the graph does not say" in caplog.text
-
-
 def test_dimensions_are_those_that_the_model_makes() -> None:
     text = bucket_text(max_batch_size=0, LENGTH_BUCKETS="4", LENGTH_OUTPUTS="SECOND")
     text += tensor_text("output", "SECOND", "FP32", [-1, 6], "reshape { shape: [ 2, -1, 3 ] }")
@@ -275,18 +267,6 @@ def test_tensors_of_the_gpu_and_of_the_request_can_be_mixed(client: Client) -> N
     np.testing.assert_array_equal(client.at(DIFFERENCE), ROW * 0)
     assert (second.name, second.nbytes) == ("OUTPUT1", 0)
     assert not client.copies
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda client: client.request((FIRST + 4, SECOND), {}),
-        lambda client: client.request((None, None), {"OUTPUT0": RegionReference("r", SUM + 4, SIZE)}),
-    ],
-)
-def test_unaligned_tensors_are_copied(client: Client, change: Callable[[Client], object]) -> None:
-    client.execute(change(client))  # type: ignore[arg-type]
-    assert client.copies
 
 
 def test_tensors_on_another_gpu_are_copied(client: Client) -> None:

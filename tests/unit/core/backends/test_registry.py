@@ -8,7 +8,6 @@ import pytest
 
 from tests.unit.core.lifecycle.lifecycle_bench import FakeBackend
 from trident.core.backends.backend import Backend
-from trident.core.backends.model_files import boolean, integer
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import CpuInstead
 from trident.core.config.schema import ModelConfig
@@ -75,53 +74,12 @@ def test_runtime_may_name_the_library_of_the_backend(name: str) -> None:
     assert registry.find(config_of(name, f"libtriton_{name}.so")) is registry.find(config_of(name))
 
 
-@pytest.mark.parametrize(
-    ("backend", "runtime", "message"),
-    [
-        (
-            "none",
-            "",
-            "unable to find backend library for backend 'none', try specifying runtime on the model configuration.",
-        ),
-        ("none", "libtriton_none.so", "unable to find backend library 'libtriton_none.so' for model 'm'"),
-        ("none", "libtriton_fake.so", "unable to find backend library 'libtriton_fake.so' for model 'm'"),
-        ("fake", "libtriton_other.so", "unable to find backend library 'libtriton_other.so' for model 'm'"),
-        ("fake", "model.py", "unable to find backend library 'model.py' for model 'm'"),
-        ("fake", "../libtriton_fake.so", "backend library name '../libtriton_fake.so' escapes backend directory"),
-        ("fake", "/x/libtriton_fake.so", "backend library name '/x/libtriton_fake.so' escapes backend directory"),
-    ],
-)
-def test_find_names_an_unknown_backend_or_runtime(backend: str, runtime: str, message: str) -> None:
-    made = Made()
-    with pytest.raises(ConfigInvalid) as caught:
-        made.registry.find(config_of(backend, runtime))
-    assert caught.value.message == message
-    assert caught.value.hint
-    assert made.backends == []
-
-
-def test_settings_reach_the_backend_that_they_name_and_those_without_a_name_reach_all() -> None:
-    made = Made({"": {"a": "1", "b": "1"}, "fake": {"b": "2"}, "other": {"c": "3"}})
-    for name in ("fake", "other"):
-        made.registry.find(config_of(name))
-    assert [backend.settings for backend in made.backends] == [{"a": "1", "b": "2"}, {"a": "1", "b": "1", "c": "3"}]
-
-
 def test_default_max_batch_size_is_a_setting_of_each_backend() -> None:
     registry = Made({"": {"default-max-batch-size": "8"}, "fake": {"default-max-batch-size": "many"}}).registry
     assert registry.default_max_batch_size(config_of("other")) == 8
     with pytest.raises(ConfigInvalid, match="failed to convert 'many' to integral number"):
         registry.default_max_batch_size(config_of("fake"))
     assert Made().registry.default_max_batch_size(config_of("fake")) == 4
-
-
-def test_gpus_are_for_the_models_of_backends_that_support_them() -> None:
-    registry = Made(gpu_ids=(0, 1)).registry
-    assert registry.gpu_ids(config_of("fake")) is None
-    assert registry.gpu_ids(config_of("other")) == (0, 1)
-    assert registry.gpu_ids(config_of("none")) == (0, 1)
-    assert Made().registry.gpu_ids(config_of("other")) == ()
-    assert Made().registry.gpu_ids(config_of("none")) is None
 
 
 @pytest.mark.parametrize("backend", ["fake", "other", "none"])
@@ -154,13 +112,3 @@ def test_backend_in_python_has_the_settings_of_python_and_its_own(tmp_path: Path
     with pytest.raises(ConfigInvalid, match="stub-timeout-seconds"):
         BackendRegistry(settings).find(config_of("mine"))
     BackendRegistry({**settings, "mine": {"stub-timeout-seconds": "1"}}).find(config_of("mine"))
-
-
-def test_values_have_tritons_spellings() -> None:
-    assert [boolean(text) for text in ("true", "ON", "1", "Off", "0")] == [True] * 3 + [False] * 2
-    assert [integer(text) for text in ("0", "-1", "12")] == [0, -1, 12]
-    refused = [(boolean, "boolean", ("", "yes", "2")), (integer, "integral number", ("", "1.5", "many"))]
-    for read, kind, texts in refused:
-        for text in texts:
-            with pytest.raises(ConfigInvalid, match=f"^failed to convert '{text}' to {kind}"):
-                read(text)

@@ -19,15 +19,14 @@ from trident.core.backends.tensors import (
     SteadySizes,
     batch_inputs,
     batch_total,
-    lengths_of,
     scattered_outputs,
 )
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.spec import BucketSpec
 from trident.core.errors import BackendFailed, ConfigInvalid
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import InferenceResponse, Outputs, PackedOutputs, RegionInput, RegionReference
-from trident.core.inference.tensors import Array, bytes_array
+from trident.core.inference.response import Outputs, RegionInput, RegionReference
+from trident.core.inference.tensors import Array
 from trident.core.observability.statistics import BucketUse
 
 VARIABLE = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1])
@@ -98,13 +97,6 @@ def test_buffer_is_reused_and_grows() -> None:
     assert larger.shape == (3, 80)
     assert (larger == 7).all()
     assert np.shares_memory(larger, gatherer.gather([request(INPUT0=rows(1, 8))] * 2, 2)["INPUT0"])
-
-
-def test_ragged_inputs_are_flattened() -> None:
-    gatherer = Gatherer(spec_of(config_of(RAGGED)))
-    feed = gatherer.gather([request(INPUT0=rows(1, n, n)) for n in (2, 1, 3)], 3)
-    assert feed["INPUT0"].tolist() == [2, 2, 1, 3, 3, 3]
-    assert gatherer.gather([request(INPUT0=rows(1, 2))], 1)["INPUT0"].tolist() == [1, 1]
 
 
 def test_batch_input_is_fed_to_all_its_targets() -> None:
@@ -198,20 +190,6 @@ def test_steady_size_changes_when_another_one_would_have_saved_what_the_change_t
     assert [steady.size(16) for _ in range(3)] == [4, 4, 4]  # saves 2 each time
 
 
-def test_padding_fills_the_last_of_several_executions() -> None:
-    spec, _ = bucket_model(bucket_text(BATCH_BUCKETS="8"))
-    padding = PaddingGatherer(spec, BucketSpec(), steady=SteadySizes({2: 1.0}, 1.0))
-    assert padding.gather([request(INPUT0=rows(3, 2))], 3)["INPUT0"].shape == (4, 2)
-    assert (padding.rows, padding.size, padding.use) == (4, 2, BucketUse(2, 0, 6, 2))
-
-
-def test_inputs_get_the_length_of_the_bucket_of_the_longest() -> None:
-    padding = gatherer(bucket_text(LENGTH_BUCKETS="2,4,8", LENGTH_PAD_VALUES="INPUT0=-1"))
-    feed = padding.gather([request(INPUT0=rows(1, 1)), request(INPUT0=rows(1, 3, 7))], 2)
-    assert feed["INPUT0"].tolist() == [[1, -1, -1, -1], [7, 7, 7, -1]]
-    assert padding.use == BucketUse(0, 4, 4, 4)
-
-
 def test_batch_that_fills_its_bucket_is_not_copied() -> None:
     padding = gatherer(bucket_text(BATCH_BUCKETS="2,8", LENGTH_BUCKETS="4"))
     alone = rows(2, 4)
@@ -219,42 +197,6 @@ def test_batch_that_fills_its_bucket_is_not_copied() -> None:
     assert padding.use == BucketUse(2, 4, 8, 0)
     together = padding.gather([request(INPUT0=rows(1, 4, 1)), request(INPUT0=rows(1, 4, 2))], 2)["INPUT0"]
     assert together.tolist() == [[1] * 4, [2] * 4]
-
-
-def test_strings_are_padded_with_strings() -> None:
-    text = bucket_text(datatype="BYTES", BATCH_BUCKETS="2,8", LENGTH_BUCKETS="3", LENGTH_PAD_VALUES="INPUT0=<pad>")
-    feed = gatherer(text).gather([request(INPUT0=bytes_array([b"a", b"\0"], (1, 2)))], 1)
-    assert feed["INPUT0"].tolist() == [[b"a", b"\0", b"<pad>"]] * 2
-    assert {type(element) for element in feed["INPUT0"].ravel()} == {bytes}
-
-
-def test_inputs_of_different_lengths_get_the_same_one() -> None:
-    text = bucket_text(LENGTH_BUCKETS="2,4") + tensor_text("input", "MASK", "FP32", [-1])
-    padding = gatherer(text)
-    sent = request(INPUT0=rows(1, 1), MASK=rows(1, 3))
-    assert {name: array.shape for name, array in padding.gather([sent], 1).items()} == {
-        "INPUT0": (1, 4),
-        "MASK": (1, 4),
-    }
-    _, buckets = bucket_model(text)
-    assert lengths_of([sent, request(INPUT0=rows(1, 2), MASK=rows(1, 0))], buckets) == [3, 2]
-
-
-def test_without_batching_only_the_length_is_padded() -> None:
-    feed = gatherer(bucket_text(max_batch_size=0, LENGTH_BUCKETS="4")).gather([request(INPUT0=np.ones(3))], 1)
-    assert feed["INPUT0"].tolist() == [1, 1, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("BATCH_ITEM_SHAPE", [[2], [1], [1], [1]]), ("BATCH_ITEM_SHAPE_FLATTEN", [2, 1, 1, 1])],
-)
-def test_shapes_of_items_are_the_real_ones_with_a_row_for_each_row(kind: str, expected: object) -> None:
-    text = bucket_text(BATCH_BUCKETS="4,8", LENGTH_BUCKETS="4")
-    text += f'batch_input {{ kind: {kind} target_name: "SHAPES" data_type: TYPE_INT32 source_input: "INPUT0" }}'
-    feed = gatherer(text).gather([request(INPUT0=rows(1, 2)), request(INPUT0=rows(1, 1))], 2)
-    assert feed["SHAPES"].tolist() == expected
-    assert feed["SHAPES"].dtype == np.int32
 
 
 def test_padded_inputs_that_do_not_fit_together_fail() -> None:
@@ -316,14 +258,6 @@ def numbers(*shape: int) -> Array:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
-def test_outputs_are_views_of_the_result() -> None:
-    result = numbers(3, 2)
-    answers = Cutter(BATCHING + tensor_text("output", "O", "FP32", [2])).split([sized(1, 2), sized(2, 2)], [result], 3)
-    assert [answer[0].array.tolist() for answer in answers] == [[[0, 1]], [[2, 3], [4, 5]]]
-    assert [answer[0].shape for answer in answers] == [(1, 2), (2, 2)]
-    assert all(np.shares_memory(answer[0].array, result) for answer in answers)
-
-
 @pytest.mark.parametrize("shape", [(), (3, 2), (1, 2)])
 def test_result_of_another_batch_size_cannot_be_split(shape: tuple[int, ...]) -> None:
     cut = Cutter(BATCHING + tensor_text("output", "O", "FP32", [2]))
@@ -360,19 +294,6 @@ def test_output_that_follows_a_ragged_input_needs_a_batch_output() -> None:
         cut.split([sized(1, 2), sized(1, 3)], [numbers(5)], 2)
 
 
-def test_small_results_become_one_run_of_bytes_for_each_request() -> None:
-    answers = Splitter(TWO, {}).split(plain_requests(3), [1] * 3, two_results(3), 3)
-    assert all(isinstance(answer, PackedOutputs) for answer in answers)
-    responses = [InferenceResponse("m", 1, answer) for answer in answers]
-    assert [[output.array.tolist() for output in response.outputs] for response in responses] == [
-        [[[0, 1, 2]], [[0.0]]],
-        [[[3, 4, 5]], [[1.0]]],
-        [[[6, 7, 8]], [[2.0]]],
-    ]
-    assert all(output.array.flags.aligned for response in responses for output in response.outputs)
-    assert len({answer.layout for answer in answers if isinstance(answer, PackedOutputs)}) == 1
-
-
 def test_requests_for_different_outputs_get_their_own() -> None:
     requests = [*plain_requests(1), *plain_requests(1, ("B",))]
     answers = Splitter(TWO, {}).split(requests, [1, 1], two_results(2), 2)
@@ -401,16 +322,6 @@ def test_padding_rows_are_dropped() -> None:
     answers = split(text, [sized(1, 2), sized(2, 2)], numbers(4, 2))
     assert [answer[0].tolist() for answer in answers] == [[[0, 1]], [[2, 3], [4, 5]]]
     assert split(text, [sized(4, 2)], numbers(4, 2))[0][0].shape == (4, 2)
-
-
-@pytest.mark.parametrize("width", [2, 40_000])
-def test_each_request_gets_its_own_length(width: int) -> None:
-    """Small and large outputs."""
-    text = bucket_text(BATCH_BUCKETS="4,8", LENGTH_BUCKETS="3", dims=(-1, width))
-    result = numbers(4, 3, width)
-    first, second = split(text, [sized(1, 1, width), sized(2, 3, width)], result, axes={"OUTPUT0": (1,)})
-    assert np.array_equal(first[0], result[:1, :1])
-    assert np.array_equal(second[0], result[1:3])
 
 
 def test_client_sees_its_length_in_the_configured_reshape() -> None:

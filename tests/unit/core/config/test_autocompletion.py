@@ -203,28 +203,6 @@ def completed(text: str, graph: ModelSignature, default: int = 4) -> ModelConfig
     return config
 
 
-def test_batchable_graph_gets_the_default_batch_size_and_a_batcher(caplog: pytest.LogCaptureFixture) -> None:
-    config = completed("", signature())
-    assert config.max_batch_size == 4
-    assert config.HasField("dynamic_batching")
-    assert (config.input[0].name, config.input[0].data_type, list(config.input[0].dims)) == ("IN", 8, [16])
-    assert (config.output[0].name, config.output[0].data_type, list(config.output[0].dims)) == ("OUT", 6, [16])
-    assert caplog.messages == [
-        "autofilled max_batch_size to 4 for model 'm' since batching is supported but no max_batch_size is specified "
-        "in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch size"
-    ]
-
-
-def test_given_sides_and_batch_size_stay() -> None:
-    config = completed("max_batch_size: 2", signature())
-    assert config.max_batch_size == 2
-    assert config.HasField("dynamic_batching")
-    config = completed('input { name: "mine" }', signature())
-    assert [entry.name for entry in config.input] == ["mine"]
-    assert [entry.name for entry in config.output] == ["OUT"]
-    assert not completed('batch_input { target_name: "IN" }', signature()).input
-
-
 @pytest.mark.parametrize(("in_shape", "out_shape"), [((2, 4), (-1, 4)), ((-1, 4), ()), ((-1, 4), (2, 4))])
 def test_batch_size_for_a_graph_that_cannot_batch_is_refused(
     in_shape: tuple[int, ...], out_shape: tuple[int, ...], caplog: pytest.LogCaptureFixture

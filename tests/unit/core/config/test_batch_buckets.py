@@ -7,23 +7,9 @@ import pytest
 
 from tests.unit.backend_serving import config_of, tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
-from trident.core.config.resolve import WarmupInput, WarmupSample, bucket_samples, bucket_spec, pad_value
-from trident.core.config.spec import BucketSpec
+from trident.core.config.resolve import WarmupInput, WarmupSample, bucket_samples, pad_value
 from trident.core.config.validate import bucket_problems
 from trident.core.inference.tensors import BY_NAME, Array
-
-
-def test_sizes_axes_and_values_are_read() -> None:
-    text = bucket_text(
-        BATCH_BUCKETS="1, 4,8", LENGTH_BUCKETS="16,32", LENGTH_PAD_VALUES="INPUT0=-1.5", LENGTH_OUTPUTS="OUTPUT0"
-    )
-    assert bucket_spec(config_of(text)) == BucketSpec(
-        batch_sizes=(1, 4, 8),
-        lengths=(16, 32),
-        axes={"INPUT0": 1},
-        pad_values={"INPUT0": "-1.5"},
-        outputs=("OUTPUT0",),
-    )
 
 
 @pytest.mark.parametrize(
@@ -178,20 +164,6 @@ def test_what_cannot_be_padded_is_a_problem(text: str, message: str) -> None:
     [(said, hint)] = found(text)
     assert said == message
     assert hint
-
-
-def shapes(samples: list[WarmupSample]) -> list[tuple[str, int, tuple[int, ...]]]:
-    return [(sample.name, sample.batch_size, sample.inputs[0].array.shape) for sample in samples]
-
-
-def test_every_combination_has_a_sample_the_largest_first() -> None:
-    spec, _ = bucket_model(bucket_text(BATCH_BUCKETS="1,8", LENGTH_BUCKETS="4,16", dims=(-1, 3)))
-    assert shapes(bucket_samples(spec, [])) == [
-        ("bucket of batch size 8, length 16", 8, (16, 3)),
-        ("bucket of batch size 8, length 4", 8, (4, 3)),
-        ("bucket of batch size 1, length 16", 1, (16, 3)),
-        ("bucket of batch size 1, length 4", 1, (4, 3)),
-    ]
 
 
 def test_without_a_warmup_sample_the_values_are_zeros_and_empty_strings() -> None:

@@ -6,36 +6,12 @@ from dataclasses import replace
 
 from google.protobuf import text_format
 
-from trident.core.config.ensemble import EnsembleStep, KnownModels, compose, ensemble_steps, preserves_response_order
+from trident.core.config.ensemble import EnsembleStep, KnownModels, compose
 from trident.core.config.problem import Problem
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.tensors import BY_NAME, Shape
-
-
-def test_steps_are_read_from_the_configuration() -> None:
-    config = text_format.Parse(
-        """ensemble_scheduling { step {
-        model_name: "m" model_version: 3 model_namespace: "n"
-        input_map { key: "B" value: "x" } input_map { key: "A" value: "x" } output_map { key: "C" value: "y" }
-        } step { model_name: "other" } }""",
-        ModelConfig(),
-    )
-    first, second = ensemble_steps(config)
-    assert first == EnsembleStep(
-        model="m", version=3, inputs=(("A", "x"), ("B", "x")), outputs=(("C", "y"),), namespace="n"
-    )
-    assert second.version == 0, "the number that protobuf gives a field that is not written"
-    assert ensemble_steps(ModelConfig()) == ()
-
-
-def test_responses_keep_their_order_unless_the_configuration_says_otherwise() -> None:
-    config = ModelConfig()
-    assert preserves_response_order(config)
-    config.parameters["PRESERVE_RESPONSE_ORDER"].string_value = "false"
-    assert not preserves_response_order(config)
-
 
 Tensor = tuple[str, str, Shape]
 
@@ -94,15 +70,6 @@ def test_datatype_and_shape_must_be_those_of_the_first_model() -> None:
         "in ensemble e, ensemble tensor OUT: inconsistent shape: [4] is inferred from model e while [2,2] is inferred "
         "from model b",
     ]
-
-
-def test_an_ensemble_with_a_decoupled_step_is_decoupled() -> None:
-    steps = [FIRST, SECOND]
-    assert not compose(E, steps, [A, B]).is_decoupled
-    for models in ([replace(A, decoupled=True), B], [A, replace(B, decoupled=True)]):
-        found = compose(E, steps, models)
-        assert found.is_decoupled
-        assert found.problems == ()
 
 
 MIXED = "in ensemble e, step of model 'c' receives inputs originated from different decoupled models"

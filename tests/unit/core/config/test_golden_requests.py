@@ -183,15 +183,6 @@ def mistake(directory: Path, content: object) -> tuple[str, str]:
     return problem.message.removeprefix(beginning), problem.hint
 
 
-def test_reader_reads_request_and_expected_outputs(tmp_path: Path) -> None:
-    golden = read(tmp_path, document(SCORES, CLASS))
-    assert (golden.name, golden.id, golden.outputs) == ("a.json", "", ())
-    assert [(each.name, each.array.tolist()) for each in golden.inputs] == [("IMAGE", [[1, 2.5]])]
-    assert [each.tensor.name for each in golden.expected] == ["SCORES", "CLASS"]
-    request = golden.inference_request(SPEC)
-    assert (request.model_name, request.model_version, request.id) == ("m", 1, "a.json")
-
-
 def test_request_may_be_limited_to_versions(tmp_path: Path) -> None:
     write(tmp_path, document(versions=[2, 3]))
     assert golden_requests(tmp_path, SPEC, 1) == []
@@ -215,15 +206,6 @@ def test_only_floating_outputs_inherit_the_tolerance(tmp_path: Path) -> None:
 def test_tolerance_must_be_a_non_negative_number(tmp_path: Path, bound: object) -> None:
     message = mistake(tmp_path, document(tolerance={"absolute": bound}))[0]
     assert message.startswith("tolerance.absolute: expected a number that is not negative, got ")
-
-
-def test_recorded_response_can_be_pasted(tmp_path: Path) -> None:
-    content = document()
-    content["response"] |= {"id": "1", "model_name": "m", "model_version": "1"}
-    content["request"] |= {"id": "cat", "outputs": [{"name": "SCORES"}]}
-    golden = read(tmp_path, content)
-    assert golden.outputs == ("SCORES",)
-    assert golden.inference_request(SPEC).id == "cat"
 
 
 @pytest.mark.parametrize(

@@ -66,17 +66,6 @@ def refusal(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = 
     return caught.value.message
 
 
-def test_aligned_bytes_become_arrays_without_a_copy() -> None:
-    content = memoryview(np.arange(32, dtype=np.int32).tobytes())
-    request = check(
-        SIMPLE, InputTensor("INPUT0", "INT32", (2, 16), content), InputTensor("INPUT1", "INT32", (2, 16), content)
-    )
-    array = request.inputs[0].array
-    assert array.shape == (2, 16)
-    assert array[1, 3] == 19
-    assert np.shares_memory(array, np.frombuffer(content, np.uint8))
-
-
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
@@ -134,10 +123,6 @@ def test_aligned_bytes_become_arrays_without_a_copy() -> None:
 )
 def test_refusal_has_the_text_of_triton(tensors: list[InputTensor], message: str) -> None:
     assert refusal(SIMPLE, *tensors) == message
-
-
-def test_unknown_output_is_refused_first() -> None:
-    assert refusal(SIMPLE, outputs=("NOPE",)) == "unexpected inference output 'NOPE' for model 'simple'"
 
 
 def test_counts_beyond_64_bits_are_refused_before_any_allocation() -> None:
@@ -219,17 +204,6 @@ def test_model_receives_the_reshaped_input() -> None:
     assert request.inputs[0].array.shape == (3, 5, 2, 2)
     scalar = spec(8, IN=("INT32", (1,), {"model_dims": ()}))
     assert check(scalar, raw("IN", 3, 1)).inputs[0].array.shape == (3,)
-
-
-def test_left_out_optional_inputs_are_part_of_the_batch_key() -> None:
-    model = spec(8, A=("INT32", (1,)), B=("INT32", (1,), {"optional": True}))
-    alone = batch_form(model, raw("A", 1, 1))
-    both = batch_form(model, raw("A", 1, 1), raw("B", 1, 1))
-    assert alone != both
-    assert refusal(model, raw("B", 1, 1)) == (
-        ID + "expected number of inputs between 1 and 2 but got 1 inputs for model 'simple'. Got input(s) ['B'], but "
-        "missing required input(s) ['A']. Please provide all required input(s)."
-    )
 
 
 def test_variable_shapes_are_part_of_the_batch_key_unless_ragged() -> None:

@@ -42,32 +42,6 @@ def test_input_may_be_stricter_than_the_graph_but_an_output_may_not() -> None:
     assert problem.startswith("model 'm', tensor 'OUT': the model expects 2 dimensions (shape [-1,-1]) but ")
 
 
-@pytest.mark.parametrize(("dims", "count"), [("5", 2), ("-1", 2), ("16, 1", 3)])
-def test_wrong_dims_with_batching_are_a_problem(dims: str, count: int) -> None:
-    shape = f"[-1,{dims.replace(' ', '')}]"
-    assert messages(config_text(dims), graph()) == [
-        f"model 'm', tensor 'IN': the model expects 2 dimensions (shape [-1,16]) but the model configuration specifies "
-        f"{count} dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor "
-        f"shape, making complete shape {shape})"
-    ]
-
-
-def test_graph_that_cannot_batch_is_a_problem() -> None:
-    assert messages(config_text(), graph((2, 16), ())) == [
-        f"model 'm', tensor '{name}': for the model to support batching the shape should have at least 1 dimension and "
-        f"the first dimension must be -1; but shape expected by the model is {shape}"
-        for name, shape in (("IN", "[2,16]"), ("OUT", "[]"))
-    ]
-
-
-def test_scalar_accepts_only_ones() -> None:
-    assert messages(config_text("1", "1, 1", batch=0), graph((), ())) == []
-    assert messages(config_text("2", "1", batch=0), graph((), ())) == [
-        f"{UNABLE}scalar tensor 'IN', should only provide 1 in the model configuration when the model doesn't support "
-        "batching. Model configuration provided: [2]."
-    ]
-
-
 @pytest.mark.parametrize("shape", [(-1,), (-1, 3, -1), (2, 3), (), (-1, 0)])
 @pytest.mark.parametrize("batch", [0, 8])
 @pytest.mark.parametrize("more", ["", "reshape { shape: [ 1, 5 ] }"])

@@ -16,26 +16,8 @@ from trident.core.config.resolve import (
 )
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import (
-    BatchingSpec,
-    FlagControl,
-    IdControl,
-    ModelSpec,
-    QueuePolicy,
     SequenceSpec,
-    StateSpec,
 )
-from trident.core.inference.tensors import BY_NAME
-
-TARGET = 'parameters { key: "TARGET_P99_MS" value { string_value: "2.5" } }'
-
-
-def resolved(text: str) -> ModelSpec:
-    config = text_format.Parse(text, ModelConfig(name="m", platform="onnxruntime_onnx", backend="onnxruntime"))
-    return resolve_model_spec(config, 3, {"Z": ("cat", "dog")})
-
-
-def batching(text: str) -> BatchingSpec | None:
-    return resolved(text).batching
 
 
 def test_the_labels_of_the_graph_are_used_where_no_label_file_is_named() -> None:
@@ -51,34 +33,6 @@ def test_the_labels_of_the_graph_are_used_where_no_label_file_is_named() -> None
         "Z": ("cat", "dog"),
         "W": (),
     }
-
-
-def test_batching_spec_has_sorted_sizes_and_nanoseconds() -> None:
-    text = "preferred_batch_size: [ 6, 2, 6 ] max_queue_delay_microseconds: 500 preserve_ordering: true"
-    assert batching(f"max_batch_size: 8 dynamic_batching {{ {text} }}") == BatchingSpec(
-        preferred_batch_sizes=(2, 6), max_queue_delay_ns=500_000, preserve_ordering=True
-    )
-    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {TARGET}") == BatchingSpec(
-        preferred_batch_sizes=(8,), target_p99_ns=2_500_000
-    )
-    assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
-
-
-def test_priority_levels_without_a_policy_have_the_default() -> None:
-    spec = batching(
-        "dynamic_batching { preferred_batch_size: [ 1 ] priority_levels: 3 default_priority_level: 2 "
-        "default_queue_policy { max_queue_size: 7 } priority_queue_policy { key: 2 value { timeout_action: DELAY "
-        "default_timeout_microseconds: 10 allow_timeout_override: true } } }"
-    )
-    default = QueuePolicy(max_queue_size=7)
-    delayed = QueuePolicy(delay_on_timeout=True, default_timeout_ns=10_000, allow_timeout_override=True)
-    assert spec == BatchingSpec(
-        preferred_batch_sizes=(1,),
-        priority_levels=3,
-        default_priority_level=2,
-        default_policy=default,
-        level_policies={2: delayed},
-    )
 
 
 CONTROLS = """
@@ -97,15 +51,6 @@ def sequence_of_spec(config: ModelConfig) -> SequenceSpec:
     spec = resolve_sequence_spec(config)
     assert spec is not None
     return spec
-
-
-def test_controls_and_states_keep_their_values() -> None:
-    spec = sequence_of_spec(normalized(CONTROLS + STATES))
-    assert spec.start == FlagControl(name="S", datatype=BY_NAME["FP32"], false=-1.0, true=2.5)
-    assert spec.ready == FlagControl(name="R", datatype=BY_NAME["BOOL"], false=1.0, true=0.0)
-    assert spec.end is None
-    assert spec.correlation_id == IdControl(name="C", datatype=BY_NAME["BYTES"])
-    assert spec.states[0] == StateSpec(input_name="A_IN", output_name="A", datatype=BY_NAME["FP32"], dims=(-1,))
 
 
 @pytest.mark.parametrize(

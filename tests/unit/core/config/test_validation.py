@@ -31,7 +31,6 @@ GOOD = (
     'backend: "onnxruntime" max_batch_size: 8 input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] } '
     'output { name: "Z" data_type: TYPE_FP32 dims: [ 4 ] } '
 )
-CHECKSUM = 'model_repository_agents { agents { name: "checksum" parameters { key: "%s" value: "0" } } }'
 
 
 def problems(text: str, *, completed: bool = True) -> list[Problem]:
@@ -109,33 +108,8 @@ def test_unnormalised_configuration_lacks_its_defaults() -> None:
     ]
 
 
-def test_every_problem_is_reported_at_once() -> None:
-    found = problems(
-        'name: "n" backend: "onnxruntime" max_batch_size: -1 input { name: "A" } '
-        "sequence_batching { control_input {} }"
-        "instance_group { kind: KIND_GPU } "
-    )
-    assert [problem.path for problem in found] == [
-        "name",
-        "max_batch_size",
-        "input[0].data_type",
-        "input[0].dims",
-        "sequence_batching.control_input[0].name",
-        "instance_group[0].kind",
-    ]
-
-
-def test_inputs_are_checked_after_auto_complete() -> None:
-    text = 'backend: "onnxruntime" batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "A" } '
-    assert problems(text + "input { dims: 0 } output {}", completed=False) == []
-    assert [problem.message for problem in problems(text)] == ["unknown source input name 'A' for m"]
-    config = config_of('input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {} }')
-    assert list(tensor_problems(config, "m", completed=False)) == []
-
-
 GOOD_IN = 'input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] }'
 GOOD_OUT = 'output { name: "Z" data_type: TYPE_FP32 dims: [ 4 ] }'
-DIMENSIONS = "must be integer >= 1, or -1 to indicate a variable-size dimension for m"
 
 
 def config_of(text: str) -> ModelConfig:

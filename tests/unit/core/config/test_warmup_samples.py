@@ -98,16 +98,6 @@ def found(directory: Path, value: str, *, batch_size: int = 1, max_batch_size: i
     return [problem.message for problem in problems]
 
 
-GOOD = "data_type: TYPE_FP32 dims: [ 2 ] zero_data: true"
-
-
-@pytest.mark.parametrize(("batch_size", "max_batch_size"), [(5, 4), (2, 0)])
-def test_sample_beyond_the_batch_size_is_a_problem(tmp_path: Path, batch_size: int, max_batch_size: int) -> None:
-    assert found(tmp_path, GOOD, batch_size=batch_size, max_batch_size=max_batch_size) == [
-        f"failed to run warmup sample 's': batch size {batch_size} for 'm', max allowed is {max_batch_size}; "
-    ]
-
-
 def test_impossible_sample_does_not_hide_other_problems(tmp_path: Path) -> None:
     assert found(tmp_path, "dims: [ 1 ] zero_data: true") == [
         "warmup setting expects input 'IN' to have 'data_type' set"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -22,17 +21,6 @@ from trident.core.frontend.access import (
 )
 
 FIRST_LINE, SECOND_LINE = b"first-token-0123", b"second+token/0123=="
-
-
-def test_each_line_is_a_token_but_for_comments_and_empty_lines(tmp_path: Path) -> None:
-    path = tmp_path / "tokens"
-    path.write_bytes(b"# of the probes\r\n" + FIRST_LINE + b"\r\n\n  " + SECOND_LINE + b"\t")
-    path.chmod(0o600)
-    found = read_tokens(str(path))
-    assert found.digests == (sha256(FIRST_LINE).digest(), sha256(SECOND_LINE).digest())
-    assert not found.is_public
-    path.chmod(0o604)
-    assert read_tokens(str(path)).is_public
 
 
 @pytest.mark.parametrize(
@@ -99,10 +87,6 @@ def test_only_a_whole_token_is_accepted(token: str, path: Path) -> None:
         AuthTokens(str(path), Scope.ALL).check("trace", {"authorization": f"Bearer {token}"}.get)
     assert refused.value.challenge == 'Bearer realm="trident", error="invalid_token"'
     assert token not in f"{refused.value.message}{refused.value.hint}"
-
-
-def test_the_scheme_has_no_case(path: Path) -> None:
-    AuthTokens(str(path), Scope.ALL).check("trace", {"authorization": f"bEARER  {FIRST} "}.get)
 
 
 def test_tokens_are_replaced_by_those_of_the_changed_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:

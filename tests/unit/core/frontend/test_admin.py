@@ -15,7 +15,6 @@ from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.frontend.admin import (
     FRESH_S,
     LoadReports,
-    cache_figures,
     changed_settings,
     model_statistics_json,
     wanted_changes,
@@ -181,31 +180,6 @@ def item() -> dict[str, object]:
     return item
 
 
-def test_counts_and_durations_are_where_triton_has_them(item: dict[str, object]) -> None:
-    assert (item["name"], item["version"], item["last_inference"]) == ("m", "7", 1_700_000_000_123)
-    assert (item["inference_count"], item["execution_count"]) == (4, 2)
-    assert item["inference_stats"] == {
-        "success": {"count": 3, "ns": 406},
-        "fail": {"count": 2, "ns": 2**63},
-        "queue": {"count": 3, "ns": 230},
-        "compute_input": {"count": 3, "ns": 21},
-        "compute_infer": {"count": 3, "ns": 82},
-        "compute_output": {"count": 3, "ns": 43},
-        "cache_hit": {"count": 0, "ns": 0},
-        "cache_miss": {"count": 0, "ns": 0},
-    }
-    durations = {f"compute_{part}": {"count": 1, "ns": ns} for part, ns in (("input", 1), ("infer", 2), ("output", 3))}
-    assert item["batch_stats"] == [{"batch_size": 2, **durations}]
-    assert (item["response_stats"], item["memory_usage"]) == ({}, [])
-    assert item["batch_close_count"] == {"full": 1, "delay": 1}
-
-
-def test_the_memory_of_a_model_is_that_of_its_processes() -> None:
-    version = VersionStatistics(name="m", version=1, statistics=ModelStatistics().snapshot(), memory_bytes=5000)
-    (item,) = model_statistics_json([version])["model_stats"]
-    assert item["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 5000}]
-
-
 def test_responses_of_senders_are_told_by_their_index() -> None:
     statistics = ModelStatistics()
     for kind, ns in ((ResponseKind.SUCCESS, 5), (ResponseKind.SUCCESS, 6), (ResponseKind.FAIL, 7)):
@@ -314,16 +288,6 @@ EXPECTED = {
 }
 
 
-def test_a_report_is_json_or_text(report: Callable[[str], str]) -> None:
-    name, _, document = report("JSON").partition(" ")
-    assert (name, orjson.loads(document)) == ("JSON", EXPECTED)
-    assert report("text") == (
-        "TEXT cpu_utilization=0.300000, mem_utilization=0.800000, application_utilization=0.900000, "
-        "rps_fractional=8.000000, eps=2.000000, named_metrics.pending_requests=3, "
-        "named_metrics.kv_cache_utilization=0.250000, named_metrics.max_token_capacity=7680"
-    )
-
-
 def test_bin_is_the_protobuf_message_that_grpc_and_envoy_read(report: Callable[[str], str]) -> None:
     file = descriptor_pb2.FileDescriptorProto(name="orca.proto", package="xds.data.orca.v3", syntax="proto3")
     message = file.message_type.add(name="OrcaLoadReport")
@@ -370,8 +334,3 @@ def test_another_form_has_no_report(engine: BusyEngine) -> None:
     reports = LoadReports(engine)
     assert [reports.field(form, "m") for form in ("grpc", "")] == [None, None]
     assert engine.asked == 0
-
-
-def test_of_several_models_the_cache_of_the_requests_model_counts() -> None:
-    others = [blocks(model="m", used=30, max=120, tokens_per=64), blocks(model="n", used=1, max=1, tokens_per=1)]
-    assert cache_figures("m", others) == {"kv_cache_utilization": 0.25, "max_token_capacity": 7680}

@@ -38,33 +38,12 @@ def request() -> InferenceRequest:
     return InferenceRequest("simple", [])
 
 
-@pytest.mark.parametrize("watched", [True, False])
-def test_infer_returns_a_response_given_on_another_thread(watched: bool) -> None:
-    for _ in range(100):
-        engine = HoldingEngine(1)
-        answer = ThreadBridge().infer(engine.model("simple"), request(), (lambda: False) if watched else None)
-        assert answer.error is None
-
-
 def test_a_disconnected_client_cancels_its_request() -> None:
     engine = FakeEngine(lambda _: None)
     looks: Iterator[bool] = iter([False, True])
     answer = ThreadBridge().infer(engine.model("simple"), request(), lambda: next(looks))
     assert isinstance(answer.error, RequestCancelled)
     assert engine.calls == [("cancel", "simple")]
-
-
-def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
-    engine = FakeEngine(lambda _: None)
-    engine.cancel = lambda _: engine.calls.append(("cancel",))  # type: ignore[method-assign]
-
-    def too_late() -> bool:
-        raise DeadlineExceeded("too late")
-
-    answer = ThreadBridge().infer(engine.model("simple"), request(), too_late)
-    assert isinstance(answer.error, DeadlineExceeded)
-    assert (answer.id, answer.final) == (request().id, True)
-    assert engine.calls == [("cancel",)]
 
 
 def test_an_interrupted_wait_cancels_the_request() -> None:
@@ -284,21 +263,6 @@ def test_an_expired_deadline_cancels_requests_without_awaiting_them() -> None:
     assert engine.cancelled == given
 
 
-def test_requests_are_made_only_when_they_can_be_submitted() -> None:
-    made: list[int] = []
-
-    def make() -> Iterator[InferenceRequest]:
-        for number in range(AT_ONCE + 5):
-            made.append(number)
-            yield InferenceRequest("simple", [], id=str(number))
-
-    def respond(request: InferenceRequest) -> InferenceResponse:
-        assert len(made) <= int(request.id) + 1
-        return empty_response(request)
-
-    assert len(infer_many(FakeEngine(respond), make())) == AT_ONCE + 5
-
-
 def test_a_failing_iterator_cancels_the_requests_in_flight() -> None:
     engine = FakeEngine(lambda request: None)
     first = InferenceRequest("simple", [])
@@ -310,15 +274,3 @@ def test_a_failing_iterator_cancels_the_requests_in_flight() -> None:
     with pytest.raises(ValueError, match="no more"):
         infer_many(engine, make())
     assert engine.cancelled == [first]
-
-
-def test_the_held_version_is_named_by_all_requests_and_released() -> None:
-    engine = FakeEngine()
-    given = requests(3)
-    infer_many(engine, given)
-    assert [request.model_version for request in given] == [-2, -2, -2]
-    assert (engine.holds, engine.released) == ([("simple", -1)], [("simple", -2)])
-    engine = FakeEngine(lambda request: InferenceResponse("simple", 1, [], error=InvalidRequest("no")))
-    with pytest.raises(InvalidRequest):
-        infer_many(engine, requests(3))
-    assert engine.released == [("simple", -2)]

@@ -12,7 +12,6 @@ import gevent.event
 import gevent.socket
 import pytest
 
-from tests.unit.core.scheduling.scheduler_bench import benches, noted_threads, resting_bench
 from tests.unit.core.waiting.hub_thread import LIMIT_S, hub_test
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.waiting import until
@@ -94,28 +93,6 @@ def test_a_cached_answer_is_given_without_a_switch(bridge: GeventBridge) -> None
     assert bridge.infer(model, request("simple")).id == "simple"
     assert submitted == ["simple"]
     other.join(LIMIT_S)
-
-
-def test_the_hub_runs_short_executions_itself() -> None:
-    with benches() as make_bench:
-        bench = resting_bench(make_bench)
-        threads = noted_threads(bench)
-
-        class Engine(FakeEngine):
-            def submit(self, pending: PendingRequest) -> None:
-                bench.scheduler.submit(pending)
-
-        def test(bridge: GeventBridge) -> None:
-            engine = Engine()
-            waiting = [
-                gevent.spawn(bridge.infer, engine.model("simple"), bench.request(name).request) for name in "abc"
-            ]
-            gevent.joinall(waiting, timeout=LIMIT_S)
-            assert [each.value.id for each in waiting] == ["a", "b", "c"]
-            assert bench.backend.batches == [["a", "b", "c"]]
-            assert threads == [threading.current_thread().name]
-
-        on_a_hub(test)()
 
 
 @on_a_hub
@@ -254,16 +231,6 @@ def test_a_greenlet_that_leaves_early_cancels_its_request(bridge: GeventBridge) 
     leaving.kill(gevent.Timeout(1), timeout=LIMIT_S)
     assert isinstance(leaving.exception, gevent.Timeout)
     assert engine.calls == [("cancel", "simple")]
-
-
-@on_a_hub
-def test_run_leaves_the_hub_free(bridge: GeventBridge) -> None:
-    released = threading.Event()
-    blocked = gevent.spawn(bridge.run, released.wait, LIMIT_S)
-    # Only a hub that is not blocked can answer this call and then release the other.
-    assert bridge.run(threading.get_ident) != threading.get_ident()
-    released.set()
-    assert blocked.get(timeout=LIMIT_S) is True
 
 
 def response(number: int) -> InferenceResponse:

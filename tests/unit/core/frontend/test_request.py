@@ -42,16 +42,6 @@ def test_header_patterns_ignore_case_and_take_linear_time() -> None:
     assert not found.matches("a" * 10_000 + "!")
 
 
-@pytest.mark.parametrize(
-    ("pattern", "matching", "other"),
-    [("(?-i)^X-", "X-a", "x-a"), (r"^\pL+\z", "team", "x-team"), (r"\Qa.b\E", "A.B", "aXb"), (r"^a\C$", "ab", "a")],
-)
-def test_header_patterns_have_the_syntax_of_re2(pattern: str, matching: str, other: str) -> None:
-    found = header_pattern("http-header-forward-pattern", pattern)
-    assert found is not None
-    assert (found.matches(matching), found.matches(other), found.matches(matching)) == (True, False, True)
-
-
 def test_an_empty_header_pattern_forwards_nothing_and_an_invalid_one_names_its_option() -> None:
     assert header_pattern("http-header-forward-pattern", "") is None
     with pytest.raises(ConfigInvalid, match="--grpc-header-forward-pattern is not a regular expression: '\\(': "):
@@ -84,16 +74,6 @@ def default_of(engine: Index, name: str = "") -> DefaultModel:
     return DefaultModel(engine, ThreadBridge(), name, "the cure")
 
 
-def test_a_named_model_is_used_and_ready_when_it_serves() -> None:
-    engine = Index("a", "b")
-    assert default_of(engine, "b").find().spec.name == "b"
-    assert engine.looks == 0
-    engine = Index("a")
-    assert default_of(engine).is_ready()
-    assert default_of(engine, "a").is_ready()
-    assert not default_of(engine, "c").is_ready()
-
-
 def test_the_only_model_is_looked_for_once_and_again_after_its_unload() -> None:
     engine = Index("a")
     default = default_of(engine)
@@ -112,14 +92,6 @@ def test_without_a_model_there_is_no_default() -> None:
         default_of(engine).find()
     engine.serving = ServingPhase(name=Phase.READY)
     assert default_of(engine).find().spec.name == "a"
-
-
-def test_several_models_are_refused_with_a_hint() -> None:
-    with pytest.raises(ConfigInvalid, match="several models: a, b") as caught:
-        default_of(Index("b", "a")).find()
-    assert caught.value.hint == "the cure"
-    with pytest.raises(ConfigInvalid, match=r"…$"):
-        default_of(Index(*map(str, range(20)))).find()
 
 
 @pytest.mark.parametrize("names", [(), ("a",)], ids=["none loaded yet", "one of several loaded"])
@@ -152,16 +124,6 @@ def test_without_a_name_any_serving_model_is_ready() -> None:
 def output(values: object, datatype: str = "FP32") -> OutputTensor:
     array = np.array(values, dtype=BY_NAME[datatype].dtype)
     return OutputTensor("OUT", datatype, array.shape, array)
-
-
-def test_each_batch_item_is_ranked_separately() -> None:
-    ranked = classify(output([[0.1, 0.4, 0.3, 0.2], [9, 8, 7, 6]]), 2, 8, ("cat", "dog", "bird"))
-    assert (ranked.name, ranked.datatype, ranked.shape) == ("OUT", "BYTES", (2, 2))
-    assert ranked.array.tolist() == [[b"0.400000:1:dog", b"0.300000:2:bird"], [b"9.000000:0:cat", b"8.000000:1:dog"]]
-    ranked = classify(output([[1, 5], [9, 3]], "INT32"), 3, 0, ())
-    assert (ranked.shape, ranked.array.tolist()) == ((3,), [b"9:2", b"5:1", b"3:3"])
-    assert classify(output([[1.0, 2.0]]), 2**40, 8, ()).array.tolist() == [[b"2.000000:1", b"1.000000:0"]]
-    assert classify(output([[3, 2, 1]], "INT8"), 3, 8, ("", "é")).array.tolist() == [[b"3:0", "2:1:é".encode(), b"1:2"]]
 
 
 @pytest.mark.parametrize(("shape", "expected"), [((0, 4), (0, 2)), ((2, 0), (2, 0)), ((3,), (3, 1))])

@@ -113,19 +113,6 @@ def test_streams_of_one_model_do_not_wait_for_each_other(bridge: Bridge, bench: 
 
 
 @both
-def test_responses_that_are_there_are_taken_together(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
-    stream = bridge.stream(model, request())
-    gevent.sleep(0)  # the hub submits the request
-    sender = bench.backend.sender("a")
-    for said in "123":
-        sender.send(text(said))
-    assert [described(each) for each in stream.take(2)] == ["a:1", "a:2"]
-    sender.send(text("4"), final=True)
-    assert [described(each) for each in stream.take()] == ["a:3", "a:4."]
-    assert stream.take() == []
-
-
-@both
 def test_a_response_is_acknowledged_when_the_next_one_is_asked_for(
     bridge: Bridge, bench: LaterBench, model: FakeModel
 ) -> None:

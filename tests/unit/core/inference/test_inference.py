@@ -6,59 +6,21 @@ import numpy as np
 import pytest
 
 from tests.unit.packed_tensors import packed_request
-from tests.unit.pending_requests import FIELDS
 from trident.core.inference.pending_request import (
     CollectedFlushes,
     Deferred,
     Flush,
-    PendingRequest,
     ResponseWindow,
     flush,
 )
 from trident.core.inference.request import (
     CloseReason,
-    InferenceRequest,
     InferenceTimes,
     InputTensor,
 )
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor, PackedOutputs, ReceivedOutput
 from trident.core.inference.tensors import TensorLayout, bytes_array, layout_of, pack_bytes, unpack_bytes
 from trident.core.options import WindowLimits
-
-
-def test_a_request_with_other_inputs_has_all_other_fields() -> None:
-    request = InferenceRequest(
-        "m",
-        [],
-        model_version=1,
-        id="a",
-        outputs=("o",),
-        parameters={"p": 1},
-        priority=2,
-        timeout_us=3,
-        correlation_id=4,
-        sequence_start=True,
-        sequence_end=True,
-    )
-    inputs: list[InputTensor] = []
-    made = request.with_inputs(inputs, model_version=5, id="b")
-    assert (made.model_version, made.id) == (5, "b")
-    assert made.inputs is inputs
-    others = [field for field in FIELDS if field not in ("inputs", "model_version", "id")]
-    assert [getattr(made, field) for field in others] == [getattr(request, field) for field in others]
-    assert made.parameters is not request.parameters
-
-
-def test_times_become_parameters_in_microseconds() -> None:
-    assert InferenceTimes(1_500, 2_999, 3_000_000, 999, 8, CloseReason.PREFERRED).parameters() == {
-        "timing_queue_us": 1,
-        "timing_compute_input_us": 2,
-        "timing_compute_infer_us": 3000,
-        "timing_compute_output_us": 0,
-        "timing_batch_size": 8,
-        "timing_batch_close": "preferred",
-    }
-    assert "timing_batch_close" not in InferenceTimes(1, 2, 3, 4, 5).parameters()
 
 
 def test_requests_that_belong_together_have_the_longest_of_each_time_and_the_reason_of_the_last() -> None:
@@ -136,16 +98,6 @@ def test_a_response_counts_with_its_bytes(outputs: Outputs, size: int) -> None:
 
 
 # --- A request on its way through the engine
-
-
-def test_cancel_tells_the_engine_that_asked_for_it() -> None:
-    told: list[PendingRequest] = []
-    pending = PendingRequest(InferenceRequest("m", []), lambda response: None)
-    pending.cancel()
-    assert pending.cancelled
-    pending.on_cancel = told.append
-    pending.cancel()
-    assert told == [pending]
 
 
 def test_run_makes_each_call_once_and_calls_added_meanwhile() -> None:

@@ -48,12 +48,6 @@ def test_malformed_frames_are_refused(header: bytes) -> None:
         FrameReader(ALL, "peer").feed(header)
 
 
-def test_a_large_size_takes_no_memory_before_its_bytes_arrive() -> None:
-    reader = FrameReader(ALL, "peer")
-    assert reader.feed(HEADER.pack(LARGEST, CALL, 0, 0, 1) + b"begin") == []
-    assert reader.feed(b"more") == []
-
-
 # --- sending
 
 LIMIT_S = 30.0

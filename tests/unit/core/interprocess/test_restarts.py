@@ -13,20 +13,6 @@ def test_the_first_restarts_are_immediate_and_then_the_delay_grows() -> None:
     assert [restart_delay_s(ends) for ends in range(11)] == [0, 0, 0, 0, 1, 3, 7, 15, 31, 31, 31]
 
 
-def test_a_process_that_ran_for_a_while_is_restarted_at_once() -> None:
-    now = 100.0
-    restarts = Restarts(lambda: now)
-    for delay in (0, 0, 0, 1, 3):
-        assert restarts.ended(restarts.started()) == delay
-    assert not restarts.is_due()
-    now += 3
-    assert restarts.is_due()
-    started = restarts.started()
-    now += 60
-    assert restarts.ended(started) == 0
-    assert restarts.is_due()
-
-
 def test_processes_that_end_together_are_one_end() -> None:
     now = 100.0
     restarts = Restarts(lambda: now)

@@ -180,22 +180,6 @@ def test_a_borrow_ends_with_the_last_view_of_it(memory: SharedMemory, view: str)
 # --- offsets
 
 
-def test_offset_of_finds_buffers_in_the_block(memory: SharedMemory) -> None:
-    whole = memory.view(0, SIZE)
-    read_only = memory.view(PAGE, 64)
-    read_only.flags.writeable = False
-    for buffer, offset in (
-        (whole, 0),
-        (whole[-1:], SIZE - 1),
-        (memory.view(PAGE, 64).view(np.float32).reshape(2, 8), PAGE),
-        (memory.borrow(PAGE, 64, lambda: None)[8:], PAGE + 8),
-        (memoryview(whole)[PAGE + 1 :].toreadonly(), PAGE + 1),
-        (memory.view(PAGE, 64).view(np.int32).data, PAGE),
-        (read_only.view(np.int32).reshape(4, 4), PAGE),
-    ):
-        assert memory.offset_of(buffer) == offset
-
-
 def test_offset_of_is_none_for_all_other_buffers(memory: SharedMemory) -> None:
     another = SharedMemory.create(SIZE)
     before_and_behind = mmap.mmap(-1, PAGE)
@@ -281,15 +265,6 @@ def test_allocated_memory_is_free_when_its_last_view_is_gone(memory: SharedMemor
 
 START, END = 4 * PAGE, 20 * PAGE
 LIMIT = 60.0
-
-
-def test_allocate_uses_whole_pages() -> None:
-    pages = PageAllocator(1, 3 * PAGE - 1)
-    assert pages.capacity == PAGE
-    assert pages.allocate(0) == PAGE
-    assert pages.used == PAGE
-    assert pages.allocate(0) is None
-    assert PageAllocator(0, PAGE).allocate(1 << 70) is None
 
 
 def test_reclaim_releases_the_free_pages_that_were_in_use() -> None:

@@ -6,23 +6,8 @@ import threading
 
 import pytest
 
-from trident.core.errors import ConfigInvalid, ModelLoadFailed
+from trident.core.errors import ModelLoadFailed
 from trident.core.lifecycle.attempt import LoadAttempt
-
-
-def test_what_the_work_raises_is_the_failure(caplog: pytest.LogCaptureFixture) -> None:
-    attempt = LoadAttempt("m")
-
-    def refuse() -> None:
-        raise ConfigInvalid("no")
-
-    assert attempt.run(attempt.settle) is None
-    assert str(attempt.run(refuse)) == "no"
-    assert not caplog.messages
-    failure = attempt.run(lambda: print(1 / 0))
-    assert (type(failure).__name__, str(failure)) == ("BackendFailed", "division by zero")
-    assert caplog.messages == ["loading 'm' failed"]
-    assert caplog.records[0].exc_info
 
 
 def test_an_ended_attempt_fails_at_once_and_its_work_at_its_next_step() -> None:
@@ -48,16 +33,6 @@ def test_an_ended_attempt_fails_at_once_and_its_work_at_its_next_step() -> None:
     assert reasons == ["newer files"] * 2
     assert outcomes == [True, False]
     assert str(attempt.run(work)) == "newer files", "nothing begins any more"
-
-
-def test_nothing_ends_an_attempt_that_succeeded() -> None:
-    attempt = LoadAttempt("m")
-
-    def work() -> None:
-        attempt.settle()
-        assert not attempt.end("too late")
-
-    assert attempt.run(work) is None
 
 
 def test_a_step_has_a_limit_and_what_is_none_has_not() -> None:

@@ -60,17 +60,6 @@ def test_an_ensemble_is_loaded_with_all_models(chain: Path, mode: str) -> None:
         assert bench.ask("0_outer") == 1
 
 
-def test_an_ensemble_brings_its_steps(chain: Path) -> None:
-    ensemble(chain, "outer", step("e", "INPUT0", "OUTPUT0"))
-    with explicit(chain) as bench:
-        bench.load("outer")
-        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY", "outer 1 READY"]
-        assert bench.ask("outer") == 2
-    with explicit(chain, load_models=("e",)) as bench:
-        assert bench.engine.is_ready()
-        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY", "outer"]
-
-
 @pytest.mark.parametrize(
     ("weights", "config", "reason"),
     [
@@ -146,17 +135,6 @@ def test_golden_requests_are_asked_before_the_ensemble_serves(chain: Path) -> No
         assert bench.ask("e") == 2
 
 
-def test_a_step_of_a_fixed_version_stays_with_it(tmp_path: Path) -> None:
-    write(tmp_path, "a", 1, 2, config=CONFIG + "version_policy { all {} }")
-    ensemble(tmp_path, "latest", step("a", "INPUT0", "OUTPUT0"))
-    ensemble(tmp_path, "first", step("a", "INPUT0", "OUTPUT0", version=1))
-    with explicit(tmp_path, load_models=("latest", "first")) as bench:
-        assert (bench.ask("latest"), bench.ask("first")) == (2, 1)
-        put(tmp_path / "a" / "3" / "model.fake", "3")
-        bench.load("a")
-        assert (bench.ask("latest"), bench.ask("first")) == (3, 1)
-
-
 def test_a_reloaded_step_serves_an_ensemble_that_is_just_being_loaded_again(chain: Path) -> None:
     """The load of the step has ended, so its ensemble must not answer with the old version until another load ends."""
     with explicit(chain, load_models=("e",)) as bench:
@@ -198,15 +176,6 @@ def test_a_step_that_no_longer_fits_does_not_take_the_ensemble_down(chain: Path)
         put(chain / "b" / "config.pbtxt", CONFIG)
         bench.load("b")
         assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY"]
-
-
-def test_an_ensemble_that_was_unloaded_stays_so(chain: Path) -> None:
-    with explicit(chain, load_models=("e",)) as bench:
-        bench.engine.unload_model("e", False)
-        bench.until_index("a 1 READY", "b 1 READY", "e 1 UNAVAILABLE unloaded")
-        put(chain / "b" / "1" / "model.fake", "20")
-        bench.load("b")
-        assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 UNAVAILABLE unloaded"]
 
 
 def test_unload_dependents_unloads_the_steps_that_nobody_else_wants(chain: Path) -> None:
@@ -284,12 +253,3 @@ def test_an_archive_whose_step_fails_leaves_nothing(tmp_path: Path) -> None:
             bench.engine.load_directory("cat", str(tmp_path / "cat" / "e"))
         until(lambda: all(model.is_closed for model in bench.backend.models))
         assert bench.engine.is_ready()
-
-
-def test_a_repositorys_own_model_is_the_step(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    for repository, weight in ((one, 1), (other, 2)):
-        write(repository, "a", weight)
-        ensemble(repository, f"e{weight}", step("a", "INPUT0", "OUTPUT0"))
-    with living(one, other, namespacing=True) as bench:
-        assert (bench.ask("e1"), bench.ask("e2")) == (1, 2)

@@ -38,9 +38,8 @@ from trident.core.errors import (
 )
 from trident.core.lifecycle.attempt import LoadAttempt
 from trident.core.lifecycle.long_executions import LongExecutions
-from trident.core.lifecycle.options import EnginePlace, Readiness
-from trident.core.lifecycle.polling import seconds_until_poll
-from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.lifecycle.options import Readiness
+from trident.core.lifecycle.state import Phase
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.sources import Fetched, LocalSource, SourceFile
 
@@ -166,29 +165,6 @@ def test_load_directory_waits_for_the_end_of_the_start(tmp_path: Path) -> None:
             may_open.set()
             loading.result(LIMIT_S)
         assert bench.ask("cat") == 1
-
-
-def test_the_phase_names_the_models_whose_last_load_failed(tmp_path: Path) -> None:
-    write(tmp_path, "good", 1)
-    write(tmp_path, "bad", BROKEN)
-    with explicit(tmp_path, load_models=("good",), readiness=Readiness.STRICT) as bench:
-        assert failure(bench, "bad").startswith("InvalidRequest: load failed for model 'bad'")
-        assert not bench.engine.is_ready()
-        assert bench.engine.phase() == ServingPhase(
-            name=Phase.READY,
-            done=1,
-            total=1,
-            failures={"bad": "version 1 is UNAVAILABLE: Internal: the weights are broken"},
-        )
-        put(tmp_path / "bad" / "1" / "model.fake", "2")
-        with ThreadPoolExecutor(1) as pool, bench.backend.holding("bad"):
-            loading = pool.submit(bench.load, "bad")
-            until(lambda: bench.backend.loads[-1] == "bad:1=2")
-            assert bench.engine.phase() == ServingPhase(name=Phase.READY, model="bad", done=1, total=1)
-            assert not bench.engine.is_ready()
-        loading.result(LIMIT_S)
-        assert bench.engine.is_ready()
-        assert bench.engine.phase() == ServingPhase(name=Phase.READY, done=1, total=1)
 
 
 def test_files_of_a_failed_load_request_are_removed(tmp_path: Path, temporary: Path) -> None:
@@ -434,20 +410,6 @@ def test_a_version_that_was_found_and_then_left_passes_requests_on(tmp_path: Pat
             weight_of(bench.submit_to(found, "m"))
 
 
-def test_a_load_does_not_wait_for_an_unload(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    with serving_m(tmp_path) as bench:
-        with bench.running("m") as responses:
-            bench.engine.unload_model("m", False)
-            bench.load("m")
-            assert bench.index() == ["m 1 READY"]
-            assert bench.ask("m") == 1
-            assert not bench.backend.models[0].is_closed
-        assert weight_of(responses) == 1
-        until(lambda: bench.backend.models[0].is_closed)
-        assert bench.index() == ["m 1 READY"]
-
-
 def test_requests_are_refused_while_the_server_stops(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with serving_m(tmp_path) as bench:
@@ -584,24 +546,3 @@ def test_a_failing_model_is_retried_less_and_less_often_and_at_once_when_it_chan
     put(tmp_path / "m" / "1" / "model.fake", "2")
     bench.poll()
     assert bench.ask("m") == 2
-
-
-def test_old_files_that_return_after_a_failure_clear_its_reason(bench: Bench, tmp_path: Path) -> None:
-    version, aside = tmp_path / "m" / "1", tmp_path.with_name("aside")
-    version.rename(aside)
-    put(version / "model.fake", BROKEN)
-    bench.poll()
-    assert bench.index() == ["m 1 READY Internal: the weights are broken"]
-    shutil.rmtree(version)
-    aside.rename(version)
-    bench.poll()
-    assert bench.index() == ["m 1 READY"]
-    assert bench.backend.loads == ["m:1=1", "m:1=broken"]
-
-
-def test_several_engines_poll_at_the_same_moments_whenever_they_started() -> None:
-    first, second = EnginePlace(0, 2), EnginePlace(1, 2)
-    for now_s in (120.0, 121.5, 134.9):
-        assert now_s + seconds_until_poll(15, first, now_s) == 135
-    assert 122.0 + seconds_until_poll(15, second, 122.0) == 135
-    assert seconds_until_poll(15, EnginePlace(), 122.0) == 15

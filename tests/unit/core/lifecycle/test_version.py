@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, write
+from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, living, write
 from tests.unit.core.remote.remote_parts import connected, served
 from tests.unit.core.scheduling.scheduler_bench import MakeBench
 from tests.waiting import until
 from trident.core.errors import ModelNotFound, ModelNotReady, ServerStopping
-from trident.core.frontend.bridge import AT_ONCE, infer_many
+from trident.core.frontend.bridge import infer_many
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.lifecycle.model import Unloads
 from trident.core.lifecycle.state import ModelState
 from trident.core.lifecycle.version import PausedInstances
 
-COUNT = 3 * AT_ONCE
-
 
 def request(name: str = "m", version: int = -1) -> InferenceRequest:
     return InferenceRequest(name, [InputTensor("INPUT0", "INT32", (1,), np.zeros(1, np.int32))], model_version=version)
-
-
-def changing(bench: Bench, repository: Path) -> Iterator[InferenceRequest]:
-    """The parts of a split request. Between them the model is unloaded, loaded with other weights and unloaded."""
-    for number in range(COUNT):
-        if number == AT_ONCE:
-            bench.engine.unload_model("m", False)
-        elif number == 2 * AT_ONCE:
-            write(repository, "m", 2)
-            bench.load("m")
-            assert bench.ask("m") == 2
-        elif number == COUNT - 1:
-            bench.engine.unload_model("m", False)
-        yield request()
 
 
 @pytest.fixture
@@ -46,13 +29,6 @@ def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "models"
     write(folder, "m", 1)
     return folder
-
-
-def test_one_version_answers_all_parts_of_a_split_request(repository: Path) -> None:
-    with living(repository, control_mode="explicit", load_models=("m",)) as bench:
-        responses = infer_many(bench.engine, changing(bench, repository))
-        assert [int(response.outputs[0].array[0]) for response in responses] == [1] * COUNT
-        until(lambda: bench.backend.models[0].is_closed)
 
 
 def test_a_split_request_is_refused_as_a_whole_after_an_unload(repository: Path) -> None:
@@ -78,16 +54,6 @@ def test_an_unload_waits_for_the_release(repository: Path) -> None:
         with pytest.raises(ModelNotFound):
             bench.lifecycle.models.find("m", number)
         bench.engine.release_version("m", number)
-
-
-def test_each_hold_has_its_own_number_while_it_lasts(repository: Path) -> None:
-    with living(repository) as bench:
-        first, second = bench.engine.hold_version("m"), bench.engine.hold_version("m", 1)
-        assert (first, second) == (-2, -3)
-        bench.engine.release_version("m", first)
-        assert bench.engine.hold_version("m") == first
-        bench.engine.release_version("m", first)
-        bench.engine.release_version("m", second)
 
 
 def test_a_version_that_is_leaving_cannot_be_held(repository: Path) -> None:

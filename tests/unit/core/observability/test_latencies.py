@@ -69,31 +69,6 @@ def histograms(statistics: ModelStatistics) -> dict[str, HistogramMetrics]:
     return {each.name: each for each in statistics.latencies(0).histograms}
 
 
-def test_every_successful_request_is_in_one_bucket_of_each_histogram() -> None:
-    statistics = measured()
-    execute(statistics, request(0), request(45), end=100)
-    execute(statistics, request(0), start=120, end=250)
-    found = histograms(statistics)
-    assert found[REQUEST].counts == (2, 0, 1)
-    assert found[REQUEST].sum == pytest.approx(0.1 + 0.055 + 0.25)
-    assert found[QUEUE].counts == (1, 2)
-    assert found[QUEUE].sum == pytest.approx(0.05 + 0.005 + 0.12)
-    assert found[COMPUTE].counts == (2, 1)
-    assert found[COMPUTE].sum == pytest.approx(2 * 0.05 + 0.13)
-    assert found[FIRST_RESPONSE].counts == (2, 1, 0, 0, 0)
-    assert found[FIRST_RESPONSE].sum == 405
-    assert all(each.count == 3 for each in found.values())
-
-
-@pytest.mark.parametrize(("duration_ms", "bucket"), [(100, 0), (100.999, 0), (101, 1), (5000.5, 3), (5001, 4)])
-def test_the_first_response_is_counted_in_whole_milliseconds(duration_ms: float, bucket: int) -> None:
-    statistics = measured()
-    statistics.record_failure(request(), FailureReason.BACKEND, int(duration_ms * MS), "no")
-    execute(statistics, request(5001 - duration_ms), start=5001, end=5001)
-    counts = histograms(statistics)[FIRST_RESPONSE].counts
-    assert counts[bucket] == sum(counts) == 2
-
-
 def test_failed_request_counts_in_the_first_response_histogram_only() -> None:
     statistics = measured()
     statistics.record_failure(request(0, "failed"), FailureReason.REJECTED, 600 * MS, "no")
@@ -213,19 +188,6 @@ def test_cache_hits_and_misses_have_summaries() -> None:
     assert shown == near
 
 
-def test_summaries_count_zeros_long_pauses_and_nothing() -> None:
-    found = summaries(measured_summary())
-    assert all(math.isnan(value) for each in found.values() for _, value in each.quantiles)
-    assert {(each.sum, each.count) for each in found.values()} == {(0, 0)}
-    statistics = measured_summary()
-    execute_once(statistics, 0)
-    assert request_quantiles(statistics) == [0.0, 0.0]
-    statistics = measured_summary(0.5)
-    execute_once(statistics, 1000, START)
-    execute_once(statistics, 5000, START + 100_000 * S)
-    assert request_quantiles(statistics, START + 100_001 * S) == [pytest.approx(5000, rel=WITHIN)]
-
-
 def test_summary_forgets_values_older_than_a_minute() -> None:
     statistics = measured_summary(0.5)
     execute_once(statistics, 1000, START)
@@ -260,20 +222,6 @@ class Version:
     @property
     def failed(self) -> list[str]:
         return [each.id for each in self.statistics.requests("m", 1).failed]
-
-
-def test_the_slowest_and_the_last_failed_requests_are_kept() -> None:
-    version = Version()
-    for ms in range(1, 101):
-        version.execute(ms, 900 - ms)
-    for _ in range(100):
-        version.execute(1, 2)
-    assert version.slowest == [str(ms) for ms in range(899, 899 - MOST, -1)]
-    version = Version()
-    for number in range(MOST + 10):
-        version.now_ms += 1
-        version.fail(str(number))
-    assert version.failed == [str(number) for number in range(MOST + 9, 9, -1)]
 
 
 def test_slowest_and_failed_requests_are_reported_with_their_times() -> None:

@@ -17,7 +17,6 @@ import orjson
 import pytest
 
 from tests.waiting import until
-from trident.core.errors import ConfigInvalid
 from trident.core.observability.log import (
     _MOST_WAITING,
     JsonFormatter,
@@ -41,53 +40,6 @@ from trident.core.observability.log import (
 from trident.core.observability.log_ring import _SIZE, LogRing
 
 log = logging.getLogger("trident.test")
-
-
-def shown(options: LogOptions) -> tuple[list[str], list[str]]:
-    """The messages on each stream after one message of each level."""
-    out, err = io.StringIO(), io.StringIO()
-    configure_logging(options, out=out, err=err)
-    for level in (3, 2, 1):
-        log.log(verbose_level(level), "verbose %d", level)
-    log.info("info")
-    log.warning("warning")
-    log.error("error")
-    flush_log()
-    return [[line.split('"')[1] for line in each.getvalue().splitlines()] for each in (out, err)]  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize(
-    ("options", "out", "err"),
-    [
-        (LogOptions(), ["info"], ["warning", "error"]),
-        (LogOptions(verbose=1), ["verbose 1", "info"], ["warning", "error"]),
-        (LogOptions(verbose=2), ["verbose 2", "verbose 1", "info"], ["warning", "error"]),
-        (LogOptions(verbose=99), ["verbose 3", "verbose 2", "verbose 1", "info"], ["warning", "error"]),
-        (LogOptions(verbose=1, info=False), ["verbose 1"], ["warning", "error"]),
-        (LogOptions(info=False), [], ["warning", "error"]),
-        (LogOptions(warning=False), ["info"], ["error"]),
-        (LogOptions(error=False), ["info"], ["warning"]),
-        (LogOptions(info=False, warning=False, error=False), [], []),
-    ],
-)
-def test_each_message_goes_to_its_stream(options: LogOptions, out: list[str], err: list[str]) -> None:
-    assert tuple(shown(options)) == (out, err)
-
-
-def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*missing/log: No such file or directory"):
-        configure_logging(LogOptions(file=str(tmp_path / "missing" / "log")))
-
-
-def test_warnings_of_other_packages_are_logged() -> None:
-    out, err = io.StringIO(), io.StringIO()
-    configure_logging(LogOptions(verbose=9), out=out, err=err)
-    other = logging.getLogger("somebody.else")
-    other.info("chatter")
-    other.warning("trouble")
-    flush_log()
-    assert out.getvalue() == ""
-    assert "trouble" in err.getvalue()
 
 
 def test_a_console_of_another_encoding_loses_no_event() -> None:
@@ -156,33 +108,6 @@ def failure(text: str) -> Any:
         raise ValueError(text)
     except ValueError:
         return sys.exc_info()
-
-
-def test_a_line_is_in_the_default_or_the_iso_format() -> None:
-    line = TextFormatter().format(record("Started HTTPService at %s:%d", "0.0.0.0", 8000))
-    assert line == f'I0101 12:00:00.123456 {os.getpid()} server.py:88] "Started HTTPService at 0.0.0.0:8000"'
-    line = TextFormatter(iso8601=True).format(record("hello", level=logging.WARNING))
-    assert line == f'2025-01-01T12:00:00Z W {os.getpid()} server.py:88] "hello"'
-    text = TextFormatter().format(record("models", table="+---+\n| a |\n+---+"))
-    assert text.split("\n")[1:] == ["+---+", "| a |", "+---+"]
-    line = TextFormatter(escape=False).format(record('say "hi"'))
-    assert line.endswith('server.py:88] say "hi"')
-
-
-@pytest.mark.parametrize(
-    ("level", "letter", "name"),
-    [
-        (verbose_level(3), "I", "VERBOSE"),
-        (logging.DEBUG, "I", "VERBOSE"),
-        (logging.INFO, "I", "INFO"),
-        (logging.WARNING, "W", "WARNING"),
-        (logging.ERROR, "E", "ERROR"),
-        (logging.CRITICAL, "E", "ERROR"),
-    ],
-)
-def test_each_level_has_a_letter_and_a_name(level: int, letter: str, name: str) -> None:
-    assert TextFormatter().format(record("x", level=level)).startswith(f"{letter}0101 ")
-    assert json.loads(JsonFormatter().format(record("x", level=level)))["level"] == name
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

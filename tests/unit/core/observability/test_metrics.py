@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
-from dataclasses import replace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -23,7 +21,6 @@ from trident.core.observability.metrics.families import MetricFamily, Sample, me
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
     BucketUse,
-    DownloadMetrics,
     FailureReason,
     LoadMetrics,
     MetricsOptions,
@@ -163,64 +160,10 @@ def test_each_version_has_one_state_and_loads_are_counted_by_cause_and_result() 
     ]
 
 
-def test_a_version_on_a_gpu_has_two_reporters_that_add_up() -> None:
-    snapshot = MetricsSnapshot(models=(replace(DIGITS, gpu_uuid="GPU-1"),))
-    lines = page(snapshot).splitlines()
-    plain, gpu = 'model="digits",version="1"', 'gpu_uuid="GPU-1",model="digits",version="1"'
-    for name, without, on_gpu in [
-        ("nv_inference_request_success", 0, 5),
-        ("nv_inference_queue_duration_us", 0, 234),
-        ("nv_inference_compute_infer_duration_us", 0, 900),
-        ("nv_inference_pending_request_count", 7, 0),
-        ("nv_model_load_duration_secs", 0.125, 0),
-    ]:
-        assert f"{name}{{{plain}}} {without}" in lines
-        assert f"{name}{{{gpu}}} {on_gpu}" in lines
-    for reason, without, on_gpu in [("REJECTED", 1, 0), ("CANCELED", 2, 0), ("BACKEND", 0, 3), ("OTHER", 4, 0)]:
-        for labels, count in [('model="digits",', without), ('gpu_uuid="GPU-1",model="digits",', on_gpu)]:
-            assert f'nv_inference_request_failure{{{labels}reason="{reason}",version="1"}} {count}' in lines
-
-
-def test_counters_stay_at_zero_and_durations_are_left_out_without_counter_latencies() -> None:
-    text = page(MetricsSnapshot(models=(DIGITS,)), MetricsOptions(config={"counter_latencies": "false"}))
-    assert "_duration_us" not in text
-    values = {line.split("{")[0]: line.split()[1] for line in text.splitlines() if "{" in line}
-    counters = ["nv_inference_request_success", "nv_inference_request_failure", "nv_inference_count"]
-    assert [values[name] for name in (*counters, "nv_inference_exec_count")] == ["0"] * 4
-    assert (values["nv_inference_pending_request_count"], values["trident_batch_close_total"]) == ("7", "1")
-
-
 def test_gauges_of_gpus_and_the_cpu_may_be_left_out() -> None:
     assert not any("gpu" in name or "energy" in name for name in families_on(page(SNAPSHOT, MetricsOptions(gpu=False))))
     assert not any("cpu" in name for name in families_on(page(SNAPSHOT, MetricsOptions(cpu=False))))
     assert not any("gpu" in n or "energy" in n for n in families_on(page(MetricsSnapshot(models=(DIGITS,)))))
-
-
-def test_downloads_are_shown_after_the_first_one() -> None:
-    downloads = DownloadMetrics(bytes=7, objects=2, cache_hits=1, retries=3, seconds=1.5, pending_bytes=4)
-    page = render(metric_families(replace(SNAPSHOT, downloads=downloads), MetricsOptions())).decode()
-    for line in (
-        "trident_repository_downloaded_bytes_total 7",
-        "trident_repository_downloaded_objects_total 2",
-        "trident_repository_cache_hits_total 1",
-        "trident_repository_download_retries_total 3",
-        "trident_repository_download_seconds_total 1.5",
-        "trident_repository_download_pending_bytes 4",
-    ):
-        assert line in page.splitlines()
-    assert "trident_repository" not in render(metric_families(SNAPSHOT, MetricsOptions())).decode()
-
-
-def test_distributions_are_those_of_the_configuration() -> None:
-    assert not MetricsOptions().latencies.is_any
-    found = MetricsOptions(config={"summary_latencies": "true", "histogram_latencies": "True"}).latencies
-    assert (found.histograms, found.summaries) == (False, True)
-    assert MetricsOptions(config={"histogram_latencies": "true"}).latencies.histograms
-    assert MetricsOptions(config={"summary_quantiles": "0.9:0.01,0.25:0"}).latencies.quantiles == (0.9, 0.25)
-    assert MetricsOptions().latencies.quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
-    plain = ModelMetrics(model="m", version=1, statistics=ModelStatistics().snapshot(), load_duration_secs=1.0)
-    assert render(distributions(plain)) == b""
-    assert pickle.loads(pickle.dumps(plain)) == plain
 
 
 def test_bucket_series_are_labelled_with_batch_size_and_length() -> None:
@@ -326,23 +269,6 @@ def lines(*families: MetricFamily) -> list[str]:
 )
 def test_numbers_are_written_as_triton_writes_them(value: int | float, text: str) -> None:
     assert number(value) == text
-
-
-def test_labels_are_sorted_with_those_of_histograms_and_summaries_last() -> None:
-    found = lines(
-        MetricFamily("f", "histogram", "Text", (Sample({"version": "1", "le": "5", "model": "m"}, 1, "_bucket"),)),
-        MetricFamily("g", "summary", "Text", (Sample({"quantile": "0.5", "_tag": "x", "zone": "z"}, 2),)),
-    )
-    assert 'f_bucket{model="m",version="1",le="5"} 1' in found
-    assert 'g{_tag="x",zone="z",quantile="0.5"} 2' in found
-
-
-def test_families_without_labels_or_series() -> None:
-    assert lines(MetricFamily("f", "gauge", "Text", (Sample({}, 1),))) == ["# HELP f Text", "# TYPE f gauge", "f 1"]
-    assert lines(MetricFamily("f", "gauge", "Text", ())) == []
-    assert render([]) == b""
-    found = lines(MetricFamily("f", "gauge", 'a\\b\n"c"', (Sample({"x": 'a\\b\n"c"'}, 1),)))
-    assert found == ['# HELP f a\\\\b\\n"c"', "# TYPE f gauge", 'f{x="a\\\\b\\n\\"c\\""} 1']
 
 
 def test_openmetrics_keeps_the_names_and_gives_up_the_types_that_contradict_them() -> None:

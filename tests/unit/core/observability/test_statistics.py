@@ -7,15 +7,13 @@ from itertools import chain, repeat
 import pytest
 
 from tests.unit.pending_requests import pending_request
-from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import CloseReason
 from trident.core.observability.history import KEPT_SECONDS, History, Watched, merged_history
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
-    BatchStatistics,
     FailureReason,
-    StatisticsSnapshot,
 )
 from trident.core.options import LatencyOptions
 
@@ -34,55 +32,6 @@ def statistics() -> ModelStatistics:
     statistics.record_failure(request(1, 220, 230), FailureReason.BACKEND, 400, "no")
     statistics.record_failure(request(1, 500, 510), FailureReason.REJECTED, 501, "no")
     return statistics
-
-
-def test_a_snapshot_has_all_counts_and_durations(statistics: ModelStatistics) -> None:
-    assert statistics.snapshot(pending=7) == StatisticsSnapshot(
-        request_success=3,
-        request_failures={**dict.fromkeys(FailureReason, 0), FailureReason.REJECTED: 1, FailureReason.BACKEND: 1},
-        inference_count=4,
-        execution_count=2,
-        request_ns=160 + 140 + 106,
-        queue_ns=80 + 60 + 90,
-        compute_input_ns=2 * 10 + 1,
-        compute_infer_ns=2 * 40 + 2,
-        compute_output_ns=2 * 20 + 3,
-        pending=7,
-        failure_ns=180 + 1,
-        last_inference_ms=1_700_000_000_123,  # the second execution's clock stands before it: it never moves back
-        batch_closes={**dict.fromkeys(CloseReason, 0), CloseReason.IDLE: 1, CloseReason.DELAY: 1},
-        request_cancellations={**dict.fromkeys(CancelCause, 0), CancelCause.QUEUE_TIMEOUT: 1},
-        batches=tuple(
-            BatchStatistics(
-                batch_size=size,
-                execution_count=1,
-                compute_input_ns=given,
-                compute_infer_ns=infer,
-                compute_output_ns=output,
-            )
-            for size, given, infer, output in ((2, 1, 2, 3), (3, 10, 40, 20))
-        ),
-    )
-
-
-def test_refusals_are_counted_apart_from_failures() -> None:
-    statistics = ModelStatistics()
-    for reason in (FailureReason.REJECTED, FailureReason.REJECTED, FailureReason.OTHER):
-        statistics.record_refusal(request(1, 0, 0), reason, "full")
-    snapshot = statistics.snapshot()
-    assert snapshot.request_refusals == {FailureReason.REJECTED: 2, FailureReason.OTHER: 1}
-    assert (sum(snapshot.request_failures.values()), snapshot.failure_ns) == (0, 0)
-
-
-def test_cancelled_requests_are_counted_by_their_cause() -> None:
-    statistics = ModelStatistics()
-    for cause in (CancelCause.CLIENT, CancelCause.DEADLINE, CancelCause.CLIENT):
-        pending = request(1, 0, 0)
-        pending.cancel(cause)
-        statistics.record_failure(pending, FailureReason.CANCELED, 1, "no")
-    statistics.record_failure(request(1, 0, 0), FailureReason.OTHER, 1, "no")
-    counted = statistics.snapshot().request_cancellations
-    assert counted == {CancelCause.CLIENT: 2, CancelCause.DEADLINE: 1, CancelCause.QUEUE_TIMEOUT: 0}
 
 
 MS = 1_000_000

@@ -21,7 +21,6 @@ from trident.core.observability.tracing.opentelemetry import spans_of
 from trident.core.observability.tracing.trace import (
     ExportOptions,
     Loss,
-    Sampler,
     Setting,
     Trace,
     TraceCounts,
@@ -222,24 +221,6 @@ def test_traced_tensors_are_copied(tmp_path: Path) -> None:
     assert found["OUT"] == ("TENSOR_BACKEND_OUTPUT", "1,2")
     assert len(found["LONG"][1].split(",")) == 1 << 20
     assert "ELSEWHERE" not in found
-
-
-@pytest.mark.parametrize(
-    ("rate", "count", "sampled", "left"),
-    [
-        (1, -1, [1, 2, 3, 4, 5, 6, 7], -1),
-        (3, -1, [3, 6], -1),
-        (1000, -1, [], -1),
-        (1, 2, [1, 2], 0),
-        (2, 5, [2, 4, 6], 2),
-        (1, 0, [], 0),
-        (0, -1, [], -1),
-    ],
-)
-def test_every_nth_request_is_sampled_while_some_are_left(rate: int, count: int, sampled: list[int], left: int) -> None:
-    sampler = Sampler(TraceSettings(levels=("TIMESTAMPS",), rate=rate, count=count))
-    assert [number for number in range(1, 8) if sampler.sample()] == sampled
-    assert (sampler.left, sampler.sampled) == (left, len(sampled))
 
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

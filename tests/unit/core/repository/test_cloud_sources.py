@@ -64,15 +64,6 @@ def test_impossible_name_has_no_files(source: ObjectStoreSource, store: MemorySt
     assert store.listings == []
 
 
-def test_fetch_downloads_only_the_requested_version(source: ObjectStoreSource, store: MemoryStore) -> None:
-    shared = ["config.pbtxt", "golden/one.json", "labels.txt", "old/model.onnx"]
-    assert on_disk(fetch(source, "simple", None)) == shared
-    fetched = fetch(source, "simple", 2)
-    assert on_disk(fetched) == ["2/data/weights", "2/model.onnx", *shared]
-    assert not [key for key, _, _ in store.reads if key == "simple/1/model.onnx"]
-    assert len({key for key, _, _ in store.reads}) == len(store.reads)
-
-
 def test_directory_lists_versions_that_were_not_fetched(source: ObjectStoreSource) -> None:
     directory = fetch(source, "simple", None).directory
     assert version_directories(directory) == [1, 2]
@@ -153,13 +144,6 @@ def test_listing_is_retried(source: ObjectStoreSource, store: MemoryStore) -> No
     store.listing_faults.append(RepositoryUnavailable("access refused"))
     with pytest.raises(RepositoryUnavailable, match="access refused"):
         source.models()
-
-
-def test_missing_prefix_is_an_error(tmp_path: Path) -> None:
-    source = ObjectStoreSource(MemoryStore({}, location="s3://bucket/modles"), downloader(tmp_path))
-    assert source.scan() == {}
-    with pytest.raises(RepositoryUnavailable, match=r"^there is nothing in s3://bucket/modles$"):
-        source.check_exists()
 
 
 HUB = ("config.json", "tokenizer.json", "1_Pooling/config.json", "onnx/model.onnx", "onnx/model.onnx_data")

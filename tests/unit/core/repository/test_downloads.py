@@ -7,7 +7,6 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,9 +16,9 @@ import pytest
 from tests.unit.core.repository.memory_store import PIECE, Fault, MemoryStore, downloader, lost, md5
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cache import Snapshot
-from trident.core.repository.cloud_sources import Backoff, Downloader
+from trident.core.repository.cloud_sources import Downloader
 from trident.core.repository.progress import DownloadProgress, DownloadSnapshot
-from trident.core.repository.stores.object_store import Checksum, StoredObject, TransientError
+from trident.core.repository.stores.object_store import Checksum, StoredObject
 
 LARGE = random.Random(1).randbytes(95 * PIECE + 17)  # ten parts
 SMALL = b"small"
@@ -62,37 +61,6 @@ def test_read_resumes_where_it_broke(tmp_path: Path, store: MemoryStore) -> None
     assert store.read_bytes == len(LARGE) + len(SMALL)
     assert pauses == [0.2, 0.2, 0.4, 0.2]  # restarted after each attempt that made progress
     assert over.progress.snapshot().retries_total == 4
-
-
-def test_download_fails_after_attempts_without_progress(tmp_path: Path, store: MemoryStore) -> None:
-    store.fail("m/config.pbtxt", lost(2), lost(0), lost(0))
-    over = downloader(tmp_path)
-    with pytest.raises(RepositoryUnavailable) as failed:
-        fetch(over, store)
-    assert failed.value.message == (
-        "failed to download 'm/config.pbtxt' from memory://bucket: 2 of 5 bytes arrived, then 3 attempts failed "
-        "without progress, the last one with: connection lost"
-    )
-    assert not over.progress.snapshot().active
-    assert contents(fetch(over, store)) == WHOLE
-
-
-def test_refusal_ends_the_download_at_once(tmp_path: Path, store: MemoryStore) -> None:
-    """The other parts stop where they are."""
-    store.fail("m/1/model.onnx", *[Fault(10 * PIECE)] * 4, Fault(0, RepositoryUnavailable("access refused")))
-    over = downloader(tmp_path)
-    with pytest.raises(RepositoryUnavailable, match="access refused"):
-        fetch(over, store)
-    assert len(store.reads) <= 8  # the fifth was refused while four threads were reading
-    assert contents(fetch(over, store)) == WHOLE
-
-
-def test_object_that_changed_after_the_listing_fails_the_download(tmp_path: Path, store: MemoryStore) -> None:
-    old = listed(store)
-    store.put("m/1/model.onnx", b"new")
-    with pytest.raises(RepositoryUnavailable, match="has changed since"):
-        downloader(tmp_path).fetch(store, "m", 1, old)
-    assert [path.suffix for path in (tmp_path / "models").iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("digests", [True, False])
@@ -187,31 +155,6 @@ def test_stop_ends_running_downloads(tmp_path: Path, store: MemoryStore) -> None
             running.result(30)
     with pytest.raises(RepositoryUnavailable, match="was stopped"):
         fetch(over, store)
-
-
-def failing(times: int) -> Callable[[], str]:
-    failures = iter(range(times))
-
-    def operation() -> str:
-        if next(failures, None) is not None:
-            raise TransientError("connection lost")
-        return "done"
-
-    return operation
-
-
-def recording(pauses: list[float], attempts: int) -> Backoff:
-    return Backoff(attempts=attempts, pause=lambda _, seconds: pauses.append(seconds), draw=lambda: 0.5)
-
-
-def test_pauses_grow_up_to_the_cap_and_the_last_attempt() -> None:
-    pauses: list[float] = []
-    assert recording(pauses, 10).call(failing(8), "list", threading.Event()) == "done"
-    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
-    pauses.clear()
-    with pytest.raises(RepositoryUnavailable, match="failed to list the bucket in 3 attempts: connection lost"):
-        recording(pauses, 3).call(failing(3), "list the bucket", threading.Event())
-    assert len(pauses) == 2
 
 
 class Clock:

@@ -8,7 +8,7 @@ import pytest
 
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable
 from trident.core.repository.location import Location, Scheme, parse_location, uri_prefix
-from trident.core.repository.sources import NOT_UNIQUE, LocalSource, ModelKey, Repositories
+from trident.core.repository.sources import LocalSource, ModelKey, Repositories
 
 
 @pytest.mark.parametrize(
@@ -101,18 +101,6 @@ def test_password_is_refused_and_not_repeated(text: str) -> None:
     assert "hunter2" not in f"{caught.value.message} {caught.value.hint}"
 
 
-@pytest.mark.parametrize("account", ["account", "account.blob.core.windows.net"])
-def test_azures_account_may_be_its_host(account: str) -> None:
-    found = parse_location(f"as://{account}/container//models/a/")
-    assert found == Location(
-        "as://account/container/models/a",
-        Scheme.AS,
-        "https://account.blob.core.windows.net",
-        "container",
-        "models/a",
-    )
-
-
 def folder(path: Path, *models: str) -> LocalSource:
     for model in models:
         (path / model / "1").mkdir(parents=True)
@@ -125,20 +113,6 @@ def two(tmp_path: Path) -> list[LocalSource]:
     return [folder(tmp_path / "a", "both", "first"), folder(tmp_path / "b", "both", "second")]
 
 
-def test_duplicate_names_are_left_out_and_marked(two: list[LocalSource]) -> None:
-    scan = Repositories(two).scan()
-    assert sorted(scan.models) == [ModelKey("first"), ModelKey("second")]
-    assert scan.models[ModelKey("second")].source is two[1]
-    assert [file.path for file in scan.models[ModelKey("second")].files] == ["1/"]
-    assert scan.duplicates == {"both"}
-    assert scan.failures == {}
-    assert Repositories(two).names() == {
-        ModelKey("both"): NOT_UNIQUE,
-        ModelKey("first"): "",
-        ModelKey("second"): "",
-    }
-
-
 def test_namespacing_gives_every_model_its_own_key(two: list[LocalSource]) -> None:
     known = Repositories(two, namespacing=True)
     a, b = (source.location for source in two)
@@ -146,16 +120,6 @@ def test_namespacing_gives_every_model_its_own_key(two: list[LocalSource]) -> No
     assert known.scan().duplicates == frozenset()
     assert set(known.names().values()) == {""}
     assert [located.key for located in known.find("both")] == [("both", a), ("both", b)]
-
-
-def test_find_returns_every_repository_with_the_model_once(two: list[LocalSource]) -> None:
-    known = Repositories(two)
-    assert [located.source for located in known.find("both")] == two
-    assert [located.source for located in known.find("second")] == two[1:]
-    assert known.find("none") == []
-    known = Repositories([two[0], LocalSource(two[0].path)])
-    assert known.scan().duplicates == frozenset()
-    assert len(known.find("both")) == 1
 
 
 def test_unreadable_repository_does_not_hide_the_others(two: list[LocalSource], tmp_path: Path) -> None:

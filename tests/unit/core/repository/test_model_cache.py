@@ -46,21 +46,6 @@ def sizes(cache: ModelCache) -> list[int]:
     return sorted(path.stat().st_size for path in (cache.directory / "blobs").iterdir())
 
 
-def test_content_with_a_digest_is_shared_between_locations(tmp_path: Path) -> None:
-    cache = ModelCache(tmp_path)
-    fill(cache, "m", b"graph")
-    stored = MemoryStore({"n/x": b"graph"}).object("n/x")
-    assert cache.take("memory://other", stored, tmp_path / "taken")
-    nameless = StoredObject("n/x", 5, "1")
-    assert not cache.take("memory://other", nameless, tmp_path / "other")
-
-
-def test_snapshots_are_not_shared_between_locations(tmp_path: Path) -> None:
-    """One storage's tags say nothing about another storage's objects."""
-    cache = ModelCache(tmp_path)
-    assert fill(cache, "m", b"graph").path != fill(cache, "m", b"graph", location="memory://other").path
-
-
 def test_blob_of_the_wrong_size_is_removed(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     fill(cache, "m", b"graph")
@@ -158,18 +143,6 @@ def test_unlocked_part_files_are_evicted(tmp_path: Path) -> None:
     fill(cache, "m", b"n" * 9000)
     assert list((tmp_path / "parts").iterdir()) == [held.path]
     held.release()
-
-
-def test_part_begins_empty(tmp_path: Path) -> None:
-    """What a process left that was killed is not continued, whatever its mode."""
-    cache, stored = ModelCache(tmp_path), StoredObject("a", 4, "1")
-    left = cache.part(HERE, stored)
-    os.write(left.fd, b"old!")
-    os.fchmod(left.fd, 0o400)
-    left.release()
-    part = cache.part(HERE, stored)
-    assert (part.path, os.fstat(part.fd).st_size) == (left.path, 0)
-    part.release()
 
 
 def test_full_disk_evicts_unused_entries_before_it_fails(tmp_path: Path) -> None:

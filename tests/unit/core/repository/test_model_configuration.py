@@ -10,7 +10,7 @@ import pytest
 from trident.core.config.autocomplete import BackendFacts, GpuIds
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.schema import ModelConfig
-from trident.core.errors import BackendFailed, ErrorCode, ModelLoadFailed, ModelNotFound, NotInstalled
+from trident.core.errors import BackendFailed, ModelLoadFailed, ModelNotFound, NotInstalled
 from trident.core.repository.config import (
     check_checksums,
     check_config,
@@ -108,26 +108,6 @@ def stored(tmp_path: Path) -> ModelDirectory:
     return model_with_versions(tmp_path / "m", 1, 3)
 
 
-def test_the_requested_version_supplies_the_graph(stored: ModelDirectory) -> None:
-    graphs = Graphs()
-    config = loaded(stored, graphs)
-    assert graphs.inspected == ["3"]
-    assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 4)
-    assert list(config.dynamic_batching.preferred_batch_size) == [4]
-    assert [(group.name, group.count) for group in config.instance_group] == [("m", 2)]
-    graphs = Graphs()
-    loaded(stored, graphs, version=1)
-    assert graphs.inspected == ["1"]
-
-
-def test_disabled_auto_complete_takes_nothing_from_the_graph(stored: ModelDirectory) -> None:
-    write(stored, "max_batch_size: 2")
-    graphs = Graphs()
-    config = loaded(stored, graphs, auto_complete=False)
-    assert graphs.inspected == []
-    assert (config.backend, list(config.input), config.WhichOneof("scheduling_choice")) == ("onnxruntime", [], None)
-
-
 WRONG_TENSORS = [
     (COMPLETE.replace("data_type: TYPE_FP32", "", 1), "model input 'IN' must specify 'data_type' for m"),
     (COMPLETE.replace('name: "IN"', ""), "model input must specify 'name' for m"),
@@ -149,13 +129,6 @@ def test_wrong_inputs_and_outputs_fail_a_version_not_the_model(stored: ModelDire
     assert caught.value.message.startswith(message)
     with pytest.raises(InvalidModelConfig, match=message[:20]):
         check_config(stored, written, Graphs(), auto_complete=False)
-
-
-def test_error_of_the_backend_is_raised_as_it_is(stored: ModelDirectory) -> None:
-    (stored.path / "3" / "model.onnx").unlink()
-    with pytest.raises(BackendFailed, match=r"^no model in 3$") as caught:
-        loaded(stored, Graphs())
-    assert caught.value.code is ErrorCode.INTERNAL
 
 
 @pytest.mark.parametrize(
@@ -185,16 +158,6 @@ def test_unreadable_folder_is_a_problem(stored: ModelDirectory, named: str | Non
     assert [(each.path, each.message) for each in found] == [
         (named or str(stored.path), "failed to read model 'm': Permission denied")
     ]
-
-
-def test_inputs_are_checked_even_if_the_graph_cannot_be_inspected(stored: ModelDirectory) -> None:
-    write(stored, 'max_batch_size: -1 input { name: "IN" dims: [ 4 ] }')
-    found = check_model(stored, Graphs()).problems
-    assert [problem.path for problem in found] == ["max_batch_size", "input[0].data_type"]
-    write(stored, 'backend: "onnxruntime" input { name: "IN" dims: [ 4 ] }')
-    (stored.path / "3" / "model.onnx").unlink()
-    found = check_model(stored, Graphs()).problems
-    assert [problem.path for problem in found] == ["input[0].data_type", str(stored.path / "3")]
 
 
 def test_problems_of_files_and_graphs_are_found(stored: ModelDirectory) -> None:

@@ -44,23 +44,6 @@ def test_numbered_directories_are_versions(tmp_path: Path, caplog: pytest.LogCap
     assert "ignore version directory 'abc' which fails to convert to integral number" in skipped
 
 
-@pytest.mark.parametrize(
-    ("policy", "selected"),
-    [
-        ("latest { num_versions: 1 }", [10]),
-        ("latest { num_versions: 2 }", [2, 10]),
-        ("latest { num_versions: 9 }", [0, 2, 10]),
-        ("latest {}", [10]),
-        ("all {}", [0, 2, 10]),
-        ("specific { versions: [ 2, 0 ] }", [0, 2]),
-        ("", [0, 2, 10]),
-    ],
-)
-def test_version_policy_selects_versions(policy: str, selected: list[int]) -> None:
-    config = text_format.Parse(f"version_policy {{ {policy} }}", ModelConfig())
-    assert select_versions(config, [2, 10, 0], "m") == selected
-
-
 def test_a_missing_version_is_logged_and_an_empty_selection_refused(caplog: pytest.LogCaptureFixture) -> None:
     config = text_format.Parse("version_policy { specific { versions: [ 1, 4 ] } }", ModelConfig())
     assert select_versions(config, [1], "m") == [1]
@@ -73,21 +56,6 @@ def test_a_missing_version_is_logged_and_an_empty_selection_refused(caplog: pyte
 def labels(directory: Path, file_name: str) -> dict[str, tuple[str, ...]]:
     text = f'output {{ name: "OUT" label_filename: "{file_name}" }} output {{ name: "PLAIN" }}'
     return read_labels(ModelDirectory("m", directory), text_format.Parse(text, ModelConfig()))
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("cat\ndog\n", ("cat", "dog")),
-        ("cat\ndog", ("cat", "dog")),
-        ("cat\r\n\r\nred fox \n", ("cat", "", "red fox ")),
-        ("tiger\u2028cat\x0b", ("tiger\u2028cat\x0b",)),
-        ("", ()),
-    ],
-)
-def test_line_number_is_the_class_index(tmp_path: Path, content: str, expected: tuple[str, ...]) -> None:
-    (tmp_path / "labels.txt").write_bytes(content.encode())
-    assert labels(tmp_path, "labels.txt") == {"OUT": expected}
 
 
 def test_file_outside_the_model_directory_is_refused(tmp_path: Path) -> None:

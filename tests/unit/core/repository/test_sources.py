@@ -5,27 +5,21 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit import onnx_models
-from tests.unit.core.engine.test_in_process import CONFIG
-from tests.unit.core.repository.memory_store import MemoryStore, downloader
-from tests.unit.onnx_serving import running_engine
 from trident.core.errors import ConfigInvalid, InvalidRequest, RepositoryUnavailable
 from trident.core.repository.cloud_sources import ObjectStoreSource
 from trident.core.repository.sources import (
     AnyLayoutSource,
-    FolderShape,
     LocalSource,
     OverrideSource,
     Source,
     SourceOpener,
     SourceOptions,
     UsableNames,
-    folder_shape,
 )
 
 
@@ -65,14 +59,6 @@ def test_replaced_file_has_another_tag(repository: Path) -> None:
     assert LocalSource(repository).files("simple") != before
 
 
-def test_what_python_compiles_beside_a_model_is_not_of_it(repository: Path) -> None:
-    before = paths(LocalSource(repository))
-    compiled = repository / "simple" / "1" / "__pycache__"
-    compiled.mkdir()
-    (compiled / "model.cpython-311.pyc").write_bytes(b"code")
-    assert paths(LocalSource(repository)) == before
-
-
 def test_cycle_of_links_ends(repository: Path) -> None:
     model = repository / "simple"
     (model / "again").symlink_to(model, target_is_directory=True)
@@ -84,16 +70,6 @@ def test_cycle_of_links_ends(repository: Path) -> None:
 @pytest.mark.parametrize("name", ["none", "", ".", "..", "simple/1", "a\0b", "x" * 300])
 def test_unknown_model_has_no_files(repository: Path, name: str) -> None:
     assert LocalSource(repository).files(name) is None
-
-
-def test_label_file_is_found_beside_bare_files(tmp_path: Path) -> None:
-    onnx_models.write(onnx_models.add_sub(), tmp_path / "bare" / "model.onnx")
-    (tmp_path / "bare" / "labels.txt").write_text("a\nb\n")
-    output = 'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 16 label_filename: "labels.txt" }'
-    (tmp_path / "bare" / "config.pbtxt").write_text(output + CONFIG)
-    with running_engine(tmp_path / "bare", any_layout=True) as engine:
-        assert engine.phase().failures == {}
-        assert engine.model_config("model").parse().output[0].label_filename == "labels.txt"
 
 
 def opener(folder: Path, credential_path: str = "") -> SourceOpener:
@@ -214,32 +190,6 @@ def test_failure_to_write_is_a_repository_error(temporary: Path) -> None:
 # --- folders of any shape, told apart by their files
 
 
-@pytest.mark.parametrize(
-    ("paths", "shape"),
-    [
-        ([], FolderShape.REPOSITORY),
-        (["cat/1/model.onnx"], FolderShape.REPOSITORY),
-        (["cat/config.pbtxt", "code/inference.py"], FolderShape.REPOSITORY),
-        (["readme.md", "code/inference.py"], FolderShape.REPOSITORY),
-        (["config.pbtxt", "1/model.onnx"], FolderShape.MODEL),
-        (["1/model.onnx"], FolderShape.MODEL),
-        (["1/model.savedmodel/saved_model.pb"], FolderShape.MODEL),
-        (["1/other.onnx", "config.pbtxt"], FolderShape.MODEL),
-        (["1/model.onnx", "model.onnx"], FolderShape.MODEL),
-        (["config.pbtxt", "1/model.onnx", "model.onnx"], FolderShape.MODEL),
-        (["config.pbtxt"], FolderShape.MODEL),
-        (["config.pbtxt", "model.onnx"], FolderShape.FILES),
-        (["model.onnx", "model.onnx.data", "code/inference.py"], FolderShape.FILES),
-        (["model.onnx", "cat/1/model.onnx"], FolderShape.REPOSITORY),
-        (["1/1/model.onnx"], FolderShape.REPOSITORY),
-        (["1/config.pbtxt"], FolderShape.REPOSITORY),
-        (["other.onnx"], FolderShape.REPOSITORY),
-    ],
-)
-def test_folder_has_a_shape(paths: Sequence[str], shape: FolderShape) -> None:
-    assert folder_shape(paths) is shape
-
-
 def local(root: Path) -> AnyLayoutSource:
     return AnyLayoutSource(LocalSource(root.parent), root.name, LocalSource(root))
 
@@ -287,19 +237,6 @@ def test_bare_files_become_version_1_except_those_of_the_model(tmp_path: Path) -
     assert {path.name for path in root.iterdir()} == {"config.pbtxt", *(name.partition("/")[0] for name in listed)}
 
 
-def test_folders_that_cannot_be_models_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = write(
-        tmp_path / "root", {"cat/1/model.onnx": "", "code/inference.py": "", ".git/HEAD": "", "__MACOSX/._1": ""}
-    )
-    (root / "empty").mkdir()
-    source = local(root)
-    caplog.set_level("INFO", "trident.repository")
-    for _ in range(2):
-        assert list(source.scan()) == ["cat"]
-    said = [record.getMessage().split("'")[1] for record in caplog.records]
-    assert said == [".git", "__MACOSX", "code", "empty"]
-
-
 def test_required_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -316,23 +253,6 @@ def test_required_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
         source.scan()
     write(root, {"model.onnx": ""})
     assert list(local(root).scan()) == ["model"]
-
-
-def test_prefix_in_an_object_store_can_be_one_model(tmp_path: Path) -> None:
-    contents = {"root/config.pbtxt": b'name: "cat"', "root/1/model.onnx": b"old", "root/2/model.onnx": b"new"}
-    store = MemoryStore(contents, location="memory://bucket/deep")
-    fetching = downloader(tmp_path / "cache")
-    itself = ObjectStoreSource(MemoryStore({}, location="memory://bucket/deep/root"), fetching)
-    source = AnyLayoutSource(ObjectStoreSource(store, fetching), "root", itself)
-    assert source.location == "memory://bucket/deep/root"
-    assert source.models() == ["cat"]
-    files = source.files("cat")
-    assert files is not None
-    fetched = source.fetch("cat", files, 2)
-    assert fetched.directory.name == "cat"
-    assert (fetched.directory.path / "2" / "model.onnx").read_bytes() == b"new"
-    assert not (fetched.directory.path / "1").exists()
-    fetched.release()
 
 
 def test_opener_detects_a_single_model_from_its_parent_folder(tmp_path: Path) -> None:

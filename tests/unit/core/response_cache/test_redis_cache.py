@@ -87,14 +87,6 @@ def key_of(cache: RedisCache, name: str, identity: bytes = IDENTITY, *, version:
     return cache.open_scope(name, version, lambda: identity) + b"=request"
 
 
-def test_a_version_of_unknown_files_has_answers_of_its_own(redis: RedisServer) -> None:
-    with cache_at(redis) as cache:
-        one, other = (cache.open_scope("unknown", 1, lambda: None) + b"=request" for _ in range(2))
-        cache.put(one, response())
-        kept(cache, one)
-        assert look_up(cache, other) is None
-
-
 @pytest.mark.parametrize("kind", ["text", "hash", "cut"])
 def test_a_foreign_value_is_a_miss_and_is_replaced(
     redis: RedisServer, kind: str, caplog: pytest.LogCaptureFixture
@@ -116,20 +108,6 @@ def test_a_foreign_value_is_a_miss_and_is_replaced(
         assert caplog.text.count("has a damaged answer") == 1
         cache.put(key, response(2))
         assert kept(cache, key).content == bytes([2] * 8)
-
-
-def test_many_answers_are_written_and_read_at_once(redis: RedisServer) -> None:
-    with cache_at(redis, pool_size=3) as cache:
-        scope = cache.open_scope("many", 1, lambda: IDENTITY)
-        keys = [scope + b"=%d" % number for number in range(300)]
-        for number, key in enumerate(keys):
-            cache.put(key, response(number % 256))
-        until(lambda: len(client(redis).keys("trident:1:many:*")) == 300)
-        found: dict[bytes, CachedResponse | None] = {}
-        for key in keys:
-            cache.look_up(key, lambda each, key=key: found.update({key: each}))  # type: ignore[misc]
-        until(lambda: len(found) == 300)
-        assert [each and each.content[0] for each in map(found.get, keys)] == [number % 256 for number in range(300)]
 
 
 def test_a_halted_redis_delays_nothing_past_the_budget_and_is_left_out(

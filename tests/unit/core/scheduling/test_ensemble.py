@@ -98,20 +98,6 @@ def test_a_wrong_place_in_a_sequence_fails_the_request(parameters: dict[str, int
     assert not bench.b.pending
 
 
-def test_the_first_error_is_the_answer_after_all_steps_have_ended() -> None:
-    bench = Bench("i", "op", "a(X=i:Y=t)", "b(X=i:Y=p)", "c(X=t:Y=o)")
-    bench.submit(i=1)
-    bench.a.answer(error=QueueFull("Exceeds maximum queue size", hint="wait", model="a"))
-    assert not bench.responses, "b still uses the tensors of the request"
-    bench.b.answer(error=BackendFailed("later"))
-    error = failure(bench)
-    assert type(error) is QueueFull
-    assert (error.message, error.hint, error.model) == ("in ensemble 'e', Exceeds maximum queue size", "wait", "a")
-    assert len(bench.responses) == 1
-    assert not bench.c.pending
-    assert bench.counted.request_failures[FailureReason.OTHER] == 1
-
-
 @pytest.mark.parametrize("decoupled", ["", "a"])
 @pytest.mark.parametrize("code", ErrorCode)
 def test_an_error_of_a_step_is_no_cancellation_whatever_its_code(code: ErrorCode, decoupled: str) -> None:
@@ -300,35 +286,6 @@ def test_requests_of_models_are_accepted_until_the_end() -> None:
 # --- decoupled steps
 
 
-def test_each_response_of_a_decoupled_step_runs_the_steps_after_it() -> None:
-    bench = Bench("i", "o", *CHAIN, decoupled="a")
-    bench.submit(i=1)
-    for value in (10, 20, 30):
-        bench.a.answer(0, Y=value, final=False)
-    assert [bench.b.inputs(n)["X"] for n in range(3)] == [[10], [20], [30]]
-    bench.b.answer(0, Y=11)
-    assert bench.outputs == {"o": [11]}
-    bench.b.answer(1, Y=21)
-    bench.a.answer(0)
-    assert len(bench.responses) == 2
-    bench.b.answer(2, Y=31)
-    assert [(int(r.outputs[0].array[0]), r.final) for r in bench.responses] == [(11, False), (21, False), (31, True)]
-    assert bench.scheduler.in_flight == 0
-
-
-def test_a_decoupled_step_gives_any_number_of_responses() -> None:
-    bench = Bench("i", "o", *CHAIN, decoupled="b")
-    bench.submit(i=1)
-    bench.a.answer(Y=2)
-    bench.b.answer(Y=3, final=False)
-    bench.b.answer(Y=4)
-    assert [(int(r.outputs[0].array[0]), r.final) for r in bench.responses] == [(3, False), (4, True)]
-    bench = Bench("i", "o", *CHAIN, decoupled="a")
-    bench.submit(i=1)
-    bench.a.answer()
-    assert [(r.final, len(r.outputs), r.error) for r in bench.responses] == [(True, 0, None)]
-
-
 def test_the_first_of_several_responses_is_measured() -> None:
     now = [1]
     bench = Bench("i", "o", *CHAIN, decoupled="b", clock=lambda: now[0])
@@ -341,33 +298,6 @@ def test_the_first_of_several_responses_is_measured() -> None:
     assert bench.statistics.snapshot().request_ns == 5_000_000_000
     sums = {each.name: each.sum for each in bench.statistics.latencies(now[0]).histograms}
     assert sums[FIRST_RESPONSE] == 7
-
-
-def test_branches_of_one_response_meet_again() -> None:
-    bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=t:Y=v)", "d(X=u,Z=v:Y=o)", decoupled="a")
-    bench.submit(i=1)
-    bench.a.answer(0, Y=1, final=False)
-    bench.a.answer(0, Y=2)
-    bench.b.answer(1, Y=12)
-    bench.c.answer(0, Y=21)
-    assert not bench.d.pending
-    bench.b.answer(0, Y=11)
-    bench.c.answer(1, Y=22)
-    assert [bench.d.inputs(0), bench.d.inputs(1)] == [{"X": [11], "Z": [21]}, {"X": [12], "Z": [22]}]
-
-
-def test_responses_before_an_error_stay_valid() -> None:
-    bench = Bench("i", "o", *CHAIN, decoupled="a")
-    bench.submit(i=1)
-    bench.a.answer(0, Y=1, final=False)
-    bench.b.answer(Y=11)
-    bench.a.answer(0, Y=2, final=False)
-    bench.b.answer(error=BackendFailed("no"))
-    bench.a.answer(0, Y=3, final=False)
-    assert len(bench.b.pending) == 2
-    bench.a.answer(0)
-    assert [r.error and r.error.message for r in bench.responses] == [None, "in ensemble 'e', no"]
-    assert bench.responses[-1].final
 
 
 def test_a_decoupled_step_waits_for_a_client_that_reads_slowly() -> None:
@@ -414,68 +344,6 @@ def test_responses_leave_in_the_order_of_the_step_that_sent_them(preserves_order
     bench.b.answer(0, Y=11)
     assert values(bench) == expected
     assert [r.final for r in bench.responses] == [False, False, True]
-
-
-def test_each_step_is_submitted_in_the_order_of_the_responses() -> None:
-    bench = Bench("i", "p", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=t,Z=u:Y=p)", decoupled="a")
-    bench.submit(i=1)
-    for value in (1, 2, 3):
-        bench.a.answer(0, Y=value, final=value == 3)
-    bench.b.answer(2, Y=13)
-    bench.b.answer(1, Y=12)
-    assert not bench.c.pending
-    bench.b.answer(0, Y=11)
-    assert [bench.c.inputs(n) for n in range(3)] == [{"X": [n + 1], "Z": [n + 11]} for n in range(3)]
-
-
-def test_a_decoupled_step_after_another_gets_one_request_at_a_time() -> None:
-    bench = Bench("i", "o", *CHAIN, decoupled="ab")
-    bench.submit(i=1)
-    bench.a.answer(0, Y=1, final=False)
-    bench.a.answer(0, Y=2)
-    assert len(bench.b.pending) == 1
-    bench.b.answer(0, Y=11, final=False)
-    bench.b.answer(0)
-    assert bench.b.inputs() == {"X": [2]}
-    bench.b.answer(1, Y=21, final=False)
-    bench.b.answer(1, Y=22)
-    assert values(bench) == [11, 21, 22]
-    assert bench.responses[-1].final
-
-
-def test_an_error_ends_what_comes_after_it() -> None:
-    bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=u:Y=o)", decoupled="a")
-    taken: list[int] = []
-    bench.submit(i=1)
-    bench.a.pending[0].on_take = lambda _, count: taken.append(count)  # type: ignore[attr-defined]
-    for value in range(5):
-        bench.a.answer(0, Y=value, final=False)
-    bench.b.answer(3, Y=13)
-    bench.b.answer(4, error=BackendFailed("fifth"))
-    assert taken == [1], "the flow of the error has ended"
-    bench.b.answer(2, error=BackendFailed("third"))
-    assert len(taken) == 3, "what waited for its order makes room in the window"
-    bench.b.answer(1, Y=11)
-    bench.b.answer(0, Y=10)
-    bench.a.answer(0, Y=5)
-    assert len(bench.b.pending) == 5
-    bench.c.answer(1, Y=21)
-    assert not bench.responses
-    bench.c.answer(0, Y=20)
-    assert values(bench) == [20, 21, "third"]
-    assert len(taken) == 6
-    assert bench.scheduler.in_flight == 0
-
-
-def test_an_error_of_the_decoupled_step_comes_after_its_responses() -> None:
-    bench = Bench("i", "o", *CHAIN, decoupled="a")
-    bench.submit(i=1)
-    bench.a.answer(0, Y=1, final=False)
-    bench.a.answer(0, error=BackendFailed("no"), final=False)
-    bench.a.answer(0, Y=3)
-    bench.b.answer(0, Y=11)
-    assert values(bench) == [11, "no"]
-    assert len(bench.b.pending) == 1
 
 
 def test_a_response_that_waits_for_its_order_is_not_taken() -> None:

@@ -21,7 +21,7 @@ from trident.core.errors import BackendFailed, ErrorCode
 from trident.core.inference.pending_request import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Origin, Outputs
-from trident.core.observability.statistics import FailureReason, ResponseKind
+from trident.core.observability.statistics import FailureReason
 from trident.core.options import WindowLimits
 
 
@@ -33,24 +33,6 @@ def make_later() -> Iterator[MakeLaterBench]:
 
 def failures(bench: LaterBench, reason: FailureReason) -> int:
     return bench.statistics.snapshot().request_failures[reason]
-
-
-def test_a_request_is_in_flight_until_its_final_response(make_later: MakeLaterBench) -> None:
-    bench = make_later(batching(4))
-    bench.submit("a")
-    bench.submit("b")
-    senders = [bench.backend.sender(id) for id in "ab"]
-    senders[0].send(text("1"))
-    assert bench.scheduler.in_flight == 2
-    assert not bench.scheduler.drain(0)
-    assert bench.statistics.snapshot().request_success == 0
-    senders[0].send(text("2"), final=True)
-    assert bench.scheduler.in_flight == 1
-    senders[1].send(None, final=True)
-    assert bench.scheduler.drain(LIMIT_S)
-    seen = bench.statistics.snapshot()
-    assert (seen.request_success, seen.inference_count) == (2, 2)
-    assert seen.request_ns >= seen.queue_ns + seen.compute_infer_ns > 0
 
 
 def test_removing_an_instance_waits_for_its_final_responses(make_later: MakeLaterBench) -> None:
@@ -117,21 +99,6 @@ def test_nothing_arrives_after_the_final_response(make_later: MakeLaterBench, ca
     assert [record.message for record in caplog.records] == [
         "model 'm' answered a request again after its final response; such responses are dropped"
     ]
-
-
-@pytest.mark.filterwarnings("default")
-def test_an_execution_that_raises_fails_only_the_requests_that_are_open(make_later: MakeLaterBench) -> None:
-    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
-        sender.send(text("1"), final=request.id == "done")
-        if request.id == "bad":
-            raise RuntimeError("gone")
-        return LATER
-
-    bench = make_later(batching(2, delay_ns=10**12), answer=answer)
-    bench.submit("done")
-    bench.submit("bad")
-    assert sorted(bench.wait(3)) == ["bad:!.", "bad:1", "done:1."]
-    assert failures(bench, FailureReason.BACKEND) == 1
 
 
 def test_a_dropped_sender_fails_its_request(make_later: MakeLaterBench) -> None:
@@ -212,24 +179,3 @@ def test_an_earlier_request_streams_while_later_ones_wait_for_its_end(make_later
     first.send(text("2"), final=True)
     second.send(None, final=True)
     assert bench.wait(5) == ["a:1", "a:2.", "b:1", "b:2", "b:-."]
-
-
-def test_responses_are_counted_by_their_index(make_later: MakeLaterBench) -> None:
-    bench = make_later()
-    for id in "ab":
-        request = bench.submit(id)
-        sender = bench.backend.sender(id)
-        sender.send(text("1"))
-        sender.send(None, error=BackendFailed("no"))
-        if id == "b":
-            request.cancel()
-            sender.send(text("2"))
-        sender.send(None, final=True)
-    first, second, third, fourth = bench.statistics.snapshot().responses
-    assert [each.counts for each in (first, second, third, fourth)] == [
-        (2, 0, 0, 0),
-        (0, 2, 0, 0),
-        (0, 0, 1, 1),
-        (0, 0, 1, 0),
-    ]
-    assert first.durations_ns[ResponseKind.SUCCESS] > 0

@@ -10,7 +10,6 @@ import pytest
 from tests.unit.core.scheduling.scheduler_bench import limit, placed
 from trident.core.config.placement import InstanceLimit, Placement
 from trident.core.errors import ConfigInvalid
-from trident.core.observability.statistics import ResourceMetrics
 from trident.core.options import ResourceLimit
 from trident.core.scheduling.rate_limiter import (
     HELD,
@@ -128,34 +127,6 @@ def test_an_instance_that_was_idle_or_is_new_does_not_make_up_for_its_turns() ->
     busy(idle, new)
     assert run(31, one, idle, new) == {"a": 9, "b": 11, "c": 11}, "two executions at most are made up for"
     assert run(30, one, idle, new) == {"a": 10, "b": 10, "c": 10}
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_the_share_of_nvidias_test_of_priorities(first: int) -> None:
-    """qa/L0_rate_limiter, test_cross_model_prioritization_limited_resource: 80 requests to at most 44.
-
-    Each of two clients has 8 requests in flight. The one of priority 1 has sent its last after 72 answers; the other
-    sends one more, because it waits for an answer then.
-    """
-    limiter = RateLimiter()
-    reservations = [entered(limiter, name, limit(priority, r=1)) for name, priority in (("a", 1), ("b", 2))]
-    busy(reservations[first], reservations[1 - first])
-    ran: Counter[str] = Counter()
-    while ran["a"] < 72:
-        ran += run(1, *reservations)
-    assert 80 / (ran["b"] + 8 + 1) > 1.8
-
-
-def test_copies_of_each_device_and_global_ones() -> None:
-    limiter = RateLimiter([ResourceLimit("r", 1), ResourceLimit("G", 2)])
-    on = [entered(limiter, f"m{gpu}", limit(r=1), gpu=gpu) for gpu in (0, 1)]
-    everywhere = [entered(limiter, f"n{gpu}", limit(g=1, everywhere=True), gpu=gpu) for gpu in (0, 1, 2)]
-    assert [reservation.request() for reservation in [*on, *everywhere]] == [True, True, True, True, False]
-    assert limiter.metrics() == (
-        ResourceMetrics(resource="g", device="", limit=2, held=2, waiting=1),
-        ResourceMetrics(resource="r", device="0", limit=1, held=1, waiting=0),
-        ResourceMetrics(resource="r", device="1", limit=1, held=1, waiting=0),
-    )
 
 
 def test_implied_limits_change_with_the_instances() -> None:

@@ -32,7 +32,7 @@ from trident.core.inference.pending_request import (
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, RequestTrace
 from trident.core.inference.response import Origin, Outputs, OutputTensor, PackedOutputs
 from trident.core.inference.tensors import layout_of
-from trident.core.observability.statistics import BatchStatistics, FailureReason
+from trident.core.observability.statistics import FailureReason
 from trident.core.options import DEFAULT_WINDOW
 from trident.core.scheduling.sequence_tensors import Controls, RequestBuilder, States
 
@@ -58,20 +58,6 @@ def test_a_state_survives_a_failed_execution_and_begins_anew_at_start(
     del bench.answers[1]
     assert bench.values() == {"a": 1, "b": 2, "c": 1, "d": 2}
     assert "The previous sequence did not end before this sequence start" in caplog.text
-
-
-def test_an_id_is_free_again_when_its_end_was_queued(make_bench: MakeBench) -> None:
-    bench = make_bench(OLDEST + SUM)
-    bench.backend.gate.clear()
-    bench.scheduler.start()
-    bench.submit("a", 7, "s")
-    bench.submit("b", 7, "e")
-    with pytest.raises(InvalidRequest, match="for sequence 7 to model 'm' must specify the START flag"):
-        bench.submit("late", 7, "e")
-    bench.submit("c", 7, "s", value=5)
-    bench.backend.gate.set()
-    bench.wait(3)
-    assert bench.values() == {"a": 1, "b": 2, "c": 5}
 
 
 def test_a_running_request_is_not_idleness(make_bench: MakeBench) -> None:
@@ -112,25 +98,6 @@ def test_a_timeout_in_the_backlog_fails_the_whole_sequence(make_bench: MakeBench
         bench.submit("late", 2)
     bench.submit("end", 1, "e")
     assert bench.wait(5)[-1] == "c"
-
-
-@pytest.mark.parametrize("order", ["", "preserve_ordering: true"])
-@pytest.mark.parametrize("place", ["slot", "backlog"])
-def test_cancelling_a_waiting_request_cancels_the_whole_sequence(make_bench: MakeBench, place: str, order: str) -> None:
-    bench = make_bench(HOUR + f"oldest {{ max_candidate_sequences: 1 {order} }}")
-    bench.backend.gate.clear()
-    bench.scheduler.start()
-    sequence = 1 if place == "slot" else 2
-    bench.submit("running", 1, "s")
-    bench.begun()
-    bench.submit("a", sequence, "s")
-    bench.submit("b", sequence).cancel()
-    assert bench.wait(2) == ["a", "b"]
-    assert all(isinstance(bench.answer(id).error, RequestCancelled) for id in "ab")
-    with pytest.raises(InvalidRequest, match="START flag"):
-        bench.submit("late", sequence)
-    bench.backend.gate.set()
-    assert bench.wait(3)[-1] == "running"
 
 
 @pytest.mark.parametrize("code", ErrorCode)
@@ -269,23 +236,6 @@ def begun(bench: Bench, *sequences: int) -> None:
         bench.answers.clear()
     bench.backend.batches.clear()
     bench.backend.given.clear()
-
-
-def sizes(bench: Bench) -> list[int]:
-    """The batch sizes of the statistics."""
-    batches: tuple[BatchStatistics, ...] = bench.statistics.snapshot(0).batches
-    return [batch.batch_size for batch in batches for _ in range(batch.execution_count)]
-
-
-def test_null_requests_count_in_the_batch_and_nowhere_else(make_bench: MakeBench) -> None:
-    bench = make_bench(DIRECT)
-    bench.scheduler.start()
-    begun(bench, 1, 2, 3)
-    bench.submit("b", 2)
-    bench.wait(1)
-    assert sizes(bench) == [1, 2, 2, 3]
-    snapshot = bench.statistics.snapshot(0)
-    assert (snapshot.request_success, snapshot.execution_count) == (4, 4)
 
 
 def test_the_states_of_null_requests_are_zeros_and_are_not_kept(make_bench: MakeBench) -> None:
@@ -539,24 +489,6 @@ def values(inputs: Inputs) -> dict[str, list[list[float]]]:
     return {tensor.name: tensor.array.tolist() for tensor in inputs}
 
 
-def test_the_inputs_of_a_request_are_the_same_in_both_forms() -> None:
-    _, states, builder = made()
-    for inputs in (as_run(), as_list()):
-        sent = InferenceRequest("m", inputs, correlation_id=2**64 - 1, sequence_start=True)
-        placed = builder.built(sent, states.first)
-        assert (type(placed.inputs) is PackedInputs) is (type(inputs) is PackedInputs)
-        assert values(placed.inputs) == {
-            "X": [[5]],
-            "START": [[1]],
-            "END": [[-1.0]],
-            "READY": [[True]],
-            "ID": [[2**64 - 1]],
-            "SUM_IN": [[3]],
-            "N_IN": [[4]],
-        }
-        assert len(sent.inputs) == 1
-
-
 def test_the_states_after_a_response_are_the_same_in_both_forms() -> None:
     _, states, _ = made()
     arrays = {"OUT": X, "SUM": np.array([[7]], np.int32), "N": np.array([[9]], np.int8)}
@@ -567,13 +499,6 @@ def test_the_states_after_a_response_are_the_same_in_both_forms() -> None:
         for_client, after = states.taken(outputs, (), states.first)
         assert [(each.name, each.array.tolist()) for each in for_client] == [("OUT", [[5]])]
         assert values(after) == {"SUM_IN": [[7]], "N_IN": [[9]]}
-
-
-def test_a_state_that_was_not_written_stays() -> None:
-    _, states, _ = made()
-    outputs = [OutputTensor("N", "INT8", (1, 1), np.array([[9]], np.int8))]
-    for_client, after = states.taken(outputs, ("OUT",), states.first)
-    assert (list(for_client), values(after)) == ([], {"SUM_IN": [[3]], "N_IN": [[9]]})
 
 
 def test_the_model_gets_what_belongs_to_the_request_and_clients_no_states() -> None:

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.app.worker.http2.raw_client import REQUEST, RecordingApplication
 from trident.app.worker.http2.frames import Http2Code, ProtocolError, StreamError
-from trident.app.worker.http2.headers import HeaderDecoder, RequestHeads, encode_fields
-from trident.core.grpc.transport import Fields
+from trident.app.worker.http2.headers import HeaderDecoder, RequestHeads
 
 TEXTS = st.binary(max_size=40)
 
@@ -77,15 +76,6 @@ def test_it_agrees_with_another_decoder_about_any_bytes(blocks: list[bytes]):
         assert fields == tuple((bytes(name), bytes(value)) for name, value in theirs.decode(block, raw=True))
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.binary(max_size=300)), max_size=6).map(tuple))
-def test_another_decoder_reads_it_and_keeps_nothing(fields: Fields):
-    decoder = hpack.Decoder()
-    for _ in range(2):
-        decoded = decoder.decode(encode_fields(fields), raw=True)
-        assert tuple((bytes(name), bytes(value)) for name, value in decoded) == fields
-    assert not decoder.header_table.dynamic_entries
-
-
 def test_a_block_is_known_until_the_table_changes():
     application = RecordingApplication()
     heads = RequestHeads(application, 16384)
@@ -99,13 +89,3 @@ def test_a_block_is_known_until_the_table_changes():
     heads.read_trailers(encoder.encode([(b"x", b"1")]))
     assert not heads.known
     assert application.heads_parsed == 1
-
-
-def test_blanks_around_a_value_are_dropped():
-    application = RecordingApplication()
-    heads = RequestHeads(application, 16384)
-    sent = (*REQUEST, (b"grpc-timeout", b" 1S"), (b"a", b"\t b c "))
-    for _ in range(2):
-        assert heads.read(encode_fields(sent))[0] == (*REQUEST, (b"a", b"b c"), (b"grpc-timeout", b"1S"))
-    with pytest.raises(StreamError):
-        heads.read(encode_fields((REQUEST[0], (b":path", b" /x"), *REQUEST[2:])))

@@ -4,9 +4,7 @@ import hpack
 import pytest
 
 from tests.unit.app.worker.http2.raw_client import (
-    HEADERS,
     REQUEST,
-    TRAILERS,
     Frame,
     RawClient,
     RecordingApplication,
@@ -15,38 +13,8 @@ from tests.unit.app.worker.http2.raw_client import (
     kinds,
 )
 from trident.app.worker.http2 import frames
-from trident.app.worker.http2.frames import FloodGuard, Http2Code, Http2Limits, PingStrikes, ProtocolError
+from trident.app.worker.http2.frames import Http2Code, Http2Limits, PingStrikes, ProtocolError
 from trident.core.grpc.transport import HeaderFields
-
-
-def test_the_connections_window_is_shared_by_its_streams_in_turn():
-    client = RawClient(RecordingApplication(hold), settings={frames.INITIAL_WINDOW_SIZE: 1 << 20})
-    for id in (1, 3):
-        client.request(id)
-    for call in client.calls:
-        call.stream.send(HEADERS, (bytes(200_000),), 200_000, None)
-    sent = [frame for frame in client.taken() if frame.kind == frames.DATA]
-    assert sum(len(frame.content) for frame in sent) == frames.DEFAULT_WINDOW
-    turns = [frame.stream for frame in client.send(frames.window_update(0, 65536))]
-    assert turns == [1, 3, 1, 3]
-    client.send(frames.window_update(0, 1 << 20))
-    assert [call.events for call in client.calls] == [["end", "drained"]] * 2
-    for call in client.calls:
-        assert len(call.moves) > 1
-        assert call.moves == sorted(call.moves, reverse=True)
-        assert call.moves[-1] > 0
-
-
-def test_a_server_that_is_done_first_tells_the_client_to_stop():
-    client = RawClient(RecordingApplication(hold))
-    client.send(headers_frame(1))
-    client.calls[0].stream.send(None, trailers=TRAILERS)
-    tail, reset = client.taken()
-    assert tail.flags & frames.END_STREAM
-    assert (reset.kind, reset.number) == (frames.RST_STREAM, Http2Code.NO_ERROR)
-    assert client.send(frames.frame(frames.DATA, 0, 1, b"late"), headers_frame(1, b"", 5)) == []
-    client.calls[0].stream.send(HEADERS, (b"nothing",), 7, TRAILERS)
-    assert client.taken() == []
 
 
 def test_a_header_section_larger_than_the_clients_frames_is_continued():
@@ -106,15 +74,6 @@ def test_a_changed_timeout_does_not_cost_the_head():
         client.send(headers_frame(id, encoder.encode(fields), 5))
         assert client.calls[-1].head == tuple(fields)
     assert client.application.heads_parsed == 1
-
-
-def test_time_gives_the_budget_back_and_no_more_than_the_burst():
-    guard = FloodGuard(10, 5, 100.0)
-    for now, count in ((100.0, 10), (101.0, 5), (1000.0, 1 + 10)):
-        for _ in range(count):
-            guard.spend("tests", now, 0)
-    with pytest.raises(ProtocolError, match="too many tests"):
-        guard.spend("tests", 1000.0, 0)
 
 
 def test_pings_keep_a_distance_which_is_longer_while_nothing_is_open():

@@ -13,7 +13,6 @@ import pytest
 from tests.unit import onnx_models
 from tests.unit.backend_serving import ON_CPU, config_of, parameter
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
-from trident.core.backends.cpu_budget import Spinning
 from trident.core.backends.in_process import InProcessModel
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.backends.onnxruntime.providers import CPU
@@ -26,32 +25,7 @@ from trident.core.backends.onnxruntime.session import (
     settings_on,
 )
 from trident.core.config.placement import DeviceKind, Placement, placements
-from trident.core.config.problem import TensorSignature
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
-
-EMPTY = config_of("")
-
-
-INPUTS = (TensorSignature("INPUT0", "INT32", (-1, 16)), TensorSignature("INPUT1", "INT32", (-1, 16)))
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs", "optional_inputs"),
-    [
-        (onnx_models.add_sub(), INPUTS, ()),
-        (onnx_models.with_default(), (TensorSignature("INPUT0", "FP32", (4,)),), ("OFFSET",)),
-        (onnx_models.scalar(), (TensorSignature("INPUT0", "FP32", ()),), ()),
-        # The protocol has no such type.
-        (onnx_models.float8_input(), (TensorSignature("INPUT0", "", (-1,)),), ()),
-    ],
-    ids=["add_sub", "default", "scalar", "float8"],
-)
-def test_inspect_reads_the_graph(
-    tmp_path: Path, model: onnx.ModelProto, inputs: tuple[TensorSignature, ...], optional_inputs: tuple[str, ...]
-) -> None:
-    signature = OnnxRuntimeBackend().inspect(onnx_models.write_version(model, tmp_path, "model"), EMPTY)
-    assert signature.inputs == inputs
-    assert tuple(tensor.name for tensor in signature.optional_inputs) == optional_inputs
 
 
 def test_check_finds_missing_providers_without_a_session() -> None:
@@ -198,49 +172,12 @@ def test_threads_are_planned_unless_the_model_sets_them(
     assert made.global_thread_pool is bool(backend)
 
 
-@pytest.mark.parametrize(
-    ("spinning", "intra_op", "more"),
-    [
-        (Spinning.NEVER, "0", {"session.inter_op.allow_spinning": "0"}),
-        (Spinning.FREELY, "1", {"session.inter_op.allow_spinning": "1"}),
-        (
-            # Threads stop spinning at the end of a run with versions that do not know the duration.
-            Spinning.BRIEFLY,
-            "1",
-            {
-                "session.intra_op.spin_duration_us": "1000",
-                "session.inter_op.allow_spinning": "0",
-                "session.force_spinning_stop": "1",
-            },
-        ),
-    ],
-)
-def test_threads_spin_as_planned_unless_the_model_says_otherwise(
-    spinning: Spinning, intra_op: str, more: dict[str, str]
-) -> None:
-    own = "session.intra_op.allow_spinning"
-    assert session_settings(config_of(""), {}, spinning=spinning).session_entries == {own: intra_op, **more}
-    config = config_of(parameter(own, "0"))
-    assert session_settings(config, {}, spinning=spinning).session_entries == {own: "0", **more}
-
-
 def test_memory_parameters_are_read() -> None:
     assert (settings().enable_mem_arena, settings().enable_mem_pattern) == (None, None)
     made = settings(("enable_mem_arena", "off"), ("enable_mem_pattern", "true"))
     assert (made.enable_mem_arena, made.enable_mem_pattern) == (False, True)
     with pytest.raises(ConfigInvalid, match="failed to convert 'x' to boolean"):
         settings(("enable_mem_arena", "x"))
-
-
-def test_known_entries_are_passed_on_and_unknown_parameters_ignored() -> None:
-    made = settings(
-        ("session.use_device_allocator_for_initializers", "1"),
-        ("memory.enable_memory_arena_shrinkage", "cpu:0"),
-        ("session.anything_else", "1"),
-    )
-    assert made.session_entries["session.use_device_allocator_for_initializers"] == "1"
-    assert "session.anything_else" not in made.session_entries
-    assert made.run_entries == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
 
 # --- exceptions, with texts that ONNX Runtime really produces
@@ -308,19 +245,6 @@ def test_out_of_memory_is_recognized(exc: Exception, failed: type[BackendFailed]
 )
 def test_lost_context_is_recognized(text: str) -> None:
     assert is_poison(RuntimeError(PREFIX + text + DEVICE))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"CUDA failure 209: no kernel image is available for execution on the device{DEVICE}",
-        f"CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED{DEVICE}",
-        f"CUDNN failure 3000: CUDNN_STATUS_NOT_SUPPORTED{DEVICE}",
-        "[TypeInferenceError] cannot cast 'CUDA failure 2: out of memory' to float",  # a text of a client
-    ],
-)
-def test_other_failures_are_not_out_of_memory(text: str) -> None:
-    assert type(failure_of(RuntimeError(PREFIX + text), "m")) is BackendFailed
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.unit.onnx_models import Dims
 from tests.unit.onnx_serving import running_engine, serving
 from trident.core.backends.backend import EndableInstance
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
+from trident.core.backends.onnxruntime.batch_trial import tried_signature
 from trident.core.backends.onnxruntime.graph import signature_of
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import auto_complete
@@ -277,13 +277,6 @@ def test_endless_execution_is_ended(tmp_path: Path) -> None:
         ):
             served.infer({"X": np.zeros((1, 3), np.float32)})
         end.join()
-
-
-@pytest.mark.parametrize(
-    ("model", "margin"), [(quantized_dynamically(), 1e-5), (quantized_statically(), 3e-2), (attention(), 2e-3)]
-)
-def test_rounding_margin_depends_on_the_quantization(model: onnx.ModelProto, margin: float, tmp_path: Path) -> None:
-    assert rounding_margin(onnx_models.write(model, tmp_path / "model.onnx")) == margin
 
 
 @pytest.mark.parametrize(("max_batch_size", "warns"), [(8, True), (1, True), (0, False)])

@@ -22,8 +22,6 @@ from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend, device
 from trident.core.backends.onnxruntime.providers import (
     CPU,
     CUDA,
-    OPENVINO,
-    TENSORRT,
     ProviderRequest,
     check_available,
     cuda_accelerator_options,
@@ -39,22 +37,11 @@ from trident.core.errors import ConfigInvalid, DeviceLost, ModelLoadFailed
 from trident.core.observability.hardware import DriverReading
 
 GPU = Placement("model_0", DeviceKind.GPU, 1)
-ON_CPU = Placement("model_0", DeviceKind.CPU)
 
 
 def requested(accelerators: str = "", placement: Placement = GPU, more: str = "") -> dict[str, dict[str, str]]:
     config = config_of(f"optimization {{ execution_accelerators {{ {accelerators} }} }} {more}")
     return {request.name: request.options for request in requested_providers(config, placement)}
-
-
-def test_accelerators_come_before_their_device() -> None:
-    openvino = 'cpu_execution_accelerator { name: "openvino" }'
-    assert requested(openvino, ON_CPU) == {OPENVINO: {"device_type": "CPU"}, CPU: {}}
-    assert list(requested(openvino, GPU)) == [CUDA, OPENVINO, CPU]
-    text = 'gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision_mode" value: "FP16" } }'
-    providers = requested(text)
-    assert list(providers) == [TENSORRT, CUDA, CPU]
-    assert providers[TENSORRT] == {"device_id": "1", "trt_fp16_enable": "True"}
 
 
 def test_options_of_the_cuda_accelerator_are_passed_on() -> None:

@@ -7,21 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, parser
 
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, serving_version, tensor_text
-from tests.unit.bucket_configs import bucket_model, bucket_text
-from tests.unit.onnx_models import Dims, build, tensor, write
 from tests.unit.onnx_serving import serving, session_of
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.backends.onnxruntime.graph import (
     has_bounded_graph,
     library_path,
     model_path,
-    named_axes,
     signature_of,
     without_zip_maps,
 )
@@ -105,25 +101,6 @@ def test_types_other_than_tensors_are_refused() -> None:
     with pytest.raises(Unsupported, match="Unsupported ONNX Type 'ONNX_TYPE_SEQUENCE' for I/O 'output_prob") as caught:
         signature_of(session, "m")
     assert "zipmap=False" in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("shape", "out_shape", "expected"),
-    [
-        (("batch", "length"), ("batch", "length"), [1]),
-        (("batch", "length"), ("batch", "other"), []),
-        (("batch", "length"), ("length", "length"), [0, 1]),
-        (("batch", 4), ("batch", 4), []),
-    ],
-)
-def test_dimensions_with_the_name_of_the_length_are_found(
-    tmp_path: Path, shape: Dims, out_shape: Dims, expected: list[int]
-) -> None:
-    nodes = [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])]
-    graph = build(nodes, [tensor("INPUT0", "FP32", shape)], [tensor("OUTPUT0", "FP32", out_shape)])
-    session = onnxruntime.InferenceSession(write(graph, tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
-    _, buckets = bucket_model(bucket_text(LENGTH_BUCKETS="4"))
-    assert named_axes(session, buckets) == {"OUTPUT0": expected}
 
 
 # --- running time

@@ -21,7 +21,6 @@ from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ModelLoadFailed, RepositoryUnavailable, ServerError
 from trident.core.inference.tensors import Array
-from trident.core.observability.statistics import BucketUse
 
 
 def add_sub(shape: Sequence[int] = (-1, 16), layout: str = "") -> Any:
@@ -92,19 +91,6 @@ def test_any_batch_runs_whatever_first_dimension_the_model_was_saved_with(
         add_sub_answers(served, (8,))
 
 
-def test_batches_are_padded_to_buckets_and_outputs_cut_back(version: Path) -> None:
-    save(add_sub((-1, -1)), version)
-    buckets = {"BATCH_BUCKETS": "4,8", "LENGTH_BUCKETS": "6", "LENGTH_OUTPUTS": "OUTPUT0,OUTPUT1"}
-    config = ov_config(dims=[-1], more="".join(parameter(*each) for each in buckets.items()))
-    with serving_version(OpenVinoBackend(), version, config) as served:
-        ones = [np.ones((1, length), np.float32) for length in (2, 6, 3)]
-        requests = [served.request({"INPUT0": each, "INPUT1": each}) for each in ones]
-        execution, answers = served.run(requests), served.execute(requests)
-    assert execution.bucket == BucketUse(4, 6, 22, 26)
-    assert [answer["OUTPUT0"].tolist() for answer in answers] == [[[2.0] * length] for length in (2, 6, 3)]
-    assert [answer["OUTPUT1"].tolist() for answer in answers] == [[[0.0] * length] for length in (2, 6, 3)]
-
-
 def test_large_answers_of_one_run_stay_after_the_next(version: Path) -> None:
     save(add_sub((-1, -1)), version)
     with serving_version(OpenVinoBackend(), version, ov_config(dims=[-1])) as served:
@@ -131,14 +117,6 @@ def test_operators_that_fix_the_batch_get_padded_rows(version: Path) -> None:
     config = ov_config(["INPUT0"], ["OUTPUT0"], dims=[4], max_batch_size=4)
     with serving_version(OpenVinoBackend(), version, config) as served:
         np.testing.assert_array_equal(served.infer({"INPUT0": rows})["OUTPUT0"], rows)
-
-
-def test_precision_is_the_models_own(version: Path) -> None:
-    weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
-    save(product(weights), version)
-    rows = np.random.default_rng(1).normal(size=(4, 64)).astype(np.float32)
-    with serving_version(OpenVinoBackend(), version, ov_config(["INPUT0"], ["OUTPUT0"], dims=[64])) as served:
-        np.testing.assert_allclose(served.infer({"INPUT0": rows})["OUTPUT0"], rows @ weights, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -234,15 +234,6 @@ def test_request_of_a_model_is_not_checked_as_an_output(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-def test_outputs_get_the_shape_of_the_client() -> None:
-    answers = Answers(tensor_text("output", "X", "FP32", [4], RESHAPED % [2, 2]))
-    answers.add(("X", np.ones((1, 2, 2), np.float32)))
-    (outcome,) = answers.reader.result(0, answers.content, [1])
-    assert isinstance(outcome, Outcome)
-    assert outcome.outputs is not None
-    assert [output.shape for output in outcome.outputs] == [(1, 4)]
-
-
 def test_large_outputs_are_read_from_shared_memory() -> None:
     answers = Answers()
     large = np.arange(LARGE, dtype=np.float32).reshape(1, -1)

@@ -216,13 +216,6 @@ def test_coroutines_end_with_the_model(begin: MakeHost, memory_server: MemorySer
     assert error_of(memory_server.sent[0][1])[0] == PREFIX + "CancelledError: "
 
 
-def test_neighbours_of_both_folders_can_be_imported(make_host: MakeHost, tmp_path: Path) -> None:
-    host = make_host("from . import beside\nimport of_the_version, of_the_model\nclass TritonPythonModel: pass")
-    for file in ("1/beside.py", "1/of_the_version.py", "of_the_model.py"):
-        (tmp_path / file).touch()
-    host.initialize()
-
-
 def test_exception_of_finalize_is_logged(begin: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:
     host = begin("class TritonPythonModel:\n    def finalize(self):\n        raise ValueError('why')")
     host.finalize()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +17,6 @@ from tests.unit.backend_serving import Serving, serving_version
 from tests.unit.core.backends.tensorrt import fake_tensorrt, plans
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, tensor, trt_config, write_plan
 from tests.unit.core.cuda.fake_cuda import FakeCuda
-from trident.core.backends.registry import DeviceSupport, device_support
 from trident.core.backends.tensorrt.engine import EngineError, error_of, is_poison, load_failure_of
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
@@ -28,7 +26,6 @@ from trident.core.errors import (
     ConfigInvalid,
     DeviceLost,
     ModelLoadFailed,
-    NotInstalled,
     OutOfMemory,
     RepositoryUnavailable,
     ServerError,
@@ -457,28 +454,6 @@ def test_wrong_settings_are_refused(tmp_path: Path, cuda: FakeCuda, settings: di
 
 
 # --- the package `tensorrt`
-
-
-@pytest.mark.parametrize(
-    ("source", "told"),
-    [
-        ("__version__ = '10.9.0.34'", DeviceSupport("TensorRT 10.9.0.34", ())),
-        ("raise ImportError('libnvinfer.so.10: cannot open')", "unable to import backend 'tensorrt': libnvinfer.so.10"),
-        ("raise ModuleNotFoundError('no tensorrt')", "unable to import backend 'tensorrt': no tensorrt"),
-    ],
-)
-def test_device_support_names_the_installed_version(
-    source: str, told: DeviceSupport | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tensorrt.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
-    found = device_support(["tensorrt"])["tensorrt"]
-    sys.modules.pop("tensorrt", None)
-    if isinstance(found, NotInstalled):
-        assert (found.message[: len(told)], "[tensorrt]" in (found.hint or "")) == (told, True)
-    else:
-        assert found == told
 
 
 # --- errors
