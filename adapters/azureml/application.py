@@ -11,10 +11,11 @@ from typing import ClassVar
 from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE
 from trident.adapters.common.platform import Host
 from trident.adapters.common.routes import BODY_STATUSES, FORMAT_ANSWER, FORMAT_BODY, PROGRESS, absent_route, status_in
+from trident.core.frontend.dataplane import one_response
 from trident.core.frontend.request import LATEST, DefaultModel
 from trident.core.http.admin import live, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
-from trident.core.http.dataplane import infer_body, one_response, read_body
+from trident.core.http.dataplane import infer_body, read_body
 from trident.core.http.front_end import PROBE_KEY
 from trident.core.http.openapi import Operation
 from trident.core.http.payloads.inference import body_format, decode_payload, format_for, infer_payload, payload_reply

@@ -18,11 +18,12 @@ from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
+from trident.core.frontend.dataplane import one_response
 from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX, boolean
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose
 from trident.core.http.completions import generates, invocation
-from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
+from trident.core.http.dataplane import infer_body, off_hub, read_body
 from trident.core.http.payloads.inference import (
     CSV,
     FORMATS,

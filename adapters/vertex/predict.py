@@ -23,11 +23,12 @@ from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, ServerError, Unsupported
 from trident.core.frontend.bridge import Bridge, ClientGone
+from trident.core.frontend.dataplane import one_response
 from trident.core.frontend.request import LATEST, DefaultModel, version_number
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose, parse_json
 from trident.core.http.completions import invocation
-from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
+from trident.core.http.dataplane import infer_body, off_hub, read_body
 from trident.core.http.generate import answer_events, answer_object, stream_events
 from trident.core.http.payloads.inference import (
     JSON,

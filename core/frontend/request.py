@@ -145,31 +145,6 @@ RESERVED_PARAMETERS = frozenset(
 )
 
 
-def read_parameters(parameters: Any, request: InferenceRequest) -> bool:
-    """Set the parameters in `request`; returns `binary_data_output`. Raises InvalidRequest."""
-    if type(parameters) is not dict:
-        raise InvalidRequest("failed to get request params.: attempt to get members for non-object")
-    binary = False
-    for key, value in parameters.items():
-        if key == "binary_data_output":
-            binary = boolean(key, value)
-        elif key == "priority":
-            request.priority = unsigned(key, value)
-        elif key == "timeout":
-            request.timeout_us = unsigned(key, value)
-        elif key == "sequence_id":
-            if type(value) is not str and not (type(value) is int and 0 <= value < 1 << 64):
-                raise unable(key, NON_STRING)  # Triton tries a string last
-            request.correlation_id = value
-        elif key == "sequence_start":
-            request.sequence_start = boolean(key, value)
-        elif key == "sequence_end":
-            request.sequence_end = boolean(key, value)
-        else:
-            _read_custom_parameter(key, value, request)
-    return binary
-
-
 def set_parameter(request: InferenceRequest, key: str, value: Parameter) -> None:
     """Give the model a parameter of its own."""
     if request.parameters is None:
@@ -177,11 +152,11 @@ def set_parameter(request: InferenceRequest, key: str, value: Parameter) -> None
     request.parameters[key] = value
 
 
-def set_custom_parameter(request: InferenceRequest, key: str, value: Any) -> None:
-    """As `set_parameter`, for a JSON value of any type. Raises InvalidRequest unless a parameter can hold it."""
+def json_parameter(key: str, value: Any) -> Parameter:
+    """Return the JSON value of a model's own parameter. Raises InvalidRequest unless a parameter can hold it."""
     if not isinstance(value, str | int | float):
         raise InvalidRequest(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
-    set_parameter(request, key, value)
+    return value
 
 
 def forward_header(request: InferenceRequest, name: str, value: str) -> None:
@@ -221,14 +196,6 @@ def boolean(field: str, value: Any) -> bool:
     if type(value) is not bool:
         raise unable(field, _NON_BOOLEAN)
     return value
-
-
-def _read_custom_parameter(key: str, value: Any, request: InferenceRequest) -> None:
-    if key.startswith(RESERVED_PREFIX):
-        raise InvalidRequest(
-            "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
-        )
-    set_custom_parameter(request, key, value)
 
 
 # A pattern has the syntax of RE2, as in Triton, whose time is linear in a name's length: names are the clients'.

@@ -16,12 +16,12 @@ from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerStopping
 from trident.core.frontend.access import AuthTokens, RestrictedApi
-from trident.core.frontend.admin import LoadReports
+from trident.core.frontend.dataplane import FrontEnd
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.grpc.headers import Method, RequestHead
 from trident.core.grpc.messages import LEVELS, UnfinishedMessages
-from trident.core.grpc.request import DecodedRequest, Forwarded, RequestDecoder
+from trident.core.grpc.request import DecodedRequest, Forwarded, MessageDecoder
 from trident.core.grpc.status import Status
 from trident.core.grpc.transport import Receiver, Stream
 from trident.core.inference.tensors import Buffer
@@ -80,7 +80,7 @@ class WouldBlock(Exception):
         self.version = version
 
 
-class GrpcFrontEnd:
+class GrpcFrontEnd(FrontEnd):
     """The engine, the bridge to it, the options, and what the server gives: greenlets and memory. On the hub's thread.
 
     `is_exiting`: open streams take no new requests.
@@ -95,14 +95,12 @@ class GrpcFrontEnd:
         allocate: Allocate | None,
         methods: Sequence[Method],
     ) -> None:
-        self.engine = engine
-        self.trace_gate = engine.trace_gate
-        self.load_reports = LoadReports(engine)
+        super().__init__(engine)
         self.options = options
         self.bridge = bridge
         self.spawn = spawn
         self.allocate = allocate
-        self._decoder = RequestDecoder(self._find)
+        self._decoder = MessageDecoder(self)
         self._is_loaded = False
         self.tensor_offset = self._decoder.tensor_offset
         self.deadlines: Deadlines = bridge.deadlines
@@ -114,7 +112,7 @@ class GrpcFrontEnd:
         self.is_exiting = False
 
     def decode(self, message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
-        """As `RequestDecoder.decode`. Raises WouldBlock where it would have to wait."""
+        """As `MessageDecoder.decode`. Raises WouldBlock where it would have to wait."""
         if not self._is_loaded:
             raise WouldBlock
         if stream and self.is_exiting:
@@ -122,7 +120,7 @@ class GrpcFrontEnd:
         return self._decoder.decode(message, forwarded, stream=stream)
 
     def decode_waiting(self, message: Buffer, forwarded: Forwarded, *, stream: bool = False) -> DecodedRequest:
-        """As `decode`, in a greenlet: it waits for whatever `decode` needs. Raises as RequestDecoder does."""
+        """As `decode`, in a greenlet: it waits for whatever `decode` needs. Raises as MessageDecoder does."""
         self.load()
         for _ in range(_MOST_LOOKUPS):
             try:
@@ -143,7 +141,8 @@ class GrpcFrontEnd:
         self.is_exiting = True
         self.streams.begin_exit()
 
-    def _find(self, name: str, version: int) -> ServedModel:
+    def served_model(self, name: str, version: int) -> ServedModel:
+        """As of FrontEnd, without waiting. Raises WouldBlock."""
         model = self.engine.model_nowait(name, version)
         if model is None:
             raise WouldBlock(name, version)

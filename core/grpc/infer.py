@@ -15,6 +15,7 @@ from typing import Final
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.bridge import SingleResponse
+from trident.core.frontend.dataplane import ResponsePlan
 from trident.core.frontend.request import GRPC, NOT_NOTED, classified, end_trace
 from trident.core.grpc.call import LARGE, MOST_INFLATED, PLAIN, Call, UnaryCall
 from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock, stopping
@@ -29,7 +30,7 @@ from trident.core.grpc.messages import (
     string_field,
     varint,
 )
-from trident.core.grpc.request import DecodedRequest, ResponsePlan, request_id
+from trident.core.grpc.request import DecodedRequest, request_id
 from trident.core.grpc.status import GrpcError, MalformedMessage, Status, log_error, message_of, status_of
 from trident.core.grpc.transport import Stream
 from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
@@ -678,8 +679,8 @@ def _encoded(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec, p
     if response.parameters:
         middle += encode_parameters(response.parameters)
     outputs: Outputs = response.outputs
-    if plan.classes is not None:
-        outputs = [classified(output, plan.classes.get(output.name, 0), spec) for output in outputs]
+    if plan.outputs is not None:
+        outputs = [classified(output, plan.form_of(output.name)[1], spec) for output in outputs]
     contents: list[Buffer] = []
     if type(outputs) is PackedOutputs:
         layout = outputs.layout

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from trident.core.engine.protocol import ServedModel
-from trident.core.errors import InvalidRequest, Unsupported
-from trident.core.frontend.request import RESERVED_PREFIX, check_rank, forward_header, set_parameter, version_number
+from trident.core.errors import InvalidRequest
+from trident.core.frontend.dataplane import (
+    FrontEnd,
+    ParameterForm,
+    ResponsePlan,
+    find_model,
+    one_response,
+    read_parameters,
+)
+from trident.core.frontend.request import check_rank, forward_header
 from trident.core.grpc.messages import length_prefix, parse, read_length
 from trident.core.grpc.status import MalformedMessage
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
@@ -32,19 +39,7 @@ InferParameter: TypeAlias = Any
 Forwarded = Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsePlan:
-    """`classes` maps an output to the number of classes wanted of it; None if no output is to be classified.
-
-    `model_version` is the text that the request gave, "" for none: errors in a stream repeat it. `empty_final` asks
-    for a message at the end of a stream of responses, where that is told apart from the last one.
-    """
-
-    classes: Mapping[str, int] | None = None
-    model_version: str = ""
-    empty_final: bool = False
-
-
+_MODEL_INFER: Final = "ModelInfer RPC"
 _MOST: Final = 4096
 
 
@@ -59,11 +54,11 @@ class DecodedRequest:
         self.plan = plan
 
 
-class RequestDecoder:
-    """Decodes requests for models that `find` finds by name and version; its errors are passed on. Any thread."""
+class MessageDecoder:
+    """Decodes requests for the models of a front end. Any thread."""
 
-    def __init__(self, find: Callable[[str, int], ServedModel]) -> None:
-        self._find_model = find
+    def __init__(self, front_end: FrontEnd) -> None:
+        self._front_end = front_end
         self._templates = RequestTemplates()
 
     def decode(self, message: Buffer, forwarded: Forwarded = (), *, stream: bool = False) -> DecodedRequest:
@@ -82,7 +77,9 @@ class RequestDecoder:
         known = self._templates.fill(message)
         if known is not None:
             request, plan = known
-            model = self._find(request.model_name, request.model_version, stream)
+            model = self._front_end.served_model(request.model_name, request.model_version)
+            if not stream:
+                one_response(model, _MODEL_INFER)
             for name, value in forwarded:
                 forward_header(request, name, value)
             return DecodedRequest(model, request, plan)
@@ -100,12 +97,6 @@ class RequestDecoder:
         """
         return self._templates.tensor_offset(size)
 
-    def _find(self, name: str, version: int, stream: bool) -> ServedModel:
-        model = self._find_model(name, version)
-        if not stream and model.spec.decoupled:
-            raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy", model=name)
-        return model
-
     def _decode(
         self,
         head: MessageHead | None,
@@ -115,12 +106,13 @@ class RequestDecoder:
         stream: bool,
     ) -> DecodedRequest:
         name = parsed.model_name
-        version = version_number(parsed.model_version)
-        model = self._find(name, version, stream)
+        model, version = find_model(self._front_end, name, parsed.model_version)
+        if not stream:
+            one_response(model, _MODEL_INFER)
         for kind in ("parameters", "inputs", "outputs"):
             _check_count(kind, len(getattr(parsed, kind)))
         request = InferenceRequest(name, [], model_version=version, id=parsed.id)
-        empty_final = read_parameters(parsed.parameters, request)
+        empty_final = read_parameters(parsed.parameters, request, PARAMETERS)
         own = request.parameters
         if forwarded:
             request.parameters = None if own is None else own.copy()
@@ -128,8 +120,8 @@ class RequestDecoder:
                 forward_header(request, header, value)
         request.inputs = _read_inputs(parsed, tensors)
         regions: dict[str, RegionReference] = {}
-        classes = _read_outputs(parsed, request, regions)
-        plan = ResponsePlan(classes, parsed.model_version, empty_final)
+        outputs = _read_outputs(parsed, request, regions)
+        plan = ResponsePlan(True, outputs, model_version=parsed.model_version, empty_final=empty_final)
         if regions or any(type(tensor) is RegionInput for tensor in request.inputs):
             request = RegionRequest.of(request, regions)
         elif head is not None:
@@ -138,7 +130,7 @@ class RequestDecoder:
 
 
 def request_id(message: Buffer) -> str:
-    """The id of a request that `RequestDecoder.decode` refused; "" if it has none, or nobody can read it."""
+    """The id of a request that `MessageDecoder.decode` refused; "" if it has none, or nobody can read it."""
     head = head_of(message)
     try:
         found: str = parse("ModelInferRequest", message if head is None else message[: head[2]]).id
@@ -250,8 +242,8 @@ def _written(contents: InferTensorContents, dtype: np.dtype[Any], count: int) ->
 
 def _read_outputs(
     parsed: ModelInferRequest, request: InferenceRequest, regions: dict[str, RegionReference]
-) -> dict[str, int] | None:
-    """Set the requested outputs; returns how many classes of them are wanted, None without classification.
+) -> dict[str, tuple[bool, int]] | None:
+    """Set the requested outputs; returns their forms for the plan, None if no classes are wanted of any.
 
     Adds to `regions` the places of those that shall lie in shared memory.
     """
@@ -271,7 +263,7 @@ def _read_outputs(
                     raise InvalidRequest("output can't set both 'shared_memory_region' and 'classification'")
                 regions[name] = place
     request.outputs = tuple(classes)
-    return classes if any(classes.values()) else None
+    return {name: (True, wanted) for name, wanted in classes.items()} if any(classes.values()) else None
 
 
 # --- parameters. Source: docs/spec/grpc.md section 3 "Request parameters" and "Outputs".
@@ -285,40 +277,57 @@ _UNSIGNED: Final = 0xFFFF_FFFF_FFFF_FFFF
 _CUSTOM: Final = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
 
 
-def read_parameters(parameters: Mapping[str, InferParameter], request: InferenceRequest) -> bool:
-    """Set the parameters in `request`; returns `triton_enable_empty_final_response`. Raises InvalidRequest."""
-    empty_final = False
-    for key, parameter in parameters.items():
-        choice = parameter.WhichOneof(_CHOICE)
-        if key == "sequence_id":
-            if choice == "int64_param":
-                request.correlation_id = parameter.int64_param & _UNSIGNED
-            elif choice == "string_param":
-                request.correlation_id = parameter.string_param
-            else:
-                raise _wrong_type(key, "int64_param or string_param.")
-        elif key == "sequence_start":
-            request.sequence_start = _boolean(key, parameter, choice)
-        elif key == "sequence_end":
-            request.sequence_end = _boolean(key, parameter, choice)
-        elif key == "priority":
-            request.priority = _priority(parameter, choice)
-        elif key == "timeout":
-            if choice != "int64_param":
-                raise _wrong_type(key, "int64_param.")
-            request.timeout_us = parameter.int64_param & _UNSIGNED
-        elif key == EMPTY_FINAL:
-            empty_final = _boolean(key, parameter, choice)
-        elif key.startswith(RESERVED_PREFIX):
-            raise InvalidRequest(
-                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
-                f"starting with 'triton_' are allowed: {EMPTY_FINAL}"
-            )
-        elif choice in _CUSTOM:
-            set_parameter(request, key, getattr(parameter, choice))
-        else:
-            raise _wrong_type(key, "int64_param, bool_param, or string_param.")
-    return empty_final
+def _boolean(key: str, parameter: InferParameter) -> bool:
+    if parameter.WhichOneof(_CHOICE) != "bool_param":
+        raise _wrong_type(key, "bool_param.")
+    value: bool = parameter.bool_param
+    return value
+
+
+def _priority(key: str, parameter: InferParameter) -> int:
+    choice = parameter.WhichOneof(_CHOICE)
+    if choice not in ("int64_param", "uint64_param"):
+        raise _wrong_type(key, "int64_param or uint64_param.")
+    priority: int = getattr(parameter, choice)
+    if priority < 0:
+        raise InvalidRequest("invalid value for 'priority', expected value >= 0.")
+    return priority
+
+
+def _timeout(key: str, parameter: InferParameter) -> int:
+    if parameter.WhichOneof(_CHOICE) != "int64_param":
+        raise _wrong_type(key, "int64_param.")
+    timeout_us: int = parameter.int64_param & _UNSIGNED
+    return timeout_us
+
+
+def _correlation_id(key: str, parameter: InferParameter) -> int | str:
+    choice = parameter.WhichOneof(_CHOICE)
+    if choice not in ("int64_param", "string_param"):
+        raise _wrong_type(key, "int64_param or string_param.")
+    number: int = parameter.int64_param & _UNSIGNED
+    text: str = parameter.string_param
+    return number if choice == "int64_param" else text
+
+
+def _custom(key: str, parameter: InferParameter) -> Parameter:
+    choice = parameter.WhichOneof(_CHOICE)
+    if choice not in _CUSTOM:
+        raise _wrong_type(key, "int64_param, bool_param, or string_param.")
+    value: Parameter = getattr(parameter, choice)
+    return value
+
+
+PARAMETERS: Final = ParameterForm(
+    flag=EMPTY_FINAL,
+    reserved="parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting "
+    f"with 'triton_' are allowed: {EMPTY_FINAL}",
+    boolean=_boolean,
+    priority=_priority,
+    timeout=_timeout,
+    correlation_id=_correlation_id,
+    custom=_custom,
+)
 
 
 def region_of(parameters: Mapping[str, InferParameter], tensor: str) -> RegionReference | None:
@@ -352,22 +361,6 @@ def classes_of(parameters: Mapping[str, InferParameter]) -> int:
     if classes <= 0:
         raise InvalidRequest("invalid value for 'classification' parameter, expected >= 0")
     return classes
-
-
-def _boolean(key: str, parameter: InferParameter, choice: str | None) -> bool:
-    if choice != "bool_param":
-        raise _wrong_type(key, "bool_param.")
-    value: bool = parameter.bool_param
-    return value
-
-
-def _priority(parameter: InferParameter, choice: str | None) -> int:
-    if choice not in ("int64_param", "uint64_param"):
-        raise _wrong_type("priority", "int64_param or uint64_param.")
-    priority: int = getattr(parameter, choice)
-    if priority < 0:
-        raise InvalidRequest("invalid value for 'priority', expected value >= 0.")
-    return priority
 
 
 def _wrong_type(key: str, expected: str) -> InvalidRequest:

@@ -1,4 +1,5 @@
-"""The way of an inference request over HTTP. Every entry point calls these functions, in this order:
+"""The way of an inference request over HTTP. Every entry point calls these functions, in this order, the first two of
+core/frontend/dataplane.py:
 
     find_model       the version that serves the request
     one_response     refuses a model that may answer any number of times
@@ -28,17 +29,11 @@ import orjson
 
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
-from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.errors import InvalidRequest, ServerError
 from trident.core.frontend.bridge import P, ResponseStream, ResponseStreams, infer_many
 from trident.core.frontend.compression import deflate
-from trident.core.frontend.request import (
-    LATEST,
-    HeaderPattern,
-    classified,
-    client_trace,
-    forward_header,
-    version_number,
-)
+from trident.core.frontend.dataplane import ResponsePlan, find_model, one_response
+from trident.core.frontend.request import HeaderPattern, classified, client_trace, forward_header
 from trident.core.http.body import (
     IDENTITY,
     choose_encoding,
@@ -58,7 +53,7 @@ from trident.core.http.reply import (
     Reply,
 )
 from trident.core.http.v2_json import json_values
-from trident.core.http.v2_request import ResponsePlan, decode_request, response_texts
+from trident.core.http.v2_request import decode_request, response_texts
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Array, Buffer
@@ -115,19 +110,6 @@ def infer_body(
     headers = front_end.body_headers(json_length)
     add_load(front_end, environ, headers, response.model_name)
     return finish(front_end, environ, parts, headers, response.parameters, response.times)
-
-
-def find_model(front_end: HttpFrontEnd, model: str, version: str) -> tuple[ServedModel, int]:
-    """The model that serves, and the version that the client asked for, -1 for the latest. Raises ServerError."""
-    number = version_number(version) if version else LATEST
-    return front_end.engine.model(model, number), number
-
-
-def one_response(model: ServedModel) -> ServedModel:
-    """The model, if it gives one response to a request. Raises Unsupported."""
-    if model.spec.decoupled:
-        raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-    return model
 
 
 def read_body(front_end: HttpFrontEnd, environ: Environ) -> Buffer:

@@ -19,7 +19,8 @@ from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, ServerError
 from trident.core.frontend.bridge import ResponseStream
-from trident.core.frontend.request import set_custom_parameter, string
+from trident.core.frontend.dataplane import find_model
+from trident.core.frontend.request import json_parameter, set_parameter, string
 from trident.core.http.body import (
     IDENTITY,
     parse_json,
@@ -32,7 +33,6 @@ from trident.core.http.dataplane import (
     add_response_headers,
     ask,
     complete,
-    find_model,
     off_hub,
     open_stream,
     read_body,
@@ -328,7 +328,7 @@ class _Reading:
     def read(self, key: str, value: Any) -> None:
         expected = self.spec.inputs.get(key)
         if expected is None:
-            set_custom_parameter(self.request, key, value)
+            set_parameter(self.request, key, json_parameter(key, value))
         else:
             self._add_tensor(expected, value)
 

@@ -23,12 +23,12 @@ from trident.core.config.spec import ModelSpec, SequenceSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import ErrorCode, InvalidRequest, SequenceNotFound
 from trident.core.frontend.bridge import SingleResponse
+from trident.core.frontend.dataplane import ResponsePlan, find_model
 from trident.core.frontend.request import HTTP, NOT_NOTED, client_trace, end_trace
-from trident.core.http.dataplane import TRACEPARENT, TRACESTATE, complete, decode_v2, encode_v2, find_model
+from trident.core.http.dataplane import TRACEPARENT, TRACESTATE, complete, decode_v2, encode_v2
 from trident.core.http.errors import REQUEST_ID_KEY, HttpError, error_document, log_error
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import Environ, Headers, Reply
-from trident.core.http.v2_request import ResponsePlan
 from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Origin

@@ -25,8 +25,9 @@ from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.frontend.dataplane import one_response
 from trident.core.http.body import too_large
-from trident.core.http.dataplane import off_hub, one_response, read_body, run, run_many
+from trident.core.http.dataplane import off_hub, read_body, run, run_many
 from trident.core.http.errors import HttpError, RouteNotFound, extra_headers, log_error, message_of
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT as TEXT_PLAIN

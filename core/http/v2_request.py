@@ -7,7 +7,6 @@ Source: docs/spec/http.md sections 4 to 7.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from struct import Struct, pack
 from struct import error as StructError
@@ -17,7 +16,17 @@ import orjson
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.frontend.request import NON_UNSIGNED, boolean, check_rank, read_parameters, string, unable, unsigned
+from trident.core.frontend.dataplane import ParameterForm, ResponsePlan, read_parameters
+from trident.core.frontend.request import (
+    NON_STRING,
+    NON_UNSIGNED,
+    boolean,
+    check_rank,
+    json_parameter,
+    string,
+    unable,
+    unsigned,
+)
 from trident.core.http.body import too_large
 from trident.core.http.v2_json import (
     BINARY_WITHOUT_HEADER,
@@ -104,7 +113,7 @@ def _decode(
     if request_id is not None:
         request.id = string("id", request_id)
     parameters = document.get("parameters")
-    binary = read_parameters(parameters, request) if parameters is not None else False
+    binary = read_json_parameters(parameters, request) if parameters is not None else False
     request.inputs = _read_inputs(document, tail, spec, max_input_size)
     outputs = document.get("outputs")
     regions: dict[str, RegionReference] = {}
@@ -120,6 +129,30 @@ def _decode(
     if regions or (type(inputs) is not PackedInputs and any(type(tensor) is RegionInput for tensor in inputs)):
         request = RegionRequest.of(request, regions)
     return request, plan
+
+
+def _correlation_id(key: str, value: Any) -> int | str:
+    if type(value) is not str and not (type(value) is int and 0 <= value < 1 << 64):
+        raise unable(key, NON_STRING)  # Triton tries a string last
+    return value
+
+
+_PARAMETERS: Final = ParameterForm(
+    flag="binary_data_output",
+    reserved="parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.",
+    boolean=boolean,
+    priority=unsigned,
+    timeout=unsigned,
+    correlation_id=_correlation_id,
+    custom=json_parameter,
+)
+
+
+def read_json_parameters(parameters: Any, request: InferenceRequest) -> bool:
+    """Set the parameters in `request`; returns `binary_data_output`. Raises InvalidRequest."""
+    if type(parameters) is not dict:
+        raise InvalidRequest("failed to get request params.: attempt to get members for non-object")
+    return read_parameters(parameters, request, _PARAMETERS)
 
 
 def _missing(field: str) -> InvalidRequest:
@@ -346,9 +379,8 @@ def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
 _MAX_SIZE: Final = 2048
 # numpy writes more numbers faster.
 _MOST_NUMBERS: Final = 1024
-_NOT_LISTED: Final = (False, 0)
 
-Decoded = tuple[InferenceRequest, "ResponsePlan"]
+Decoded = tuple[InferenceRequest, ResponsePlan]
 
 
 class KnownHeaders:
@@ -391,24 +423,6 @@ class KnownRequest:
 
 
 _known_headers: Final = KnownHeaders()
-
-
-@dataclass(frozen=True, slots=True)
-class ResponsePlan:
-    """The form in which the caller of an infer request wants its response.
-
-    `binary` is for outputs that are not listed; `outputs` maps a listed one to (binary, number of classes), where 0
-    means no classification. `outputs` is None if the request listed none. `placed` are those that the engine writes
-    into shared memory.
-    """
-
-    binary: bool = False
-    outputs: dict[str, tuple[bool, int]] | None = None
-    placed: frozenset[str] = frozenset()
-
-    def form_of(self, name: str) -> tuple[bool, int]:
-        """Whether an output is to be binary, and how many classes of it are wanted."""
-        return (self.binary, 0) if self.outputs is None else self.outputs.get(name, _NOT_LISTED)
 
 
 _JSON: Final = ResponsePlan()

@@ -15,7 +15,8 @@ from functools import lru_cache
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest
-from trident.core.frontend.request import LATEST, classified, read_parameters
+from trident.core.frontend.dataplane import ResponsePlan, one_response
+from trident.core.frontend.request import LATEST, classified
 from trident.core.http.body import choose, parse_json
 from trident.core.http.dataplane import (
     complete,
@@ -23,7 +24,6 @@ from trident.core.http.dataplane import (
     encode_response,
     finish,
     off_hub,
-    one_response,
     read_body,
     run,
     run_many,
@@ -45,7 +45,7 @@ from trident.core.http.payloads.payload import (
     split_instances,
 )
 from trident.core.http.reply import Environ, Reply
-from trident.core.http.v2_request import ResponsePlan, decode_request
+from trident.core.http.v2_request import decode_request, read_json_parameters
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
@@ -334,7 +334,7 @@ def payload_request(
     Returns whether they do. Raises InvalidRequest.
     """
     if payload.parameters:
-        read_parameters(payload.parameters, pattern)
+        read_json_parameters(payload.parameters, pattern)
     complete(front_end, environ, pattern)
     count, has_limit = payload.count, spec.max_batch_size > 0
     if count not in (None, 1) and not (payload.stacked and (not has_limit or count <= most_rows(spec))):
@@ -575,7 +575,7 @@ class _Lines:
         payload = decode_json(line, self._spec, DecodeRules(max_input_size=self._limit))
         pattern = InferenceRequest(self._spec.name, [])
         if payload.parameters:
-            read_parameters(payload.parameters, pattern)
+            read_json_parameters(payload.parameters, pattern)
         complete(self._front_end, self._environ, pattern)
         return list(requests_of(payload, self._spec, pattern)), lambda responses: content_of(
             result_of(responses, payload).columns, media_type, payload.form

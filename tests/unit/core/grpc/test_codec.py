@@ -21,6 +21,7 @@ from tests.project import ROOT
 from tests.unit.core.grpc.codec_messages import FIRST, NAMES, SECOND, decode, infer_message, spec
 from tests.unit.fake_engine import FakeEngine, FakeModel
 from trident.core.errors import BackendFailed, InvalidRequest, ModelNotFound, Unsupported
+from trident.core.frontend.dataplane import FrontEnd, ResponsePlan, read_parameters
 from trident.core.grpc.infer import (
     Encoded,
     encode_response,
@@ -29,11 +30,10 @@ from trident.core.grpc.infer import (
     encode_stream_response,
 )
 from trident.core.grpc.request import (
-    RequestDecoder,
-    ResponsePlan,
+    PARAMETERS,
+    MessageDecoder,
     array_of_contents,
     classes_of,
-    read_parameters,
     region_of,
 )
 from trident.core.inference.request import InferenceRequest
@@ -57,7 +57,7 @@ def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bo
     engine = FakeEngine()
     known = replace(spec(), counts_arrival=waits)
     engine.model = lambda name, version=-1: FakeModel(engine, known)  # type: ignore[method-assign]
-    decoder = RequestDecoder(engine.model)
+    decoder = MessageDecoder(FrontEnd(engine))
     begin_ns = time.monotonic_ns()
     for _ in range(2):  # the second one is known
         request = decode(infer_message(), decoder=decoder).request
@@ -67,7 +67,7 @@ def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bo
 
 @pytest.mark.parametrize("request_id", ["", "a", "ä" * 100])
 def test_a_request_that_comes_again_is_the_same_but_for_its_id_and_its_tensors(request_id: str) -> None:
-    decoder = RequestDecoder(FakeEngine().model)
+    decoder = MessageDecoder(FrontEnd(FakeEngine()))
     first = infer_message(id="first", outputs=[{"name": "OUTPUT1"}], model_version="1")
     first.parameters["mine"].string_param = "x"
     decode(first, decoder=decoder)
@@ -85,7 +85,7 @@ def test_a_request_that_comes_again_is_the_same_but_for_its_id_and_its_tensors(r
 
 def test_a_known_request_for_a_model_that_is_gone_is_refused() -> None:
     engine = FakeEngine()
-    decoder = RequestDecoder(engine.model)
+    decoder = MessageDecoder(FrontEnd(engine))
     decode(infer_message(), decoder=decoder)
     engine.versions.clear()
     with pytest.raises(ModelNotFound):
@@ -93,7 +93,7 @@ def test_a_known_request_for_a_model_that_is_gone_is_refused() -> None:
 
 
 def test_tensors_of_other_sizes_than_the_last_ones_are_read() -> None:
-    decoder = RequestDecoder(FakeEngine().model)
+    decoder = MessageDecoder(FrontEnd(FakeEngine()))
     decode(infer_message(), decoder=decoder)
     message = infer_message()
     message.raw_input_contents[0] = b"ab"
@@ -104,14 +104,14 @@ def test_tensors_of_other_sizes_than_the_last_ones_are_read() -> None:
 
 
 def test_forwarded_headers_are_parameters_of_this_request_only_and_never_reserved() -> None:
-    decoder = RequestDecoder(FakeEngine().model)
+    decoder = MessageDecoder(FrontEnd(FakeEngine()))
     message = infer_message()
     message.parameters["mine"].bool_param = True
     for value in ("one", "two"):
         request = decode(message, decoder=decoder, forwarded=[("x-tag", value)]).request
         assert request.parameters == {"mine": True, "x-tag": value}
     assert decode(message, decoder=decoder).request.parameters == {"mine": True}
-    decoder = RequestDecoder(FakeEngine().model)
+    decoder = MessageDecoder(FrontEnd(FakeEngine()))
     decode(infer_message(), decoder=decoder)
     for message in (infer_message(), infer_message(outputs=[{"name": "OUTPUT0"}])):
         with pytest.raises(InvalidRequest, match="Header 'timeout' is reserved for Triton usage"):
@@ -119,7 +119,7 @@ def test_forwarded_headers_are_parameters_of_this_request_only_and_never_reserve
 
 
 def test_a_stream_may_use_a_model_that_answers_many_times() -> None:
-    decoder = RequestDecoder(DecoupledEngine().model)
+    decoder = MessageDecoder(FrontEnd(DecoupledEngine()))
     assert decode(infer_message(), decoder=decoder, stream=True).model.spec.decoupled
     for _ in range(2):
         with pytest.raises(Unsupported, match="ModelInfer RPC doesn't support models with decoupled transaction poli"):
@@ -204,7 +204,7 @@ def test_a_great_many_surplus_tensors_are_ignored() -> None:
 
 
 def test_tensors_in_regions_have_their_places() -> None:
-    decoder = RequestDecoder(FakeEngine().model)
+    decoder = MessageDecoder(FrontEnd(FakeEngine()))
     for _ in range(2):  # such a request is not remembered
         message = output_in_region(in_region(infer_message(id="7")), shared_memory_offset=8)
         del message.raw_input_contents[0]
@@ -285,7 +285,7 @@ def parameters(**values: dict[str, Any]) -> dict[str, Any]:
 
 def read(**values: dict[str, Any]) -> tuple[InferenceRequest, bool]:
     request = InferenceRequest("m", [])
-    return request, read_parameters(parameters(**values), request)
+    return request, read_parameters(parameters(**values), request, PARAMETERS)
 
 
 def test_the_parameters_of_the_protocol() -> None:
@@ -386,7 +386,7 @@ def test_protobuf_is_imported_with_the_first_message_and_grpc_never() -> None:
 
 
 def test_tensors_whose_boundary_has_moved_are_read_apart() -> None:
-    decoder = RequestDecoder(FakeEngine().model)
+    decoder = MessageDecoder(FrontEnd(FakeEngine()))
     for large in (b"", bytes(100_000)):
         first = infer_message()
         first.raw_input_contents[0] = large + FIRST
@@ -400,7 +400,7 @@ def test_tensors_whose_boundary_has_moved_are_read_apart() -> None:
 
 @pytest.mark.parametrize("size", [0, 2048])
 def test_requests_without_tensors_or_with_long_heads_are_not_remembered(size: int) -> None:
-    decoder = RequestDecoder(FakeEngine().model)
+    decoder = MessageDecoder(FrontEnd(FakeEngine()))
     message = infer_message()
     if size:
         message.inputs[0].name = "n" * size
@@ -478,7 +478,10 @@ def test_parameters_keep_their_types_or_fail() -> None:
 
 
 def test_classes_replace_the_values_of_an_output() -> None:
-    message = unary(InferenceResponse("simple", 1, packed(), id="r"), ResponsePlan({"OUTPUT0": 2, "OUTPUT1": 0}))
+    message = unary(
+        InferenceResponse("simple", 1, packed(), id="r"),
+        ResponsePlan(True, {"OUTPUT0": (True, 2), "OUTPUT1": (True, 0)}),
+    )
     assert [(o.datatype, list(o.shape)) for o in message.outputs] == [("BYTES", [1, 2]), ("INT32", [1, 16])]
     assert message.raw_output_contents[0] == b"\5\0\0\x0015:15\5\0\0\x0014:14"
     assert message.raw_output_contents[1] == SECOND

@@ -19,7 +19,8 @@ from tests.unit.core.grpc.codec_messages import infer_message
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.pending_requests import FIELDS
 from trident.core.errors import ServerError
-from trident.core.grpc.request import RequestDecoder, request_id
+from trident.core.frontend.dataplane import FrontEnd
+from trident.core.grpc.request import MessageDecoder, request_id
 from trident.core.inference.request import InferenceRequest
 
 names = st.sampled_from(["", "simple", "INPUT0", "a" * 130, "ä", "nope"])
@@ -63,7 +64,7 @@ messages = st.builds(
 )
 
 UNKNOWN_FIELD = b"\x50\x01"
-DECODER = RequestDecoder(FakeEngine().model)
+DECODER = MessageDecoder(FrontEnd(FakeEngine()))
 
 
 def described(request: InferenceRequest) -> dict[str, Any]:

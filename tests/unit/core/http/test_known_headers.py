@@ -5,7 +5,8 @@ from __future__ import annotations
 import orjson
 
 from tests.unit.packed_tensors import spec
-from trident.core.http.v2_request import KnownHeaders, ResponsePlan, decode_request
+from trident.core.frontend.dataplane import ResponsePlan
+from trident.core.http.v2_request import KnownHeaders, decode_request
 from trident.core.inference.request import InferenceRequest, InputTensor
 
 HEADER = b'{"id":"r","inputs":[]}'

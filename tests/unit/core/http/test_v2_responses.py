@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.unit.packed_tensors import spec
 from trident.core.config.spec import ModelSpec, OutputSpec
+from trident.core.frontend.dataplane import ResponsePlan
 from trident.core.http.dataplane import encode_response
-from trident.core.http.v2_request import ResponsePlan
 from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
 from trident.core.inference.tensors import BY_NAME, Array, bytes_array, layout_of, wire_bytes
 

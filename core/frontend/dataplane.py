@@ -1,0 +1,120 @@
+"""The way of a request for inference that all protocols share. A front end has its own codec before and after it:
+
+    find_model        the version that serves the request
+    one_response      refuses a model that may answer any number of times
+    (its decoder)     the InferenceRequest, whose parameters `read_parameters` sets, and the ResponsePlan
+    front_end.bridge  runs it
+    (its encoder)     the answer, with `classified` outputs
+
+Source: docs/spec/http.md section 4 "Processing order", docs/spec/grpc.md section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from trident.core.compiled import mypyc_attr
+from trident.core.engine.protocol import Engine, ServedModel
+from trident.core.errors import InvalidRequest, Unsupported
+from trident.core.frontend.admin import LoadReports
+from trident.core.frontend.request import RESERVED_PREFIX, set_parameter, version_number
+from trident.core.inference.request import InferenceRequest, Parameter
+
+_NOT_LISTED: Final = (False, 0)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FrontEnd:
+    """The engine, and what all protocols note about requests to it. `trace_gate` says if requests may be traced."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.trace_gate = engine.trace_gate
+        self.load_reports = LoadReports(engine)
+
+    def served_model(self, name: str, version: int) -> ServedModel:
+        """The model's `version`, -1 for the latest. Raises the lookup errors of `Engine.model`."""
+        return self.engine.model(name, version)
+
+
+def find_model(front_end: FrontEnd, model: str, version: str) -> tuple[ServedModel, int]:
+    """Return the model that serves, and the version that the client asked for, -1 for the latest.
+
+    Raises InvalidRequest for a `version` that is no number, and as `FrontEnd.served_model`.
+    """
+    number = version_number(version)
+    return front_end.served_model(model, number), number
+
+
+def one_response(model: ServedModel, protocol: str = "HTTP end point") -> ServedModel:
+    """Return the model, if it gives one response to a request. Raises Unsupported."""
+    if model.spec.decoupled:
+        text = f"{protocol} doesn't support models with decoupled transaction policy"
+        raise Unsupported(text, model=model.spec.name)
+    return model
+
+
+# --- parameters of a request
+
+
+class ParameterForm(NamedTuple):
+    """How a protocol writes parameters. The functions take the name and the value, and raise InvalidRequest."""
+
+    flag: str
+    """The protocol's own parameter, a boolean."""
+    reserved: str
+    """The error for an unknown name with the reserved prefix."""
+    boolean: Callable[[str, Any], bool]
+    priority: Callable[[str, Any], int]
+    timeout: Callable[[str, Any], int]
+    correlation_id: Callable[[str, Any], int | str]
+    custom: Callable[[str, Any], Parameter]
+
+
+def read_parameters(parameters: Mapping[str, Any], request: InferenceRequest, form: ParameterForm) -> bool:
+    """Set the parameters in `request`; returns the protocol's flag. Raises InvalidRequest."""
+    flag = False
+    for key, value in parameters.items():
+        if key == form.flag:
+            flag = form.boolean(key, value)
+        elif key == "priority":
+            request.priority = form.priority(key, value)
+        elif key == "timeout":
+            request.timeout_us = form.timeout(key, value)
+        elif key == "sequence_id":
+            request.correlation_id = form.correlation_id(key, value)
+        elif key == "sequence_start":
+            request.sequence_start = form.boolean(key, value)
+        elif key == "sequence_end":
+            request.sequence_end = form.boolean(key, value)
+        elif key.startswith(RESERVED_PREFIX):
+            raise InvalidRequest(form.reserved)
+        else:
+            set_parameter(request, key, form.custom(key, value))
+    return flag
+
+
+# --- the response
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsePlan:
+    """The form in which the caller of an infer request wants its response.
+
+    `binary` is for outputs that are not listed; `outputs` maps a listed one to (binary, number of classes), where 0
+    means no classification. `outputs` is None if the request listed none. `placed` are those that the engine writes
+    into shared memory. In a stream, errors repeat `model_version`, the text that the request gave, and `empty_final`
+    asks for a message at the end of the responses, where that is told apart from the last one.
+    """
+
+    binary: bool = False
+    outputs: dict[str, tuple[bool, int]] | None = None
+    placed: frozenset[str] = frozenset()
+    model_version: str = ""
+    empty_final: bool = False
+
+    def form_of(self, name: str) -> tuple[bool, int]:
+        """Return if an output is to be binary, and how many classes of it are wanted."""
+        return (self.binary, 0) if self.outputs is None else self.outputs.get(name, _NOT_LISTED)
