@@ -71,26 +71,20 @@ def read_records(path: Path, instances_format: InstancesFormat) -> Iterator[Inpu
             yield from _rows(path)
             return
         with path.open("rb") as file:
-            for line in _lines(path, file):
-                yield _document(line) if instances_format is InstancesFormat.JSONL else _file(path.parent, line)
+            while line := file.readline(_LONGEST_LINE + 1):
+                if len(line) > _LONGEST_LINE:
+                    raise ConfigInvalid(f"{path} has a line of more than {size(_LONGEST_LINE)}")
+                if not (text := line.strip()):
+                    continue
+                if instances_format is InstancesFormat.FILE_LIST:
+                    yield _file(path.parent, text)
+                    continue
+                try:
+                    yield InputRecord(read_json(text))
+                except ValueError as error:
+                    yield InputRecord(text.decode(errors="replace"), f"the line is not JSON: {error}")
     except OSError as error:
         raise ConfigInvalid(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """The lines that are not empty."""
-    while line := file.readline(_LONGEST_LINE + 1):
-        if len(line) > _LONGEST_LINE:
-            raise ConfigInvalid(f"{path} has a line of more than {size(_LONGEST_LINE)}")
-        if text := line.strip():
-            yield text
-
-
-def _document(line: bytes) -> InputRecord:
-    try:
-        return InputRecord(read_json(line))
-    except ValueError as error:
-        return InputRecord(line.decode(errors="replace"), f"the line is not JSON: {error}")
 
 
 def _rows(path: Path) -> Iterator[InputRecord]:
@@ -111,17 +105,16 @@ def _rows(path: Path) -> Iterator[InputRecord]:
                 continue
             if row is None:
                 return
-            if row:
-                yield _row(header, row, first.line_num + rows.line_num)
-
-
-def _row(header: list[str], row: list[Any], number: int) -> InputRecord:
-    value = [None if type(each) is float and not math.isfinite(each) else each for each in row]
-    if None in value:
-        return InputRecord(value, f"line {number} has a number that JSON does not have")
-    if len(row) != len(header):
-        return InputRecord(value, f"line {number} has {len(row)} fields, and there are {len(header)} columns")
-    return InputRecord(dict(zip(header, value, strict=True)))
+            if not row:
+                continue
+            number = first.line_num + rows.line_num
+            value = [None if type(each) is float and not math.isfinite(each) else each for each in row]
+            if None in value:
+                yield InputRecord(value, f"line {number} has a number that JSON does not have")
+            elif len(row) != len(header):
+                yield InputRecord(value, f"line {number} has {len(row)} fields, and there are {len(header)} columns")
+            else:
+                yield InputRecord(dict(zip(header, value, strict=True)))
 
 
 def _file(folder: Path, line: bytes) -> InputRecord:
@@ -189,37 +182,28 @@ class InstanceConfig:
 
     def instance(self, record: InputRecord, instances_format: InstancesFormat) -> BatchInstance:
         """The instance that is sent for a record."""
-        value = record.value
+        value, fault = record.value, record.fault
         is_table = instances_format is InstancesFormat.CSV
         label = {_INSTANCE: list(value.values()) if is_table and type(value) is dict else value}
-        has_fields = type(value) is dict and instances_format is not InstancesFormat.FILE_LIST
-        fault = record.fault or (self._fault_of_fields(value) if has_fields else self._fault_of_plain(value))
-        if fault or not has_fields:
+        if type(value) is not dict or instances_format is InstancesFormat.FILE_LIST:
+            if self.key_field or self.included_fields or self.excluded_fields:
+                fault = fault or "the instance is not an object and has no fields"
+            if self.instance_type is InstanceType.OBJECT or (self.instance_type and type(value) is not list):
+                fault = fault or f"the instance cannot be turned into an {self.instance_type}"
             return BatchInstance(value, label, fault)
-        sent = self._selected(value)
+        missing = [name for name in (self.key_field, *self.included_fields) if name and name not in value]
+        if missing:
+            fault = fault or f"the instance has no field '{missing[0]}'"
+        if self.instance_type is InstanceType.ARRAY and not self.included_fields:
+            fault = fault or "to make an array of an object its fields must be named, in their order"
+        if fault:
+            return BatchInstance(value, label, fault)
+        names = self.included_fields or [name for name in value if name not in self.excluded_fields]
+        sent = {name: value[name] for name in names if name != self.key_field}
         return BatchInstance(
             list(sent.values()) if is_table or self.instance_type is InstanceType.ARRAY else sent,
             {_KEY: value[self.key_field]} if self.key_field else label,
         )
-
-    def _fault_of_fields(self, value: dict[str, Any]) -> str:
-        for name in (self.key_field, *self.included_fields):
-            if name and name not in value:
-                return f"the instance has no field '{name}'"
-        if self.instance_type is InstanceType.ARRAY and not self.included_fields:
-            return "to make an array of an object its fields must be named, in their order"
-        return ""
-
-    def _fault_of_plain(self, value: Any) -> str:
-        if self.key_field or self.included_fields or self.excluded_fields:
-            return "the instance is not an object and has no fields"
-        if self.instance_type is InstanceType.OBJECT or (self.instance_type and type(value) is not list):
-            return f"the instance cannot be turned into an {self.instance_type}"
-        return ""
-
-    def _selected(self, value: dict[str, Any]) -> dict[str, Any]:
-        names = self.included_fields or [name for name in value if name not in self.excluded_fields]
-        return {name: value[name] for name in names if not self.key_field or name != self.key_field}
 
 
 _PREDICTIONS, _ERRORS = "predictions_0001.jsonl", "errors_0001.jsonl"
@@ -248,7 +232,6 @@ class BatchOutput:
             file.close()
 
     def add_prediction(self, label: dict[str, Any], prediction: Any) -> None:
-        """Raises OSError, as `add_error` does."""
         self._add(_PREDICTIONS, {**label, "prediction": prediction})
 
     def add_error(self, label: dict[str, Any], code: Status, message: str) -> None:
@@ -317,24 +300,26 @@ class BatchJob:
         if writing the output fails.
         """
         counts = BatchCounts()
-        with BatchOutput(self._options.output) as output:
-            remaining = self._instances(output, counts)
-            while instances := list(islice(remaining, self._options.batch_size)):
+        options = self._options
+        with BatchOutput(options.output) as output:
+
+            def valid() -> Iterator[BatchInstance]:
+                """The instances that can be sent; the others are written as errors."""
+                for record in read_records(options.input, options.instances_format):
+                    instance = options.config.instance(record, options.instances_format)
+                    if instance.fault:
+                        counts.add_failed(1, instance.fault)
+                        output.add_error(instance.label, Status.INVALID_ARGUMENT, instance.fault)
+                    else:
+                        yield instance
+
+            remaining = valid()
+            while instances := list(islice(remaining, options.batch_size)):
                 if is_stopped():
                     return counts
                 self._predict(instances, output, counts, is_stopped)
         counts.is_whole = not is_stopped()
         return counts
-
-    def _instances(self, output: BatchOutput, counts: BatchCounts) -> Iterator[BatchInstance]:
-        """The instances that can be sent; the others are written as errors."""
-        for record in read_records(self._options.input, self._options.instances_format):
-            instance = self._options.config.instance(record, self._options.instances_format)
-            if instance.fault:
-                counts.add_failed(1, instance.fault)
-                output.add_error(instance.label, Status.INVALID_ARGUMENT, instance.fault)
-            else:
-                yield instance
 
     def _predict(
         self, instances: list[BatchInstance], output: BatchOutput, counts: BatchCounts, is_stopped: Callable[[], bool]
@@ -342,8 +327,8 @@ class BatchJob:
         """Send one request; all its instances get a prediction, or all get an error."""
         try:
             request = predict_request([each.value for each in instances], self._options.parameters)
-            found = self._endpoint.predictions(request)
-            if fault := found.fault(request.count):
+            values, _ = self._endpoint.predictions(request)
+            if fault := request.miscount(values):
                 raise GoogleError(500, f"the container {fault}")
         except GoogleError as error:
             if is_stopped():
@@ -353,7 +338,7 @@ class BatchJob:
                 output.add_error(each.label, error.status, f"Cannot get predictions. {error.message}")
             return
         counts.predicted += len(instances)
-        for each, value in zip(instances, found.values, strict=True):
+        for each, value in zip(instances, values, strict=True):
             output.add_prediction(each.label, value)
 
 
@@ -468,11 +453,6 @@ class BatchJobs:
         self._set(number, **end)
 
     def _predict(self, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        # The SDK is an optional dependency.
-        try:
-            from trident.tools.emulators.vertex.batch import Storage
-        except ImportError as error:
-            raise ConfigInvalid(f"a job in Cloud Storage needs the extra gcs: {error}") from None
         storage, given = Storage(), job["inputConfig"]
         inputs = list(storage.fetch(given["gcsSource"]["uris"], given["instancesFormat"], folder))
         running, is_stopped = self._start(job["model"], batch_limits())

@@ -232,15 +232,14 @@ class Endpoint:
 
     def predict(self, request: PredictRequest) -> dict[str, Any]:
         """The predictions, with the platform's description of the model. Raises GoogleError."""
-        found = self.predictions(request)
-        metadata = {} if found.metadata is None else {"metadata": found.metadata}
+        values, metadata = self.predictions(request)
         return {
-            "predictions": found.values,
+            "predictions": values,
             "deployedModelId": self.deployment.deployed_model_id,
             "model": self.deployment.model,
             "modelDisplayName": self.deployment.display_name,
             "modelVersionId": self.deployment.model_version_id,
-            **metadata,
+            **({} if metadata is None else {"metadata": metadata}),
         }
 
     def explain(self, request: PredictRequest) -> dict[str, Any]:
@@ -249,27 +248,35 @@ class Endpoint:
         The platform computes explanations itself, from the container's predictions for slightly changed instances, by
         the model's explanation spec.
         """
-        found = self.predictions(request)
+        values, _ = self.predictions(request)
         return {
             "explanations": [{"attributions": []} for _ in range(request.count)],
             "deployedModelId": self.deployment.deployed_model_id,
-            "predictions": found.values,
+            "predictions": values,
         }
 
-    def predictions(self, request: PredictRequest) -> Predictions:
-        """The container's predictions. Raises GoogleError."""
-        path = self.deployment.predict_path
+    def predictions(self, request: PredictRequest) -> tuple[list[Any], Any]:
+        """The container's predictions, and its metadata or None. Raises GoogleError.
+
+        Another number of predictions is a breach, and the caller's to judge.
+        """
+        path, fault = self.deployment.predict_path, ""
         answer = self.ask("POST", path, RawRequest(_JSON, request.body))
         if answer.status != _OK:
             raise refused(answer.status, answer.text)
         try:
-            found = read_predictions(answer.body)
-        except PredictionFault as fault:
+            document = read_json(answer.body)
+            if type(document) is not dict or type(document.get("predictions")) is not list:
+                fault = "answered 200 without a list of 'predictions'"
+        except ValueError as error:
+            fault = f"answered 200 with a body that is not JSON: {error}"
+        if fault:
             self._report.add(f"POST {path}: the container {fault}")
-            raise GoogleError(500, f"the container {fault}") from None
-        if fault_text := found.fault(request.count):
-            self._report.add(f"POST {path}: the container {fault_text}")
-        return found
+            raise GoogleError(500, f"the container {fault}")
+        values: list[Any] = document["predictions"]
+        if fault := request.miscount(values):
+            self._report.add(f"POST {path}: the container {fault}")
+        return values, document.get("metadata")
 
     @contextmanager
     def stream(self, request: RawRequest) -> Iterator[ContainerStream]:
@@ -432,10 +439,6 @@ _PREDICT_FIELDS = frozenset({"endpoint", _INSTANCES, _PARAMETERS})
 _EXPLAIN_FIELDS = _PREDICT_FIELDS | {"deployedModelId", "explanationSpecOverride"}
 
 
-class PredictionFault(Exception):
-    """The container's answer has no predictions. The text continues the words `the container`."""
-
-
 @dataclass(frozen=True, slots=True)
 class PredictRequest:
     """A request for the predictions of `count` instances; `body` is sent to the container."""
@@ -443,17 +446,10 @@ class PredictRequest:
     count: int
     body: bytes
 
-
-@dataclass(frozen=True, slots=True)
-class Predictions:
-    """`metadata` is the container's metadata of the whole request, None for none."""
-
-    values: list[Any]
-    metadata: Any = None
-
-    def fault(self, count: int) -> str:
-        """The reason why these do not answer `count` instances; "" if they do."""
-        return "" if len(self.values) == count else f"answered {count} instances with {len(self.values)} predictions"
+    def miscount(self, values: list[Any]) -> str:
+        """The fault of a container that answers with another number of predictions; "" for the right one."""
+        found = len(values)
+        return "" if found == self.count else f"answered {self.count} instances with {found} predictions"
 
 
 def read_predict_request(body: bytes, *, is_explain: bool = False) -> PredictRequest:
@@ -478,14 +474,3 @@ def predict_request(instances: list[Any], parameters: Any = None) -> PredictRequ
     if parameters is not None:
         document[_PARAMETERS] = parameters
     return PredictRequest(len(instances), write_json(document))
-
-
-def read_predictions(body: bytes) -> Predictions:
-    """The predictions in the container's answer with status 200. Raises PredictionFault."""
-    try:
-        document = read_json(body)
-    except ValueError as error:
-        raise PredictionFault(f"answered 200 with a body that is not JSON: {error}") from None
-    if type(document) is not dict or type(document.get("predictions")) is not list:
-        raise PredictionFault("answered 200 without a list of 'predictions'")
-    return Predictions(document["predictions"], document.get("metadata"))

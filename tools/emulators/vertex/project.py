@@ -118,12 +118,6 @@ class Project:
         document = {"model": deployment.model, "displayName": deployment.display_name}
         self._first = lambda: self._run(deployment, limits, model, document, {_THIS: _ALL})
 
-    def show(self, endpoint: Endpoint) -> None:
-        """Send all calls to `endpoint`, whose container is not this project's to stop."""
-        deployment = endpoint.deployment
-        self.begin_with(deployment, endpoint.limits, {})
-        self._list(deployment, {"model": deployment.model}, endpoint, lambda: None, {_THIS: _ALL})
-
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
         """Deploy the first model. False if that fails, or `is_stopped` returns true before."""
         with ThreadPoolExecutor(1, "first deployment") as pool:
@@ -309,20 +303,6 @@ class Project:
             return False
         if running.endpoint.direct is not None:
             running.endpoint.direct.check_health()
-        self._list(deployment, document, running.endpoint, running.stop, split, previous)
-        if previous:
-            self._drain(self._endpoint(deployment.endpoint_id), previous)
-        return True
-
-    def _list(
-        self,
-        deployment: Deployment,
-        document: Mapping[str, Any],
-        endpoint: Endpoint,
-        stop: Callable[[], None],
-        split: Mapping[str, int],
-        previous: str = "",
-    ) -> None:
         own = deployment.deployed_model_id
         resource = {
             "dedicatedResources": {"minReplicaCount": 1, "maxReplicaCount": 1},
@@ -334,11 +314,14 @@ class Project:
         }
         with self._changed:
             found = self._endpoint(deployment.endpoint_id)
-            found.deployed[own] = DeployedModel(resource, endpoint, stop)
+            found.deployed[own] = DeployedModel(resource, running.endpoint, running.stop)
             if previous:
                 found.split[own] = found.split.pop(previous, 0)
             elif split:
                 found.split = {own if each == _THIS else each: share for each, share in split.items()}
+        if previous:
+            self._drain(found, previous)
+        return True
 
     def undeploy(self, identity: str, request: Mapping[str, Any]) -> dict[str, Any]:
         own = request.get("deployedModelId", "")

@@ -203,7 +203,9 @@ class Platform:
 
     def _started(self, deployment: Deployment, limits: VertexLimits, model: Mapping[str, Any]) -> RunningContainer:
         made = SimpleNamespace(
-            endpoint=SimpleNamespace(limits=limits), wait_until_ready=lambda _: self.is_ready, stop=lambda: None
+            endpoint=SimpleNamespace(limits=limits, direct=None),
+            wait_until_ready=lambda _: self.is_ready,
+            stop=lambda: None,
         )
         return cast(RunningContainer, made)
 
