@@ -38,7 +38,7 @@ from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import BackendFailed, ServerError
 from trident.core.inference.pending_request import ResponseSender
-from trident.core.inference.request import InferenceRequest, OutputMemory
+from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import DevicePlace, OutputTensor, PlacedOutput, RegionInput, RegionRequest
 from trident.core.inference.tensors import BYTES, Array, Shape
 from trident.core.observability.statistics import BucketUse, ModelProcessMetrics
@@ -55,8 +55,6 @@ class BoundTensor(NamedTuple):
 
 # Takes output names, a feed and run options, and returns the outputs in the order of the names.
 Run = Callable[[list[str], Mapping[str, Array], Any], Sequence[Array]]
-# The same, with large outputs in memory of the request, if there is enough.
-RunPlaced = Callable[[list[str], Mapping[str, Array], Any, OutputMemory], Sequence[Array]]
 # The same on tensors on the GPU: takes also the inputs that are not in the feed, the places for outputs, and the size
 # of the batch. An output is written to its place if it is known before the run that it fits there, and then its shape
 # is returned; otherwise it is an array.
@@ -92,15 +90,14 @@ class Failures:
 class Runner:
     """Runs the batches of one instance. `close` frees what only this instance holds.
 
-    `run_placed` and `run_bound` are for a request that runs alone, of a model that `may_bind`. `scalars` are the inputs
-    without dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`). `padding` is for what pads by
-    itself, and `steady` for a session that has to keep its batch size. `end` has a run that is in progress, and each
-    later one, fail; None if the framework cannot.
+    `run_bound` is for a request that runs alone, of a model that `may_bind`. `scalars` are the inputs without
+    dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`). `padding` is for what pads by itself,
+    and `steady` for a session that has to keep its batch size. `end` has a run that is in progress, and each later one,
+    fail; None if the framework cannot.
     """
 
     run: Run
     run_options: Any = None
-    run_placed: RunPlaced | None = None
     run_bound: RunBound | None = None
     scalars: frozenset[str] = frozenset()
     on_buffer: OnBuffer | None = None
@@ -314,7 +311,6 @@ class InProcessInstance:
         self._padding: Pads | None = gatherer if isinstance(gatherer, PaddingGatherer) else runner.padding
         self._splitter = splitter
         self._run = runner.run
-        self._run_placed = runner.run_placed if binds else None
         self._run_bound = runner.run_bound if binds else None
         self._steady = runner.steady
         self._run_options = runner.run_options
@@ -336,8 +332,7 @@ class InProcessInstance:
         total = batch_total(batch_sizes, spec.max_batch_size, spec.name)
         first = requests[0]
         # Who traces a request may want to see its tensors later, when their memory is in use again.
-        is_alone = len(requests) == 1 and first.trace is None
-        if is_alone and self._run_bound is not None and type(first) is RegionRequest:
+        if self._run_bound is not None and len(requests) == 1 and type(first) is RegionRequest and first.trace is None:
             device_id = self.placement.device_id
             inputs = {
                 tensor.name: BoundTensor(tensor.on_device.address, tensor.shape)
@@ -352,7 +347,6 @@ class InProcessInstance:
         try:
             feed = self._gatherer.gather(requests, total)
             gathered_ns = monotonic_ns()
-            memory = first.output_memory if is_alone else None
             if type(self._gatherer) is PaddingGatherer and self._gatherer.size < self._gatherer.rows:
                 size, rows = self._gatherer.size, self._gatherer.rows
                 parts = [
@@ -360,10 +354,8 @@ class InProcessInstance:
                     for at in range(0, rows, size)
                 ]
                 results = [np.concatenate(column) for column in zip(*parts, strict=True)]
-            elif memory is None or self._run_placed is None:
-                results = self._run(names, feed, self._run_options)
             else:
-                results = self._run_placed(names, feed, self._run_options, memory)
+                results = self._run(names, feed, self._run_options)
         except self._exceptions as exc:
             raise self._failure(exc) from exc
         finished_ns = monotonic_ns()
@@ -420,7 +412,7 @@ class InProcessInstance:
         """Free the buffers and drop what it runs."""
         self._gatherer.close()
         self._run = _closed
-        self._run_placed = self._run_bound = None
+        self._run_bound = None
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()

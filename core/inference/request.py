@@ -6,7 +6,7 @@ Source: docs/spec/http.md section 4, docs/spec/schedulers.md sections 3.2 and 3.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -142,8 +142,6 @@ def asks_for_times(request: InferenceRequest) -> bool:
 
 
 Parameter = str | int | bool | float
-# Writable bytes of a size, from which an output is sent without a copy; None if there are none left. Any thread.
-OutputMemory = Callable[[int], Array | None]
 
 # Bytes of an array of strings, which counts references, or of strings in wire form.
 _MANY_STRINGS: Final = 1 << 16
@@ -218,10 +216,9 @@ class InferenceRequest:
     empty means all. `timeout_us` is microseconds, 0 for none. `correlation_id` 0 or "" means that the request belongs
     to no sequence. `arrived_ns` is when the front end had all of its bytes, monotonic nanoseconds of the machine, so
     that it means the same in every process of the server; 0 where it was not noted.
-    `trace` is None unless the request is traced, or its client traces it. `output_memory` is None unless large outputs
-    can be written where they are sent from; it belongs to the process that executes the request. `needs_regions`: the
-    engine has to find regions of shared memory for it (`RegionRequest`). `wants_arrays`: its outputs are read as arrays
-    in this process, so that packing them for a connection is in vain.
+    `trace` is None unless the request is traced, or its client traces it. `needs_regions`: the engine has to find
+    regions of shared memory for it (`RegionRequest`). `wants_arrays`: its outputs are read as arrays in this process,
+    so that packing them for a connection is in vain.
     """
 
     __slots__ = (
@@ -233,7 +230,6 @@ class InferenceRequest:
         "model_name",
         "model_version",
         "needs_regions",
-        "output_memory",
         "outputs",
         "parameters",
         "priority",
@@ -272,7 +268,6 @@ class InferenceRequest:
         self.sequence_end = sequence_end
         self.arrived_ns = 0
         self.trace: RequestTrace | None = None
-        self.output_memory: OutputMemory | None = None
         self.needs_regions = False
         self.wants_arrays = False
         self._nbytes = -1

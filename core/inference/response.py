@@ -315,7 +315,6 @@ class RegionRequest(InferenceRequest):
         )
         made.arrived_ns = request.arrived_ns
         made.trace = request.trace
-        made.output_memory = request.output_memory
         made.output_regions = output_regions
         made.needs_regions = True
         made.outputs_on_device = {}

@@ -22,7 +22,7 @@ from trident.core.borders import expected, guarded
 from trident.core.engine.protocol import Engine, HoldChange
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.response import InferenceResponse, Origin
-from trident.core.inference.tensors import Array, Buffer
+from trident.core.inference.tensors import Buffer
 from trident.core.interprocess.frames import LARGE, BadFrame, Frame, FrameReader, SendQueue, frame
 from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.lifecycle.state import Phase
@@ -299,9 +299,6 @@ class FrontEnd:
         self._reader = FrameReader(TO_ENGINE, "the front end")
         self.memory: SharedMemory | None = None
         """Set with the front end's greeting."""
-        # The offsets of outputs that models write into the shared memory, until they are sent. Each has its own mark:
-        # where one was sent and released, the next one may begin before `_forget` is called for the first.
-        self._unsent: dict[int, object] = {}
         self._requests = RequestDecoder(self._view_of)
         self._responses = ResponseEncoder(self._share, self._unshare)
         self._pending: dict[int, PendingRequest] = {}
@@ -377,8 +374,6 @@ class FrontEnd:
             self._collect(number, InferenceResponse.failed(request, refusal, Origin.REFUSED))
             return
         make = StreamedRequest if flags & STREAMED else PendingRequest
-        if shared:
-            request.output_memory = self._output_memory
         is_slow = (shared or len(content) >= LARGE) and request.may_be_passed
         defer = None if is_slow else self._deferred.add
         pending = make(request, partial(self._respond, number), defer=defer, flush=self.flush)
@@ -413,40 +408,15 @@ class FrontEnd:
         self.queue.append(content)
 
     def _share(self, content: Buffer) -> int | None:
-        """Copy a large output into shared memory, unless the model wrote it there, and return its offset.
+        """Copy a large output into shared memory, and return its offset.
 
         None without space: then it goes through the socket.
         """
-        if self.memory is None:
-            return None
-        if self._unsent:
-            written = self.memory.offset_of(content)
-            if written is not None and self._unsent.pop(written, None) is not None:
-                return written
-        return self.memory.share(content)
+        return None if self.memory is None else self.memory.share(content)
 
     def _unshare(self, offset: int) -> None:
         if self.memory is not None:
             self.memory.unshare(offset)
-
-    def _output_memory(self, size: int) -> Array | None:
-        """Return shared memory for an output, freed when nothing refers to it and it was not sent. Any thread."""
-        memory = self.memory
-        offset = None if memory is None else memory.pages.allocate(size)
-        if offset is None or memory is None:
-            return None
-        mark = self._unsent[offset] = object()
-        try:
-            return memory.borrow(offset, size, partial(self._forget, offset, mark))
-        except ValueError:  # it was closed meanwhile
-            return None
-
-    def _forget(self, offset: int, mark: object) -> None:
-        """Free the memory of an output that was not sent, when nothing refers to it any more."""
-        if self._unsent.get(offset) is mark:
-            del self._unsent[offset]
-            assert self.memory is not None
-            self.memory.pages.free(offset)
 
     def send(self, content: bytes) -> None:
         """Send a frame now, after those that were collected. Any thread."""

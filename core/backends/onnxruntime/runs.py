@@ -6,22 +6,20 @@ Source: ONNX Runtime's Python API reference, IOBinding.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from onnxruntime import OrtValue
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
-from trident.core.backends.in_process import BoundTensor, Run, RunBound, Runner, RunPlaced
-from trident.core.backends.onnxruntime.providers import CPU
+from trident.core.backends.in_process import BoundTensor, Run, RunBound, Runner
 from trident.core.backends.onnxruntime.session import FAILURES, ender
 from trident.core.backends.tensors import OnBuffer
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.cuda import CudaDriver, PinnedBuffers
 from trident.core.errors import BackendFailed, InvalidRequest, Unsupported
-from trident.core.inference.request import OutputMemory
 from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Datatype, Shape, bytes_array, element_count
 
@@ -45,7 +43,6 @@ def make_runner(
     used = {*inputs.values(), *outputs.values()}
     run: Run = session.run
     run_bound: RunBound | None = None
-    run_placed: RunPlaced | None = None
     on_buffer: OnBuffer | None = None
     if placement.kind is DeviceKind.GPU:
         driver = CudaDriver.open()
@@ -53,9 +50,6 @@ def make_runner(
         if BYTES not in used:
             on_device = DeviceRun(session, spec, "cuda", placement.device_id, pinned_memory(placement.device_id))
             run, run_bound = on_device, on_device.bound
-    elif BF16 not in used and BYTES not in used and session.get_providers()[0] == CPU:
-        placed = PlacedRun(session, spec)
-        run_placed = placed if placed.knows_shapes else None
     if BF16 in used and run_bound is None:
         if BYTES in inputs.values():
             raise Unsupported(
@@ -67,7 +61,6 @@ def make_runner(
         run = ValueRun(session, inputs, outputs)
     return Runner(
         run=text_run(run, spec.name) if BYTES in used else run,
-        run_placed=run_placed,
         run_bound=run_bound,
         run_options=run_options,
         scalars=frozenset(argument.name for argument in session.get_inputs() if not argument.shape),
@@ -208,87 +201,6 @@ class ValueRun:
 
 
 _log = logging.getLogger("trident.backends")
-
-# To bind the tensors of a run takes 20 µs, to copy so many bytes 50.
-_LARGE = 1 << 19
-
-# A dimension: its size, or the input and the axis that have the same name in the graph.
-_Dimension = int | tuple[str, int]
-
-
-class PlacedRun:
-    """Runs `session` on the CPU for one instance, as `session.run` does. One thread at a time.
-
-    The graph has to say the shapes of the outputs: by numbers, or by the names that dimensions of its inputs have. If
-    what it says proves wrong, outputs are copied from then on.
-    """
-
-    def __init__(self, session: Any, spec: ModelSpec) -> None:
-        axes = {
-            dim: (argument.name, axis)
-            for argument in session.get_inputs()
-            for axis, dim in enumerate(argument.shape)
-            if isinstance(dim, str)
-        }
-        self._run: Run = session.run
-        self._model = spec.name
-        datatypes = {name: output.datatype for name, output in spec.outputs.items()}
-        self._dtypes = {name: datatype.dtype for name, datatype in datatypes.items()}
-        self._values = ValueRun(session, {}, datatypes)
-        self._dimensions: dict[str, list[_Dimension]] = {}
-        for argument in session.get_outputs():
-            dims = [dim if isinstance(dim, int) else axes.get(dim) for dim in argument.shape]
-            known = [dim for dim in dims if dim is not None]
-            if argument.name in self._dtypes and len(known) == len(dims):
-                self._dimensions[argument.name] = known
-
-    @property
-    def knows_shapes(self) -> bool:
-        """True if there is an output that can be placed."""
-        return bool(self._dimensions)
-
-    def __call__(
-        self, names: list[str], feed: Mapping[str, Array], run_options: Any, memory: OutputMemory
-    ) -> Sequence[Array]:
-        """Return the outputs `names`, large ones in `memory` while there is some. Raises what ONNX Runtime raises."""
-        placed = self._placed(names, feed, memory)
-        if not placed:
-            return self._run(names, feed, run_options)
-        places = {name: BoundTensor(_address(array), array.shape) for name, array in placed.items()}
-        try:
-            results = self._values.run_at(names, feed, run_options, {}, places)
-        except FAILURES as error:
-            # The plain run tells whether it fails for another reason.
-            answer = self._run(names, feed, run_options)
-            self._dimensions = {}
-            _log.info("the outputs of '%s' do not have the shapes that the graph says: %s", self._model, error)
-            return answer
-        return [
-            placed[name] if isinstance(result, tuple) else result for name, result in zip(names, results, strict=True)
-        ]
-
-    def _placed(self, names: list[str], feed: Mapping[str, Array], memory: OutputMemory) -> dict[str, Array]:
-        """Arrays for the large outputs."""
-        placed: dict[str, Array] = {}
-        for name in names:
-            dimensions = self._dimensions.get(name)
-            if dimensions is None:
-                continue
-            shape = tuple([dim if isinstance(dim, int) else feed[dim[0]].shape[dim[1]] for dim in dimensions])
-            dtype = self._dtypes[name]
-            size = element_count(shape) * dtype.itemsize
-            if size >= _LARGE:
-                piece = memory(size)
-                if piece is not None:
-                    placed[name] = piece.view(dtype).reshape(shape)
-        return placed
-
-
-def _address(array: Array) -> int:
-    # Of `array.ctypes.data` a reference would stay.
-    address: int = array.__array_interface__["data"][0]
-    return address
-
 
 # NVIDIA's number as a vendor of PCI devices.
 _NVIDIA = 0x10DE

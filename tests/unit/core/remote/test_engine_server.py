@@ -20,7 +20,6 @@ import orjson
 import pytest
 
 from tests.unit.core.remote.remote_parts import (
-    SHARED,
     SMALL,
     ByHand,
     ServedEngine,
@@ -33,11 +32,11 @@ from tests.unit.core.remote.remote_parts import (
     served,
 )
 from tests.waiting import until
-from trident.core.errors import ModelLoadFailed, RequestCancelled
+from trident.core.errors import ModelLoadFailed
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import Buffer, pack_bytes
-from trident.core.interprocess.frames import LARGE, Frame, frame, release_frame
+from trident.core.interprocess.frames import Frame, frame, release_frame
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.remote import engine_server as engine_server
 from trident.core.remote.calls import (
@@ -54,7 +53,6 @@ from trident.core.remote.engine_server import FrontEnd
 from trident.core.remote.wire import (
     CALL,
     CANCEL,
-    FAILED,
     RELEASE,
     REQUEST,
     RESULT,
@@ -349,61 +347,6 @@ def pair() -> Iterator[Pair]:
     pair = Pair()
     yield pair
     pair.close()
-
-
-class Writing:
-    """A model that writes its output where it is sent from, and keeps it."""
-
-    def __init__(self, pair: Pair) -> None:
-        self.written: list[Any] = []
-        pair.engine.respond = self.respond
-
-    def respond(self, request: InferenceRequest) -> InferenceResponse:
-        assert request.output_memory is not None
-        room = request.output_memory(LARGE)
-        assert room is not None
-        array = room.view(np.int32)
-        array[:] = 7
-        self.written.append(array)
-        return InferenceResponse("m", 1, [OutputTensor("OUT", "INT32", array.shape, array)])
-
-
-def ask_shared(pair: Pair, number: int) -> None:
-    """A request with a tensor in the shared memory."""
-    pair.give(RequestEncoder().write(numbers(np.zeros(LARGE, np.int32)), number, lambda content: 0))
-
-
-def test_an_output_that_was_written_into_the_shared_memory_is_not_copied(pair: Pair) -> None:
-    model = Writing(pair)
-    ask_shared(pair, 1)
-    offset = int.from_bytes(pair.hand.next()[4][8:16], "little")
-    # It is the first of the half, and nothing else was allocated.
-    assert offset == SHARED // 2
-    model.written[0][:] = 9
-    assert pair.front_end._view_of(offset, 4).tolist() == [9, 0, 0, 0]
-    pair.give(release_frame(RELEASE, [offset]))
-    # What the engine still refers to does not keep the memory from the next one, nor frees that when it goes.
-    ask_shared(pair, 2)
-    assert int.from_bytes(pair.hand.next()[4][8:16], "little") == offset
-    del model.written[0]
-    ask_shared(pair, 3)
-    assert int.from_bytes(pair.hand.next()[4][8:16], "little") == offset + LARGE
-
-
-def test_memory_of_an_output_that_is_not_sent_is_free_again(pair: Pair) -> None:
-    model = Writing(pair)
-
-    def fail(request: InferenceRequest) -> InferenceResponse:
-        model.respond(request)
-        return InferenceResponse.failed(request, RequestCancelled("the model failed"))
-
-    pair.engine.respond = fail
-    ask_shared(pair, 1)
-    assert pair.hand.next()[1] & FAILED
-    model.written.clear()
-    pair.engine.respond = model.respond
-    ask_shared(pair, 2)
-    assert int.from_bytes(pair.hand.next()[4][8:16], "little") == SHARED // 2
 
 
 def test_a_request_with_many_strings_lets_the_others_pass() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
@@ -21,7 +20,7 @@ from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, session_of, usable_gpus
 from trident.core.backends.in_process import BoundTensor
-from trident.core.backends.onnxruntime.runs import DeviceRun, PlacedRun, ValueRun, pinned_memory
+from trident.core.backends.onnxruntime.runs import DeviceRun, ValueRun, pinned_memory
 from trident.core.cuda import CudaDriver, DeviceBlock
 from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory
 from trident.core.inference.response import DevicePlace
@@ -169,81 +168,6 @@ def test_failed_run_leaves_nothing_bound() -> None:
     with pytest.raises(Exception, match="out of data bounds"):
         values(["VALUE"], {"INDEX": np.array([[99]])}, options)
     assert values(["VALUE"], {"INDEX": np.array([[2]])}, options)[0].tolist() == [[20]]
-
-
-# --- outputs in memory of the caller
-
-
-LARGE = np.arange(1 << 18, dtype=np.float32).reshape(2, -1)
-
-
-def run_of(model_dims: tuple[Any, ...], operator: str = "Identity") -> PlacedRun:
-    """The run of a model that has two dimensions, B and N, and says `model_dims` of its output."""
-    graph = helper.make_graph(
-        [helper.make_node(operator, ["IN"], ["OUT"])],
-        "graph",
-        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ("B", "N"))],
-        [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, model_dims)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    text = "max_batch_size: 8\n" + tensor_text("input", "IN", "FP32", [-1])
-    spec = spec_of(config_of(text + tensor_text("output", "OUT", "FP32", [-1])))
-    return PlacedRun(session, spec)
-
-
-class Memory:
-    """Memory of `capacity` bytes, of which each piece can be had once."""
-
-    def __init__(self, capacity: int = 1 << 22) -> None:
-        self.left = capacity
-        self.given: list[Array] = []
-
-    def __call__(self, size: int) -> Array | None:
-        if size > self.left:
-            return None
-        self.left -= size
-        self.given.append(np.zeros(size, np.uint8))
-        return self.given[-1]
-
-
-def test_large_output_is_written_into_the_memory() -> None:
-    run, memory = run_of(("B", "N")), Memory()
-    assert run.knows_shapes
-    for number in range(2):
-        (array,) = run(["OUT"], {"IN": LARGE + number}, None, memory)
-        assert array.tolist() == (LARGE + number).tolist()
-        assert np.shares_memory(array, memory.given[number])
-    # The second run wrote nothing into the memory of the first.
-    assert memory.given[0].view(np.float32).tolist() == LARGE.reshape(-1).tolist()
-
-
-@pytest.mark.parametrize(("array", "capacity"), [(LARGE[:, :8], 1 << 22), (LARGE, 1000)], ids=["small", "no memory"])
-def test_other_outputs_are_those_of_a_plain_run(array: Array, capacity: int) -> None:
-    memory = Memory(capacity)
-    (found,) = run_of(("B", "N"))(["OUT"], {"IN": np.ascontiguousarray(array)}, None, memory)
-    assert found.tolist() == array.tolist()
-    assert memory.given == []
-
-
-def test_runs_keep_no_tensor() -> None:
-    run, given, memory = run_of(("B", "N")), LARGE.copy(), Memory()
-    run(["OUT"], {"IN": given}, None, memory)
-    kept = [weakref.ref(given), weakref.ref(memory.given[0])]
-    del given
-    memory.given.clear()
-    assert [array() for array in kept] == [None, None]
-
-
-def test_outputs_are_copied_after_the_graph_declared_a_wrong_shape() -> None:
-    run, memory = run_of(("N", "B")), Memory()
-    for _ in range(2):
-        (array,) = run(["OUT"], {"IN": LARGE}, None, memory)
-        assert array.tolist() == LARGE.tolist()
-    assert len(memory.given) == 1
 
 
 # --- tensors at addresses: on the device `cpu`, and on a GPU where there is one
