@@ -82,42 +82,42 @@ class RegionMemory(Protocol):
     """The memory behind a region. Any thread; it is freed with the last reference to it."""
 
     def read(self, offset: int, content: memoryview) -> None:
-        """Fill `content` with the bytes at `offset`. Raises ServerError if they are no longer there."""
+        """Fill `content` with the bytes at `offset`. Raises ServerError if the memory was shrunk."""
         ...
 
     def write(self, offset: int, content: Buffer) -> None:
-        """Put `content` at `offset`. Raises ServerError if it no longer fits there."""
+        """Write `content` at `offset`. Raises ServerError if the memory was shrunk."""
         ...
 
     def on_device(self, offset: int, size: int) -> DevicePlace | None:
-        """Where a model on the same GPU finds the bytes; None for memory of the host."""
+        """Return the address for a model on the same GPU; None for memory of the host."""
         ...
 
     def view(self, offset: int, size: int) -> memoryview:
-        """The memory itself, writable: a client that shrinks it while it is used ends the process.
+        """Return the memory itself, writable: a client that shrinks it while it is used ends the process.
 
-        Raises ServerError if it is not there now.
+        Raises ServerError if it has been shrunk.
         """
         ...
 
 
 class Region:
-    """`users` is how many requests use it; `is_leaving`: it was unregistered, and leaves with its last user."""
+    """`users` is the number of requests that use it. With `is_unregistered` it is removed with the last of them."""
 
-    __slots__ = ("is_leaving", "memory", "status", "users")
+    __slots__ = ("is_unregistered", "memory", "status", "users")
 
     def __init__(self, status: SystemRegion | CudaRegion, memory: RegionMemory) -> None:
         self.status = status
         self.memory = memory
         self.users = 0
-        self.is_leaving = False
+        self.is_unregistered = False
 
     @property
     def kind(self) -> RegionKind:
         return RegionKind.SYSTEM if isinstance(self.status, SystemRegion) else RegionKind.CUDA
 
     def start_of(self, place: RegionReference) -> int:
-        """Where `place` begins in `memory`. Raises InvalidRequest with Triton's text if it is not in the region."""
+        """Return the offset of `place` in `memory`. Raises InvalidRequest with Triton's text outside the region."""
         name, offset, size = place
         byte_size = self.status.byte_size
         if offset >= byte_size:
@@ -148,7 +148,7 @@ DIRECTORY = "/dev/shm"
 _LONGEST_NAME = 255
 # Others may read and write it.
 _OPEN_TO_ALL = stat.S_IROTH | stat.S_IWOTH
-# Not through a link, and without waiting for the other end if somebody put a pipe there.
+# Not through a link, and without waiting for the other end of a pipe.
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -222,22 +222,18 @@ class SystemMemory:
 
 
 def name_of(key: str) -> str:
-    """The file of the object `key`, "" if there can be none."""
+    """Return the file of the object `key`; "" for a key without a name."""
     return key.lstrip("/")
-
-
-def _is_file_name(name: str) -> bool:
-    try:
-        content = os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
-    return b"\0" not in content and len(content) <= _LONGEST_NAME
 
 
 def open_object(key: str, directory: str = DIRECTORY) -> SystemMemory:
     """Open the object `key`. Raises RegionFailed with Triton's text."""
     name = name_of(key)
-    if "/" in name or name in (".", "..") or not _is_file_name(name):
+    try:
+        size = len(os.fsencode(name))
+    except UnicodeEncodeError:
+        size = _LONGEST_NAME + 1
+    if "/" in name or "\0" in name or name in (".", "..") or size > _LONGEST_NAME:
         raise _not_opened(key, "a key is the name of one object: no slashes but at its beginning, at most 255 bytes")
     try:
         descriptor = os.open(os.path.join(directory, name), _FLAGS)
@@ -250,7 +246,7 @@ def open_object(key: str, directory: str = DIRECTORY) -> SystemMemory:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise _not_opened(key, f"{directory}/{name} is no shared memory")
-        # The superuser can open everything, which no client may make use of.
+        # The superuser can open everything, which must not serve clients.
         if found.st_uid != os.geteuid() and found.st_mode & _OPEN_TO_ALL != _OPEN_TO_ALL:
             raise _not_opened(
                 key,
@@ -270,14 +266,14 @@ def _not_opened(key: str, hint: str) -> RegionFailed:
 # Source: docs/spec/shared-memory.md sections 3 and 7.
 
 
-# That of the addresses which the driver allocates itself.
+# Of the addresses that the driver allocates itself.
 _ALIGNMENT = 256
 
 _log = logging.getLogger("trident.shared_memory")
 
 
 OnLost = Callable[[str], None]
-"""Called with a GPU (`Placement.device`) on which this process can do nothing more."""
+"""Called with a GPU (`Placement.device`) that this process can no longer use."""
 
 
 def _ignore(device: str) -> None:
@@ -318,7 +314,7 @@ class CudaMemory:
             raise self._failed("written", error) from error
 
     def on_device(self, offset: int, size: int) -> DevicePlace | None:
-        """None for an offset that the kernels of a model might not read: a misaligned access ends all work on a GPU."""
+        """Return None for a misaligned offset: a kernel that reads it ends all work on a GPU."""
         address = self._address + offset
         return DevicePlace(self._device_id, address, size) if address % _ALIGNMENT == 0 else None
 
@@ -413,7 +409,9 @@ class Regions:
         Raises InvalidRequest or RegionExists with Triton's texts.
         """
         with self._lock:
-            driver = self._cuda_driver()
+            if self._driver is None:
+                self._driver = self._open_driver()  # with the first region: never before a fork
+            driver = self._driver
             if driver is None:
                 raise InvalidRequest(
                     f"failed to register CUDA shared memory region: '{name}', GPUs not supported",
@@ -436,12 +434,6 @@ class Regions:
             status = CudaRegion(name=name, device_id=device_id, byte_size=byte_size)
             self._regions[name] = Region(status, memory)
 
-    def _cuda_driver(self) -> CudaDriver | None:
-        """Opened when the first region asks for it: never before a fork. Under the lock."""
-        if self._driver is None:
-            self._driver = self._open_driver()
-        return self._driver
-
     def unregister(self, kind: RegionKind, name: str) -> None:
         """Remove the region `name`, all of `kind` if it is empty. One that requests use stays until the last is done.
 
@@ -454,7 +446,7 @@ class Regions:
                 if region is None or region.kind is not kind:
                     continue
                 if region.users:
-                    region.is_leaving = True
+                    region.is_unregistered = True
                 else:
                     del self._regions[each]
             is_last = not self._regions
@@ -462,12 +454,12 @@ class Regions:
             self.buffers.drop()
 
     def system_regions(self, name: str) -> list[SystemRegion]:
-        """The system regions by name, the region `name` if it is not empty. Raises RegionNotFound."""
+        """Return the system regions by name, or the region `name`. Raises RegionNotFound."""
         found = self._statuses(RegionKind.SYSTEM, name)
         return [status for status in found if isinstance(status, SystemRegion)]
 
     def cuda_regions(self, name: str) -> list[CudaRegion]:
-        """The CUDA regions by name, the region `name` if it is not empty. Raises RegionNotFound."""
+        """Return the CUDA regions by name, or the region `name`. Raises RegionNotFound."""
         found = self._statuses(RegionKind.CUDA, name)
         return [status for status in found if isinstance(status, CudaRegion)]
 
@@ -490,13 +482,13 @@ class Regions:
         if name in self._regions:
             raise RegionExists(
                 f"shared memory region '{name}' already in manager",
-                hint="unregister it first, or choose another name; a region in use leaves with its last request",
+                hint="unregister it first, or choose another name; a region in use is removed after its last request",
             )
         if len(self._regions) >= MOST_REGIONS:
             raise _too_many(name, f"{MOST_REGIONS} regions are registered, which is the maximum")
 
     def _object(self, name: str, key: str) -> SystemMemory:
-        """The object `key`. Under the lock."""
+        """Return the object `key`, opened once. Under the lock."""
         opened = open_object(key)
         known = self._objects.get(opened.identity)
         if known is not None:
@@ -510,11 +502,11 @@ class Regions:
     # --- requests use regions
 
     def maps(self, region: Region, size: int) -> bool:
-        """Whether a tensor of `size` bytes in the region is used where it lies."""
+        """Return whether a tensor of `size` bytes in the region is used in place."""
         return 0 < self._map_from <= size and region.kind is RegionKind.SYSTEM
 
     def use(self, places: Iterable[RegionReference]) -> list[tuple[Region, int]]:
-        """The region of each place, and where the place begins in its memory; all of them, or none if it raises.
+        """Return the region of each place, and the place's offset in its memory; all of them, or none if it raises.
 
         Each place is released once. Raises RegionNotFound and InvalidRequest with Triton's texts.
         """
@@ -533,12 +525,12 @@ class Regions:
         return used
 
     def release(self, regions: Iterable[Region]) -> None:
-        """End uses. A region that was unregistered leaves with its last one."""
+        """End uses. A region that was unregistered is removed with the last one."""
         is_last = False
         with self._lock:
             for region in regions:
                 region.users -= 1
-                if region.is_leaving and not region.users:
+                if region.is_unregistered and not region.users:
                     del self._regions[region.status.name]
                     is_last = not self._regions
         if is_last:
@@ -555,12 +547,12 @@ def _too_many(name: str, reason: str) -> InvalidRequest:
 # --- the regions that one request uses, from its submission to its final response
 
 
-# The region of an output, where the output begins in the region's memory, and the size that the client has given it.
+# The region of an output, its offset in the region's memory, and the size that the client has given it.
 _Place = tuple[Region, int, int]
 
 
 class Attachment:
-    """Takes the responses in place of the request's caller: writes their outputs into regions, and passes them on.
+    """Receives the responses in place of the request's caller, writes outputs into regions, and passes them on.
 
     `respond` is called on any thread, one at a time.
     """
@@ -591,7 +583,7 @@ class Attachment:
         self._on_response(response)
 
     def _placed(self, response: InferenceResponse) -> InferenceResponse:
-        """The response with the outputs that are to be in regions written there. Others may have the same outputs."""
+        """Write outputs into their regions, and return a response that says so. Others may have the same outputs."""
         outputs: list[OutputTensor] = []
         for output in response.outputs:
             place = self._places.get(output.name)
@@ -627,7 +619,7 @@ def _read(buffers: BufferPool, region: Region, start: int, size: int, into: memo
     try:
         content = buffers.take(size) if into is None else into
     except MemoryError:
-        raise OutOfMemory(f"there is no memory for an input of {size} bytes in shared memory") from None
+        raise OutOfMemory(f"out of memory for an input of {size} bytes in shared memory") from None
     region.memory.read(start, content)
     return content
 
@@ -637,7 +629,7 @@ def _view(region: Region, start: int, size: int) -> memoryview:
 
 
 def attach(pending: PendingRequest, request: RegionRequest, regions: Regions) -> None:
-    """Find the regions of `request`, which is that of `pending`, and use them until its final response.
+    """Find the regions of `request`, the request of `pending`, and use them until its final response.
 
     Raises RegionNotFound or InvalidRequest with Triton's texts; then nothing has changed.
     """

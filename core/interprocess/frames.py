@@ -1,4 +1,4 @@
-"""The frames on a socket between two processes of a server: a fixed header, then the content.
+"""Frames on a socket between two processes of a server: a fixed header, then the content.
 
     size     u32   bytes of the content, a multiple of 16
     type     u8    of the frame
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct("<IBBHQ")
 ALIGNMENT = 16
-# What follows content of `size` bytes, at index `size & 15`.
+# The padding after content of `size` bytes, at index `size & 15`.
 PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
 _BLANKS = [b" " * (-size % ALIGNMENT) for size in range(ALIGNMENT)]
-# More than any option allows for a request. Only content that has arrived takes memory.
+# More than any option allows for a request. Only received content takes memory.
 LARGEST = 0xFFFF_FFF0
 # From this size on a tensor travels in shared memory: the socket copies into the kernel and out of it.
 LARGE = 32768
@@ -45,23 +45,23 @@ Frame = tuple[int, int, int, int, memoryview]
 
 
 class BadFrame(ValueError):
-    """The other end sent something that the protocol does not have: the connection must end."""
+    """The other end broke the protocol: the connection must end."""
 
 
 def frame(kind: int, number: int, content: Sequence[Buffer] = (), *, flags: int = 0, shared: int = 0) -> bytes:
-    """A whole frame, padded with blanks, which JSON parsers ignore."""
+    """Make a whole frame, padded with blanks, which JSON parsers ignore."""
     size = sum(map(len, content))
     blanks = _BLANKS[size & 15]
     return b"".join((HEADER.pack(size + len(blanks), kind, flags, shared, number), *content, blanks))
 
 
 def release_frame(kind: int, offsets: Sequence[int]) -> bytes:
-    """A frame that gives back what lies at these offsets in shared memory. Its number is their count."""
+    """Make a frame that releases these offsets in shared memory. Its number is their count."""
     return frame(kind, len(offsets), [_OFFSET.pack(offset) for offset in offsets])
 
 
 def released_offsets(content: memoryview, count: int) -> list[int]:
-    """The offsets in a release frame with that number. Raises BadFrame."""
+    """Return the offsets in a release frame with that number. Raises BadFrame."""
     if count * _OFFSET.size > len(content):
         raise BadFrame("a release that is shorter than it says")
     return [offset for (offset,) in _OFFSET.iter_unpack(content[: count * _OFFSET.size])]
@@ -77,10 +77,10 @@ class FrameReader:
         keep: Callable[[memoryview], bytes] = bytes,
         most_shared: int = 0xFFFF,
     ) -> None:
-        """`kinds` are the types that the other end may send, and `peer` is what errors call it.
+        """`kinds` are the types that the other end may send, and `peer` is its name in errors.
 
-        `keep` copies what was received: `bytearray` makes the contents of frames writable. `most_shared` is what the
-        field `shared` of a frame may say.
+        `keep` copies what was received: `bytearray` makes the contents of frames writable. `most_shared` is the largest
+        value of a frame's field `shared`.
         """
         self._kinds = kinds
         self._most_shared = most_shared
@@ -92,14 +92,14 @@ class FrameReader:
         self._wanted = HEADER.size
 
     def receive(self, sock: socket.socket, flags: int = 0) -> list[Frame]:
-        """The frames that the bytes in the socket complete. Raises OSError, also at its end, and BadFrame."""
+        """Return the frames that the bytes in the socket complete. Raises OSError, also at its end, and BadFrame."""
         size = sock.recv_into(self._received, 0, flags)
         if not size:
             raise ConnectionResetError(f"{self._peer} closed its socket")
         return self.feed(self._keep(self._received[:size]))
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """The frames that `chunk` completes. Raises BadFrame."""
+        """Return the frames that `chunk` completes. Raises BadFrame."""
         if self._parts:
             self._parts.append(chunk)
             self._have += len(chunk)
@@ -133,8 +133,8 @@ def _ignore(is_blocked: bool) -> None: ...
 class SendQueue:
     """Any thread may `append` frames, and any thread may call `flush`, which sends them together.
 
-    `on_blocked` is told, under the queue's lock, when the socket takes no more for now (True) and when it has taken
-    everything again (False); in between the owner calls `flush` whenever the socket takes more.
+    `on_blocked` is called, under the queue's lock, with True when the socket takes no more for now, and with False when
+    it has taken everything again; in between the owner calls `flush` whenever the socket is writable.
     """
 
     def __init__(self, sock: socket.socket, on_blocked: Callable[[bool], None] = _ignore) -> None:
@@ -153,7 +153,7 @@ class SendQueue:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the socket did not take all that was sent."""
+        """True while the socket has not taken all that was sent."""
         return self._unsent is not None
 
     def flush(self) -> None:
@@ -180,13 +180,13 @@ class SendQueue:
                 self._on_blocked(not was_blocked)
 
     def close(self) -> None:
-        """Send nothing any more. After this returns the socket may be closed."""
+        """Stop sending. After this returns the socket may be closed."""
         with self._lock:
             self._is_closed = True
             self._unsent = None
 
     def _send(self, whole: bytes | memoryview) -> bool:
-        """Send, and return whether nothing of it is left. The caller holds the lock."""
+        """Send, and return whether all of it was sent. The caller has the lock."""
         try:
             sent = self._sock.send(whole, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -206,12 +206,12 @@ class SendQueue:
 
 
 def wait_readable(descriptor: int, timeout_s: float | None) -> bool:
-    """Wait until there is something to read or the other end is gone, at most `timeout_s` seconds; whether it is."""
+    """Wait until there is something to read or the other end is gone. False after `timeout_s` seconds without it."""
     return _wait(descriptor, select.POLLIN, timeout_s)
 
 
 def wait_writable(descriptor: int, timeout_s: float | None) -> bool:
-    """Wait until the descriptor takes something or the other end is gone, at most `timeout_s` seconds; whether so."""
+    """Wait until the descriptor is writable or the other end is gone. False after `timeout_s` seconds without it."""
     return _wait(descriptor, select.POLLOUT, timeout_s)
 
 

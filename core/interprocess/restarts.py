@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 _EARLY_S = 10.0
 _MAX_DELAY_S = 31
-# A process that was killed, or that a request ended, is not one that cannot start: these are restarted at once.
+# A process that was killed, or that a request ended, can start: it is restarted at once.
 _IMMEDIATE = 3
 
 
@@ -39,9 +39,8 @@ class Restarts:
     def ended(self, started: float | None = None) -> int:
         """Record the end of the process that was started at `started`, or last.
 
-        Returns the seconds until the next start is due.
-
-        Processes that were running when another ended and end after it are no failures that repeat.
+        Returns the seconds until the next start is due. Processes that were started before another one ended, and end
+        after it, are one failure.
         """
         now = self._now()
         started = self._started if started is None else started
@@ -72,7 +71,7 @@ class SharedNote:
         self._memory = mmap.mmap(-1, _LENGTH + size)
 
     def write(self, content: bytes) -> None:
-        """Leave `content`, cut to the size; the last one counts."""
+        """Write `content`, cut to the size; the last one counts."""
         content = content[: len(self._memory) - _LENGTH]
         self._memory[_LENGTH : _LENGTH + len(content)] = content
         self._memory[:_LENGTH] = len(content).to_bytes(_LENGTH, "little")

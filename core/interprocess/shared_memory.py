@@ -1,7 +1,7 @@
 """The memory that two processes of a server share for large tensors.
 
-It is a memfd: it has no name, and the kernel frees it with the last process that maps it. It is sealed so that the
-other process cannot shrink it: reading past its end would be a SIGBUS.
+It is a memfd: it has no name, and the kernel frees it with the last process that maps it. It is sealed against
+shrinking by the other process: reading past its end would be a SIGBUS.
 
 Front ends share memory with the engine, and the engine with the process of a Python model. That process loads this
 module into the model's interpreter: it needs Python 3.9, numpy and the module of the frames.
@@ -55,9 +55,9 @@ class SharedMemory:
         """In bytes, an even number of pages."""
         half = self.size // 2
         self.pages = PageAllocator(0, half) if is_first else PageAllocator(half, self.size)
-        """Those of this process's half that are in use."""
+        """The pages of this process's half."""
         self.on_unused: Callable[[], None] = _nothing
-        """Called when there is something to release; as cheap, and as little waiting, as `on_end` of `borrow`."""
+        """Called when there is something to release; it must be as cheap as `on_end` of `borrow`, and not wait."""
         self._unused: deque[int] = deque()
         self._mapping: mmap.mmap | None = mapping
         self._memory: Bytes | None = np.frombuffer(mapping, np.uint8)
@@ -66,7 +66,7 @@ class SharedMemory:
 
     @classmethod
     def create(cls, size: int) -> SharedMemory:
-        """New memory of at most `size` bytes, all zero; the first half is this process's. Raises MemoryError."""
+        """Make memory of at most `size` bytes, all zero; the first half is this process's. Raises MemoryError."""
         if not _SIZE_STEP <= size <= LARGEST:
             raise MemoryError(f"it must be between {_SIZE_STEP} and {LARGEST}")
         size -= size % _SIZE_STEP
@@ -85,7 +85,7 @@ class SharedMemory:
 
     @classmethod
     def attach(cls, descriptor: int, maximum: int = LARGEST) -> SharedMemory:
-        """The memory that another process made. Takes ownership of the descriptor, and closes it if it raises.
+        """Map the memory that another process made. Takes ownership of the descriptor, and closes it if it raises.
 
         Raises ValueError unless it is a writable memfd that cannot shrink, of an even number of pages, at least two,
         and at most `maximum` bytes.
@@ -100,7 +100,7 @@ class SharedMemory:
     # --- this process's half
 
     def share(self, content: Buffer) -> int | None:
-        """Copy the bytes of a tensor to where the other process reads them, until it releases them.
+        """Copy the bytes of a tensor for the other process, until it releases them.
 
         Returns their offset, or None if the half is full. Raises ValueError after `close`.
         """
@@ -111,11 +111,11 @@ class SharedMemory:
         return offset
 
     def unshare(self, offset: int) -> None:
-        """Free what `share` put there, if the other process was not told of it."""
+        """Free what `share` put there, if its offset was not sent."""
         self.pages.free(offset)
 
     def allocate(self, size: int) -> Bytes | None:
-        """Memory that is free again when the array and its views are gone. None if none is free, and after `close`."""
+        """Return memory that is freed with the last view of the array. None if none is free, and after `close`."""
         offset = self.pages.allocate(size)
         if offset is None:
             return None
@@ -133,9 +133,9 @@ class SharedMemory:
                 raise BadFrame(str(error)) from None
 
     def reclaim(self) -> None:
-        """Return the free pages to the system; it takes milliseconds. Does nothing after `close`.
+        """Return the free pages to the system; 200 MB take about 20 ms. Does nothing after `close`.
 
-        They are zero when they are used again. 200 MB take about 20 milliseconds.
+        They are zero when they are used again.
         """
         mapping = self._mapping
         if mapping is not None:
@@ -151,11 +151,11 @@ class SharedMemory:
             raise BadFrame(str(error)) from None
 
     def release(self, kind: int) -> bytes:
-        """A frame of this type that releases the memory no longer in use; b"" if there is none."""
+        """Return a frame of this type that releases the memory no longer in use; b"" if there is none."""
         if not self._unused:
             return b""
         offsets: list[int] = []
-        # Several threads may be here at once: each takes what the others have left.
+        # Several threads may be here at once: each takes a part.
         with suppress(IndexError):
             while True:
                 offsets.append(self._unused.popleft())
@@ -169,7 +169,7 @@ class SharedMemory:
     # --- all of it
 
     def view(self, offset: int, size: int) -> Bytes:
-        """These bytes, writable. Raises ValueError outside the memory and after `close`.
+        """Return these bytes, writable. Raises ValueError outside the memory and after `close`.
 
         The memory stays mapped while an array of it is alive, even after `close`.
         """
@@ -194,7 +194,7 @@ class SharedMemory:
         return array
 
     def offset_of(self, buffer: Buffer | Array) -> int | None:
-        """The offset at which the memory of a contiguous buffer begins.
+        """Return the offset at which the memory of a contiguous buffer begins.
 
         None for a buffer outside, an empty or non-contiguous one, and after `close`.
         """
@@ -272,13 +272,13 @@ class PageAllocator:
         self._starts = [first] if self.capacity else []
         self._hole_sizes = [self.capacity] if self.capacity else []
         self._in_use: dict[int, int] = {}
-        # Where the pages end that were in use since the last `reclaim`.
+        # The end of the pages that were in use since the last `reclaim`.
         self._reach = first
         self._freed: deque[tuple[int, int]] = deque()
         self._lock = threading.Lock()
 
     def allocate(self, size: int) -> int | None:
-        """The offset of `size` bytes, at the start of a page; None if no hole is large enough.
+        """Allocate `size` bytes and return their offset, the start of a page; None if no hole is large enough.
 
         Zero bytes take a page too, so that each allocation has its own offset.
         """
@@ -330,7 +330,7 @@ class PageAllocator:
         return None
 
     def _try_to_settle(self) -> None:
-        # The holder of the lock calls this after it releases it, so nothing that is freed meanwhile is forgotten.
+        # Called by each thread after it has released the lock, so that whatever was freed meanwhile is settled.
         while self._freed and self._lock.acquire(blocking=False):
             try:
                 self._settle()
@@ -338,7 +338,7 @@ class PageAllocator:
                 self._lock.release()
 
     def _settle(self) -> None:
-        """Turn what was freed into holes. The caller holds the lock."""
+        """Turn what was freed into holes. The caller has the lock."""
         while self._freed:
             offset, size = self._freed.popleft()
             self.used -= size
@@ -355,5 +355,5 @@ class PageAllocator:
 
 
 def _pages(size: int) -> int:
-    """`size` bytes rounded up to whole pages."""
+    """Round `size` bytes up to whole pages."""
     return (size + PAGE - 1) // PAGE * PAGE

@@ -27,18 +27,18 @@ from trident.core.inference.request import Parameter
 from trident.core.inference.tensors import BY_NAME, BYTES, Shape, TensorLayout, element_count, layout_of, unpack_bytes
 from trident.core.observability.statistics import RemoteCacheMetrics
 from trident.core.options import RedisOptions
-from trident.core.response_cache.response_cache import CachedResponse, OnFound
+from trident.core.response_cache.response_cache import CachedResponse, GiveUp, OnFound
 
 _log = logging.getLogger("trident.cache")
 
 MOST_LATE = 5
-"""So many look-ups in a row that spend their budget open the circuit."""
+"""The number of look-ups in a row that open the circuit by exceeding their budget."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
 
 class CircuitBreaker:
-    """Open while Redis is gone or slow: then nobody waits for it. Any thread.
+    """Open while Redis is unreachable or slow, so that no request waits for it. Any thread.
 
     It begins open and is closed by the first connection. Each change is logged once.
     """
@@ -49,30 +49,26 @@ class CircuitBreaker:
         self._lock = threading.Lock()
         self.is_open = True
         # --- guarded by the lock
-        # Whether the log says that it is open.
-        self._was_said = False
-        self._late_in_a_row = 0
+        # That it is open.
+        self._was_logged = False
+        self.late_in_a_row = 0
         self._pause_s = FIRST_PAUSE_S
         self._closed_at_s: float | None = None
 
     def note_late(self, count: int) -> None:
-        """So many look-ups have spent their budget."""
+        """Count look-ups that have exceeded their budget."""
         with self._lock:
-            self._late_in_a_row += count
-            if self._late_in_a_row < MOST_LATE:
+            self.late_in_a_row += count
+            if self.late_in_a_row < MOST_LATE:
                 return
         self.open("it does not answer in time")
 
-    def note_answer(self) -> None:
-        """A look-up was answered in time."""
-        self._late_in_a_row = 0
-
     def open(self, reason: str) -> None:
-        """Ask no more until `close`. The first reason is logged."""
+        """Bypass Redis until `close`. The first reason is logged."""
         with self._lock:
-            was_said, self._was_said = self._was_said, True
+            was_logged, self._was_logged = self._was_logged, True
             self.is_open = True
-        if was_said:
+        if was_logged:
             return
         _log.warning(
             "bypassing the response cache at %s, so every request is executed: %s; it is tried again",
@@ -81,17 +77,17 @@ class CircuitBreaker:
         )
 
     def close(self) -> None:
-        """Redis answers."""
+        """Use Redis again."""
         with self._lock:
-            self._late_in_a_row = 0
+            self.late_in_a_row = 0
             if not self.is_open:
                 return
-            self.is_open = self._was_said = False
+            self.is_open = self._was_logged = False
             self._closed_at_s = self._clock()
         _log.info("the response cache at %s answers", self._address)
 
     def next_pause_s(self) -> float:
-        """The pause before the next attempt; longer each time, until the circuit has been closed for a while."""
+        """Return the pause before the next attempt; longer each time, until the circuit was closed for a while."""
         with self._lock:
             closed_at_s, self._closed_at_s = self._closed_at_s, None
             if closed_at_s is not None and self._clock() - closed_at_s > LONGEST_PAUSE_S:
@@ -118,11 +114,11 @@ LARGEST = 16 << 20
 
 
 class BadValue(ValueError):
-    """The value is damaged, or something else wrote it; the argument says how it can be seen."""
+    """The value is damaged, or of another program; the argument is the reason."""
 
 
 def encode(name: bytes, response: CachedResponse) -> bytes | None:
-    """The value to keep under `name`; None for a response that is too large."""
+    """Return the value to store under `name`; None for a response that is too large."""
     outputs = [[each, datatype, shape, end - start] for each, datatype, shape, start, end in response.layout.entries]
     head = json.dumps([outputs, response.parameters or {}], separators=(",", ":")).encode()
     content = response.content
@@ -132,9 +128,9 @@ def encode(name: bytes, response: CachedResponse) -> bytes | None:
 
 
 def decode(name: bytes, value: bytes) -> CachedResponse:
-    """The response that `encode` made of `name`. Raises BadValue."""
+    """Return the response that `encode` wrote for `name`. Raises BadValue."""
     if len(value) < _START.size or not value.startswith(_MAGIC):
-        raise BadValue("something else wrote it")
+        raise BadValue("another program wrote it")
     _, head_size, content_size, checksum = _START.unpack_from(value)
     if head_size > LARGEST_HEAD or _START.size + head_size + content_size != len(value):
         raise BadValue(f"it has {len(value)} bytes and says otherwise")
@@ -182,7 +178,7 @@ def _parameters(parameters: Any) -> dict[str, Parameter] | None:
 
 
 class PendingLookUp:
-    """Implements LookUp. It ends once: with what was found, by `give_up`, or because its budget is spent."""
+    """A look-up in progress. It ends once: with a response, by `give_up`, or when its budget is exceeded."""
 
     __slots__ = ("_look_ups", "due_s", "key", "on_found")
 
@@ -190,28 +186,28 @@ class PendingLookUp:
         self._look_ups = look_ups
         self.key = key
         self.due_s = due_s
-        # None from its end on.
+        # None after its end.
         self.on_found: OnFound | None = on_found
 
     def give_up(self) -> None:
         self.end(None)
 
     def end(self, found: CachedResponse | None) -> bool:
-        """Whether this ended it. Any thread."""
-        on_found = self._look_ups.claim(self)
+        """End it, unless it has ended. Returns True if this call ended it. Any thread."""
+        on_found = self._look_ups.end(self)
         if on_found is None:
             return False
         try:
             on_found(found)
-        except Exception:  # its fault must not end the thread of all the others
+        except Exception:  # it must not end the thread of all others
             _log.exception("the callback of a look-up failed")
         return True
 
 
 class LookUps:
-    """Any thread adds look-ups, and any may take those that nobody has taken. `budget_s` is the time that each has.
+    """Look-ups in progress, each for at most `budget_s`. Any thread adds look-ups, and any takes those to ask for.
 
-    `on_late` is told how many look-ups have spent their budget, before they end.
+    `on_late` is called with the number of look-ups that have exceeded their budget, before they end.
     """
 
     def __init__(self, budget_s: float, on_late: Callable[[int], None]) -> None:
@@ -236,7 +232,7 @@ class LookUps:
         return look_up
 
     def take(self, count: int) -> list[PendingLookUp]:
-        """At most `count` look-ups that nobody has taken and that have not ended, the oldest first."""
+        """Take at most `count` look-ups that have not ended, the oldest first; each is taken once."""
         taken: list[PendingLookUp] = []
         with self._lock:
             while self._untaken and len(taken) < count:
@@ -246,25 +242,24 @@ class LookUps:
         return taken
 
     @property
-    def waits(self) -> bool:
-        """Whether there are look-ups to take."""
+    def has_untaken(self) -> bool:
         return bool(self._untaken)
 
-    def claim(self, look_up: PendingLookUp) -> OnFound | None:
-        """The callback of the look-up, which ends now; None if it has ended before."""
+    def end(self, look_up: PendingLookUp) -> OnFound | None:
+        """End a look-up and return its callback; None if it has ended before."""
         with self._lock:
             on_found, look_up.on_found = look_up.on_found, None
         return on_found
 
     def end_all(self) -> None:
-        """End what waits as not found."""
+        """End all look-ups as not found."""
         with self._lock:
             waiting = list(self._open)
         for look_up in waiting:
             look_up.give_up()
 
     def close(self) -> None:
-        """End what waits, and the thread."""
+        """End all look-ups, and the thread."""
         self._closed.set()
         with self._lock:
             self._added.notify()
@@ -300,16 +295,16 @@ _NAME_DIGEST = 24
 _READ_AT_ONCE = 16
 _WRITTEN_AT_ONCE = 8
 MOST_UNWRITTEN = 64 << 20
-"""The answers that may wait to be written, in bytes. Those above are not kept."""
+"""The limit of the answers that wait to be written, in bytes. Above it answers are not stored."""
 _LONGEST_CLOSE_S = 2.0
 
 
 class RedisCache:
-    """Implements ResponseCache. `pool_size` threads, each with a connection, exchange what waits with Redis.
+    """Implements ResponseCache. `pool_size` threads, each with a connection, read and write in Redis.
 
-    One round trip asks for several keys and writes several answers. Redis decides what makes room for new answers
-    (its `maxmemory-policy`), and several servers may share it: a scope is a digest of the model's files and
-    configuration, so that an answer is found by those alone that would give the same.
+    One round trip asks for several keys and writes several answers. Redis evicts answers (its `maxmemory-policy`), and
+    several servers may share it: a scope is a digest of the model's files and configuration, so that only servers with
+    the same ones find an answer.
     """
 
     answers_later = True
@@ -325,7 +320,7 @@ class RedisCache:
         self._unwritten: deque[tuple[bytes, CachedResponse]] = deque()
         self._unwritten_bytes = 0
         self._faults = dict.fromkeys(("late", "left_out", "lost", "damaged", "unwritten"), 0)
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         # ---
         self._prefixes: dict[bytes, bytes] = {}
         self._threads = [
@@ -336,7 +331,7 @@ class RedisCache:
             thread.start()
 
     def open_scope(self, name: str, version: int, identity: Callable[[], bytes | None]) -> bytes:
-        # Answers of a version of which it is not known what it was made of are for itself alone.
+        # Answers of a version whose files are not known are for this load alone.
         scope = blake2b(identity() or uuid4().bytes, digest_size=SCOPE_SIZE).digest()
         self._prefixes[scope] = b"%s%s:%d:" % (PREFIX, name.encode("utf-8", "surrogateescape"), version)
         return scope
@@ -347,14 +342,14 @@ class RedisCache:
     def get(self, key: bytes) -> None:
         return None
 
-    def look_up(self, key: bytes, on_found: OnFound) -> PendingLookUp | None:
+    def look_up(self, key: bytes, on_found: OnFound) -> GiveUp | None:
         if self._breaker.is_open:
             self._count("left_out")
             return None
         added = self._look_ups.add(key, on_found)
         with self._work:
             self._work.notify()
-        return added
+        return added.give_up
 
     def put(self, key: bytes, response: CachedResponse) -> None:
         with self._work:
@@ -384,7 +379,7 @@ class RedisCache:
     # --- the threads
 
     def _run(self) -> None:
-        """Connect, and exchange what waits until Redis is gone or slow; then try again after a pause."""
+        """Connect, and read and write until Redis is unreachable or slow; then try again after a pause."""
         connection = RedisConnection(self._options)
         try:
             while not self._closing.is_set():
@@ -406,7 +401,7 @@ class RedisCache:
             connection.close()
 
     def _fault_of(self, connection: RedisConnection) -> str:
-        """Why Redis is of no use now; empty if it answers as fast as it must."""
+        """Return why Redis cannot be used now; empty if it answers in time."""
         try:
             connection.check()
             began_s = time.monotonic()
@@ -417,10 +412,10 @@ class RedisCache:
         return "it does not answer in time" if time.monotonic() - began_s > self._budget_s else ""
 
     def _serve(self, connection: RedisConnection) -> None:
-        """Exchange what waits, until the circuit is open or the cache is closed. Raises Unreachable."""
+        """Read and write until the circuit is open or the cache is closed. Raises Unreachable."""
         while True:
             with self._work:
-                while not (self._look_ups.waits or self._unwritten or self._is_over):
+                while not (self._look_ups.has_untaken or self._unwritten or self._is_over):
                     self._work.wait()
             if self._is_over:
                 return
@@ -431,7 +426,7 @@ class RedisCache:
         return self._breaker.is_open or self._closing.is_set()
 
     def _exchange(self, connection: RedisConnection) -> None:
-        """One round trip. Raises Unreachable; then what was looked up is not found."""
+        """Make one round trip. Raises Unreachable; then the look-ups find nothing."""
         look_ups = self._look_ups.take(_READ_AT_ONCE)
         names = [self._name(look_up.key) for look_up in look_ups]
         values = self._values()
@@ -447,11 +442,13 @@ class RedisCache:
         for look_up, name, value in zip(look_ups, names, found, strict=True):
             in_time |= look_up.end(self._response(name, value))
         if in_time:
-            self._breaker.note_answer()
-        self._note_unwritten(errors)
+            self._breaker.late_in_a_row = 0
+        if errors:
+            self._count("unwritten", len(errors))
+            self._log_once(f"the response cache at {self._options.address} stores no more answers: {errors[0]}")
 
     def _values(self) -> list[tuple[bytes, bytes]]:
-        """Some of the answers to write, by name."""
+        """Take some of the answers to write, by name."""
         taken: list[tuple[bytes, CachedResponse]] = []
         with self._work:
             while self._unwritten and len(taken) < _WRITTEN_AT_ONCE:
@@ -467,7 +464,7 @@ class RedisCache:
         return values
 
     def _name(self, key: bytes) -> bytes:
-        """The name of a key's value in Redis: nothing of a request can be read in it."""
+        """Return the name of a key's value in Redis; a digest, from which no request can be read."""
         digest = blake2b(key, digest_size=_NAME_DIGEST).hexdigest()
         return self._prefixes[key[:SCOPE_SIZE]] + digest.encode()
 
@@ -475,12 +472,12 @@ class RedisCache:
         if not value:
             return None
         try:
-            if isinstance(value, Exception):  # it is no string
-                raise BadValue("something else wrote it")
+            if isinstance(value, Exception):  # it is of another type
+                raise BadValue("another program wrote it")
             return decode(name, value)
         except BadValue as error:
             self._count("damaged")
-            self._say_once(f"the response cache at {self._options.address} has a damaged answer: {error}")
+            self._log_once(f"the response cache at {self._options.address} has a damaged answer: {error}")
             return None
 
     # --- faults
@@ -492,21 +489,16 @@ class RedisCache:
             with self._work:
                 self._work.notify_all()
 
-    def _note_unwritten(self, errors: Sequence[Exception]) -> None:
-        if errors:
-            self._count("unwritten", len(errors))
-            self._say_once(f"the response cache at {self._options.address} keeps no more answers: {errors[0]}")
-
     def _count(self, fault: str, count: int = 1) -> None:
         with self._work:
             self._faults[fault] += count
 
-    def _say_once(self, text: str) -> None:
+    def _log_once(self, text: str) -> None:
         """Log a warning that would repeat with every request."""
         with self._work:
-            if text in self._said or len(self._said) > _READ_AT_ONCE:
+            if text in self._logged or len(self._logged) > _READ_AT_ONCE:
                 return
-            self._said.add(text)
+            self._logged.add(text)
         _log.warning("%s", text)
 
 

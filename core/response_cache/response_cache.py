@@ -15,6 +15,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
+from operator import attrgetter
 from struct import Struct
 from sys import getsizeof
 from typing import Protocol
@@ -31,7 +32,7 @@ _TIMES = frozenset(InferenceTimes(0, 0, 0, 0, 0, CloseReason.IDLE).parameters())
 class CachedResponse:
     """The outputs of a response, one run of bytes, and its parameters. It never changes, so any thread may read it.
 
-    `nbytes` is the memory that it takes, in bytes, without that of `layout`, which similar responses share.
+    `nbytes` is its memory in bytes, without `layout`, which similar responses share.
     """
 
     __slots__ = ("content", "layout", "nbytes", "parameters")
@@ -40,11 +41,14 @@ class CachedResponse:
         self.layout = layout
         self.content = content
         self.parameters = parameters
-        self.nbytes = block_size(getsizeof(self)) + block_size(getsizeof(content)) + _parameters_size(parameters)
+        self.nbytes = block_size(getsizeof(self)) + block_size(getsizeof(content))
+        if parameters is not None:
+            texts = (each for pair in parameters.items() for each in pair)
+            self.nbytes += getsizeof(parameters) + sum(map(getsizeof, texts))
 
     @classmethod
     def of(cls, response: InferenceResponse) -> CachedResponse:
-        """A copy of what is the same in every answer to the request."""
+        """Copy what every answer to the request has in common."""
         outputs = response.outputs
         if type(outputs) is PackedOutputs:
             layout, content = outputs.layout, bytes(outputs.content)
@@ -58,19 +62,19 @@ class CachedResponse:
         return cls(layout, content, kept or None)
 
     def answer(self, request: InferenceRequest, name: str, version: int) -> InferenceResponse:
-        """The response to `request`, which `name` and `version` of a model gave before."""
+        """Make the response of `name` and `version` of a model to `request`."""
         parameters = None if self.parameters is None else self.parameters.copy()
         outputs = PackedOutputs(self.layout, memoryview(self.content))
         return InferenceResponse(name, version, outputs, id=request.id, parameters=parameters)
 
 
 def block_size(nbytes: int) -> int:
-    """The heap memory of an object of that size: blocks are multiples of 16 bytes, with a header."""
+    """Return the heap memory of an object of that size: blocks are multiples of 16 bytes, with a header."""
     return (nbytes + 23) & ~15
 
 
 def layout_size(layout: TensorLayout) -> int:
-    """The memory of a layout in bytes."""
+    """Return the memory of a layout in bytes."""
     size = getsizeof(layout) + getsizeof(layout.entries)
     for entry in layout.entries:
         _, _, shape, start, end = entry
@@ -78,22 +82,12 @@ def layout_size(layout: TensorLayout) -> int:
     return size
 
 
-def _parameters_size(parameters: dict[str, Parameter] | None) -> int:
-    if parameters is None:
-        return 0
-    return getsizeof(parameters) + sum(getsizeof(each) for pair in parameters.items() for each in pair)
-
-
-# Gets the response, or None if there is none or it did not come in time. Any thread; it must not raise.
+# Gets the response, or None if none came in time. Any thread; the caller catches what it raises.
 OnFound = Callable[[CachedResponse | None], None]
 
 
-class LookUp(Protocol):
-    """A look-up in progress."""
-
-    def give_up(self) -> None:
-        """End it at once as one that found nothing, unless it has ended."""
-        ...
+GiveUp = Callable[[], object]
+"""Ends a look-up at once as one that found nothing, unless it has ended."""
 
 
 class ResponseCache(Protocol):
@@ -103,45 +97,43 @@ class ResponseCache(Protocol):
     """
 
     answers_later: bool
-    """Whether `look_up` finds answers, and `get` none, because they are not in this process."""
+    """True if answers are not in this process: `look_up` finds them, and `get` none."""
 
     def open_scope(self, name: str, version: int, identity: Callable[[], bytes | None]) -> bytes:
-        """The scope of one load of a version of a model; scopes of one cache have the same length.
+        """Return the scope of one load of a version of a model; scopes of one cache have the same length.
 
-        `identity` is a digest of all that decides the version's answers besides the request; None if that is not known.
-        It may read the files of the model, so this method is for loader threads alone.
+        `identity` returns a digest of all that decides the version's answers besides the request, or None. It may read
+        the model's files, so this method is for loader threads alone.
         """
         ...
 
     def close_scope(self, scope: bytes) -> None:
-        """The version of that scope is gone: remove what only it could use."""
+        """Remove what only the version of that scope could use."""
         ...
 
     def get(self, key: bytes) -> CachedResponse | None:
-        """The response, if it is in this process."""
+        """Return the response, if it is in this process."""
         ...
 
-    def look_up(self, key: bytes, on_found: OnFound) -> LookUp | None:
+    def look_up(self, key: bytes, on_found: OnFound) -> GiveUp | None:
         """Look for a response elsewhere; `on_found` is called once, on another thread, within the cache's budget.
 
-        None: there is nobody to ask now, and `on_found` is not called.
+        Returns None if the cache cannot be asked now; then `on_found` is not called.
         """
         ...
 
     def put(self, key: bytes, response: CachedResponse) -> None:
-        """Keep a response if it fits."""
+        """Store a response if it fits."""
         ...
 
     def holds(self, nbytes: int) -> bool:
-        """Whether a response with outputs of `nbytes` bytes could be kept."""
+        """Return whether a response with outputs of `nbytes` bytes fits."""
         ...
 
-    def metrics(self) -> ResponseCacheMetrics | RemoteCacheMetrics:
-        """The values for the metrics page."""
-        ...
+    def metrics(self) -> ResponseCacheMetrics | RemoteCacheMetrics: ...
 
     def close(self) -> None:
-        """End its threads and connections. What is looked up now is not found."""
+        """End threads and connections. Look-ups in progress find nothing."""
         ...
 
 
@@ -157,14 +149,14 @@ _LENGTH = Struct("<Q")
 _PLAIN, _DIGEST = b"=", b"#"
 _NOTHING_ELSE = _LENGTH.pack(0)
 
-# The description of the inputs by their layout, and whether their bytes are in the order of their names.
+# By layout: the description of the inputs, and whether their bytes are in the order of their names.
 _described: Memo[TensorLayout, tuple[bytes, bool]] = Memo(1024)
 
 
 def request_key(scope: bytes, request: InferenceRequest) -> bytes:
-    """The key of a validated `request`. `scope` begins it and must have the same length in every key.
+    """Return the key of a validated `request`. It begins with `scope`, which has the same length in every key.
 
-    Two requests have the same key if and only if all that decides the answer is equal, in whichever form the inputs
+    Two requests have the same key if and only if all that decides the answer is equal, in whatever form the inputs
     arrived. (Keys of large requests are digests, so equal keys of different requests are possible in theory.)
     """
     inputs = request.inputs
@@ -172,7 +164,9 @@ def request_key(scope: bytes, request: InferenceRequest) -> bytes:
     if isinstance(inputs, PackedTensors):
         known = _described.get(inputs.layout)
         if known is None:
-            known = _described[inputs.layout] = _describe_layout(inputs.layout)
+            entries = sorted(inputs.layout.entries)
+            text = _describe([(name, datatype, shape, end - start) for name, datatype, shape, start, end in entries])
+            known = _described[inputs.layout] = text, entries == list(inputs.layout.entries)
         description, is_sorted = known
         if is_sorted:
             contents.append(inputs.content)
@@ -180,7 +174,7 @@ def request_key(scope: bytes, request: InferenceRequest) -> bytes:
             entries = sorted(inputs.layout.entries)
             contents += [inputs.content[start:end] for _, _, _, start, end in entries]
     else:
-        tensors = sorted(inputs, key=_name)
+        tensors = sorted(inputs, key=attrgetter("name"))
         contents += [_content(tensor) for tensor in tensors]
         sizes = map(len, contents)
         description = _describe([(t.name, t.datatype, t.shape, size) for t, size in zip(tensors, sizes, strict=True)])
@@ -194,19 +188,9 @@ def request_key(scope: bytes, request: InferenceRequest) -> bytes:
     return b"".join((scope, _DIGEST, digest.digest()))
 
 
-def _name(tensor: InputTensor) -> str:
-    return tensor.name
-
-
 def _content(tensor: InputTensor) -> Buffer:
     content = tensor.data
     return content if type(content) is memoryview else wire_bytes(content)
-
-
-def _describe_layout(layout: TensorLayout) -> tuple[bytes, bool]:
-    entries = sorted(layout.entries)
-    is_sorted = entries == list(layout.entries)
-    return _describe([(name, datatype, shape, end - start) for name, datatype, shape, start, end in entries]), is_sorted
 
 
 def _describe(tensors: list[tuple[str, str, Shape, int]]) -> bytes:
@@ -215,7 +199,7 @@ def _describe(tensors: list[tuple[str, str, Shape, int]]) -> bytes:
 
 
 def _other(request: InferenceRequest) -> bytes:
-    """Everything besides the inputs that decides the answer; empty for most requests."""
+    """Return all that decides the answer besides the inputs; empty for most requests."""
     parameters = request.parameters
     if not (parameters or request.outputs or request.correlation_id or request.sequence_start or request.sequence_end):
         return _NOTHING_ELSE
@@ -239,9 +223,9 @@ _SCOPE = Struct("<Q")
 
 
 class LocalCache:
-    """Implements ResponseCache in at most `size` bytes of memory; the least recently used response goes first.
+    """Implements ResponseCache in at most `size` bytes of memory; the least recently used response is evicted first.
 
-    Each load of a model has a scope of its own, so that a reload begins without answers.
+    Each load of a model has its own scope, so that a reload begins without answers.
     """
 
     answers_later = False
@@ -253,7 +237,7 @@ class LocalCache:
         # --- guarded by the lock
         # The least recently used one is the first.
         self._responses: OrderedDict[bytes, CachedResponse] = OrderedDict()
-        # How many responses share each layout.
+        # The number of responses of each layout.
         self._layouts: Counter[TensorLayout] = Counter()
         # The memory of responses, keys and layouts.
         self._nbytes = 0
@@ -273,7 +257,7 @@ class LocalCache:
             return response
 
     def put(self, key: bytes, response: CachedResponse) -> None:
-        """Keep it, unless there is one of that key already or it is larger than the whole cache."""
+        """Store it, unless there is one of that key already or it is larger than the whole cache."""
         needed = _size(key, response) + layout_size(response.layout)
         if needed > self.size:
             _log.warning(
@@ -327,5 +311,5 @@ class LocalCache:
 
 
 def _size(key: bytes, response: CachedResponse) -> int:
-    """The memory of all that only this entry has, in bytes."""
+    """Return the memory of one entry in bytes, without its layout."""
     return block_size(getsizeof(key)) + response.nbytes

@@ -18,7 +18,7 @@ from trident.core.inference.pending_request import PendingRequest, Submits, deli
 from trident.core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
 from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.observability.switches import SWITCHES
-from trident.core.response_cache.response_cache import CachedResponse, LookUp, ResponseCache, request_key
+from trident.core.response_cache.response_cache import CachedResponse, GiveUp, ResponseCache, request_key
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.queue import COUNTING, flush_callers, reason_of
 from trident.core.scheduling.scheduler import Scheduler
@@ -31,7 +31,7 @@ class SingleFlight:
 
     `on_response` is the caller's. `start_ns` is when the first of them came, `lookup_ns` how long it was looked up.
     `followers` wait for the answer, in the order in which they came; they are guarded by the scheduler's lock.
-    `look_up` is set while the answer is looked for in another process, before the request is executed.
+    `give_up` ends the look-up of the answer in another process, before the request is executed.
     """
 
     __slots__ = (
@@ -39,8 +39,8 @@ class SingleFlight:
         "_first",
         "_scheduler",
         "followers",
+        "give_up",
         "key",
-        "look_up",
         "lookup_ns",
         "on_response",
         "start_ns",
@@ -51,7 +51,7 @@ class SingleFlight:
         self.key = key
         self.start_ns = start_ns
         self.lookup_ns = 0
-        self.look_up: LookUp | None = None
+        self.give_up: GiveUp | None = None
         self.on_response = pending.on_response
         self.followers: dict[PendingRequest, None] = {}
         self._first: InferenceResponse | None = None
@@ -214,10 +214,10 @@ class CachingScheduler:
         with self._lock:
             self._waiting += 1
         try:
-            flight.look_up = self._cache.look_up(flight.key, partial(self._note_found, flight, pending))
+            flight.give_up = self._cache.look_up(flight.key, partial(self._note_found, flight, pending))
         except Exception:
             _log.exception("a look-up in the response cache failed unexpectedly")
-        if flight.look_up is not None:
+        if flight.give_up is not None:
             return True
         pending.defer = defer
         with self._lock:
@@ -383,8 +383,8 @@ class CachingScheduler:
             self._stopped = True
             flights = list(self._flights.values())
         for flight in flights:  # what was accepted is executed: the scheduler still takes it
-            if flight.look_up is not None:
-                guarded(flight.look_up.give_up, "ending a look-up in the response cache")
+            if flight.give_up is not None:
+                guarded(flight.give_up, "ending a look-up in the response cache")
         self._scheduler.stop(accept_nested=accept_nested)
 
     def drain(self, timeout_s: float | None = None) -> bool:

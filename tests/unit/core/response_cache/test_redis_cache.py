@@ -166,7 +166,7 @@ def test_a_full_redis_keeps_answering(tmp_path: Path, caplog: pytest.LogCaptureF
             until(lambda: cache.metrics().faults["unwritten"] == 3)
         assert look_up(cache, key) is None
         assert cache.metrics().is_up
-        assert caplog.text.count("keeps no more answers") == 1
+        assert caplog.text.count("stores no more answers") == 1
 
 
 def test_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from trident.core.inference.response import InferenceResponse, Origin, OutputTen
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.response_cache.response_cache import CachedResponse, LocalCache, OnFound
+from trident.core.response_cache.response_cache import CachedResponse, GiveUp, LocalCache, OnFound
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.response_cache import LARGE, CachingScheduler
 
@@ -79,11 +79,11 @@ class ElsewhereCache(LocalCache):
     def get(self, key: bytes) -> CachedResponse | None:
         return None
 
-    def look_up(self, key: bytes, on_found: OnFound) -> Asked | None:  # type: ignore[override]
+    def look_up(self, key: bytes, on_found: OnFound) -> GiveUp | None:  # type: ignore[override]
         if not self.is_up:
             return None
         self.asked.append(Asked(on_found))
-        return self.asked[-1]
+        return self.asked[-1].give_up
 
     def answer(self, value: int | None) -> None:
         """Answer the oldest look-up."""
