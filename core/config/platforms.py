@@ -33,7 +33,7 @@ _PYTHON_CODE = "model.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class BackendPlatform:
     """One row of the table; `name` is "" for a backend without a platform name.
 
     `cpu_instances` is how many instances Triton makes on a CPU if the configuration gives no count. `pads`: this
@@ -49,17 +49,17 @@ class Platform:
     tries: bool = False
 
 
-PLATFORMS: tuple[Platform, ...] = (
-    Platform("tensorflow_savedmodel", "tensorflow", "model.savedmodel", cpu_instances=2),
-    Platform("tensorflow_graphdef", "tensorflow", "model.graphdef", cpu_instances=2),
-    Platform(TENSORRT, "tensorrt", "model.plan", pads=True),
-    Platform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2, pads=True, tries=True),
-    Platform("", "openvino", "model.xml", pads=True),
-    Platform("pytorch_libtorch", "pytorch", "model.pt", pads=True),
-    Platform("torch_aoti", "pytorch", "model.pt2"),
-    Platform("", "python", "model.py"),
-    Platform("", TEXT, "model.onnx"),
-    Platform("", GENAI, _GENAI_FILE),
+PLATFORMS: tuple[BackendPlatform, ...] = (
+    BackendPlatform("tensorflow_savedmodel", "tensorflow", "model.savedmodel", cpu_instances=2),
+    BackendPlatform("tensorflow_graphdef", "tensorflow", "model.graphdef", cpu_instances=2),
+    BackendPlatform(TENSORRT, "tensorrt", "model.plan", pads=True),
+    BackendPlatform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2, pads=True, tries=True),
+    BackendPlatform("", "openvino", "model.xml", pads=True),
+    BackendPlatform("pytorch_libtorch", "pytorch", "model.pt", pads=True),
+    BackendPlatform("torch_aoti", "pytorch", "model.pt2"),
+    BackendPlatform("", "python", "model.py"),
+    BackendPlatform("", TEXT, "model.onnx"),
+    BackendPlatform("", GENAI, _GENAI_FILE),
 )
 _BACKENDS = {row.backend for row in PLATFORMS}
 _PADDED = [row for row in PLATFORMS if row.pads]
@@ -163,7 +163,7 @@ def _hub_backend(files: Collection[str]) -> str:
     return TEXT if names >= _HUB_FILES and not names.isdisjoint(_HUB_GRAPHS) else ""
 
 
-def _matching_row(config: ModelConfig, files: Collection[str]) -> Platform | None:
+def _matching_row(config: ModelConfig, files: Collection[str]) -> BackendPlatform | None:
     if not (config.backend or config.platform or config.default_model_filename) and (backend := _hub_backend(files)):
         return next(row for row in PLATFORMS if row.backend == backend)
     rows = [row for row in PLATFORMS if not config.platform or row.name == config.platform]

@@ -169,15 +169,7 @@ def cuda_register(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     return _NOTHING
 
 
-def system_unregister(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    return _unregister(front_end, RegionKind.SYSTEM, message)
-
-
-def cuda_unregister(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    return _unregister(front_end, RegionKind.CUDA, message)
-
-
-def _unregister(front_end: GrpcFrontEnd, kind: RegionKind, message: Buffer) -> bytes:
+def unregister(kind: RegionKind, front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     check_allowed(allowed=front_end.options.allow_client_shm)
     front_end.engine.unregister_regions(kind, _named_region(message))
     return _NOTHING

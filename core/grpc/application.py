@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine
 from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError, ServerStopping
-from trident.core.frontend.access import GRPC, AuthTokens, Restrictions, Unauthenticated
+from trident.core.frontend.access import GRPC, Restrictions, Unauthenticated
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.request import version_number
 from trident.core.grpc import admin
@@ -45,12 +45,13 @@ from trident.core.grpc.messages import (
     string_field,
 )
 from trident.core.grpc.status import MalformedMessage, Status
-from trident.core.grpc.transport import Application, Fields, Receiver, Stream
+from trident.core.grpc.transport import Application, CallStream, Fields, Receiver
 from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.tensors import Buffer
 from trident.core.lifecycle.state import Phase
 from trident.core.observability.log import verbose_level
 from trident.core.observability.switches import SWITCHES
+from trident.core.shared_memory import RegionKind
 
 _log: Final = logging.getLogger("trident.grpc")
 # As for HTTP's requests.
@@ -78,10 +79,10 @@ def methods(*, reflection: bool) -> list[Method]:
         _waiting("RepositoryModelUnload", "model-repository", admin.unload),
         _waiting("SystemSharedMemoryStatus", "shared-memory", admin.system_status),
         _waiting("SystemSharedMemoryRegister", "shared-memory", admin.system_register),
-        _waiting("SystemSharedMemoryUnregister", "shared-memory", admin.system_unregister),
+        _waiting("SystemSharedMemoryUnregister", "shared-memory", partial(admin.unregister, RegionKind.SYSTEM)),
         _waiting("CudaSharedMemoryStatus", "shared-memory", admin.cuda_status),
         _waiting("CudaSharedMemoryRegister", "shared-memory", admin.cuda_register),
-        _waiting("CudaSharedMemoryUnregister", "shared-memory", admin.cuda_unregister),
+        _waiting("CudaSharedMemoryUnregister", "shared-memory", partial(admin.unregister, RegionKind.CUDA)),
         _waiting("TraceSetting", "trace", admin.trace_settings),
         _waiting("LogSettings", "logging", admin.log_settings),
         Method(HEALTH, "Check", "health", partial(RpcCall, check, False)),
@@ -131,11 +132,15 @@ class GrpcApplication(Application):
             self._apply_options(copy, dict(copy.metadata.fields))
         return copy
 
-    def open(self, stream: Stream, head: RequestHead) -> Receiver:
+    def open(self, stream: CallStream, head: RequestHead) -> Receiver:
         if SWITCHES.requests:
             _log.log(_LEVEL, "gRPC request: %s", head.path)
         if self._tokens is not None and head.error is None and head.method is not None:
-            head = self._with_token(self._tokens, head, head.method)
+            try:
+                self._tokens.check(head.method.group, head.metadata.text)
+            except Unauthenticated as error:
+                # For each call, because heads are remembered and tokens are replaced.
+                head = replace(head, error=error)
         if head.error is not None or head.http_status:
             refused = RefusedCall(self.front_end, stream, head)
             refused.refuse()
@@ -151,14 +156,6 @@ class GrpcApplication(Application):
     def request_metrics(self) -> Collector:
         """The counts of calls, for the metrics page."""
         return self.front_end.counts.counter
-
-    def _with_token(self, tokens: AuthTokens, head: RequestHead, method: Method) -> RequestHead:
-        """The head, or one with an error. For each call, because heads are remembered and tokens are replaced."""
-        try:
-            tokens.check(method.group, head.metadata.text)
-        except Unauthenticated as error:
-            return replace(head, error=error)
-        return head
 
     def _apply_options(self, head: RequestHead, fields: dict[bytes, bytes]) -> None:
         """Add to `head` what the options say about it. Raises ApiRestricted."""
@@ -188,17 +185,11 @@ _SERVING, _NOT_SERVING = 1, 2
 
 
 def server_live(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    live = front_end.engine.is_live()
-    if not live:
-        _refuse_exiting(front_end)
-    return _flag(live)
+    return _flag(_unless_exiting(front_end, front_end.engine.is_live()))
 
 
 def server_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    ready = front_end.engine.is_ready()
-    if not ready:
-        _refuse_exiting(front_end)
-    return _flag(ready)
+    return _flag(_unless_exiting(front_end, front_end.engine.is_ready()))
 
 
 def model_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
@@ -214,15 +205,14 @@ def model_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
 
 def check(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     """Whatever service it asks for: the answer is about the server."""
-    ready = front_end.engine.is_ready()
-    if not ready:
-        _refuse_exiting(front_end)
-    return _serving_status(ready)
+    return _serving_status(_unless_exiting(front_end, front_end.engine.is_ready()))
 
 
-def _refuse_exiting(front_end: GrpcFrontEnd) -> None:
-    if front_end.engine.phase().name == Phase.EXITING:
+def _unless_exiting(front_end: GrpcFrontEnd, state: bool) -> bool:
+    """Raises ServerStopping instead of returning False while the server stops."""
+    if not state and front_end.engine.phase().name == Phase.EXITING:
         raise _exiting()
+    return state
 
 
 # Written by hand: a server is asked before it has loaded protobuf.
@@ -248,7 +238,7 @@ class WatchCall(UnaryCall):
 
     __slots__ = ("_told",)
 
-    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+    def __init__(self, front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> None:
         super().__init__(front_end, stream, head)
         self._told: bool | None = None
 
@@ -277,7 +267,7 @@ class ReflectionCall(Call):
 
     __slots__ = ("_has_ended", "_questions")
 
-    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+    def __init__(self, front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> None:
         super().__init__(front_end, stream, head)
         self._questions: deque[Buffer] = deque()
         self._has_ended = False

@@ -34,7 +34,7 @@ from trident.core.grpc.headers import (
 )
 from trident.core.grpc.messages import PREFIX, Message, MessageReader, inflate_message, read_prefix
 from trident.core.grpc.status import GrpcError, Status, log_error, status_of
-from trident.core.grpc.transport import Receiver, Stream
+from trident.core.grpc.transport import CallStream, Receiver
 from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
@@ -94,10 +94,10 @@ class Call(Receiver):
         "trailers",
     )
 
-    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+    def __init__(self, front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> None:
         self.front_end = front_end
         self.head = head
-        self._stream: Stream | None = stream
+        self._stream: CallStream | None = stream
         self._reader: MessageReader | None = None
         self.started = False
         self.trailers = OK
@@ -414,7 +414,7 @@ class UnaryCall(Call):
 
     __slots__ = ("_has_ended", "_message")
 
-    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+    def __init__(self, front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> None:
         super().__init__(front_end, stream, head)
         self._message: Buffer | None = None
         self._has_ended = False
@@ -453,7 +453,7 @@ class RpcCall(UnaryCall):
 
     __slots__ = ("_rpc", "_waits")
 
-    def __init__(self, rpc: Rpc, waits: bool, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+    def __init__(self, rpc: Rpc, waits: bool, front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> None:
         super().__init__(front_end, stream, head)
         self._rpc = rpc
         self._waits = waits

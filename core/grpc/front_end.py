@@ -23,7 +23,7 @@ from trident.core.grpc.headers import Method, RequestHead
 from trident.core.grpc.messages import LEVELS, UnfinishedMessages
 from trident.core.grpc.request import DecodedRequest, Forwarded, MessageDecoder
 from trident.core.grpc.status import Status
-from trident.core.grpc.transport import Receiver, Stream
+from trident.core.grpc.transport import CallStream, Receiver
 from trident.core.inference.tensors import Buffer
 from trident.core.lifecycle.state import Phase
 from trident.core.waiting import Deadlines
@@ -268,5 +268,5 @@ class ResponseCounts:
                     method.ended[status] = 0
 
 
-def _never_made(front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> Receiver:
+def _never_made(front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> Receiver:
     raise NotImplementedError

@@ -14,7 +14,7 @@ from urllib.parse import quote_from_bytes
 from trident.core.errors import ErrorHints, ServerError
 from trident.core.grpc.messages import ENCODINGS, IDENTITY
 from trident.core.grpc.status import LONGEST_TEXT, GrpcError, Status, hint_of, message_of, status_of
-from trident.core.grpc.transport import Fields, HeaderFields, Receiver, Stream
+from trident.core.grpc.transport import CallStream, Fields, HeaderFields, Receiver
 
 # --- answers
 
@@ -41,7 +41,8 @@ ONLY_OK: Final = HeaderFields(*_BEGIN, (_STATUS, b"0"))
 
 def error_trailers(error: Exception, hints: ErrorHints, *, only: bool) -> HeaderFields:
     """The trailers that end a call with `error`. `only`: they are the whole answer."""
-    fields = trailer_fields(status_of(error), message_of(error, hints))
+    message = percent_encoded(message_of(error, hints))
+    fields: Fields = ((_STATUS, b"%d" % status_of(error)), (_MESSAGE, message))
     hint = "" if hints is ErrorHints.OFF else hint_of(error)
     if hint:
         fields += ((HINT, hint.encode()),)
@@ -55,10 +56,6 @@ def error_trailers(error: Exception, hints: ErrorHints, *, only: bool) -> Header
 def ok_trailers(name: str, value: str) -> HeaderFields:
     """The trailers of a call that went well, and one field more."""
     return HeaderFields((_STATUS, b"0"), (name.encode(), value.encode()))
-
-
-def trailer_fields(status: Status, message: str) -> Fields:
-    return (_STATUS, b"%d" % status), (_MESSAGE, percent_encoded(message))
 
 
 def http_refusal(status: int) -> HeaderFields:
@@ -93,7 +90,7 @@ def _cut(message: str) -> str:
 # --- requests
 
 # Gets the GrpcFrontEnd.
-MakeCall = Callable[[Any, Stream, "RequestHead"], Receiver]
+MakeCall = Callable[[Any, CallStream, "RequestHead"], Receiver]
 
 
 class Method:

@@ -7,7 +7,7 @@ Source: docs/spec/grpc.md sections 2 to 4.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from time import monotonic_ns
 from typing import Final
@@ -32,7 +32,7 @@ from trident.core.grpc.messages import (
 )
 from trident.core.grpc.request import DecodedRequest, request_id
 from trident.core.grpc.status import GrpcError, MalformedMessage, Status, log_error, message_of, status_of
-from trident.core.grpc.transport import Stream
+from trident.core.grpc.transport import CallStream
 from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
 from trident.core.inference.request import Parameter
 from trident.core.inference.response import InferenceResponse, Origin, Outputs, PackedOutputs
@@ -44,7 +44,7 @@ from trident.core.observability.switches import SWITCHES
 class InferCall(UnaryCall):
     __slots__ = ("_answered_ns", "_decoded", "_is_slow", "_pending", "_read_ns", "_responses", "_trace")
 
-    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+    def __init__(self, front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> None:
         super().__init__(front_end, stream, head)
         self._decoded: DecodedRequest | None = None
         # Many strings, which are packed and unpacked on other threads.
@@ -96,19 +96,16 @@ class InferCall(UnaryCall):
         self._pending = None
         try:
             if response.trace:
-                self._note_trace(response.trace)
+                self._trace = response.trace
+                self._answered_ns = monotonic_ns()
+                if self.ended:  # the client has gone
+                    end_trace(self.front_end.engine, response.trace, GRPC, (self.opened_ns, self._read_ns))
             if not self.ended:
                 self._answer(response, decoded)
         except Exception as error:
             self.fail(error)
         finally:
             self.free()
-
-    def _note_trace(self, number: int) -> None:
-        self._trace = number
-        self._answered_ns = monotonic_ns()
-        if self.ended:  # the client has gone
-            end_trace(self.front_end.engine, number, GRPC, (self.opened_ns, self._read_ns))
 
     def _end(self, status: Status) -> None:
         super()._end(status)
@@ -272,7 +269,7 @@ class StreamInferCall(Call):
         "_sent",
     )
 
-    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+    def __init__(self, front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> None:
         super().__init__(front_end, stream, head)
         self._inbox: deque[Message] = deque()
         # Those whose responses are sent in order, the oldest first.
@@ -455,14 +452,14 @@ class StreamInferCall(Call):
             plan = decoded.plan
             if not plan.empty_final:
                 return None
-            return encode_empty_final(response.id, response.model_name, plan.model_version)
-        return encode_stream_response(response, decoded.plan, decoded.model.spec, final=request.is_over)
+            return encode_without_outputs(response.id, response.model_name, plan.model_version, final=True)
+        return in_stream(encode_response(response, decoded.plan, decoded.model.spec, FINAL[request.is_over]))
 
     def _failed(self, request: _StreamRequest, identifier: str, error: Exception, origin: Origin) -> Encoded | None:
         """The message for a request that failed; None if the whole call ends with the error, after those before it."""
         if origin is Origin.REFUSED:
             return self._error_message(error, identifier, None)
-        if self._ends_at_error():
+        if self.head.metadata.text("triton_grpc_error") == "true":
             request.failure = error
             return None
         return self._error_message(error, identifier, request)
@@ -474,13 +471,10 @@ class StreamInferCall(Call):
         if isinstance(error, ServerError):
             error.__traceback__ = None  # see Call.fail
         if request is None or request.decoded is None:
-            return encode_stream_error(text, identifier)
+            return encode_without_outputs(identifier, error=text)
         decoded = request.decoded
         names = decoded.request.model_name, decoded.plan.model_version
-        return encode_stream_failure(text, identifier, *names, final=request.is_over)
-
-    def _ends_at_error(self) -> bool:
-        return self.head.metadata.text("triton_grpc_error") == "true"
+        return encode_without_outputs(identifier, *names, final=request.is_over, error=text)
 
     def _settle(self, request: _StreamRequest, encoded: Encoded | None) -> None:
         """Send a message for `request`, or keep it until those before it are answered. None: there is no message."""
@@ -606,7 +600,7 @@ def _entry(key: str, value: bytes) -> bytes:
 
 
 # A `oneof` keeps its false.
-_FINAL: Final = {final: _entry("triton_final_response", bytes((1 << 3, final))) for final in (False, True)}
+FINAL: Final = {final: _entry("triton_final_response", bytes((1 << 3, final))) for final in (False, True)}
 
 
 class _Head:
@@ -627,35 +621,18 @@ class _Head:
 _heads: Final[Memo[tuple[str, int, TensorLayout], _Head]] = Memo(_MOST_HEADS)
 
 
-def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
-    """A ModelInferResponse. Raises InvalidRequest for an output that cannot be classified, or if it is too large."""
-    return _encoded(response, plan, spec, b"")
-
-
-def encode_stream_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec, *, final: bool) -> Encoded:
-    """A ModelStreamInferResponse with the response, and whether it is the last one to its request.
-
-    Raises InvalidRequest as `encode_response`.
-    """
-    return in_stream(_encoded(response, plan, spec, _FINAL[final]))
-
-
-def encode_empty_final(request_id: str, model_name: str, model_version: str) -> Encoded:
-    """The message that ends the responses to a request in a stream. `model_version` is the text in the request."""
-    return in_stream(_without_outputs(request_id, model_name, model_version, _FINAL[True]))
-
-
-def encode_stream_error(message: str, request_id: str) -> Encoded:
-    """A ModelStreamInferResponse for a request that was refused: it has the id alone."""
-    return in_stream(_without_outputs(request_id, "", "", b""), message)
-
-
-def encode_stream_failure(
-    message: str, request_id: str, model_name: str, model_version: str, *, final: bool
+def encode_without_outputs(
+    request_id: str, model_name: str = "", model_version: str = "", *, final: bool | None = None, error: str = ""
 ) -> Encoded:
-    """A ModelStreamInferResponse with an error of a request that was accepted, and whether that is its last response.
-    `model_version` is the text in the request."""
-    return in_stream(_without_outputs(request_id, model_name, model_version, _FINAL[final]), message)
+    """Return a ModelStreamInferResponse that ends the responses to a request, or says why it failed.
+
+    A refused request has its id alone. Of others, `final` says if this is the last response, and `model_version` is the
+    text in the request.
+    """
+    message = string_field(1, model_name) + string_field(2, model_version) + string_field(_ID, request_id)
+    if final is not None:
+        message += FINAL[final]
+    return in_stream(([message], len(message)), error)
 
 
 def in_stream(encoded: Encoded, error: str = "") -> Encoded:
@@ -669,15 +646,16 @@ def in_stream(encoded: Encoded, error: str = "") -> Encoded:
     return _limited([head, *parts], len(head) + size)
 
 
-def _without_outputs(request_id: str, model_name: str, model_version: str, parameters: bytes) -> Encoded:
-    message = string_field(1, model_name) + string_field(2, model_version) + string_field(_ID, request_id) + parameters
-    return [message], len(message)
+def encode_response(
+    response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec, parameters: bytes = b""
+) -> Encoded:
+    """Return a ModelInferResponse, with `parameters` before the model's own.
 
-
-def _encoded(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec, parameters: bytes) -> Encoded:
+    Raises InvalidRequest for an output that cannot be classified, or if the message is too large.
+    """
     middle = string_field(_ID, response.id) + parameters if response.id else parameters
     if response.parameters:
-        middle += encode_parameters(response.parameters)
+        middle += b"".join([_entry(key, _parameter(key, value)) for key, value in response.parameters.items()])
     outputs: Outputs = response.outputs
     if plan.outputs is not None:
         outputs = [classified(output, plan.form_of(output.name)[1], spec) for output in outputs]
@@ -719,13 +697,8 @@ def _output(name: str, datatype: str, shape: Shape) -> bytes:
     return length_field(_OUTPUTS, string_field(1, name) + string_field(2, datatype) + packed_integers(3, shape))
 
 
-def encode_parameters(parameters: Mapping[str, Parameter]) -> bytes:
-    """The parameters that the model gave its response. Raises BackendFailed for a number that no field can hold."""
-    return b"".join([_entry(key, _parameter(key, value)) for key, value in parameters.items()])
-
-
 def _parameter(key: str, value: Parameter) -> bytes:
-    # The fields of a `oneof` are written though they have their default value.
+    """An InferParameter, whose `oneof` is written though it has its default value."""
     if isinstance(value, bool):
         return bytes((1 << 3, value))
     if isinstance(value, int):

@@ -182,15 +182,11 @@ class UnfinishedMessages:
         self._limit = limit
         self._now = now
         self._messages: dict[Receiving, _Progress] = {}
-        self._total = 0
+        self.total = 0
+        """The bytes of all of them."""
         # The total at which to look at them again.
         self._crowded = limit
         self._is_looking = False
-
-    @property
-    def total(self) -> int:
-        """The bytes of all of them."""
-        return self._total
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -202,18 +198,18 @@ class UnfinishedMessages:
             progress = self._messages[receiving] = _Progress()
             self._look_later()
         received = receiving.received
-        self._total += received - progress.received
+        self.total += received - progress.received
         progress.received = received
         progress.since = self._now()
-        if self._total > self._crowded:
+        if self.total > self._crowded:
             self._refuse_largest()
 
     def remove(self, receiving: Receiving) -> None:
         """All of it has arrived, or nobody waits for it."""
         progress = self._messages.pop(receiving, None)
         if progress is not None:
-            self._total -= progress.received
-            if self._total <= self._limit:
+            self.total -= progress.received
+            if self.total <= self._limit:
                 self._crowded = self._limit
 
     def expire(self) -> None:
@@ -234,20 +230,17 @@ class UnfinishedMessages:
     def _refuse_largest(self) -> None:
         by_size = sorted(self._messages, key=attrgetter("received"))
         most = by_size[-1].received + self._limit
-        if self._total > most:
+        if self.total > most:
             enough = most - self._limit // 8
-            now = self._now()
-            silent = [each for each in by_size if self._is_silent(each, now)]
+            since = self._now() - SILENCE_S
+            silent = [each for each in by_size if not each.is_held_up and self._messages[each].since < since]
             for candidates in (silent, by_size):
-                while candidates and self._total > enough:
+                while candidates and self.total > enough:
                     receiving = candidates.pop()
                     if receiving in self._messages:
                         receiving.crowd_out()
                         self.remove(receiving)
-        self._crowded = max(self._limit, self._total + self._limit // 64)
-
-    def _is_silent(self, receiving: Receiving, now: float) -> bool:
-        return not receiving.is_held_up and now - self._messages[receiving].since > SILENCE_S
+        self._crowded = max(self._limit, self.total + self._limit // 64)
 
 
 # --- compression. Source: gRPC's `compression.md`; docs/spec/grpc.md section 6.

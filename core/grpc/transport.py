@@ -57,10 +57,10 @@ class Receiver(Protocol):
         """A part of what had to wait was sent."""
 
     def drained(self) -> None:
-        """All that `Stream.send` was given was sent, after some of it had to wait."""
+        """All that `CallStream.send` was given was sent, after some of it had to wait."""
 
 
-class Stream(Protocol):
+class CallStream(Protocol):
     """The way back to the client of one stream."""
 
     __slots__ = ()
@@ -122,7 +122,7 @@ class Application(Protocol):
     def with_volatile(self, head: Any, fields: Fields) -> Any:
         """`head` with the volatile fields of one request, of which there is at least one. Pure, too."""
 
-    def open(self, stream: Stream, head: Any) -> Receiver:
+    def open(self, stream: CallStream, head: Any) -> Receiver:
         """A client began a stream. `head` is the result of `parse_head` or of `with_volatile`.
 
         The answer to a request that is not gRPC should have DATA that says so: a person reads it, and the stream keeps

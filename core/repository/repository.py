@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from trident.core.config.platforms import PLATFORMS, Platform, is_ensemble, is_hub_folder
+from trident.core.config.platforms import PLATFORMS, BackendPlatform, is_ensemble, is_hub_folder
 from trident.core.config.problem import path_inside
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, Unsupported
@@ -352,7 +352,7 @@ class _ModelFile(NamedTuple):
     """A file that may be the model, judged by its name."""
 
     name: str
-    row: Platform
+    row: BackendPlatform
 
 
 def layout_hint(directory: ModelDirectory, config: ModelConfig) -> str:
@@ -417,7 +417,7 @@ def no_models_hint(location: str) -> str:
     return f"found {_listed(names)}, expected MODEL/1/model.onnx: {step}"
 
 
-def _rows(config: ModelConfig) -> list[Platform]:
+def _rows(config: ModelConfig) -> list[BackendPlatform]:
     return [row for row in PLATFORMS if config.backend in ("", row.backend)]
 
 
@@ -441,7 +441,7 @@ def _version_hint(place: str, names: Collection[str], config: ModelConfig, wante
     )
 
 
-def _best(names: Iterable[str], rows: Sequence[Platform]) -> _ModelFile | None:
+def _best(names: Iterable[str], rows: Sequence[BackendPlatform]) -> _ModelFile | None:
     """Return the name most like one of the files of `rows`: equal, equal without regard to case, or with its ending."""
     for alike in (str, str.lower, _ending):
         for row in rows:

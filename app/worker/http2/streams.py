@@ -21,7 +21,7 @@ from trident.app.worker.http2.frames import (
     StreamError,
 )
 from trident.app.worker.http2.headers import block_of
-from trident.core.grpc.transport import HeaderFields, Receiver, Stream
+from trident.core.grpc.transport import CallStream, HeaderFields, Receiver
 from trident.core.inference.tensors import Buffer
 
 
@@ -252,7 +252,7 @@ _SMALL: Final = frames.DEFAULT_FRAME
 _pack_head: Final = frames.pack_head
 
 
-class Http2Stream(Stream):
+class Http2Stream(CallStream):
     """In bytes: `credit` is what the client may still send, `expected` what it must still send by its content-length,
     `window` what it takes. `receiver` is the call until the stream is closed; afterwards the two do not refer to each
     other in a circle. `is_released` says that the call has ended.

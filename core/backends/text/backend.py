@@ -23,7 +23,7 @@ from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.backends.registry import importing
 from trident.core.backends.text.folder import CONFIG, TaskName, TextModel, labels_for, read_text_model, read_tokenizer
-from trident.core.backends.text.tasks import TASKS, Call, Group, Task, is_entailment
+from trident.core.backends.text.tasks import TASKS, Group, Task, TextCall, is_entailment
 from trident.core.config.autocomplete import Watch, auto_complete, is_complete, unwatched
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
@@ -226,7 +226,7 @@ class TextRun:
     def task(self) -> Task:
         return self._task
 
-    def _encoded(self, call: Call) -> list[Any]:
+    def _encoded(self, call: TextCall) -> list[Any]:
         # What is cut anyway is not read; a context that is read in parts is read whole.
         most = None if self._task.needs_offsets else self._model.max_tokens * _MOST_CHARACTERS
         sides = [options.get("truncation_direction", self._model.truncation_side) for options in call.options]

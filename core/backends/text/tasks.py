@@ -92,7 +92,7 @@ _CUTS: Mapping[str, Callable[[Any], Any]] = {"truncate": _flag, "truncation_dire
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TextCall:
     """The texts of an execution, `each` for an item of the batch, and the options of each text."""
 
     texts: Sequence[Text]
@@ -153,20 +153,20 @@ class Task:
         self._tokenizer = tokenizer
         self.graph_outputs = self._choose(graph)
 
-    def begin(self, feed: Mapping[str, Array]) -> Call:
+    def begin(self, feed: Mapping[str, Array]) -> TextCall:
         """The texts of a batch and their options. Raises InvalidRequest."""
         options = self._options(feed)
-        return Call(self._texts(feed, options), options)
+        return TextCall(self._texts(feed, options), options)
 
     def parts(self, encoding: Any, options: Options) -> Sequence[Any]:
         """What the graph sees of a text: its tokens, or several runs of them, whose rows are joined by `tensors`."""
         return [encoding]
 
-    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+    def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         """The result for each text of `group`."""
         raise NotImplementedError
 
-    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+    def tensors(self, rows: list[list[Any]], call: TextCall) -> dict[str, Array]:
         """The outputs for the results of all parts of all texts of a batch, in their order."""
         raise NotImplementedError
 
@@ -275,7 +275,7 @@ class Embedding(Task):
         pooled = [name for name in _POOLED if len(graph.get(name, ())) == 2]
         return pooled[:1] or [self._with_rank(graph, 3)]
 
-    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+    def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         vectors = group.outputs[0].astype(np.float32, copy=False)
         if not self._is_pooled:
             skipped = None
@@ -299,7 +299,7 @@ class Embedding(Task):
             self._prompt_tokens[prompt] = found.ids[: len(found) - found.special_tokens_mask[-1]]
         return len(self._prompt_tokens[prompt])
 
-    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+    def tensors(self, rows: list[list[Any]], call: TextCall) -> dict[str, Array]:
         vectors, tokens = zip(*(row for (row,) in rows), strict=True)
         return {"embedding": np.stack(vectors), "tokens": _counts(tokens)}
 
@@ -322,14 +322,14 @@ class Classification(Task):
         texts = texts_of(feed["text"])
         return list(zip(texts, texts_of(feed["text_pair"]), strict=True)) if "text_pair" in feed else texts
 
-    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+    def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         asked = [call.options[at].get("function_to_apply") for at in group.indices]
         return [
             activated(logits, Activation(name) if name else self._model.activation)
             for logits, name in zip(group.outputs[0], asked, strict=True)
         ]
 
-    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+    def tensors(self, rows: list[list[Any]], call: TextCall) -> dict[str, Array]:
         return {"scores": np.stack([row for (row,) in rows])}
 
 
@@ -343,7 +343,7 @@ class Ranking(Task):
     def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
         return list(zip(texts_of(feed["query"]), texts_of(feed["text"]), strict=True))
 
-    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+    def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         raw = [call.options[at].get("raw_scores") for at in group.indices]
         scores = [
             activated(logits, Activation.NONE if is_raw else self._model.activation)
@@ -351,7 +351,7 @@ class Ranking(Task):
         ]
         return list(zip(scores, group.mask.sum(axis=1), strict=True))
 
-    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+    def tensors(self, rows: list[list[Any]], call: TextCall) -> dict[str, Array]:
         scores, tokens = zip(*(row for (row,) in rows), strict=True)
         return {"score": np.stack(scores)[:, -1:], "tokens": _counts(tokens)}
 
@@ -376,7 +376,7 @@ class ZeroShot(Task):
         self._entailment = next((at for at, label in enumerate(model.labels) if is_entailment(label)), -1)
         self._contradiction = 0 if self._entailment != 0 else -1
 
-    def begin(self, feed: Mapping[str, Array]) -> Call:
+    def begin(self, feed: Mapping[str, Array]) -> TextCall:
         texts, labels, options = texts_of(feed["text"]), texts_of(feed["candidate_labels"]), self._options(feed)
         if not labels:
             raise InvalidRequest("candidate_labels is empty: at least one label is needed")
@@ -386,12 +386,12 @@ class ZeroShot(Task):
             for at, text in enumerate(texts)
             for label in labels[at * each : (at + 1) * each]
         ]
-        return Call(pairs, [options[at] for at in range(len(texts)) for _ in range(each)], each)
+        return TextCall(pairs, [options[at] for at in range(len(texts)) for _ in range(each)], each)
 
-    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+    def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         return list(group.outputs[0].astype(np.float32, copy=False))
 
-    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+    def tensors(self, rows: list[list[Any]], call: TextCall) -> dict[str, Array]:
         logits = np.stack([row for (row,) in rows]).reshape(-1, call.each, len(rows[0][0]))
         entailment = logits[:, :, self._entailment]
         pairs = np.stack([logits[:, :, self._contradiction], entailment], axis=-1)
@@ -410,11 +410,11 @@ class _Found(Task):
 
     outputs = (TensorSignature("answer", "BYTES", (-1, 1)),)
 
-    def tensors(self, rows: list[list[Any]], call: Call) -> dict[str, Array]:
+    def tensors(self, rows: list[list[Any]], call: TextCall) -> dict[str, Array]:
         answers = [self.answer(parts, at, call) for at, parts in enumerate(rows)]
         return {"answer": bytes_array([orjson.dumps(each) for each in answers], (len(answers), 1))}
 
-    def answer(self, parts: list[Any], at: int, call: Call) -> Any:
+    def answer(self, parts: list[Any], at: int, call: TextCall) -> Any:
         """The answer to text `at`, by the results of its parts."""
         return parts[0]
 
@@ -453,7 +453,7 @@ class TokenClassification(_Found):
             return [Part(encoding, [at for at in range(len(encoding)) if at not in cut])]
         return found[:1]
 
-    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+    def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         scores = activated(group.outputs[0], Activation.SOFTMAX)
         return [
             self._entities(each, scores[row], call.texts[at], call.options[at])
@@ -532,7 +532,7 @@ class TokenClassification(_Found):
         decoder = self._tokenizer.decoder
         return str(decoder.decode(tokens)) if decoder is not None else " ".join(tokens)
 
-    def answer(self, parts: list[Any], at: int, call: Call) -> Any:
+    def answer(self, parts: list[Any], at: int, call: TextCall) -> Any:
         """Of entities that overlap, in parts that overlap, the longer or likelier one."""
         entities = [entity for part in parts for entity in part]
         if len(parts) == 1 or not entities:
@@ -590,7 +590,7 @@ class FillMask(_Found):
                 raise InvalidRequest(f"text {at} has no mask: write {mask} where a word is missing")
         return texts
 
-    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+    def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         rows = []
         for row, (at, encoding) in enumerate(zip(group.indices, group.encodings, strict=True)):
             ids = list(encoding.ids)
@@ -667,7 +667,7 @@ class QuestionAnswering(_Found):
             raise InvalidRequest(f"the question has {question} tokens, more than max_question_len, {longest}")
         return list(_parts(encoding, 1, most, stride))
 
-    def rows(self, group: Group, call: Call) -> Sequence[Any]:
+    def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         starts, ends = group.outputs
         return [
             self._spans(part, starts[row], ends[row], call.texts[at][1], call.options[at])
@@ -708,7 +708,7 @@ class QuestionAnswering(_Found):
                 return int(spans[0][0]), int(spans[1][1])
         return int(whole.offsets[first][0]), int(whole.offsets[last][1])
 
-    def answer(self, parts: list[Any], at: int, call: Call) -> Any:
+    def answer(self, parts: list[Any], at: int, call: TextCall) -> Any:
         """Answers with the same text count as one."""
         found: dict[str, dict[str, Any]] = {}
         for _, spans in parts:

@@ -49,7 +49,7 @@ class ClientStream:
         self.releases = 0
         self.receiver: Receiver | None = None
 
-    # --- the Stream of the application
+    # --- the CallStream of the application
 
     def send(
         self,

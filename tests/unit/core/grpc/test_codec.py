@@ -23,11 +23,10 @@ from tests.unit.fake_engine import FakeEngine, FakeModel
 from trident.core.errors import BackendFailed, InvalidRequest, ModelNotFound, Unsupported
 from trident.core.frontend.dataplane import FrontEnd, ResponsePlan, read_parameters
 from trident.core.grpc.infer import (
+    FINAL,
     Encoded,
     encode_response,
-    encode_stream_error,
-    encode_stream_failure,
-    encode_stream_response,
+    in_stream,
 )
 from trident.core.grpc.request import (
     PARAMETERS,
@@ -491,24 +490,11 @@ def test_a_response_in_a_stream_says_whether_it_is_the_last() -> None:
     for outputs in (packed(), separate()):
         for final in (True, False):
             response = InferenceResponse("simple", 3, outputs, id="r")
-            message = stream(encode_stream_response(response, PLAN, spec(), final=final))
+            message = stream(in_stream(encode_response(response, PLAN, spec(), FINAL[final])))
             assert message.error_message == ""
             wanted = expected(id="r")
             wanted.parameters["triton_final_response"].bool_param = final
             assert message.infer_response == wanted
-
-
-def test_a_refused_or_failed_request_in_a_stream_is_answered() -> None:
-    message = stream(encode_stream_error("no such model", "r"))
-    assert message.error_message == "no such model"
-    assert message.infer_response == ModelInferResponse(id="r")
-    assert stream(encode_stream_error("text", "")).HasField("infer_response")
-    for final in (True, False):
-        message = stream(encode_stream_failure("it broke", "r", "simple", "3", final=final))
-        assert message.error_message == "it broke"
-        answer = message.infer_response
-        assert (answer.id, answer.model_name, answer.model_version) == ("r", "simple", "3")
-        assert answer.parameters["triton_final_response"].bool_param == final
 
 
 def test_a_message_over_the_limit_of_grpc_is_refused() -> None:

@@ -13,7 +13,7 @@ from trident.app.worker.http2 import frames
 from trident.app.worker.http2.frames import Http2Code, Http2Limits, ProtocolError
 from trident.app.worker.http2.headers import encode_fields
 from trident.app.worker.http2.protocol import Http2Protocol
-from trident.core.grpc.transport import Fields, HeaderFields, Stream
+from trident.core.grpc.transport import CallStream, Fields, HeaderFields
 from trident.core.inference.tensors import Buffer
 
 REQUEST: Fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C"), (b":authority", b"x"))
@@ -38,7 +38,7 @@ class Frame:
 class Call:
     """What the application has of one stream. `answer` is called when the client has sent everything."""
 
-    def __init__(self, stream: Stream, head: Any, answer: Callable[[Call], None]) -> None:
+    def __init__(self, stream: CallStream, head: Any, answer: Callable[[Call], None]) -> None:
         self.stream = stream
         self.head = head
         self.content = b""
@@ -105,7 +105,7 @@ class RecordingApplication:
     def with_volatile(self, head: Any, fields: Fields) -> Any:
         return head + fields
 
-    def open(self, stream: Stream, head: Any) -> Call:
+    def open(self, stream: CallStream, head: Any) -> Call:
         call = Call(stream, head, self.answer)
         self.calls.append(call)
         self.began(call)
