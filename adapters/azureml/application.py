@@ -12,7 +12,8 @@ from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROU
 from trident.adapters.common.platform import Host
 from trident.adapters.common.routes import BODY_STATUSES, FORMAT_ANSWER, FORMAT_BODY, PROGRESS, absent_route, status_in
 from trident.core.frontend.dataplane import one_response
-from trident.core.frontend.request import LATEST, DefaultModel
+from trident.core.frontend.default_model import DefaultModel
+from trident.core.frontend.request import LATEST
 from trident.core.http.admin import live, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.dataplane import infer_body, read_body

@@ -46,7 +46,8 @@ from trident.adapters.sagemaker.platform import (
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import AlreadyLoaded, OutOfMemory
 from trident.core.frontend.bridge import Bridge
-from trident.core.frontend.request import LATEST, DefaultModel
+from trident.core.frontend.default_model import DefaultModel
+from trident.core.frontend.request import LATEST
 from trident.core.http.admin import MetricsPage, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions

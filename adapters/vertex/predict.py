@@ -24,7 +24,8 @@ from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, ServerError, Unsupported
 from trident.core.frontend.bridge import Bridge, ClientGone
 from trident.core.frontend.dataplane import one_response
-from trident.core.frontend.request import LATEST, DefaultModel, version_number
+from trident.core.frontend.default_model import DefaultModel
+from trident.core.frontend.request import LATEST, version_number
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose, parse_json
 from trident.core.http.completions import invocation

@@ -20,7 +20,7 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.frontend.bridge import SingleResponse, ThreadBridge
-from trident.core.frontend.request import classified
+from trident.core.frontend.classification import classified
 from trident.core.http.admin import model_config_json, model_metadata_json
 from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter

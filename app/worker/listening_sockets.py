@@ -195,16 +195,11 @@ def owner_of(port: int, proc: Path = _PROC) -> str:
     sockets = {f"socket:[{inode}]" for inode in inodes}
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)) if sockets else ():
         with suppress(OSError):
-            if any(_target(entry) in sockets for entry in (process / "fd").iterdir()):
-                return f"{_command(process)} (pid {process.name})"
+            for entry in (process / "fd").iterdir():
+                with suppress(OSError):  # closed in the meantime
+                    if os.readlink(entry) in sockets:
+                        return f"{_command(process)} (pid {process.name})"
     return ""
-
-
-def _target(link: Path) -> str:
-    try:
-        return os.readlink(link)
-    except OSError:  # closed in the meantime
-        return ""
 
 
 def _command(process: Path) -> str:

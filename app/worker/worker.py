@@ -139,7 +139,8 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         sys.exit(0 if self._shut_down(times) else EXIT_NOT_DRAINED)
 
     def _listen(self, listener: socket.socket) -> None:
-        port, is_alone = _port(listener), self.cfg.workers == 1
+        name, is_alone = listener.getsockname(), self.cfg.workers == 1
+        port = int(name[1]) if isinstance(name, tuple) else 0
         http2 = self.site.http2_ports.get(port)
         if http2 is not None:
             from trident.app.worker.http2.connection import Http2Connection, Http2Service
@@ -152,7 +153,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         ports = self._last_ports if port in self.app.last_ports else self._ports
         service = Http1Service(
             self.site.applications[port],
-            listener.getsockname(),
+            name,
             self.cfg,
             ports.connections,
             self.site.allocate,
@@ -216,11 +217,6 @@ def _serve_http2(make: type[Http2Connection], service: Http2Service, sock: socke
     except OSError as error:
         log.debug("a client has gone before its connection began: %s", error)
         sock.close()
-
-
-def _port(listener: socket.socket) -> int:
-    name = listener.getsockname()
-    return int(name[1]) if isinstance(name, tuple) else 0
 
 
 # --- the connections of one listening socket

@@ -415,13 +415,16 @@ class LoadReports:
             self._asked_s = now_s
             self._snapshot = self._engine.metrics()
             self._count(now_s)
-        figures, named = self._server_figures(), self._named_figures(model)
+        figures = self._server_figures()
+        pending = sum([each.statistics.pending for each in self._snapshot.models])
+        named = {"pending_requests": pending, **cache_figures(model, self._snapshot.custom)}
         if form == "bin":
             return _BINARY, b64encode(_message(figures, named)).decode()
         if form == "json":
             return _HEADER, f"JSON {orjson.dumps({**figures, 'named_metrics': named}).decode()}"
         every = {**figures, **{f"named_metrics.{name}": value for name, value in named.items()}}
-        return _HEADER, "TEXT " + ", ".join([f"{name}={_shown_number(value)}" for name, value in every.items()])
+        shown = [f"{name}={f'{value:.6f}' if isinstance(value, float) else value}" for name, value in every.items()]
+        return _HEADER, "TEXT " + ", ".join(shown)
 
     def _count(self, now_s: float) -> None:
         answered = failed = 0
@@ -454,10 +457,6 @@ class LoadReports:
             figures["application_utilization"] = max(gpus)
         return {**figures, **self._rates}
 
-    def _named_figures(self, model: str) -> Figures:
-        pending = sum([each.statistics.pending for each in self._snapshot.models])
-        return {"pending_requests": pending, **cache_figures(model, self._snapshot.custom)}
-
 
 def cache_figures(model: str, families: Iterable[CustomFamilyMetrics]) -> Figures:
     """The load of the cache of keys and values as Triton reports it; empty without the metrics of its blocks.
@@ -475,10 +474,6 @@ def cache_figures(model: str, families: Iterable[CustomFamilyMetrics]) -> Figure
     if used is None or tokens is None or not most:
         return {}
     return {"kv_cache_utilization": used / most, "max_token_capacity": int(most * tokens)}
-
-
-def _shown_number(value: float) -> str:
-    return f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
 def _message(figures: Figures, named: Figures) -> bytes:

@@ -15,8 +15,9 @@ from typing import Final
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.bridge import SingleResponse
+from trident.core.frontend.classification import classified
 from trident.core.frontend.dataplane import ResponsePlan
-from trident.core.frontend.request import GRPC, NOT_NOTED, classified, end_trace
+from trident.core.frontend.request import GRPC, NOT_NOTED, end_trace
 from trident.core.grpc.call import LARGE, MOST_INFLATED, PLAIN, Call, UnaryCall
 from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock, stopping
 from trident.core.grpc.headers import RequestHead, ok_trailers

@@ -31,9 +31,10 @@ from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, ServerError
 from trident.core.frontend.bridge import P, ResponseStream, ResponseStreams, infer_many
+from trident.core.frontend.classification import classified
 from trident.core.frontend.compression import deflate
 from trident.core.frontend.dataplane import ResponsePlan, find_model, one_response
-from trident.core.frontend.request import HeaderPattern, classified, client_trace, forward_header
+from trident.core.frontend.request import HeaderPattern, client_trace, forward_header
 from trident.core.http.body import (
     IDENTITY,
     choose_encoding,

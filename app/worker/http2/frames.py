@@ -94,11 +94,6 @@ def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
     return pack_head(len(content) << 8 | kind, flags, stream) + content
 
 
-def data_head(stream: int, size: int) -> bytes:
-    """The head of a DATA frame that does not end its stream; `size` bytes of content follow it."""
-    return pack_head(size << 8 | DATA, 0, stream)
-
-
 def headers(stream: int, block: bytes, frame_size: int, *, ends: bool) -> bytes:
     """A header section, in as many frames as the client's largest frame asks for."""
     flags = END_STREAM if ends else 0

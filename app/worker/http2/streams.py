@@ -156,7 +156,7 @@ class Outbox:
         """Send one DATA frame, for which the windows have room."""
         self.window -= size
         self.answers += 1
-        self.put(frames.data_head(stream, size))
+        self.put(frames.pack_head(size << 8 | frames.DATA, 0, stream))
         self.parts += parts
         self.size += size
 
@@ -285,11 +285,6 @@ class Http2Stream(CallStream):
     @property
     def unsent(self) -> int:
         return self.waiting.size if self.waiting is not None else 0
-
-    @property
-    def unsent_since(self) -> float | None:
-        """When the client last took some of what waits for it, in seconds; None if nothing waits."""
-        return self.waiting.since if self.waiting is not None else None
 
     @property
     def peer(self) -> str:
@@ -534,8 +529,7 @@ class StreamTable:
     def drop_stalled(self) -> None:
         """Reset the streams whose client has taken nothing of what waits for it, for too long."""
         for stream in list(self.open.values()):
-            since = stream.unsent_since
-            if since is not None and self.now - since > self._limits.stall_s:
+            if stream.waiting is not None and self.now - stream.waiting.since > self._limits.stall_s:
                 self._drop(stream, Http2Code.CANCEL)
 
     def spend(self, what: str, cost: float = 1.0) -> None:

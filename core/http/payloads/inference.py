@@ -15,8 +15,9 @@ from functools import lru_cache
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest
+from trident.core.frontend.classification import classified
 from trident.core.frontend.dataplane import ResponsePlan, one_response
-from trident.core.frontend.request import LATEST, classified
+from trident.core.frontend.request import LATEST
 from trident.core.http.body import choose, parse_json
 from trident.core.http.dataplane import (
     complete,

@@ -10,14 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoading, ModelNotReady
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.frontend.request import (
-    LARGEST_ITEM,
-    DefaultModel,
-    classify,
-    header_pattern,
-    top_indices,
-    version_number,
-)
+from trident.core.frontend.classification import LARGEST_ITEM, classify, top_indices
+from trident.core.frontend.default_model import DefaultModel
+from trident.core.frontend.request import header_pattern, version_number
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array
 from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
