@@ -37,7 +37,7 @@ from trident.core.observability.log import print_line
 from trident.tools.emulators import azureml
 from trident.tools.emulators.sagemaker import emulator as sagemaker
 from trident.tools.emulators.sagemaker.api_model import read_settings_file
-from trident.tools.emulators.sagemaker.emulator import OPERATIONS, Hosting
+from trident.tools.emulators.sagemaker.hosting import OPERATIONS, Hosting
 from trident.tools.emulators.sagemaker.transform import TransformOptions
 from trident.tools.emulators.vertex import emulator as vertex
 from trident.tools.emulators.vertex.batch import (

@@ -28,7 +28,7 @@ from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import run as deploy
 from tests.waiting import until
 from trident.tools.emulators.sagemaker.api_model import read_settings_file
-from trident.tools.emulators.sagemaker.emulator import OPERATIONS, Hosting
+from trident.tools.emulators.sagemaker.hosting import OPERATIONS, Hosting
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -38,6 +38,7 @@ from trident.tools.emulators.sagemaker.endpoint import (
     SingleModelEndpoint,
     read_model_list,
 )
+from trident.tools.emulators.sagemaker.hosting import Hosting
 from trident.tools.emulators.sagemaker.invocation import (
     CLOSED_SESSION,
     COMPONENT,
@@ -57,35 +58,6 @@ _POLL_S = 0.1
 StartContainer = Callable[[int], Container]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machines:
-    """The resources of an instance: those of this machine. A component asks for a part of them."""
-
-    count: int = 1
-    cpus: float = field(default_factory=lambda: float(os.cpu_count() or 1))
-    memory_mb: int = field(default_factory=lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MB)
-    accelerators: float = 0.0
-
-    def place(self, taken: list[int], needs: Mapping[str, Any], strategy: str) -> int | None:
-        """The instance for one more copy beside those of `taken`; None if none has room. SPREAD takes the emptiest
-        instance, BINPACK the fullest that has room."""
-        most = min(
-            (
-                int(offered // needs[name])
-                for name, offered in (
-                    ("NumberOfCpuCoresRequired", self.cpus),
-                    ("MinMemoryRequiredInMb", self.memory_mb),
-                    ("NumberOfAcceleratorDevicesRequired", self.accelerators),
-                )
-                if needs.get(name)
-            ),
-            default=1,
-        )
-        open_ = [each for each in range(self.count) if taken.count(each) < most]
-        best = max if strategy == "BINPACK" else min
-        return best(open_, key=taken.count, default=None)
-
-
 @dataclass(eq=False)
 class _Copy:
     container: Container
@@ -101,30 +73,24 @@ class _Copy:
 
 
 class Fleet:
-    """Implements Endpoint and the probes of its copies. `component` has the parameters of CreateInferenceComponent, or
-    is empty; `routing` those of RoutingConfig. `most_at_once` is the concurrency of a serverless endpoint, whose
-    container ends when it is idle and starts at the next call; 0 for an endpoint with instances. Any thread."""
+    """Implements Endpoint and the probes of its copies. Any thread.
+
+    The container of a serverless endpoint ends when it is idle and starts at the next call.
+    """
 
     def __init__(
         self,
         start: StartContainer,
+        hosting: Hosting,
         limits: SageMakerLimits,
         report: BreachReport,
         say: Callable[[str], None],
-        *,
-        machines: Machines,
-        component: Mapping[str, Any],
-        routing: Mapping[str, Any],
         port: int = 0,
-        scraped: tuple[str, float] = ("", 0.0),
-        most_at_once: int = 0,
     ) -> None:
-        self._start, self._limits, self._report, self._say = start, limits, report, say
-        self._machines, self._component, self._routing = machines, component, routing
-        self._port, self._scraped, self._most_at_once = port, scraped, most_at_once
-        specification = component.get("Specification", {})
-        self._needs: Mapping[str, Any] = specification.get("ComputeResourceRequirements", {})
-        self._strategy = specification.get("SchedulingConfig", {}).get("PlacementStrategy", "SPREAD")
+        """`port` is that of the first copy, 0 for any free one."""
+        self._start, self._limits, self._report, self._say, self._port = start, limits, report, say, port
+        self._component, self._routing, self._scraped = hosting.component, hosting.routing, hosting.scraped
+        self._instances, self._most_at_once = hosting.instances, hosting.serverless.get("MaxConcurrency", 0)
         self._last_call_s = time.monotonic()
         self._waking = threading.Lock()
         self._lock = threading.Lock()
@@ -132,7 +98,7 @@ class Fleet:
         self._copies: list[_Copy] = []
         self._is_closed = False
         self._sessions: dict[str, tuple[_Copy, float]] = {}
-        self.desired = component.get("RuntimeConfig", {}).get("CopyCount", 1) if component else machines.count
+        self.desired = self._component["RuntimeConfig"]["CopyCount"] if self._component else self._instances
 
     # --- copies
 
@@ -154,10 +120,10 @@ class Fleet:
                     self._copies.remove(copy)
             taken = [copy.instance for copy in self._copies]
             while len(taken) < count:
-                instance = self._machines.place(taken, self._needs, self._strategy)
+                instance = self._place(taken)
                 if instance is None:
                     raise ConfigInvalid(
-                        f"the endpoint ({self._machines.count} instances) has no room for {count} copies",
+                        f"the endpoint ({self._instances} instances) has no room for {count} copies",
                         hint="an instance is as large as this machine; ask for less in ComputeResourceRequirements",
                     )
                 taken.append(instance)
@@ -165,20 +131,34 @@ class Fleet:
             for copy in made:
                 copy.is_ready = copy.probes.wait_until_ready(is_stopped)
 
+    def _place(self, taken: list[int]) -> int | None:
+        """The instance for one more copy beside those of `taken`; None if none has room. An instance has the resources
+        of this machine. SPREAD takes the emptiest instance, BINPACK the fullest that has room."""
+        specification = self._component.get("Specification", {})
+        needs = specification.get("ComputeResourceRequirements", {})
+        offered = {
+            "NumberOfCpuCoresRequired": os.cpu_count() or 1,
+            "MinMemoryRequiredInMb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MB,
+            "NumberOfAcceleratorDevicesRequired": 0,
+        }
+        most = min((int(offered[name] // needs[name]) for name in offered if needs.get(name)), default=1)
+        open_ = [each for each in range(self._instances) if taken.count(each) < most]
+        strategy = specification.get("SchedulingConfig", {}).get("PlacementStrategy", "SPREAD")
+        return (max if strategy == "BINPACK" else min)(open_, key=taken.count, default=None)
+
     def _started(self, instance: int) -> _Copy:
         port = self._port if self._port and not self._copies else free_port()
         client = ContainerClient(port, self._limits)
         endpoint = SingleModelEndpoint(client, self._limits, self._report)
-        path, every_s = self._scraped
         with self._lock:
             if self._is_closed:
                 raise ClientClosed
             container = self._start(port)
-            probes = PingProbes(container, client, self._limits, self._report, scraped=path, scrape_s=every_s)
+            probes = PingProbes(container, client, self._limits, self._report, scraped=self._scraped)
             copy = _Copy(container, client, endpoint, probes, instance)
             self._copies.append(copy)
-        if self._machines.count > 1 or self._component:
-            self._say(f"a copy of the container starts on instance {instance + 1} of {self._machines.count}")
+        if self._instances > 1 or self._component:
+            self._say(f"a copy of the container starts on instance {instance + 1} of {self._instances}")
         return copy
 
     def _stop(self, copy: _Copy) -> None:
@@ -352,7 +332,7 @@ class Fleet:
         wanted = [each["DesiredInstanceCount"] for each in parameters["DesiredWeightsAndCapacities"]]
         if self._component or len(wanted) != 1:
             raise validation_error("The emulator changes the number of instances of one variant without components")
-        self._machines = replace(self._machines, count=wanted[0])
+        self._instances = wanted[0]
         self._begin(wanted[0])
         return {"EndpointArn": f"arn:aws:sagemaker:us-east-1:000000000000:endpoint/{parameters['EndpointName']}"}
 
@@ -403,18 +383,15 @@ class PingProbes:
         limits: SageMakerLimits,
         report: BreachReport,
         models: EndpointModels | None = None,
-        *,
-        scraped: str = "",
-        scrape_s: float = 0.0,
+        scraped: tuple[str, float] = ("", 0.0),
     ) -> None:
-        """`scraped` is the path of the metrics that are scraped every `scrape_s`; empty for none."""
+        """`scraped` is the path of the metrics, empty for none, and the seconds between two scrapes."""
         self._container = container
         self._client = client
         self._limits = limits
         self._report = report
         self._models = models
-        self._scraped = scraped
-        self._scrape_s = scrape_s
+        self._scraped, self._scrape_s = scraped
         self._next_scrape_s = 0.0
 
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:

@@ -16,7 +16,7 @@ from trident.adapters.common.options import BadOption
 from trident.app.cli import main
 from trident.tools.emulators.command import platform_of, read_sagemaker, read_vertex, stop_signals, vertex_example
 from trident.tools.emulators.sagemaker.emulator import EmulatorOptions as SageMakerOptions
-from trident.tools.emulators.sagemaker.emulator import Hosting
+from trident.tools.emulators.sagemaker.hosting import Hosting
 from trident.tools.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
 from trident.tools.emulators.vertex.emulator import EmulatorOptions as VertexOptions
 from trident.tools.emulators.vertex.endpoint import Deployment, EndpointType, VertexLimits, batch_limits

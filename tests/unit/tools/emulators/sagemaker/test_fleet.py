@@ -17,12 +17,18 @@ from tests.unit.tools.emulators.scripted_container import LIMIT_S, Answer, Call,
 from tests.waiting import until
 from trident.core.errors import ConfigInvalid
 from trident.tools.emulators.container import BreachReport, Container, ContainerClient
-from trident.tools.emulators.sagemaker.emulator import Hosting
 from trident.tools.emulators.sagemaker.endpoint import EndpointModels, SageMakerLimits
-from trident.tools.emulators.sagemaker.fleet import Fleet, Machines, PingProbes
+from trident.tools.emulators.sagemaker.fleet import Fleet, PingProbes
+from trident.tools.emulators.sagemaker.hosting import Hosting
 from trident.tools.emulators.sagemaker.invocation import PREFIX_AWARE_ID, SESSION, ApiError, Invocation
 
 LIMITS = SageMakerLimits(connect_s=LIMIT_S, ping_s=LIMIT_S)
+
+
+def hosting(instances: int, **more: Any) -> Hosting:
+    """An endpoint with these attributes, without the check of a settings file."""
+    given = {"component": {}, "routing": {}, "serverless": {}, "scraped": ("", 0.0), **more}
+    return cast(Hosting, SimpleNamespace(instances=instances, **given))
 
 
 class Copies:
@@ -34,16 +40,8 @@ class Copies:
         self.said: list[str] = []
         self.scripted: list[ScriptedContainer] = []
         self._stack = stack
-        self.fleet = Fleet(
-            self._start,
-            more.pop("limits", LIMITS),
-            BreachReport(),
-            self.said.append,
-            machines=Machines(count=count),
-            component={},
-            routing=more.pop("routing", {}),
-            **more,
-        )
+        limits = more.pop("limits", LIMITS)
+        self.fleet = Fleet(self._start, hosting(count, **more), limits, BreachReport(), self.said.append)
         assert self.fleet.wait_until_ready(lambda: False)
 
     def _start(self, port: int) -> Container:
@@ -114,7 +112,7 @@ def test_expired_session_is_refused_and_a_stream_opens_none() -> None:
 
 
 def test_serverless_endpoint_refuses_calls_beyond_its_concurrency() -> None:
-    with copies(1, most_at_once=1) as found, ThreadPoolExecutor(1) as pool:
+    with copies(1, serverless={"MaxConcurrency": 1}) as found, ThreadPoolExecutor(1) as pool:
         found.held.clear()
         first = pool.submit(found.number)
         until(lambda: len(found.scripted[0].calls) == 2)
@@ -128,7 +126,7 @@ def test_serverless_endpoint_refuses_calls_beyond_its_concurrency() -> None:
 def test_idle_serverless_endpoint_starts_its_container_at_the_next_call() -> None:
     limits = SageMakerLimits(connect_s=LIMIT_S, ping_s=LIMIT_S, serverless_idle_s=0, probe_interval_s=0.01)
     stopped = threading.Event()
-    with copies(1, most_at_once=2, limits=limits) as found, ThreadPoolExecutor(3) as pool:
+    with copies(1, serverless={"MaxConcurrency": 2}, limits=limits) as found, ThreadPoolExecutor(3) as pool:
         watching = pool.submit(found.fleet.watch, stopped)
         until(lambda: not found.fleet.current)
         stopped.set()
@@ -142,16 +140,9 @@ def test_idle_serverless_endpoint_starts_its_container_at_the_next_call() -> Non
 
 def test_copies_without_room_are_refused() -> None:
     needs = {"MinMemoryRequiredInMb": 128, "NumberOfAcceleratorDevicesRequired": 1.0}
-    component = {"Specification": {"ComputeResourceRequirements": needs}}
-    fleet = Fleet(
-        lambda port: pytest.fail("a container was started"),
-        LIMITS,
-        BreachReport(),
-        lambda _: None,
-        machines=Machines(),
-        component=component,
-        routing={},
-    )
+    component = {"Specification": {"ComputeResourceRequirements": needs}, "RuntimeConfig": {"CopyCount": 1}}
+    one = hosting(1, component=component)
+    fleet = Fleet(lambda port: pytest.fail("a container was started"), one, LIMITS, BreachReport(), lambda _: None)
     with pytest.raises(ConfigInvalid, match="has no room for 1 copies"):
         fleet.wait_until_ready(lambda: False)
 
@@ -215,7 +206,7 @@ class Probed:
         client = ContainerClient(self.scripted.port, limits)
         models = None if loaded is None else cast(EndpointModels, SimpleNamespace(loaded=lambda: loaded))
         container = cast(Container, self.running)
-        self.probes = PingProbes(container, client, limits, self.report, models, scraped=scraped, scrape_s=0.0)
+        self.probes = PingProbes(container, client, limits, self.report, models, (scraped, 0.0))
 
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
         with self.scripted:
