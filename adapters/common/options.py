@@ -330,5 +330,5 @@ def spell_endpoint(address: str, port: int) -> str:
 
 
 def is_unix(address: str) -> bool:
-    """Whether an address is a Unix socket, as `unix:<path>`."""
+    """True for a Unix socket, as `unix:<path>`."""
     return address.startswith("unix:")

@@ -41,7 +41,7 @@ class CommandLineText(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformTexts:
-    """What the environment of a container sets: options, then whole arguments, of which later ones win.
+    """The settings in a container's environment: options, then whole arguments, of which later ones win.
 
     A model repository that one of the `options` sets may be a single model. `without_effect` are variables that change
     nothing here; `warnings` are for the log.
@@ -80,7 +80,7 @@ class PlatformSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the server gives to the application of a platform.
+    """The parts of the server for the application of a platform.
 
     With HTTP workers, the models run in the processes that `process_ids` returns, and the workers share `folder`; in
     one process both are None.
@@ -119,11 +119,11 @@ class Platform:
     binary_type: str = ""
 
     def evidence(self, environ: Mapping[str, str], given: OptionValues) -> Evidence | None:
-        """What shows that this is a container of the platform; None without anything."""
+        """The evidence for a container of the platform, or None."""
         raise NotImplementedError
 
     def texts(self, environ: Mapping[str, str], *, on_platform: bool) -> PlatformTexts:
-        """What `environ` sets; `on_platform` in a container of the platform. Raises ConfigInvalid."""
+        """The settings in `environ`; `on_platform` in a container of the platform. Raises ConfigInvalid."""
         return PlatformTexts()
 
     def settings(self, given: OptionValues, environ: Mapping[str, str], *, on_platform: bool) -> PlatformSettings:

@@ -185,7 +185,7 @@ def _pairs(attributes: str) -> dict[str, Parameter]:
 
 
 def _says_end(attributes: str) -> bool:
-    """Whether an item is `sequence_end=true`. Raises InvalidRequest for a value that is not a boolean."""
+    """True if an item is `sequence_end=true`. Raises InvalidRequest for a value that is not a boolean."""
     for item in attributes.split(","):
         key, equals, value = item.partition("=")
         if equals and key.strip() == SEQUENCE_END:
@@ -274,7 +274,7 @@ _NUMBER_BITS = 63
 
 
 class Session:
-    """What one request is in its session. Not thread-safe."""
+    """One request of a session. Not thread-safe."""
 
     __slots__ = ("_expires_s", "_id", "_is_closed", "_is_new", "_is_text", "_number", "_starts")
 
@@ -307,7 +307,7 @@ class Session:
         self._starts = False
 
     def headers(self) -> Headers:
-        """What the answer says of the session: that it is new, or closed."""
+        """The headers of an answer that opens or closes the session."""
         found: Headers = []
         if self._is_new:
             expiry = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._expires_s))
@@ -321,7 +321,7 @@ def session_of(environ: Environ, spec: ModelSpec, settings: SageMakerSettings) -
     """The session of a request, which `environ` keeps for its inference requests; None if it names none, or if the
     model sees to its sessions itself.
 
-    Raises InvalidRequest for a session that nobody opened here or that has expired.
+    Raises InvalidRequest for a session that was not opened here or has expired.
     """
     text = environ.get(_HEADER_KEY)
     if text is None:

@@ -167,7 +167,7 @@ class ModelStates:
         return record.model
 
     def _is_there(self, name: str) -> bool:
-        """Whether an engine has the model, or will have it again as soon as it is there itself."""
+        """True if an engine has the model, or will have it as soon as it runs."""
         if not self._is_shared:
             return True
         try:
@@ -259,7 +259,7 @@ class _InMemory:
         self._records.pop(name, None)
 
     def begin_change(self, name: str) -> bool:
-        """Whether the caller may change the model; until `end_change` nobody else may."""
+        """True if the caller may change the model; until `end_change` no other caller may."""
         with self._lock:
             may = name not in self._changing
             self._changing.add(name)
@@ -317,7 +317,7 @@ class _Files:
 
     def write(self, record: _Record) -> None:
         path = self._of(record.model.name).record
-        partial = path.parent / "changing" / f"{path.name}.next"  # under the lock: nobody else writes it
+        partial = path.parent / "changing" / f"{path.name}.next"  # written under the lock alone
         plain = {"name": record.model.name, "url": record.model.url, "state": record.state.name}
         try:
             partial.write_bytes(orjson.dumps(plain))
@@ -373,7 +373,7 @@ class _Files:
         return paths
 
     def _read_file(self, path: Path) -> _Record | None:
-        """What the file says; None if there is none. Costs one look at the file, unless it is new."""
+        """The content of the file, or None. Costs one look at the file, unless it is new."""
         try:
             status = os.stat(path)
             stamp = status.st_ino, status.st_mtime_ns, status.st_size

@@ -75,7 +75,7 @@ _LONGEST_SESSION_S = 365 * 86400
 
 
 class InferenceType(StrEnum):
-    """What /invocations does."""
+    """The kinds of /invocations."""
 
     INFER = "infer"
     GENERATE = "generate"

@@ -54,7 +54,7 @@ _NO_ID = "0"
 
 
 class PayloadKind(StrEnum):
-    """What a JSON body on the predict route is."""
+    """The form of a JSON body on the predict route."""
 
     AUTO = "auto"
     """Whichever of the three its text looks like."""

@@ -80,7 +80,7 @@ DEFAULT_TARGET = Target()
 
 
 def names_model(body: Buffer) -> bool:
-    """Whether the document may name a model or a version, by a search of its text: False is certain, True is not."""
+    """Search the text for the name of a model or a version: False is certain, True is not."""
     if len(body) > _LARGE:
         # A text with at most one string, as a list of numbers under `instances`: 40 µs instead of 340.
         text = np.frombuffer(body, np.uint8)
@@ -212,7 +212,7 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
 
 
 def wants_stream(accept: str | None) -> bool:
-    """Whether the client prefers an event stream to one document."""
+    """True if the client prefers an event stream to one document."""
     return (
         accept is not None
         and _EVENT_STREAM in accept
@@ -221,7 +221,7 @@ def wants_stream(accept: str | None) -> bool:
 
 
 def asks_for_stream(body: Buffer) -> bool:
-    """Whether a generate object has the member `stream`, there or under `parameters`, with the value true."""
+    """True if a generate object has `stream: true`, there or under `parameters`."""
     # The search takes a hundredth of the parser's time, which nothing else runs in. An escape may be one of the name.
     if _STREAM.search(body) is None:
         return False

@@ -25,7 +25,7 @@ from trident.core.inference.tensors import Buffer, drop_sent
 
 
 class Stage(Enum):
-    """What a connection waits for. Every stage except APPLICATION has a timeout.
+    """The stage of a connection. Every stage except APPLICATION has a timeout.
 
     A connection begins as NEW, with TLS after its HANDSHAKE, and is IDLE between requests. From there a request goes
     to HEAD, BODY and APPLICATION; it skips HEAD and BODY if it arrives whole. A response that the socket does not take
@@ -288,7 +288,7 @@ class Connection:
             self._hub.wait(turn)
 
     def client_gone(self) -> bool:
-        """Whether the client has closed its side. Does not wait and takes nothing from the socket."""
+        """True if the client has closed its side. Does not wait and takes nothing from the socket."""
         try:
             return not self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -297,7 +297,7 @@ class Connection:
             return True
 
     def has_input(self) -> bool:
-        """Whether bytes of a request wait in the socket."""
+        """True if bytes of a request wait in the socket."""
         try:
             return bool(self._sock.recv(1, socket.MSG_PEEK))
         except OSError:

@@ -100,7 +100,7 @@ def _open_unix(address: str) -> socket.socket:
 
 
 def _is_abandoned(path: str) -> bool:
-    """Whether a socket is at `path` on which nobody listens."""
+    """True if a socket is at `path` and no process listens on it."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return False
@@ -155,7 +155,7 @@ def notice_dead_clients(listener: socket.socket) -> None:
 def drop_handshakes(listener: socket.socket) -> None:
     """Let no further handshake begin, in all processes that share the socket. Those that have begun are completed.
 
-    To close a listening socket resets the connections that nobody has accepted yet. Without new handshakes they can all
+    Closing a listening socket resets the connections that were not accepted yet. Without new handshakes they can all
     be accepted first. A client that connects meanwhile repeats its SYN after a second, and is refused, or reaches the
     next server. Where the system has no such filter, the connections of the last moment are reset.
     """

@@ -94,7 +94,7 @@ def _reason(error: Exception) -> str:
 
 
 def is_plain_http(error: OSError) -> bool:
-    """Whether a handshake failed with `error` because the client does not speak TLS, but HTTP."""
+    """True if a handshake failed with `error` because the client speaks plain HTTP."""
     return isinstance(error, ssl.SSLError) and error.reason == _PLAIN_HTTP
 
 
@@ -131,7 +131,7 @@ class TlsSocket:
 
     @property
     def protocol(self) -> str | None:
-        """What the client has chosen by ALPN; None if it has chosen nothing."""
+        """The protocol that the client has chosen by ALPN, or None."""
         return self._sock.selected_alpn_protocol()
 
     def recv(self, size: int, flags: int = 0) -> bytes:

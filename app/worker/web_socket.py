@@ -110,7 +110,7 @@ class WebSocket:
         """The client has sent nothing for a while: ask it for a sign of life, or end the socket."""
         connection = self._connection
         connection.since = self._clock.now
-        if self._is_paused:  # it may have answered, but nobody reads
+        if self._is_paused:  # it may have answered, but is not read
             return
         if self._protocol.state is not State.OPEN:
             connection.hang_up()

@@ -142,7 +142,7 @@ class AuthTokens:
         return found.digests
 
     def requires(self, group: str) -> bool:
-        """Whether a call of `group` must have a token. Routes without a group, "", are not health."""
+        """True if a call of `group` needs a token. Routes without a group, "", are not health."""
         return group in ADMIN if self._scope is Scope.ADMIN else group not in (HEALTH, PAGE)
 
     def check(self, group: str, header_value: Callable[[str], str | None]) -> None:
@@ -184,7 +184,7 @@ GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class RestrictedKind:
-    """What differs between the front ends: the option, Triton's word, and the prefix of a key in a header."""
+    """The differences between the front ends: the option, Triton's word, and the prefix of a key in a header."""
 
     option: str
     word: str

@@ -1,4 +1,4 @@
-"""What HTTP and gRPC tell clients of the server, and let them change: the settings of log and traces, checks, the
+"""Administration for HTTP and gRPC: the settings of log and traces, checks, the
 statistics, and the load, in ORCA's reports on answers.
 
 Source: docs/spec/trace-and-log.md, docs/spec/statistics-and-metrics.md section A, docs/spec/http.md section 9 "ORCA",
@@ -446,7 +446,7 @@ class LoadReports:
         self._counted = (now_s, answered, failed)
 
     def _server_figures(self) -> Figures:
-        """What the report has fields for. The busiest GPU is the utilization of the application."""
+        """The figures with fields of their own. The busiest GPU is the utilization of the application."""
         hardware = self._snapshot.hardware
         figures: dict[str, float] = {}
         if hardware.cpu is not None:

@@ -292,7 +292,7 @@ class ResponseStream:
                 pending.cancel()
 
     def is_given_up(self) -> bool:
-        """Ask `client_gone` whether nobody wants the responses; then the request is cancelled and the stream ends."""
+        """Cancel the request and end the stream if `client_gone` says so, or raises."""
         pending = self._pending
         if pending is None or self._client_gone is None:
             return False

@@ -44,7 +44,7 @@ class DefaultModel:
         return self._engine.model(self._only_name(), version)
 
     def is_ready(self) -> bool:
-        """Whether the named model serves, or, without a name, any model."""
+        """True if the named model serves, or, without a name, any model."""
         name = self.configured or self._only or self._seen
         if name and self._serves(name):
             return True

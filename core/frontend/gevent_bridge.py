@@ -219,7 +219,7 @@ class GeventBridge:
         streamed: bool = False,
         is_slow: bool = False,
     ) -> PendingRequest:
-        """Submit `request` to `model` together with all others of this iteration of the loop; nobody waits.
+        """Submit `request` to `model` together with all others of this iteration of the loop, without waiting.
 
         `on_response` is called on the hub's thread for each response, the last time with one that is final, possibly
         before this returns. It must not wait. `PendingRequest.cancel` of the result cancels. `streamed`:

@@ -1,4 +1,4 @@
-"""What a request asks for, in every protocol: its version, the parameters that mean something in the v2 protocol and
+"""Requests in every protocol: the version, the parameters that mean something in the v2 protocol and
 those that are the model's own, the headers that it forwards, and the front end's part of its trace.
 
 Source: docs/spec/http.md section 3 ("Version text errors"), section 4 (`parameters`) and section 6 (forwarded headers);

@@ -230,7 +230,7 @@ class V2Application(HttpFrontEnd):
         return arguments
 
     def _knows(self, name: str) -> bool:
-        """Whether there is a model of that name, also one that does not serve."""
+        """True if a model has that name, even one that does not serve."""
         try:
             self.engine.model_spec(name, -1)
         except ModelNotFound:

@@ -142,7 +142,7 @@ class _Logprobs:
 
 
 class _Account:
-    """What the responses for one choice have said so far."""
+    """The text and likelihoods of one choice so far."""
 
     def __init__(self, output: str, logprobs: int | None) -> None:
         """`output` has the text; `logprobs` is how many candidates the client wants at each place, None for nothing."""

@@ -93,7 +93,7 @@ _MOST_ROWS = 200
 
 
 def server(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """Whether the server is ready, and why not."""
+    """The readiness of the server, with the reason."""
     engine = front_end.engine
     known = admin.server_metadata_json(front_end.bridge.run(engine.server_metadata))
     return _data(environ, {**known, "is_ready": engine.is_ready(), **admin.readiness(engine.phase())})

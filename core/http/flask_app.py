@@ -112,7 +112,7 @@ class FlaskApp(Flask):
             error.__traceback__ = error.__context__ = None
 
     def _hint(self, path: str) -> str | None:
-        """What the client of a path without a route may have meant."""
+        """A hint for the client of a path without a route."""
         if path.startswith("/v1/"):
             found = _V1_MODEL.match(path)
             model = found[1] if found else "MODEL"

@@ -1,4 +1,4 @@
-"""What the views know of the application that they serve, and what they note about a request.
+"""The part of the application that views see, and the notes that they make about a request.
 
 Source: docs/spec/server-options.md section 2 "HTTP", docs/spec/trace-and-log.md section 5.
 """

@@ -271,7 +271,7 @@ class EventBody:
 
 
 def is_empty(response: InferenceResponse) -> bool:
-    """Whether the response only says that there are no more."""
+    """True if the response is only the end of the responses."""
     return response.final and response.error is None and not response.outputs and not response.parameters
 
 

@@ -44,8 +44,8 @@ OCTETS: Final = "application/octet-stream"
 
 
 class Operation(NamedTuple):
-    """What the methods of a route do. `answer` is the body of the `status`, `body` that of a POST: a schema in short,
-    of JSON, or one for each media type."""
+    """The methods of a route for OpenAPI. `answer` is the body of the `status`, `body` that of a POST: a schema in
+    short, of JSON, or one for each media type."""
 
     summary: str
     answer: ShortSchema = ""
@@ -104,7 +104,7 @@ def operations() -> Mapping[str, Operation]:
 
 
 def undescribed(route: Route) -> Operation:
-    """What is known of a route of another package's platform."""
+    """The operation of a route of another package's platform."""
     body: ShortSchema = {OCTETS: "any"}
     return Operation(f"The route {route.name} of the platform", answer=body, body=body, needs_body=False)
 
@@ -185,7 +185,7 @@ def _content(short: ShortSchema) -> dict[str, Any]:
 
 
 def _security(group: str, options: HttpOptions | None, schemes: dict[str, Any]) -> dict[str, list[str]]:
-    """What a caller of `group` must show, whose description is added to `schemes`."""
+    """The credentials for `group`, whose description is added to `schemes`."""
     needed: dict[str, list[str]] = {}
     if options is None:
         return needed

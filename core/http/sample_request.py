@@ -97,7 +97,7 @@ class SampleRequest:
 
     @property
     def needs_binary(self) -> bool:
-        """Whether an input or an output has no form in JSON."""
+        """True if an input or an output has no form in JSON."""
         return any(each.datatype.name in _NOT_JSON for each in self.inputs) or self.has_binary_output
 
     @property
@@ -529,7 +529,7 @@ _URL = re.compile(rf"https?://{_HOST}(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?")
 
 
 def sample_request(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
-    """What a request to the model needs, and the forms of one; with `?form=` its text.
+    """Describe a request to the model, and its forms; with `?form=` return its text.
 
     `?url=` is the server's address if a proxy has changed it, `?shape=INPUT:1,16` the shape of an input.
     """

@@ -74,7 +74,7 @@ class OriginRefused(HttpError):
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Whether text messages, binary messages and answers are chunks: the mere content of the model's one input or
+    """True for text messages, binary messages and answers that are chunks: the mere content of the model's one input or
     output. Otherwise they are messages of the v2 protocol."""
 
     text: bool = False
@@ -252,12 +252,12 @@ class ModelStream:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request has not been answered completely."""
+        """True while a request lacks an answer."""
         return bool(self._in_flight)
 
     @property
     def is_full(self) -> bool:
-        """Whether the client must not be read before some of its requests are answered."""
+        """True while too many requests are in flight to read more."""
         return len(self._in_flight) >= MOST_REQUESTS or self._held > MOST_HELD or self._unsent > MOST_UNSENT
 
     # --- requests
@@ -489,7 +489,7 @@ class ModelStream:
     # --- the end
 
     def end(self) -> None:
-        """Nobody reads the answers any more: cancel the requests, and leave the slot of the sequence."""
+        """Cancel the requests and free the slot of the sequence: the client reads no more answers."""
         self._has_ended = True
         self.changed = _nothing
         self._outbox.clear()
@@ -540,7 +540,7 @@ def _output_chunk(response: InferenceResponse) -> tuple[bytes, bool]:
 
 
 def _is_utf_8(content: bytes) -> bool:
-    """Whether the content may be a text message: a client that gets another one closes the stream."""
+    """True if the content may be a text message: a client closes the stream at any other."""
     try:
         content.decode()
     except UnicodeDecodeError:

@@ -247,7 +247,7 @@ def _check_depth(content: Any, datatype: Any) -> None:
 
 
 def _has_binary_size(raw: bytes) -> bool:
-    """Whether `raw` begins with a JSON document that gives binary sizes, and other bytes follow it."""
+    """True if `raw` begins with a JSON document that gives binary sizes, and other bytes follow it."""
     if _BINARY_SIZE not in raw:
         return False
     try:

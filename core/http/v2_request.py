@@ -314,7 +314,7 @@ def _read_outputs(
 
 
 def _read_output_parameters(parameters: Any) -> tuple[tuple[bool, int], RegionReference | None]:
-    """Whether the output is to be binary, how many classes of it are wanted, and its place in shared memory."""
+    """The form of the output, binary and number of classes, and its place in shared memory."""
     if type(parameters) is not dict:
         raise unable("parameters", _NON_OBJECT)
     binary = parameters.get("binary_data")

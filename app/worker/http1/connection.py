@@ -292,7 +292,7 @@ class Http1Connection(Connection):
         return response.keep_alive and not service.connections.closing
 
     def client_gone(self) -> bool:
-        """Whether the client reads no answer. One that has only ended its sending side, as HTTP/1.1 allows, does.
+        """True if the client reads no answer. One that has only ended its sending side, as HTTP/1.1 allows, does.
 
         The socket tells the one from the other only when something was sent. So after a while `100 Continue` is, which
         clients skip: a client that is not there any more resets the connection.
@@ -334,7 +334,7 @@ class Http1Connection(Connection):
             log_refused(self._peer[0], self._received, refusal.status, self._began_ns, size)
 
     def is_closing(self) -> bool:
-        """Whether the current request is the last one of this connection because the server stops."""
+        """True if the server stops, so that the current request is the last one of this connection."""
         return self._service.connections.ending
 
     def _copy_shared(self) -> None:
@@ -595,7 +595,7 @@ class Transport(Protocol):
     """The connection, as a response sees it."""
 
     def is_closing(self) -> bool:
-        """Whether this response is the last one because the server stops. Called when the head is sent."""
+        """True if this response is the last one because the server stops. Called when the head is sent."""
 
     def send(self, parts: list[Buffer], size: int) -> None:
         """Send all parts, `size` bytes together. Takes over the list. Raises ClientGone if the client has left."""

@@ -324,11 +324,11 @@ class Http2Connection:
         return self.stage is Stage.APPLICATION and bool(self._protocol.streams)
 
     def is_held_up(self) -> bool:
-        """Whether nothing is received because the client does not take the answers."""
+        """True while nothing is received because the client does not take the answers."""
         return not self._reads
 
     def is_idle(self) -> bool:
-        """Whether it may end without the loss of a call."""
+        """True if it may end without the loss of a call."""
         return self.stage is Stage.NEW or (self.stage is Stage.APPLICATION and not self._protocol.streams)
 
     def make_room(self) -> None:

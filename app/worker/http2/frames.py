@@ -137,11 +137,11 @@ class Http2Limits:
     header_frames: int = 8
     """HEADERS and CONTINUATION frames of one section."""
     window: int = 16 << 20
-    """What the client may send on one stream before it is taken, at least 65535; twice that on all together."""
+    """The window of a stream in bytes, at least 65535; twice that for all together."""
     frame: int = 4 << 20
     """Content of one DATA frame."""
     held: int = 64 << 20
-    """What streams that are paused have received, until the whole connection waits for them."""
+    """The bytes that paused streams may hold before the whole connection waits for them."""
     high_water: int = 1 << 20
     """Bytes for the socket, until DATA waits in the streams instead."""
     unsent: int = 64 << 20
@@ -164,7 +164,7 @@ class Http2Limits:
     keepalive_timeout_s: float = 20.0
     """How long its answer may take."""
     keepalive_without_streams: bool = False
-    """Whether it is asked as well while no stream is open."""
+    """True: it is asked while no stream is open, too."""
     handshake_s: float = 20.0
     """From the beginning of the connection to the client's SETTINGS."""
     stall_s: float = 60.0
@@ -274,7 +274,7 @@ class Keepalive:
         self._asked = None
 
     def has_failed(self, now: float) -> bool:
-        """Whether the client has not answered in time."""
+        """True if the client has not answered in time."""
         return self._asked is not None and now - self._asked >= self._limits.keepalive_timeout_s
 
 

@@ -306,7 +306,7 @@ def check_dependency(id: int, priority: bytes) -> None:
 
 
 RequestHead = tuple[Any, int | None]
-"""What the application made of a header section, and the length of the content in bytes, if the client says it."""
+"""The application's reading of a header section, and the content's length in bytes, if the client gives it."""
 
 _KNOWN_SIZE: Final = 2048
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch

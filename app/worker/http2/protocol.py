@@ -118,7 +118,7 @@ class Http2Protocol:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has told the client that the connection ends."""
+        """True once the client was told that the connection ends."""
         return self._table.is_closed
 
     @property
@@ -139,7 +139,7 @@ class Http2Protocol:
         self.outbox.pump()
 
     def is_idle(self) -> bool:
-        """Whether nothing is under way in either direction."""
+        """True while nothing is under way in either direction."""
         return not self.streams and not self.outbox.size and not self._rest and not self._sections.stream
 
     def room(self) -> memoryview | None:
@@ -179,7 +179,7 @@ class Http2Protocol:
             raise
 
     def tick(self, now: float) -> bool:
-        """The time, about once a second. Whether the connection is to be kept."""
+        """Note the time, about once a second. Returns False once the connection must end."""
         self._table.now = now
         limits = self._limits
         if not self._has_settings:
@@ -206,7 +206,7 @@ class Http2Protocol:
 
     @property
     def is_finished(self) -> bool:
-        """Whether a drain has come to its end, so that the connection can be closed."""
+        """True once a drain has ended, and the connection can be closed."""
         return self._refuses and not self.streams and not self.outbox.size
 
     def close(self, code: int, text: str = "") -> None:

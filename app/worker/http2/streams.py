@@ -90,7 +90,7 @@ class UnsentTotal:
         self.size = 0
 
     def is_exceeded(self, times: int = 1) -> bool:
-        """Whether `size` exceeds `times` the limit."""
+        """True if `size` exceeds `times` the limit."""
         return self.size > times * self._limit
 
 
@@ -138,11 +138,11 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether DATA should wait in the streams until the socket has taken some."""
+        """True while DATA should wait in the streams until the socket has taken some."""
         return self.size >= self.high_water
 
     def is_burdened(self, times: int = 1) -> bool:
-        """Whether more waits than this connection may have, `times` that; all connections that make others wait are."""
+        """True if too much waits here: over `times` the limit, or over that of all connections together."""
         return self.unsent > times * self._most_unsent or (self.unsent > 0 and self._in_all.is_exceeded(times))
 
     def put(self, content: bytes) -> None:
@@ -165,7 +165,7 @@ class Outbox:
         self._wants_flush = _ignore
 
     def take(self) -> tuple[list[Buffer], int]:
-        """What is for the socket now, and its size in bytes. Ask again when the socket has taken all of it."""
+        """The parts for the socket, and their size in bytes. Ask again when the socket has taken all of it."""
         taken = self.parts, self.size
         self.parts, self.size = [], 0
         return taken
@@ -595,7 +595,7 @@ class StreamTable:
 
 
 class IncomingData:
-    """What is still to come of a frame: `left` bytes of content, then `padding`.
+    """The rest of a frame: `left` bytes of content, then `padding`.
 
     `stream` is None if what comes is thrown away. `ends` says that the frame ends the stream.
     """

@@ -388,7 +388,7 @@ def decode_raw(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
 
 
 def _is_meant(text: Buffer) -> bool:
-    """Whether the text is valid JSON in one of the forms of a request."""
+    """True if the text is valid JSON in one of the forms of a request."""
     try:
         document = parse_json(text)
     except InvalidRequest:

@@ -179,7 +179,7 @@ def format_of(content_type: str) -> Format:
 
 
 def is_json(content_type: str) -> bool:
-    """Whether a body of this type is JSON; true for a missing type."""
+    """True if a body of this type is JSON, or the type is missing."""
     return not content_type or known_format(content_type) is JSON
 
 
@@ -243,12 +243,12 @@ def body_format(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> 
 
 
 def is_plainly_v2(content_type: str, body: Buffer) -> bool:
-    """Whether a quick check shows that the body is v2 JSON. It does for nearly all; `body_format` finds the others."""
+    """True if a quick check finds v2 JSON. It does for nearly all such bodies; `body_format` finds the others."""
     return content_type == JSON.media_types[0] and starts_as_v2(body)
 
 
 def starts_as_v2(body: Buffer) -> bool:
-    """Whether a JSON document begins with members of the v2 protocol. If not, later members may still be of it."""
+    """True if a JSON document begins with members of the v2 protocol. Otherwise later members may still be of it."""
     return bytes(body[:_LONGEST_START]).startswith(_V2_STARTS) or _V2_START.match(body) is not None
 
 
@@ -432,7 +432,7 @@ _LINE_BREAK = re.compile(rb"\n")
 
 
 def may_be_request_lines(content_type: str, body: Buffer) -> bool:
-    """Whether the body may have request lines, which `request_lines` then finds out; quick for any size."""
+    """A quick check for request lines: False is certain, and `request_lines` decides the rest."""
     known = known_format(content_type)
     if known is JSONLINES:
         return _OBJECT.match(body) is not None
@@ -471,7 +471,7 @@ def _is_between(body: Buffer, end: int) -> bool:
 
 
 def _is_document(line: bytes, taken: Container[str], *, bare: bool) -> bool:
-    """Whether the line is a request. Members in `taken` are inputs; `bare`: an array is a request, too."""
+    """True if the line is a request. Members in `taken` are inputs; `bare`: an array is a request, too."""
     if not bare and not any(f'"{name}"'.encode() in line for name in _MEMBERS):
         return False
     try:

@@ -187,7 +187,7 @@ def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPa
 
 
 def is_one_instance(rank: int, spec: ModelSpec) -> bool:
-    """Whether the nesting, `rank`, of a bare array shows that it is one instance and not a list of instances."""
+    """True if a bare array nested `rank` deep is one instance, and not a list of instances."""
     if len(spec.inputs) != 1:
         return False
     (row,) = instance_signature(spec, None).inputs.values()
@@ -396,7 +396,7 @@ def rank_of(value: Any) -> int:
 
 
 def is_b64(value: Any) -> bool:
-    """Whether a value represents bytes: `{"b64": "..."}`."""
+    """True for a value that represents bytes: `{"b64": "..."}`."""
     return type(value) is dict and value.keys() == _B64
 
 
