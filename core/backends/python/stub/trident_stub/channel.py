@@ -334,7 +334,6 @@ class ServerCalls:
         self._last_number = 0
         self._answers: dict[int, tuple[bool, Any] | None] = {}
         self._replies: dict[int, Replies] = {}
-        self._last_fields: tuple[dict[str, Any], bytes] = ({}, b"")
         self.together = channel.together
         self.on_frame = {
             EXECUTE: self._arrived,
@@ -533,7 +532,8 @@ class ServerCalls:
     # --- requests to other models
 
     def infer(self, request: InferenceRequest, decoupled: bool, within: bool) -> Replies:
-        fields = self._encoded(request._description())
+        set_fields = {name: value for name, value in request._description().items() if value or name == "model_version"}
+        fields = to_json(set_fields)
         requested = tuple(request._requested)
         tensors = request.inputs()
         contents = [tensor._contents() for tensor in tensors]
@@ -553,17 +553,6 @@ class ServerCalls:
                 del self._replies[number]
                 raise TritonModelException(f"the request cannot be sent: {error}") from error
         return replies
-
-    def _encoded(self, description: dict[str, Any]) -> bytes:
-        """The fields that are set, as JSON. Kept, as a model sends most of its requests with the same ones."""
-        fields = {name: value for name, value in description.items() if value or name == "model_version"}
-        if "parameters" in fields:  # true and 1 are equal here, and not in JSON
-            return to_json(fields)
-        last, encoded = self._last_fields
-        if fields != last:
-            encoded = to_json(fields)
-            self._last_fields = fields, encoded
-        return encoded
 
     def _replied(self, flags: int, number: int, content: memoryview) -> None:
         count, at = self._channel.layouts.read_head(content)
