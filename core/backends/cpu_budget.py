@@ -70,7 +70,6 @@ def plan_threads(cores: float, sessions: int) -> ThreadPlan:
 
 
 def may_spin(cores: float) -> bool:
-    """Return True if threads may spin all the time that they wait."""
     return cores >= SPINNING_FROM_CORES
 
 

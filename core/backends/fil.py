@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Run, Runner
 from trident.core.backends.model_files import (
     content_hint,
@@ -55,15 +55,12 @@ DEFAULT_FILES: Mapping[str, str] = {
 _DEFAULT_THRESHOLD = 0.5
 
 
-def make_backend(settings: Mapping[str, str]) -> Backend:
-    """Return the backend, which has no settings."""
-    return FilBackend()
-
-
 class FilBackend:
-    """Implements Backend. Loader threads, several at once."""
+    """Implements Backend. Loader threads, several at once. It has no settings."""
 
     supports_gpus = False
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None: ...
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
         """The tensors of the trees in the version directory `path`."""
@@ -241,7 +238,6 @@ def check_trees(config: ModelConfig, header: TreeHeader, settings: TreeSettings,
 
 
 def _width(header: TreeHeader, settings: TreeSettings) -> int:
-    """Return the number of values that a row gets."""
     if settings.is_classifier and not settings.predict_proba:
         return 1
     return max(2, header.classes) if settings.is_classifier else header.classes
@@ -444,7 +440,6 @@ def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
 
 
 def header_of(trees: Any) -> TreeHeader:
-    """The header of trees that Treelite has read."""
     header = trees.get_header_accessor()
     return TreeHeader(
         int(trees.num_feature), int(header.get_field("num_class")[0]), int(header.get_field("num_target")[0])

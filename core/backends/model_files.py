@@ -165,7 +165,6 @@ _FALSE = frozenset({"false", "off", "0"})
 
 
 def parameters_of(config: ModelConfig) -> dict[str, str]:
-    """The `parameters` of a configuration by name."""
     return {name: value.string_value for name, value in config.parameters.items()}
 
 

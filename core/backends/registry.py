@@ -40,14 +40,14 @@ class BuiltIn:
 
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "fil": BuiltIn("fil", "make_backend", "trees"),
+    "fil": BuiltIn("fil", "FilBackend", "trees"),
     "genai": BuiltIn("genai", "GenaiBackend", "genai"),
     "onnxruntime": BuiltIn("onnxruntime.backend", "OnnxRuntimeBackend", "cpu"),
-    "openvino": BuiltIn("openvino.backend", "make_backend", "openvino"),
+    "openvino": BuiltIn("openvino.backend", "OpenVinoBackend", "openvino"),
     "python": BuiltIn("python.backend", "PythonBackend", "cpu"),
     "pytorch": BuiltIn("pytorch.backend", "PyTorchBackend", "torch", ("model.py",)),
     "tensorflow": BuiltIn("tensorflow", "TensorFlowBackend", "tensorflow"),
-    "tensorrt": BuiltIn("tensorrt.backend", "make_backend", "tensorrt"),
+    "tensorrt": BuiltIn("tensorrt.backend", "TensorRtBackend", "tensorrt"),
     "text": BuiltIn("text.backend", "TextBackend", "text"),
 }
 
@@ -176,11 +176,9 @@ class BackendRegistry:
             backend.complete(path, config, watch)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
-        """The signature of the model in the version directory `path`, if it has one. Raises a ServerError."""
         return self.find(config).inspect(path, config)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError if `config` asks its backend for something that this server does not have."""
         self.find(config).check(config)
 
     def _backend(self, name: str) -> Backend:
@@ -216,7 +214,6 @@ def _import(name: str) -> Any:
 
 
 def is_installed(module: str) -> bool:
-    """Return True if the framework of this name is there; it is not imported."""
     return find_spec(module) is not None
 
 

@@ -115,7 +115,6 @@ class StagingBuffer:
         return view
 
     def close(self) -> None:
-        """Free the memory. The next view makes new memory."""
         if self._on_buffer is not None and self._flat.size:
             self._on_buffer(self._name, None)
         self._flat = np.empty(0, self._flat.dtype)
@@ -185,7 +184,6 @@ class Gatherer:
         return feed
 
     def close(self) -> None:
-        """Free the buffers."""
         for buffer in self._buffers.values():
             buffer.close()
 
@@ -400,7 +398,6 @@ def lengths_of(requests: Sequence[InferenceRequest], buckets: BucketSpec) -> lis
 
 
 def _along(axis: int, part: slice) -> tuple[slice, ...]:
-    """The index of `part` along `axis`."""
     return (*[slice(None)] * axis, part)
 
 

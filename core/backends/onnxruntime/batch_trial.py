@@ -291,7 +291,6 @@ def _positive(row: int, shape: Shape) -> Array:
 
 
 def _bits(row: int, shape: Shape) -> Array:
-    """Zeros and ones, the third row of ones."""
     return np.ones(math.prod(shape)) if row == 2 else (np.arange(math.prod(shape)) + row) % 2
 
 
@@ -301,7 +300,6 @@ def _identifiers(row: int, shape: Shape) -> Array:
 
 
 def _lengths(row: int, shape: Shape) -> Array:
-    """Ones and twos."""
     return _bits(row, shape) + 1
 
 

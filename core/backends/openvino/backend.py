@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.model_files import field_of, parameters_of, path_of_model
 from trident.core.backends.registry import check_installed, importing
 from trident.core.config.placement import DeviceKind, placements
@@ -25,15 +25,12 @@ if TYPE_CHECKING:
 _FRAMEWORK = "openvino"
 
 
-def make_backend(settings: Mapping[str, str]) -> Backend:
-    """Return the backend, which has no settings."""
-    return OpenVinoBackend()
-
-
 class OpenVinoBackend:
-    """Implements Backend. Loader threads, several at once."""
+    """Implements Backend. Loader threads, several at once. It has no settings."""
 
     supports_gpus = False
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None: ...
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
         """The signature of the model in the version directory `path`, fitted to `config` if that is complete."""
@@ -53,7 +50,6 @@ class OpenVinoBackend:
         check_installed(_FRAMEWORK, "openvino", config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
-        """Compile one version, once for all its instances. Raises a ServerError."""
         self.check(context.config)
         return self._compiler.load(context)
 

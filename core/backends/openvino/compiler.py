@@ -275,7 +275,6 @@ class Compiler:
         return signature_of(read_model(self._core, model_path(path, config), config.name))
 
     def load(self, context: LoadContext) -> BackendModel:
-        """Compile one version, once for all its instances. Raises a ServerError."""
         config = context.config
         settings = OpenVinoSettings.read(config)
         properties = settings.compiled_with(context.threads, len(context.placements))

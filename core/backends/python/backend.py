@@ -472,13 +472,11 @@ class PythonInstance:
 
     @property
     def resident_bytes(self) -> int:
-        """The memory of the process; 0 while there is none. Any thread."""
         process = self._process
         return 0 if process is None else process.resident_bytes
 
     @property
     def process_id(self) -> int:
-        """0 while there is none. Any thread."""
         process = self._process
         return 0 if process is None else process.id
 

@@ -37,7 +37,6 @@ def torch_tensors(requests: Sequence[InferenceRequest], device: str) -> dict[str
 
 
 def torch_device(args: Mapping[str, str]) -> str:
-    """The device of an instance, as PyTorch names it."""
     return f"cuda:{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "cpu"
 
 

@@ -142,5 +142,4 @@ def _loaded(path, args, device):
 
 
 def _numbered(spec):
-    """The structure with the numbers of its leaves."""
     return _pytree.tree_unflatten(list(range(spec.num_leaves)), spec)

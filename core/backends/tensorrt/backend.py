@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trident.core.backends.backend import BackendModel, CompletingBackend, LoadContext
+from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import BoundTensor, Failures, Framework, InProcessModel, Runner
 from trident.core.backends.model_files import content_hint, field_of, origin_of, parameters_of, start_of, weight_bytes
 from trident.core.backends.tensorrt.engine import (
@@ -47,7 +47,7 @@ from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, Array, Shape
 from trident.core.memo import Memo
 
-__all__ = ["TensorRtBackend", "device_support", "make_backend"]
+__all__ = ["TensorRtBackend", "device_support"]
 
 _log = logging.getLogger("trident.backends")
 
@@ -58,11 +58,6 @@ DEFAULT_FILE = "model.plan"
 _ENDINGS = (".plan", ".engine", ".trt")
 _ONNX = b"\x08"
 _METADATA_AT_MOST = 1 << 20
-
-
-def make_backend(settings: Mapping[str, str]) -> CompletingBackend:
-    """The backend with the values of --backend-config for it. Imports no TensorRT yet."""
-    return TensorRtBackend(TensorRtSettings.read(settings))
 
 
 class TensorRtBackend:
@@ -76,13 +71,13 @@ class TensorRtBackend:
 
     def __init__(
         self,
-        settings: TensorRtSettings,
+        settings: Mapping[str, str],
         *,
         open_driver: Callable[[], CudaDriver | None] = CudaDriver.open,
         import_package: Callable[[TensorRtSettings], TensorRtPackage] = import_package,
         capability_of: Callable[[int], str] = compute_capability,
     ) -> None:
-        self._settings = settings
+        self._settings = TensorRtSettings.read(settings)
         self._open_driver = open_driver
         self._import = import_package
         self._capability_of = capability_of
@@ -123,7 +118,6 @@ class TensorRtBackend:
         RunSettings.read(config)
 
     def weight_bytes(self, path: Path, config: ModelConfig) -> int:
-        """The bytes of the plan."""
         return weight_bytes(path, config, DEFAULT_FILE)
 
     def load(self, context: LoadContext) -> BackendModel:

@@ -271,11 +271,9 @@ class InferenceTrace:
 
     @classmethod
     def _of(cls, field: list[Any] | None) -> InferenceTrace:
-        """The trace in the field of a request that arrived."""
         return cls(field[1], field[0]) if field else cls()
 
     def _field(self) -> list[Any] | None:
-        """The field of a request to another model."""
         return [self._number, self._context] if self._number else None
 
     def get_context(self) -> str | None:

@@ -41,7 +41,6 @@ _model = RunningModel()
 
 
 def running_model() -> RunningModel:
-    """The model of this process."""
     return _model
 
 

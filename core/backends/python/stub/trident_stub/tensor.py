@@ -321,7 +321,6 @@ class DeviceTensor(NamedTuple):
 
     @classmethod
     def on_host(cls, datatype: str, shape: Sequence[int], elements: np.ndarray[Any, Any]) -> DeviceTensor:
-        """The tensor in the memory of `elements`, which is contiguous."""
         return cls(datatype, tuple(shape), CPU, elements.ctypes.data, elements)
 
     @property

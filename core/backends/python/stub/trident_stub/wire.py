@@ -147,7 +147,6 @@ def from_json(content: bytes | memoryview) -> Any:
 
 
 def count_frame(kind: int, number: int, count: int) -> bytes:
-    """A frame whose content is a count."""
     return frame(kind, number, (_COUNT.pack(count),))
 
 

@@ -10,7 +10,7 @@ from tests.unit.backend_serving import config_of
 from tests.unit.core.backends.tensorrt import fake_tensorrt
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 from trident.core.backends.tensorrt.backend import TensorRtBackend
-from trident.core.backends.tensorrt.engine import TensorRtPackage, TensorRtSettings
+from trident.core.backends.tensorrt.engine import TensorRtPackage
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda import CudaDriver
@@ -72,7 +72,7 @@ def backend_on(
 ) -> TensorRtBackend:
     """`cuda` is None on a machine without a driver."""
     return TensorRtBackend(
-        TensorRtSettings.read(settings or {}),
+        settings or {},
         open_driver=lambda: None if cuda is None else CudaDriver(cuda),
         import_package=lambda read: TensorRtPackage(module, read),
         capability_of=lambda device_id: "9.0",

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.backend_serving import serving_version
 from tests.unit.core.backends.tensorrt import fake_tensorrt
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, trt_config, write_plan
-from trident.core.backends.tensorrt.backend import make_backend
+from trident.core.backends.tensorrt.backend import TensorRtBackend
 from trident.core.cuda import gpu_ids
 
 pytestmark = pytest.mark.skipif(find_spec("tensorrt") is None, reason="TensorRT is not installed")
@@ -75,7 +75,7 @@ def test_plan_of_the_real_builder_is_served(real: Any, tmp_path: Path) -> None:
 
     limits = ((1, 16), (4, 16), (8, 16))
     version = write_plan(tmp_path / "1", build(real, define, {"INPUT0": limits, "INPUT1": limits}))
-    backend, config = make_backend({}), trt_config()
+    backend, config = TensorRtBackend({}), trt_config()
     backend.complete(version, config)
     assert config.max_batch_size == 8
     with serving_version(backend, version, config, placement=ON_GPU) as served:
@@ -95,7 +95,7 @@ def test_real_output_whose_shape_the_values_decide(real: Any, tmp_path: Path) ->
     version = write_plan(tmp_path / "1", build(real, define, {"INPUT0": ((1, 4), (4, 4), (8, 4))}))
     # The places come by dimension, not by item, so that the model does not batch.
     config = trt_config('input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1, 4 ] }')
-    backend = make_backend({})
+    backend = TensorRtBackend({})
     backend.complete(version, config)
     with serving_version(backend, version, config, placement=ON_GPU) as served:
         for seed in (1, 2):
