@@ -109,14 +109,7 @@ _PIECE_BYTES = 1 << 16
 _HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding")
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
-    """The body's first bytes arrive, then the connection is closed (FIN)."""
-
-    after: int = 0
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drip:
     """The body's first bytes arrive, and the others after `release()`; `paused` is set between them.
 
@@ -124,6 +117,7 @@ class Drip:
     """
 
     after: int = 0
+    is_met: bool = False
     paused: threading.Event = field(default_factory=threading.Event)
     _released: threading.Event = field(default_factory=threading.Event)
 
@@ -135,37 +129,10 @@ class Drip:
         self._released.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The proxy answers in the upstream's place, with an empty body."""
-
-    status: int
-
-
-@dataclass(frozen=True, slots=True)
-class Corrupt:
-    """One byte of the body is another one."""
-
-    at: int = 0
-
-
-Fault = Truncate | Drip | Answer | Corrupt
-
-
 class FaultProxy(LocalServer):
-    """A proxy between an HTTP client and an emulator, into which a test injects faults.
+    """A proxy between an HTTP client and an emulator, which stops in the middle of the answers that a test chooses.
 
-        with FaultProxy(emulator.endpoint) as proxy:
-            proxy.inject(Truncate(after=1000), where="model.onnx")    # the next request whose first line has this text
-            proxy.inject(Answer(503), times=3)                        # the next three requests
-            client = make_client(proxy.endpoint)
-            ...
-            assert proxy.waiting == 0                                 # every fault has happened
-
-    Faults wait in order; each request takes the first that fits it, and passes unharmed where none does. Offsets count
-    from the beginning of that response's body, whatever range of an object it is. Every connection serves one request,
-    so no fault touches another one. `requests` are the first lines of all requests, `passed_bytes` is the length of all
-    bodies passed so far.
+    Every connection serves one request. `requests` are the first lines of all requests.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -173,43 +140,29 @@ class FaultProxy(LocalServer):
         parts = urlsplit(upstream)
         self.upstream = (parts.hostname or "", parts.port or 80)
         self.requests: list[str] = []
-        self.passed_bytes = 0
-        self._faults: list[tuple[Fault, str]] = []
-        self._drips: list[Drip] = []
+        self._drips: list[tuple[Drip, str]] = []
         self._lock = threading.Lock()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for drip in self._drips:
+        for drip, _ in self._drips:
             drip.release()
         super().__exit__(kind, error, trace)
 
-    @property
-    def waiting(self) -> int:
-        """How many faults no request has met yet."""
+    def inject(self, drip: Drip, where: str) -> None:
+        """Stop in the answer to the next request whose first line contains `where`."""
         with self._lock:
-            return len(self._faults)
+            self._drips.append((drip, where))
 
-    def inject(self, fault: Fault, *, times: int = 1, where: str = "") -> None:
-        """`fault` happens to the next `times` requests whose first line contains `where`."""
-        with self._lock:
-            self._faults.extend([(fault, where)] * times)
-            if isinstance(fault, Drip):
-                self._drips.append(fault)
-
-    def met_by(self, request_line: str) -> Fault | None:
+    def met_by(self, request_line: str) -> Drip | None:
         with self._lock:
             self.requests.append(request_line)
-            for index, (fault, where) in enumerate(self._faults):
-                if where in request_line:
-                    del self._faults[index]
-                    return fault
+            for drip, where in self._drips:
+                if where in request_line and not drip.is_met:
+                    drip.is_met = True
+                    return drip
         return None
-
-    def note_passed(self, count: int) -> None:
-        with self._lock:
-            self.passed_bytes += count
 
 
 class _Exchange(BaseHTTPRequestHandler):
@@ -223,47 +176,27 @@ class _Exchange(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.close_connection = True
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        fault = self._proxy.met_by(self.requestline)
-        if isinstance(fault, Answer):
-            self._send_head(fault.status, {"Content-Length": "0"})
-            return
+        drip = self._proxy.met_by(self.requestline)
         upstream = http.client.HTTPConnection(*self._proxy.upstream, timeout=_LIMIT_S)
         with contextlib.closing(upstream):
             passed_on = {name: text for name, text in self.headers.items() if name.lower() not in _HOP_BY_HOP}
             upstream.request(self.command, self.path, sent, passed_on)
             response = upstream.getresponse()
-            self._send_head(
-                response.status, {name: text for name, text in response.getheaders() if name.lower() not in _HOP_BY_HOP}
-            )
-            self._pass_body(response, fault)
+            self.send_response_only(response.status)
+            for name, text in response.getheaders():
+                if name.lower() not in _HOP_BY_HOP:
+                    self.send_header(name, text)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            if drip is not None:
+                self.wfile.write(response.read(drip.after))
+                rest = response.read()
+                drip.pause()
+                self.wfile.write(rest)
+            while piece := response.read(_PIECE_BYTES):
+                self.wfile.write(piece)
 
     do_POST = do_HEAD = do_PUT = do_DELETE = do_GET
-
-    def _send_head(self, status: int, headers: dict[str, str]) -> None:
-        self.send_response_only(status)
-        for name, text in {**headers, "Connection": "close"}.items():
-            self.send_header(name, text)
-        self.end_headers()
-
-    def _pass_body(self, response: http.client.HTTPResponse, fault: Fault | None) -> None:
-        """The body, up to where `fault` strikes and what it leaves of the rest."""
-        if fault is None:
-            while piece := response.read(_PIECE_BYTES):
-                self._pass(piece)
-        elif isinstance(fault, Corrupt):
-            body = bytearray(response.read())
-            body[fault.at] ^= 0xFF
-            self._pass(bytes(body))
-        elif isinstance(fault, Truncate | Drip):
-            self._pass(response.read(fault.after))
-            if isinstance(fault, Drip):
-                rest = response.read()
-                fault.pause()
-                self._pass(rest)
-
-    def _pass(self, piece: bytes) -> None:
-        self.wfile.write(piece)
-        self._proxy.note_passed(len(piece))
 
     def log_message(self, format: str, *args: object) -> None:
         pass

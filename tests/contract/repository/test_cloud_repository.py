@@ -37,7 +37,7 @@ from tests.contract.repository.cloud_models import (
     reasons,
     repository_metric,
 )
-from tests.contract.repository.fake_storage import Answer, Corrupt, Drip, Fault, FaultProxy, Truncate
+from tests.contract.repository.fake_storage import Drip, FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.servers.processes import engines_of
@@ -237,34 +237,6 @@ def test_next_start_continues_an_interrupted_download(s3: S3Emulator, tmp_path: 
             assert repository_metric(running, "downloaded_objects_total") == 1
         assert fetched(proxy.requests)["large/config.pbtxt"] == 1
         assert not list((tmp_path / "cache" / "parts").glob("*.part"))
-
-
-@pytest.mark.parametrize("storage", ["s3", "gcs"])
-def test_a_broken_download_is_complete_in_the_end(storage: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    repository = CloudRepository(request.getfixturevalue(storage), "broken", "models")
-    # The SDK withholds up to 1 MiB of a response that breaks. The bytes before it are not fetched again.
-    cut: list[Fault] = [Answer(500), Truncate(after=2 * MIB), Answer(503), Truncate(after=2 * MIB)]
-    damaged: list[Fault] = [Corrupt(at=MIB)]
-    weights = {name: heavy(factor, 6).SerializeToString() for name, factor in (("cut", 2.0), ("damaged", 3.0))}
-    for name, content in weights.items():
-        repository.put_model(name)
-        repository.put(f"{name}/1/model.onnx", content)
-    with (
-        FaultProxy(repository.emulator.endpoint) as proxy,
-        server_of(repository, proxy, tmp_path, "log", "--model-control-mode=explicit") as server,
-    ):
-        for name, factor, faults, fetched_again in (("cut", 2.0, cut, 2 * MIB), ("damaged", 3.0, damaged, 7 * MIB)):
-            for fault in faults:
-                proxy.inject(fault, where=f"{name}/1/" if storage == "s3" else f"{name}%2F1%2F")
-            before = proxy.passed_bytes
-            assert load(server, name) == (200, "")
-            assert_serves(server, name, factor)
-            assert proxy.waiting == 0
-            # Besides the weights: the listing and the configuration.
-            assert 0 <= proxy.passed_bytes - before - len(weights[name]) <= fetched_again
-        assert repository_metric(server, "downloaded_objects_total") == 4
-        assert ["arrived damaged" in line for line in server.log_text().splitlines()].count(True) == 1
-    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in server.log_text()
 
 
 # --- models that change while a server serves them

@@ -1,47 +1,21 @@
-"""GcsStore over HTTP: the emulator, and a fake storage for cases that the emulator does not have."""
+"""GcsStore with a fake storage, for cases that the emulator does not have."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 from collections.abc import Iterator
 
 import google_crc32c
 import pytest
 
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
-from tests.contract.repository.gcs_emulator import GcsEmulator, found, store_at
+from tests.contract.repository.gcs_emulator import found, store_at
 from tests.contract.servers.ports import HOST, free_ports
 from trident.core.errors import RepositoryUnavailable
-from trident.core.repository.stores.gcs import GcsStore
 from trident.core.repository.stores.object_store import StoredObject, TransientError
 
 WEIGHTS = bytes(range(256)) * 8192  # 2 MiB: more than one piece
-
-
-OBJECTS = {
-    "repo/resnet/config.pbtxt": b'name: "resnet"',
-    "repo/resnet/1/model.onnx": WEIGHTS,
-    "repo/resnet/1/empty": b"",
-    "repo/naïve #1?/1/model.onnx": b"small",
-    "repo/placeholder/": b"",
-    "repo/README": b"a file at the top",
-    "repository/other/config.pbtxt": b"beside the prefix",
-}
-
-
-@pytest.fixture(scope="module")
-def emulator(gcs: GcsEmulator) -> GcsEmulator:
-    for name, content in OBJECTS.items():
-        gcs.put("models", name, content)
-    return gcs
-
-
-@pytest.fixture
-def store(emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> GcsStore:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.endpoint)
-    return store_at()
 
 
 @pytest.fixture
@@ -59,52 +33,6 @@ def ranged(request: Request, content: bytes, **headers: str) -> Reply:
     first, last = (int(number) for number in request.headers["range"].removeprefix("bytes=").split("-"))
     headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
     return Reply(206, headers, content[first : last + 1])
-
-
-def test_listing_has_the_objects_under_the_prefix_without_folder_markers(store: GcsStore) -> None:
-    objects = {each.key: each for each in store.list()}
-    assert sorted(objects) == [
-        "README",
-        "naïve #1?/1/model.onnx",
-        "resnet/1/empty",
-        "resnet/1/model.onnx",
-        "resnet/config.pbtxt",
-    ]
-    weights = objects["resnet/1/model.onnx"]
-    assert weights.size == len(WEIGHTS)
-    assert weights.digest == f"md5:{hashlib.md5(WEIGHTS).hexdigest()}"
-    assert weights.tag.isdigit()
-
-
-def test_listing_may_be_of_the_root(store: GcsStore) -> None:
-    assert "repo/README" in {each.key for each in store_at("gs://models").list()}
-    assert sorted(store_at("gs://models").folders()) == ["repo", "repository"]
-
-
-def test_folders_are_the_names_directly_under_the_prefix(store: GcsStore) -> None:
-    assert sorted(store.folders()) == ["naïve #1?", "placeholder", "resnet"]
-
-
-@pytest.mark.parametrize(
-    ("start", "stop"), [(0, len(WEIGHTS)), (0, 1), (1000, 70_000), (len(WEIGHTS) - 3, len(WEIGHTS))]
-)
-def test_range_is_read_in_pieces_of_a_limited_size(store: GcsStore, start: int, stop: int) -> None:
-    pieces = list(store.read(found(store, "resnet/1/model.onnx"), start, stop))
-    assert b"".join(pieces) == WEIGHTS[start:stop]
-    assert max(len(piece) for piece in pieces) <= 1 << 20
-
-
-def test_empty_object_and_odd_name_are_read(store: GcsStore) -> None:
-    assert list(store.read(found(store, "resnet/1/empty"), 0, 0)) == []
-    assert b"".join(store.read(found(store, "naïve #1?/1/model.onnx"), 0, 5)) == b"small"
-
-
-def test_checksum_is_the_md5_of_the_listing(store: GcsStore) -> None:
-    checksum = store.checksum(found(store, "resnet/1/model.onnx"))
-    assert checksum is not None
-    running = checksum.make()
-    running.update(WEIGHTS)
-    assert (checksum.name, checksum.part_size, running.hexdigest()) == ("md5", 0, checksum.value)
 
 
 def test_checksum_without_md5_is_the_crc32c(fake: FakeStorage) -> None:
@@ -161,18 +89,6 @@ def test_listed_generation_is_read_as_stored(fake: FakeStorage) -> None:
     assert "authorization" not in fake.requests[0].headers
 
 
-def test_changed_object_is_reported(store: GcsStore, emulator: GcsEmulator) -> None:
-    emulator.put("models", "repo/changing", b"before")
-    wanted = found(store, "changing")
-    emulator.put("models", "repo/changing", b"afterwards")
-    assert found(store, "changing").tag != wanted.tag
-    with pytest.raises(RepositoryUnavailable, match="gs://models/repo/changing was changed or removed"):
-        list(store.read(wanted, 0, wanted.size))
-    emulator.delete("models", "repo/changing")
-    with pytest.raises(RepositoryUnavailable, match="gs://models/repo/changing was changed or removed"):
-        list(store.read(wanted, 0, wanted.size))
-
-
 @pytest.mark.parametrize("status", [404, 412, 416])
 def test_deleted_generation_is_reported(fake: FakeStorage, status: int) -> None:
     fake.answer = lambda request: Reply(status)
@@ -195,14 +111,6 @@ def test_surplus_bytes_are_dropped(fake: FakeStorage) -> None:
     with pytest.raises(TransientError):
         taken.extend(store_at().read(StoredObject("m/x", 9, "7"), 0, 3))
     assert taken == [b"all"]
-
-
-def test_missing_bucket_is_named(store: GcsStore) -> None:
-    missing = store_at("gs://nothing/repo")
-    with pytest.raises(RepositoryUnavailable, match="there is no bucket gs://nothing"):
-        list(missing.list())
-    with pytest.raises(RepositoryUnavailable, match="there is no bucket gs://nothing"):
-        list(missing.folders())
 
 
 # --- faults
