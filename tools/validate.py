@@ -18,14 +18,13 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from trident.adapters.common.options import SWITCH, BadOption, BadValue, Option, choice, integer
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.groups import split_backend_settings
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.terminal import counted, drawn
-from trident.core.backends.backend import BackendInstance, TryingBackend
+from trident.core.backends.backend import TryingBackend
 from trident.core.backends.model_files import origins_in
 from trident.core.backends.python.environment import CACHED, INSTALL
 from trident.core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
@@ -120,8 +119,17 @@ def validate(arguments: Sequence[str]) -> int:
     configure_logging(LogOptions(info=False, error=False))
     disable_telemetry()
     check = RepositoryCheck(options)
-    with _opener(options) as open_repository:
+    opener = options.cache.opener()
+
+    def open_repository(text: str) -> Repository:
+        if parse_location(text).scheme is Scheme.LOCAL:
+            return LocalRepository(text)
+        return CloudRepository(opener, text, options.config_name)
+
+    try:
         report = examine(options.repositories, check, open_repository)
+    finally:
+        opener.stop()
     if options.graph:
         broken = {finding.model for finding in report.findings}
         graphs = [(spec, steps) for spec, steps in check.known.ensembles if spec.name not in broken]
@@ -131,47 +139,21 @@ def validate(arguments: Sequence[str]) -> int:
     return 1 if report.findings else 0
 
 
-@contextmanager
-def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
-    """Opens repositories; their downloads end with the context."""
-    opener = options.cache.opener()
-
-    def open_repository(text: str) -> Repository:
-        if parse_location(text).scheme is Scheme.LOCAL:
-            return LocalRepository(text)
-        return CloudRepository(opener, text, options.config_name)
-
-    try:
-        yield open_repository
-    finally:
-        opener.stop()
-
-
 # --- repositories
 
 
-class Repository(Protocol):
-    """The methods raise ServerError if the repository, or the model, cannot be read."""
-
-    def models(self) -> Sequence[str]:
-        """The names of the models, sorted."""
-        ...
-
-    def directory(self, model: str) -> AbstractContextManager[ModelDirectory]:
-        """The model on the local disk while the context lasts."""
-        ...
-
-
 class LocalRepository:
-    """Raises RepositoryUnavailable if `path` is not a readable directory."""
+    """The models below `path`."""
 
     def __init__(self, path: str) -> None:
+        """Raises RepositoryUnavailable if `path` is not a readable directory."""
         self._directories = {directory.name: directory for directory in scan_repository(Path(path))}
 
     def models(self) -> Sequence[str]:
         return list(self._directories)
 
     def directory(self, model: str) -> AbstractContextManager[ModelDirectory]:
+        """Give the model on the local disk while the context lasts."""
         return nullcontext(self._directories[model])
 
 
@@ -224,6 +206,8 @@ class CloudRepository:
         except ServerError:
             return ()
 
+
+Repository = LocalRepository | CloudRepository
 
 # --- their examination
 
@@ -352,7 +336,14 @@ class RepositoryCheck:
                 self.tasks[directory.name] = "text-generation"
         for path, error in found.unchecked:
             self.not_installed[found.backend] = error
-            _log_unchecked(path, error)
+            _log.warning(
+                "version %s of model '%s' was checked without its framework, and not loaded: %s (%s)%s",
+                path.name,
+                path.parent.name,
+                error.message,
+                error.hint,
+                "".join(f"; '{name}' was written by {origin}" for name, origin in origins_in(path).items()),
+            )
         return found.problems
 
     def warnings(self, directory: ModelDirectory) -> Sequence[Problem]:
@@ -362,18 +353,6 @@ class RepositoryCheck:
     def together(self) -> Mapping[str, Sequence[Problem]]:
         """The problems of ensembles with the models of their steps, by ensemble."""
         return self.known.problems()
-
-
-def _log_unchecked(path: Path, error: NotInstalled) -> None:
-    """Say that the version in `path` was checked without its framework, and what wrote its files."""
-    _log.warning(
-        "version %s of model '%s' was checked without its framework, and not loaded: %s (%s)%s",
-        path.name,
-        path.parent.name,
-        error.message,
-        error.hint,
-        "".join(f"; '{name}' was written by {origin}" for name, origin in origins_in(path).items()),
-    )
 
 
 def golden_problems(
@@ -389,39 +368,29 @@ def golden_problems(
 
     Without a golden request, a model that is code is imported, and with `initialize` initialized.
     """
-    if not golden:
-        return _trial_problems(backends, path, config, spec, initialize)
     problems: list[Problem] = []
+    if not golden:
+        try:
+            backend = backends.find(config)
+            if isinstance(backend, TryingBackend):
+                backend.try_model(path, config, spec, initialize=initialize)
+        except NotInstalled as error:
+            _log.warning("model '%s' was not imported: %s (%s)", config.name, error.message, error.hint)
+        except ServerError as error:
+            problems.append(_problem(str(path / config.default_model_filename), error))
+        return problems
     try:
         with first_instance(backends, path, config, spec) as instance:
             for request in golden:
-                problems += _golden_problem(instance, spec, request)
+                try:
+                    check_golden(instance, spec, RequestValidator(spec).check, [request])
+                except ServerError as error:
+                    problems.append(_problem(f"golden/{request.name}", error))
     except NotInstalled as error:
         _log.warning("the golden requests of model '%s' were not run: %s (%s)", config.name, error.message, error.hint)
     except ServerError as error:
         problems.append(_problem(str(path), error))
     return problems
-
-
-def _trial_problems(
-    backends: BackendRegistry, path: Path, config: ModelConfig, spec: ModelSpec, initialize: bool
-) -> Sequence[Problem]:
-    try:
-        backend = backends.find(config)
-        if isinstance(backend, TryingBackend):
-            backend.try_model(path, config, spec, initialize=initialize)
-    except NotInstalled as error:
-        _log.warning("model '%s' was not imported: %s (%s)", config.name, error.message, error.hint)
-    except ServerError as error:
-        return [_problem(str(path / config.default_model_filename), error)]
-    return []
-
-
-def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenRequest) -> Iterator[Problem]:
-    try:
-        check_golden(instance, spec, RequestValidator(spec).check, [request])
-    except ServerError as error:
-        yield _problem(f"golden/{request.name}", error)
 
 
 def _problem(path: str, error: ServerError) -> Problem:

@@ -136,10 +136,15 @@ def variables_of(texts: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
-def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments before `--`, and those after it, which are the container's."""
+def _read(
+    platform: str, options: Sequence[Option], arguments: Sequence[str], cure: str, *, needs_model: bool = True
+) -> tuple[dict[str, Any], str, list[str]]:
+    """The values of the options, the model ("" for none), and the arguments after `--`, which are the container's."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    return list(arguments[:end]), list(arguments[end + 1 :])
+    values, words = read_values(options, arguments[:end])
+    if words[:1] != [platform] or len(words) > 2 or (needs_model and len(words) < 2):
+        raise BadOption(cure)
+    return values, words[1] if words[1:] else "", list(arguments[end + 1 :])
 
 
 # --- SageMaker
@@ -179,15 +184,20 @@ def read_sagemaker(arguments: Sequence[str], environment: Mapping[str, str]) -> 
 
     Raises BadOption.
     """
-    values, others = read_values(SAGEMAKER_OPTIONS, arguments)
-    if len(others) != 2 or others[0] != "sagemaker":
-        raise BadOption("one model must be named: trident emulate sagemaker MODEL")
-    settings = read_settings_file(Path(values["settings"]), OPERATIONS) if values["settings"] else {}
-    hosting = Hosting(settings)
+    cure = "one model must be named: trident emulate sagemaker MODEL"
+    values, model, theirs = _read("sagemaker", SAGEMAKER_OPTIONS, arguments, cure)
+    if theirs:
+        raise BadOption("the platform passes no arguments to a container")
+    hosting = Hosting(read_settings_file(Path(values["settings"]), OPERATIONS) if values["settings"] else {})
+    given, output = values["batch"], values["output"]
+    if bool(given) != bool(output):
+        raise BadOption("a batch transform job has both an input and an output: --batch=INPUT --output=DIR")
+    if given and (values["multi-model"] or values["port"]):
+        raise BadOption.of("--batch", "a job has neither several models nor an endpoint")
     return sagemaker.EmulatorOptions(
-        model=others[1],
+        model=model,
         hosting=hosting,
-        batch=_transform_job(values, hosting),
+        batch=TransformOptions(input=given, output=output, job=hosting.transform) if given else None,
         multi_model=values["multi-model"],
         api_port=values["port"],
         command=CONTAINER_COMMAND,
@@ -195,15 +205,6 @@ def read_sagemaker(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         variables=_sagemaker_variables(values["env"]),
         cache=read_cloud_cache(values, environment),
     )
-
-
-def _transform_job(values: Mapping[str, Any], hosting: Hosting) -> TransformOptions | None:
-    given, output = values["batch"], values["output"]
-    if bool(given) != bool(output):
-        raise BadOption("a batch transform job has both an input and an output: --batch=INPUT --output=DIR")
-    if given and (values["multi-model"] or values["port"]):
-        raise BadOption.of("--batch", "a job has neither several models nor an endpoint")
-    return TransformOptions(input=given, output=output, job=hosting.transform) if given else None
 
 
 def _sagemaker_variables(texts: Sequence[str]) -> dict[str, str]:
@@ -226,7 +227,6 @@ def _sagemaker_variables(texts: Sequence[str]) -> dict[str, str]:
 _EVERY_PATH = "/*"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ROUTE = re.compile(r"/[!-~]*")
-_DEFAULT_NAME = "model"
 _BATCH_ONLY = (
     "output",
     "instances-format",
@@ -247,10 +247,6 @@ def _json_document(text: str) -> Any:
         raise BadValue(f"it takes a JSON document: {error}") from None
 
 
-def _fields(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
 def _route(text: str) -> str:
     if not _ROUTE.fullmatch(text):
         raise BadValue(f"it takes the path of a URL, such as /predict, not '{text}'")
@@ -260,7 +256,7 @@ def _route(text: str) -> str:
 _PATH = Kind("string", _route)
 _ENDPOINT_TYPE = choice("endpoint-type", *EndpointType)
 _INSTANCE_TYPE = choice("instance-type", InstanceType.ARRAY, InstanceType.OBJECT)
-_FIELDS = Kind("<name>[,<name>...]", _fields)
+_FIELDS = Kind("<name>[,<name>...]", lambda text: tuple(text.split(",")))
 _ENDPOINT_TYPES = "10 MB and 600 s for a call, or 1.5 MB and 60 s; default dedicated."
 _DEPLOYMENT_TIMEOUT = "Seconds until the container must be healthy; default 1800 (a batch job: 2400), at most 7200."
 _INVOKE_ROUTE_PREFIX = "/*: every path of the container is served below .../invoke/, and nothing else is."
@@ -295,13 +291,14 @@ def read_vertex(arguments: Sequence[str], environment: Mapping[str, str]) -> ver
 
     `environment` is the process's. Raises BadOption.
     """
-    ours, theirs = split_arguments(arguments)
-    values, others = read_values(VERTEX_OPTIONS, ours)
-    if not 1 <= len(others) <= 2 or others[0] != "vertex":
-        raise BadOption("at most one model can be named: trident emulate vertex [GS_URI_OR_DIR]")
-    model = others[1] if others[1:] else ""
+    cure = "at most one model can be named: trident emulate vertex [GS_URI_OR_DIR]"
+    values, model, theirs = _read("vertex", VERTEX_OPTIONS, arguments, cure, needs_model=False)
     if not model:
-        _check_empty(values, theirs)
+        for each in VERTEX_OPTIONS[1:]:
+            if each not in CACHE_OPTIONS and values[each.flag] != each.default:
+                raise BadOption.of(f"--{each.flag}", "it goes with a model: trident emulate vertex GS_URI_OR_DIR")
+        if theirs:
+            raise BadOption("arguments of a container go with a model: trident emulate vertex GS_URI_OR_DIR -- …")
     _check_together(values)
     return vertex.EmulatorOptions(
         model=model,
@@ -309,7 +306,14 @@ def read_vertex(arguments: Sequence[str], environment: Mapping[str, str]) -> ver
         arguments=(*values["args"], *theirs),
         environment=environment,
         variables=_vertex_variables(values["env"]),
-        deployment=_deployment(values, model),
+        deployment=Deployment(
+            display_name=model.rstrip("/").rpartition("/")[2] or "model",
+            endpoint_type=EndpointType(values["endpoint-type"]),
+            is_invoked=bool(values["invoke-route-prefix"]),
+            predict_route=values["predict-route"],
+            health_route=values["health-route"],
+            grpc_port=values["grpc-port"],
+        ),
         limits=_limits(values),
         api_port=values["port"],
         batch=_prediction_job(values) if values["batch"] else None,
@@ -317,19 +321,11 @@ def read_vertex(arguments: Sequence[str], environment: Mapping[str, str]) -> ver
     )
 
 
-def _check_empty(values: dict[str, Any], theirs: Sequence[str]) -> None:
-    """Raise BadOption for what describes a model where none is named."""
-    for each in VERTEX_OPTIONS[1:]:
-        if each not in CACHE_OPTIONS and values[each.flag] != each.default:
-            raise BadOption.of(f"--{each.flag}", "it goes with a model: trident emulate vertex GS_URI_OR_DIR")
-    if theirs:
-        raise BadOption("arguments of a container go with a model: trident emulate vertex GS_URI_OR_DIR -- …")
-
-
 def _check_together(values: dict[str, Any]) -> None:
     is_batch = bool(values["batch"])
+    defaults = {each.flag: each.default for each in VERTEX_OPTIONS}
     for flag in _ONLINE_ONLY if is_batch else _BATCH_ONLY:
-        if values[flag] != _defaults()[flag]:
+        if values[flag] != defaults[flag]:
             raise BadOption.of(f"--{flag}", "a batch job has no endpoint" if is_batch else "it goes with --batch")
     if is_batch and not values["output"]:
         raise BadOption("a batch job needs a folder for its output: --output=DIR")
@@ -348,10 +344,6 @@ def _check_together(values: dict[str, Any]) -> None:
         raise BadOption.of("--invoke-route-prefix", "it needs a dedicated endpoint")
 
 
-def _defaults() -> dict[str, Any]:
-    return {each.flag: each.default for each in VERTEX_OPTIONS}
-
-
 def _vertex_variables(texts: Sequence[str]) -> dict[str, str]:
     variables = variables_of(texts)
     for name in variables:
@@ -362,17 +354,6 @@ def _vertex_variables(texts: Sequence[str]) -> dict[str, str]:
         if not _NAME.fullmatch(name):
             raise BadOption.of("--env", f"'{name}' is not a valid name of a variable on the platform")
     return variables
-
-
-def _deployment(values: dict[str, Any], model: str) -> Deployment:
-    return Deployment(
-        display_name=model.rstrip("/").rpartition("/")[2] or _DEFAULT_NAME,
-        endpoint_type=EndpointType(values["endpoint-type"]),
-        is_invoked=bool(values["invoke-route-prefix"]),
-        predict_route=values["predict-route"],
-        health_route=values["health-route"],
-        grpc_port=values["grpc-port"],
-    )
 
 
 def _limits(values: dict[str, Any]) -> VertexLimits:
@@ -391,18 +372,16 @@ def _limits(values: dict[str, Any]) -> VertexLimits:
 
 def _prediction_job(values: dict[str, Any]) -> BatchOptions:
     path = Path(values["batch"])
-    instances_format = InstancesFormat(values["instances-format"] or format_of(path))
-    config = InstanceConfig(
-        instance_type=InstanceType(values["instance-type"]),
-        key_field=values["key-field"],
-        included_fields=values["included-fields"] or (),
-        excluded_fields=values["excluded-fields"] or (),
-    )
     return BatchOptions(
         input=path,
         output=Path(values["output"]),
-        instances_format=instances_format,
-        config=config,
+        instances_format=InstancesFormat(values["instances-format"] or format_of(path)),
+        config=InstanceConfig(
+            instance_type=InstanceType(values["instance-type"]),
+            key_field=values["key-field"],
+            included_fields=values["included-fields"] or (),
+            excluded_fields=values["excluded-fields"] or (),
+        ),
         batch_size=values["batch-size"] or BATCH_SIZE,
         parameters=values["model-parameters"],
     )
@@ -456,12 +435,10 @@ def read_azureml(arguments: Sequence[str], environment: Mapping[str, str]) -> az
 
     `environment` is the process's. Raises BadOption.
     """
-    ours, theirs = split_arguments(arguments)
-    values, others = read_values(AZUREML_OPTIONS, ours)
-    if len(others) != 2 or others[0] != "azureml":
-        raise BadOption("one model must be named: trident emulate azureml DIR")
+    cure = "one model must be named: trident emulate azureml DIR"
+    values, model, theirs = _read("azureml", AZUREML_OPTIONS, arguments, cure)
     return azureml.EmulatorOptions(
-        model=others[1],
+        model=model,
         command=[*CONTAINER_COMMAND, "serve"],
         arguments=theirs,
         environment=environment,
