@@ -242,13 +242,19 @@ def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_b
                 config.name,
             )
         return
-    fixed = "" if signature.can_batch else _first_fixed_tensor(signature)
+    sides = (("input", signature.inputs), ("output", signature.outputs))
+    fixed = [
+        f"{side} '{tensor.name}' has shape {shape_text(tensor.shape)}"
+        for side, tensors in sides
+        for tensor in tensors
+        if not signature.can_batch and tensor.shape[:1] != (-1,)
+    ]
     if fixed:
         if config.max_batch_size != 0:
             raise ConfigInvalid(
                 f"autofill failed for model '{config.name}': model does not support batching while non-zero "
                 "max_batch_size is specified",
-                hint=f"{fixed}: set max_batch_size to 0, or export the model with a dynamic first dimension",
+                hint=f"{fixed[0]}: set max_batch_size to 0, or export the model with a dynamic first dimension",
                 model=config.name,
             )
         if default_max_batch_size > 0:
@@ -256,7 +262,7 @@ def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_b
                 "model '%s' runs one request at a time, because the first dimension of each tensor must be -1 for "
                 "batching, and %s; to batch it, export it with a dynamic first dimension",
                 config.name,
-                fixed,
+                fixed[0],
             )
         return
     fault = signature.batching_fault
@@ -280,15 +286,6 @@ def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_b
         )
     if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
         config.dynamic_batching.SetInParent()
-
-
-def _first_fixed_tensor(signature: ModelSignature) -> str:
-    """The first tensor that prevents batching, with its shape, as a clause; "" if the graph can batch."""
-    for side, tensors in (("input", signature.inputs), ("output", signature.outputs)):
-        for tensor in tensors:
-            if tensor.shape[:1] != (-1,):
-                return f"{side} '{tensor.name}' has shape {shape_text(tensor.shape)}"
-    return ""
 
 
 def _fill_tensor(entry: ModelInput | ModelOutput, tensor: TensorSignature, batching: bool) -> None:

@@ -5,7 +5,7 @@ Source: docs/spec/schedulers.md section 3.5, docs/spec/model-config.md section 2
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trident.core.config.platforms import is_ensemble
@@ -130,20 +130,17 @@ def ensemble_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]
     steps = ensemble_steps(config)
     if has_scheduling and not steps:
         yield Problem(_STEPS, f"must specify 'step' for ensemble '{model_name}'")
-    unfinished = list(_step_problems(steps, model_name))
+    unfinished = [
+        Problem(f"{_STEPS}[{index}].{field}", f"must specify '{field}' in step {index} of ensemble '{model_name}'")
+        for index, step in enumerate(steps)
+        for field, value in (("model_name", step.model), ("input_map", step.inputs), ("output_map", step.outputs))
+        if not value
+    ]
     yield from unfinished
     yield from _repeated_outputs(steps, {entry.name for entry in config.input}, model_name)
     # The flow through steps that are not finished would show further problems that are none.
     if steps and not unfinished:
         yield from _flow_problems(config, steps, model_name)
-
-
-def _step_problems(steps: tuple[EnsembleStep, ...], model_name: str) -> Iterator[Problem]:
-    for index, step in enumerate(steps):
-        for field, value in (("model_name", step.model), ("input_map", step.inputs), ("output_map", step.outputs)):
-            if not value:
-                text = f"must specify '{field}' in step {index} of ensemble '{model_name}'"
-                yield Problem(f"{_STEPS}[{index}].{field}", text)
 
 
 def _repeated_outputs(steps: tuple[EnsembleStep, ...], inputs: set[str], model_name: str) -> Iterator[Problem]:
@@ -179,7 +176,10 @@ def _flow_problems(config: ModelConfig, steps: tuple[EnsembleStep, ...], model_n
     for tensor in sorted(mapped - set(outputs)):
         if tensor not in there or tensor not in read:
             text = f"ensemble tensor '{tensor}' is unused in ensemble '{model_name}'"
-            yield Problem(_STEPS, text, _unused_hint(tensor, tensor in read))
+            hint = f"no step reads '{tensor}' and it is no output: remove it from the 'output_map'"
+            if tensor in read:
+                hint = f"a step reads '{tensor}', but neither an input nor a step that can run provides it"
+            yield Problem(_STEPS, text, hint)
 
 
 def _unwritten(
@@ -191,12 +191,6 @@ def _unwritten(
         return Problem(path, text, "the steps before it wait for each other in a circle")
     hint = f"no step writes '{missing}', and it is no input of the ensemble"
     return Problem(path, f"{text}: at least one of its depending tensors, '{missing}', is not connected", hint)
-
-
-def _unused_hint(tensor: str, is_read: bool) -> str:
-    if is_read:
-        return f"a step reads '{tensor}', but neither an input nor a step that can run provides it"
-    return f"no step reads '{tensor}' and it is no output: remove it from the 'output_map'"
 
 
 # --- with the models of its steps
@@ -212,11 +206,24 @@ class Composition:
 
 def compose(ensemble: ModelSpec, steps: Sequence[EnsembleStep], models: Sequence[ModelSpec]) -> Composition:
     """Fit the steps together; `models[i]` is that of step i. The ensemble's own configuration is valid."""
-    problems = list(_batch_problems(ensemble, steps, models))
-    tensors = _Tensors(ensemble)
+    problems: list[Problem] = []
     for index, (step, model) in enumerate(zip(steps, models, strict=True)):
-        problems += _input_problems(ensemble.name, index, step, model, tensors)
-        problems += _output_problems(ensemble.name, index, step, model, tensors)
+        if 0 < model.max_batch_size < ensemble.max_batch_size:
+            text = f"ensemble {ensemble.name} allows maximum batch size {ensemble.max_batch_size}, but it contains "
+            text += f"model {step.model} which only allows maximum batch size to be {model.max_batch_size}"
+            hint = f"set max_batch_size of {ensemble.name} to {model.max_batch_size}, or raise that of {step.model}"
+            problems.append(Problem(f"{_STEPS}[{index}]", text, hint))
+    # The tensors of the ensemble, as the first model that has them sees them: itself, or a step's.
+    own: list[InputSpec | OutputSpec] = [*ensemble.inputs.values(), *ensemble.outputs.values()]
+    known = {each.name: _Tensor.of(ensemble, each, each.model_dims) for each in own}
+    for index, (step, model) in enumerate(zip(steps, models, strict=True)):
+        problems += _map_problems(ensemble.name, f"{_STEPS}[{index}].input_map", step, model, known)
+        mapped = {name for name, _ in step.inputs}
+        for name, expected in model.inputs.items():
+            if name not in mapped and not expected.optional:
+                text = f"in ensemble {ensemble.name}, input {name} in model {step.model} is not mapped to any ensemble "
+                problems.append(Problem(f"{_STEPS}[{index}].input_map", f"{text}tensors"))
+        problems += _map_problems(ensemble.name, f"{_STEPS}[{index}].output_map", step, model, known)
     is_decoupled, mixed = _decoupling(ensemble, steps, models)
     if is_decoupled and ensemble.response_cache:
         decoupled = next(model.name for model in models if model.decoupled)
@@ -233,6 +240,10 @@ class _Tensor:
     datatype: Datatype
     dims: Shape
     batching: bool
+
+    @staticmethod
+    def of(model: ModelSpec, tensor: InputSpec | OutputSpec, dims: Shape | None = None) -> _Tensor:
+        return _Tensor(model.name, tensor.datatype, tensor.dims if dims is None else dims, model.max_batch_size > 0)
 
     @property
     def full_dims(self) -> Shape:
@@ -256,67 +267,23 @@ def may_match(dims: Shape, others: Shape) -> bool:
     return len(dims) == len(others) and all(a == b or -1 in (a, b) for a, b in zip(dims, others, strict=True))
 
 
-class _Tensors:
-    """The tensors of the ensemble that are known so far, by name."""
-
-    def __init__(self, ensemble: ModelSpec) -> None:
-        own: list[InputSpec | OutputSpec] = [*ensemble.inputs.values(), *ensemble.outputs.values()]
-        self._known = {tensor.name: self.of(ensemble, tensor, own=True) for tensor in own}
-
-    @staticmethod
-    def of(model: ModelSpec, tensor: InputSpec | OutputSpec, *, own: bool = False) -> _Tensor:
-        dims = tensor.model_dims if own and tensor.model_dims is not None else tensor.dims
-        return _Tensor(model.name, tensor.datatype, dims, model.max_batch_size > 0)
-
-    def difference(self, name: str, tensor: _Tensor) -> str:
-        """Return why `tensor` cannot be the known tensor `name`; "" if it can. The first one becomes the known one."""
-        return self._known.setdefault(name, tensor).difference(tensor)
-
-
-def _batch_problems(
-    ensemble: ModelSpec, steps: Sequence[EnsembleStep], models: Sequence[ModelSpec]
+def _map_problems(
+    ensemble: str, path: str, step: EnsembleStep, model: ModelSpec, known: dict[str, _Tensor]
 ) -> Iterator[Problem]:
-    for index, (step, model) in enumerate(zip(steps, models, strict=True)):
-        if 0 < model.max_batch_size < ensemble.max_batch_size:
-            text = f"ensemble {ensemble.name} allows maximum batch size {ensemble.max_batch_size}, but it contains "
-            text += f"model {step.model} which only allows maximum batch size to be {model.max_batch_size}"
-            hint = f"set max_batch_size of {ensemble.name} to {model.max_batch_size}, or raise that of {step.model}"
-            yield Problem(f"{_STEPS}[{index}]", text, hint)
-
-
-def _input_problems(
-    ensemble: str, index: int, step: EnsembleStep, model: ModelSpec, tensors: _Tensors
-) -> Iterator[Problem]:
-    path = f"{_STEPS}[{index}].input_map"
-    for name, tensor in step.inputs:
-        known = model.inputs.get(name)
-        if known is None:
-            text = f"in ensemble {ensemble}, ensemble tensor {tensor} is mapping to non-existing input {name} in model "
-            yield Problem(path, f"{text}{step.model}", f"the inputs are: {', '.join(model.inputs)}")
+    """The problems of the map at `path`. Adds the tensors that are new to `known`."""
+    side, pairs, direction = "input", step.inputs, "is mapping to"
+    tensors: Mapping[str, InputSpec | OutputSpec] = model.inputs
+    if path.endswith("output_map"):
+        side, pairs, direction, tensors = "output", step.outputs, "is mapped from", model.outputs
+    for name, tensor in pairs:
+        start = f"in ensemble {ensemble}, ensemble tensor {tensor}"
+        if name not in tensors:
+            text = f"{start} {direction} non-existing {side} {name} in model {step.model}"
+            yield Problem(path, text, f"the {side}s are: {', '.join(tensors)}")
             continue
-        difference = tensors.difference(tensor, tensors.of(model, known))
-        if difference:
-            yield Problem(path, f"in ensemble {ensemble}, ensemble tensor {tensor}: {difference}")
-    mapped = {name for name, _ in step.inputs}
-    for name, expected in model.inputs.items():
-        if name not in mapped and not expected.optional:
-            text = f"in ensemble {ensemble}, input {name} in model {step.model} is not mapped to any ensemble tensors"
-            yield Problem(path, text)
-
-
-def _output_problems(
-    ensemble: str, index: int, step: EnsembleStep, model: ModelSpec, tensors: _Tensors
-) -> Iterator[Problem]:
-    path = f"{_STEPS}[{index}].output_map"
-    for name, tensor in step.outputs:
-        known = model.outputs.get(name)
-        if known is None:
-            text = f"in ensemble {ensemble}, ensemble tensor {tensor} is mapped from non-existing output {name} in "
-            yield Problem(path, f"{text}model {step.model}", f"the outputs are: {', '.join(model.outputs)}")
-            continue
-        difference = tensors.difference(tensor, tensors.of(model, known))
-        if difference:
-            yield Problem(path, f"in ensemble {ensemble}, ensemble tensor {tensor}: {difference}")
+        mine = _Tensor.of(model, tensors[name])
+        if difference := known.setdefault(tensor, mine).difference(mine):
+            yield Problem(path, f"{start}: {difference}")
 
 
 def _decoupling(

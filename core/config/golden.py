@@ -99,9 +99,9 @@ class GoldenTensor:
     array: Array
 
 
-def golden_tensor(fields: Fields) -> GoldenTensor:
-    """The tensor that `fields` describe; they are at least TENSOR_FIELDS. Raises Malformed."""
-    name = fields.text("name")
+def golden_tensor(fields: Fields, inputs: Collection[str] | None = None) -> GoldenTensor:
+    """Return the tensor that `fields` describe, one of `inputs`. They are at least TENSOR_FIELDS. Raises Malformed."""
+    name = fields.text("name") if inputs is None else _name(fields, "input", inputs)
     datatype_name = fields.text("datatype")
     datatype = BY_NAME.get(datatype_name)
     if datatype is None:
@@ -146,12 +146,12 @@ def _array(datatype: Datatype, values: list[object], shape: Shape, path: str) ->
         place = "".join(f"[{each}]" for each in np.unravel_index(index, given.shape))
         return Malformed(f"{path}{place}: expected {expected}, got {shown(given.flat[index])}")
 
-    element = _reader(datatype)
+    element, expected = _reader(datatype)
     elements: list[Any] = []
     for index, value in enumerate(given.flat):
         read = element(value)
         if read is None:
-            raise refuse(index, _expected(datatype))
+            raise refuse(index, expected)
         elements.append(read)
     if datatype is BYTES:
         return bytes_array(elements, (count,))
@@ -165,25 +165,22 @@ def _array(datatype: Datatype, values: list[object], shape: Shape, path: str) ->
     return narrow
 
 
-def _reader(datatype: Datatype) -> Callable[[object], _Element | None]:
-    """A function that converts one JSON value to the datatype; it returns None for an invalid value."""
+def _reader(datatype: Datatype) -> tuple[Callable[[object], _Element | None], str]:
+    """Return a function that converts one JSON value to the datatype, or returns None, and a name for valid values."""
     if datatype is BYTES:
-        return _text
+        return _text, "a string of Unicode text"
     if is_floating(datatype):
-        return _number
+        words = ", ".join(f'"{name}"' for name in NOT_FINITE)
+        return _number, f"a number in the range of {datatype.name} or one of {words}"
     if datatype.kind == "b":
-        return _bool
+        return lambda value: value if isinstance(value, bool) else None, "true or false"
     limits = np.iinfo(datatype.dtype)
     low, high = int(limits.min), int(limits.max)
 
     def integer(value: object) -> int | None:
         return value if type(value) is int and low <= value <= high else None
 
-    return integer
-
-
-def _bool(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
+    return integer, f"an integer from {low} to {high}"
 
 
 def _text(value: object) -> bytes | None:
@@ -204,17 +201,6 @@ def _number(value: object) -> float | None:
         return float(value)
     except OverflowError:
         return None
-
-
-def _expected(datatype: Datatype) -> str:
-    if datatype is BYTES:
-        return "a string of Unicode text"
-    if is_floating(datatype):
-        return f"a number in the range of {datatype.name} or one of " + ", ".join(f'"{name}"' for name in NOT_FINITE)
-    if datatype.kind == "b":
-        return "true or false"
-    limits = np.iinfo(datatype.dtype)
-    return f"an integer from {limits.min} to {limits.max}"
 
 
 def narrowed(wide: Array, datatype: Datatype) -> Array:
@@ -321,11 +307,15 @@ def _read(model_directory: Path, name: str, spec: ModelSpec, version: int) -> Go
     golden = GoldenRequest(
         name=name,
         id=request.text("id") if request.has("id") else "",
-        inputs=tuple(_input(fields, spec) for fields in request.sections("inputs", TENSOR_FIELDS)),
+        inputs=tuple(golden_tensor(fields, spec.inputs) for fields in request.sections("inputs", TENSOR_FIELDS)),
         outputs=outputs,
         expected=_expected_outputs(document, spec, outputs),
     )
-    _validate(golden, spec)
+    made = golden.inference_request(spec)
+    try:
+        RequestValidator(spec).check(made)
+    except InvalidRequest as error:
+        raise Malformed(f"request: {error.message.removeprefix(made.log_prefix)}", hint=error.hint or "") from error
     return golden
 
 
@@ -335,11 +325,6 @@ def _name(fields: Fields, kind: str, known: Collection[str]) -> str:
     if name not in known:
         raise Malformed(f"{fields.path_of('name')}: the model has no {kind} {shown(name)}", hint=nearest(name, known))
     return name
-
-
-def _input(fields: Fields, spec: ModelSpec) -> GoldenTensor:
-    _name(fields, "input", spec.inputs)
-    return golden_tensor(fields)
 
 
 def _expected_outputs(document: Fields, spec: ModelSpec, asked: Sequence[str]) -> tuple[ExpectedOutput, ...]:
@@ -352,17 +337,14 @@ def _expected_outputs(document: Fields, spec: ModelSpec, asked: Sequence[str]) -
             message = f"{fields.path_of('name')}: '{name}' is not among request.outputs"
             raise Malformed(message, hint="add it there, or leave out request.outputs")
         tensor = golden_tensor(fields)
-        expected.append(ExpectedOutput(tensor, _output_tolerance(fields, tensor.datatype, floating)))
+        datatype = tensor.datatype
+        if fields.has("tolerance") and datatype.kind in "bO":
+            raise Malformed(f"{fields.path_of('tolerance')}: {datatype.name} is compared exactly", hint="leave it out")
+        # The document's tolerance is for floating outputs only: labels are exact.
+        expected.append(ExpectedOutput(tensor, _tolerance(fields, floating if is_floating(datatype) else EXACT)))
     if not expected:
         raise Malformed("response.outputs: expected at least one output")
     return tuple(expected)
-
-
-def _output_tolerance(fields: Fields, datatype: Datatype, floating: Tolerance) -> Tolerance:
-    """The tolerance of one output. The document's tolerance applies to floating outputs only: labels are exact."""
-    if fields.has("tolerance") and datatype.kind in "bO":
-        raise Malformed(f"{fields.path_of('tolerance')}: {datatype.name} is compared exactly", hint="leave it out")
-    return _tolerance(fields, floating if is_floating(datatype) else EXACT)
 
 
 def _tolerance(fields: Fields, otherwise: Tolerance) -> Tolerance:
@@ -387,15 +369,6 @@ def _bound(fields: Fields, name: str) -> float:
         if math.isfinite(bound):
             return bound
     raise Malformed(f"{fields.path_of(name)}: expected a number that is not negative, got {shown(value)}")
-
-
-def _validate(golden: GoldenRequest, spec: ModelSpec) -> None:
-    """Check names, datatypes, shapes and batch size as for any other request. Raises Malformed."""
-    request = golden.inference_request(spec)
-    try:
-        RequestValidator(spec).check(request)
-    except InvalidRequest as error:
-        raise Malformed(f"request: {error.message.removeprefix(request.log_prefix)}", hint=error.hint or "") from error
 
 
 # --- JSON that people write: typed fields, no unknown fields, and errors that name the field

@@ -77,10 +77,19 @@ class RequestValidator:
 
         Raises InvalidRequest, and Unsupported for the id of a sequence, with Triton's text.
         """
-        if request.outputs:
-            self._check_outputs(request)
-        if request.correlation_id:
-            _check_correlation_id(request)
+        for name in request.outputs:
+            if name not in self._spec.outputs:
+                raise InvalidRequest(
+                    f"unexpected inference output '{name}' for model '{self._spec.name}'",
+                    hint=f"the outputs are: {', '.join(self._spec.outputs)}",
+                )
+        correlation_id = request.correlation_id
+        if isinstance(correlation_id, str):
+            if len(correlation_id.encode("utf-8", "surrogatepass")) > _LONGEST_ID:
+                raise Unsupported(f"string correlation ID cannot be longer than {_LONGEST_ID} characters")
+        elif not 0 <= correlation_id < 1 << 64:
+            text = f"the correlation ID {correlation_id} is no unsigned 64-bit integer"
+            raise InvalidRequest(f"{request.log_prefix}{text}")
         inputs = request.inputs
         if type(inputs) is not PackedInputs:
             return self._check_inputs(request)
@@ -125,14 +134,6 @@ class RequestValidator:
         for tensor in reversed(inputs):
             self._check_tensor(request, tensor, self._spec.inputs[tensor.name], batch_size)
         return batch_size, self._batch_key(request, inputs) if self._has_key else None
-
-    def _check_outputs(self, request: InferenceRequest) -> None:
-        for name in request.outputs:
-            if name not in self._spec.outputs:
-                raise InvalidRequest(
-                    f"unexpected inference output '{name}' for model '{self._spec.name}'",
-                    hint=f"the outputs are: {', '.join(self._spec.outputs)}",
-                )
 
     def _check_names(self, request: InferenceRequest, by_name: dict[str, InputTensor]) -> None:
         spec = self._spec
@@ -344,12 +345,3 @@ def _has_no_items(shapes: Iterable[Shape]) -> bool:
 
 def _quoted(names: Iterable[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
-
-
-def _check_correlation_id(request: InferenceRequest) -> None:
-    correlation_id = request.correlation_id
-    if isinstance(correlation_id, str):
-        if len(correlation_id.encode("utf-8", "surrogatepass")) > _LONGEST_ID:
-            raise Unsupported(f"string correlation ID cannot be longer than {_LONGEST_ID} characters")
-    elif not 0 <= correlation_id < 1 << 64:
-        raise InvalidRequest(f"{request.log_prefix}the correlation ID {correlation_id} is no unsigned 64-bit integer")

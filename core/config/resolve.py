@@ -7,7 +7,7 @@ docs/ragged-batching.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,8 @@ def resolve_sequence_spec(config: ModelConfig) -> SequenceSpec | None:
         preferred = tuple(sorted(set(oldest.preferred_batch_size))) or (largest,)
         delay_us = oldest.max_queue_delay_microseconds
         preserve_ordering = oldest.preserve_ordering
-    controls = dict(_controls(batching))
+    # Validated: no kind and no tensor comes twice.
+    controls = {control.kind: (entry.name, control) for entry in batching.control_input for control in entry.control}
     flags = {kind: _flag(name, control) for kind, (name, control) in controls.items() if kind != _ID}
     id_control = controls.get(_ID)
     return SequenceSpec(
@@ -223,13 +224,6 @@ def _utilized(direct: ModelSequenceBatching.StrategyDirect, largest: int) -> tup
     # As the protobuf field a utilization is a float of 32 bits: 0.7 of 10 slots must be 7.
     fewest = max(1, math.ceil(round(utilization * largest, 4)))
     return tuple(range(fewest, largest + 1)), delay_us
-
-
-def _controls(batching: ModelSequenceBatching) -> Iterator[tuple[int, tuple[str, ModelSequenceBatching.Control]]]:
-    """Each kind with the name of its tensor. Validated: no kind and no tensor comes twice."""
-    for entry in batching.control_input:
-        for control in entry.control:
-            yield control.kind, (entry.name, control)
 
 
 def _flag(name: str, control: ModelSequenceBatching.Control) -> FlagControl:
@@ -530,9 +524,13 @@ def _sample_input(model: str, name: str, setting: ModelWarmup.Input, model_direc
     if source == "zero_data" or (source == "random_data" and datatype.size == 0):
         array = _zeros(datatype, dims)
     elif source == "random_data":
-        array = _random(datatype, dims)
+        count = element_count(dims)
+        random = np.random.default_rng(_SEED).integers(0, 256, count * datatype.size, dtype=np.uint8)
+        if datatype.name == "BOOL":
+            random &= 1  # other bytes are not valid booleans
+        array = random.view(datatype.dtype).reshape(dims)
     elif source == "input_data_file":
-        array = _from_file(model, name, setting.input_data_file, datatype, dims, model_directory)
+        array = _from_file(model, name, setting.input_data_file, datatype, dims, model_directory, is_state=False)
     else:
         raise ConfigInvalid(f"{_PREFIX}warmup setting expects input '{name}' to have input_data_type set", model=model)
     return WarmupInput(name, datatype, array)
@@ -546,29 +544,21 @@ def _zeros(datatype: Datatype, dims: Shape) -> Array:
     return np.zeros(dims, datatype.dtype)
 
 
-def _random(datatype: Datatype, dims: Shape) -> Array:
-    count = element_count(dims)
-    random = np.random.default_rng(_SEED).integers(0, 256, count * datatype.size, dtype=np.uint8)
-    if datatype.name == "BOOL":
-        random &= 1  # other bytes are not valid booleans
-    return random.view(datatype.dtype).reshape(dims)
-
-
-def _from_file(model: str, name: str, file_name: str, datatype: Datatype, dims: Shape, model_directory: Path) -> Array:
-    path = path_inside(model_directory, f"warmup/{file_name}")
+def _from_file(
+    model: str, name: str, file_name: str, datatype: Datatype, dims: Shape, model_directory: Path, *, is_state: bool
+) -> Array:
+    """The first value of the state `name`, or its value in a warmup sample, from a file. Raises ConfigInvalid."""
+    folder, kind, of, prefix, end = "warmup", "warmup", "input", _PREFIX, ""
+    if is_state:
+        folder, kind, of, prefix, end = "initial_state", "initial state", "state input", "", "."
+    path = path_inside(model_directory, f"{folder}/{file_name}")
     if path is None:
-        raise ConfigInvalid(
-            f"warmup file path '{file_name}' for input '{name}' in model '{model}' is outside model directory",
-            model=model,
-        )
-    found = _read_tensor(path, datatype, dims, name=name, model=model, prefix=_PREFIX)
+        text = f"{kind} file path '{file_name}' for {of} '{name}' in model '{model}' is outside model directory"
+        raise ConfigInvalid(text, model=model)
+    found = _read_tensor(path, datatype, dims, name=name, model=model, prefix=prefix)
     if isinstance(found, int):
-        expected = element_count(dims) * datatype.size
-        raise ConfigInvalid(
-            f"{_PREFIX}warmup setting expects {expected} bytes, but the data provided from {file_name} only has "
-            f"{found} bytes",
-            model=model,
-        )
+        text = f"{prefix}{folder} setting expects {element_count(dims) * datatype.size} bytes, but the data provided "
+        raise ConfigInvalid(f"{text}from {file_name} only has {found} bytes{end}", model=model)
     return found
 
 
@@ -644,39 +634,18 @@ def initial_states(config: ModelConfig, states: tuple[StateSpec, ...], model_dir
     for state in states:
         try:
             initial = given[state.input_name]
-            found[state.input_name] = (
-                _initial_state(config.name, state, initial[0], model_directory)
-                if initial
+            name, datatype = state.input_name, state.datatype
+            if not initial:
                 # Triton leaves the memory as it is. Zeros tell nothing of other requests.
-                else _zeros(state.datatype, state.dims)
-            )
+                found[name] = _zeros(datatype, state.dims)
+            elif initial[0].WhichOneof("state_data") == "zero_data":
+                found[name] = _zeros(datatype, tuple(initial[0].dims))
+            else:
+                file, dims = initial[0].data_file, tuple(initial[0].dims)
+                found[name] = _from_file(config.name, name, file, datatype, dims, model_directory, is_state=True)
         except (MemoryError, OverflowError, ValueError) as error:
             raise ConfigInvalid(
                 f"the initial state of '{state.input_name}' cannot be made: {error or 'not enough memory'}",
                 model=config.name,
             ) from error
-    return found
-
-
-def _initial_state(
-    model: str, state: StateSpec, initial: ModelSequenceBatching.InitialState, model_directory: Path
-) -> Array:
-    dims: Shape = tuple(initial.dims)
-    if initial.WhichOneof("state_data") == "zero_data":
-        return _zeros(state.datatype, dims)
-    path = path_inside(model_directory, f"initial_state/{initial.data_file}")
-    if path is None:
-        raise ConfigInvalid(
-            f"initial state file path '{initial.data_file}' for state input '{state.input_name}' in model '{model}' "
-            "is outside model directory",
-            model=model,
-        )
-    found = _read_tensor(path, state.datatype, dims, name=state.input_name, model=model)
-    if isinstance(found, int):
-        expected = element_count(dims) * state.datatype.size
-        raise ConfigInvalid(
-            f"initial_state setting expects {expected} bytes, but the data provided from {initial.data_file} only has "
-            f"{found} bytes.",
-            model=model,
-        )
     return found

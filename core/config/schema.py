@@ -142,7 +142,11 @@ def decode_config(content: bytes, path: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        text = _COMMENT.sub(_without_strange_bytes, content.decode("utf-8", "surrogateescape"))
+        text = _COMMENT.sub(
+            # A comment's other bytes become question marks; strings stay unchanged.
+            lambda part: part[0] if part["comment"] is None else _STRANGE_BYTE.sub("?", part[0]),
+            content.decode("utf-8", "surrogateescape"),
+        )
     strange = _STRANGE_BYTE.search(text)
     if strange is None:
         return text
@@ -150,11 +154,6 @@ def decode_config(content: bytes, path: str) -> str:
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
     message = f"failed to read text proto from {path}: {line}:{column}: byte 0x{byte:02x} is not UTF-8"
     raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, "save the file as UTF-8")])
-
-
-def _without_strange_bytes(match: re.Match[str]) -> str:
-    """Replace each byte of a comment that is not UTF-8 by a question mark; strings stay unchanged."""
-    return match[0] if match["comment"] is None else _STRANGE_BYTE.sub("?", match[0])
 
 
 def parse_config_override(json_text: str) -> ModelConfig:

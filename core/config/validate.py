@@ -78,14 +78,27 @@ def validate_model_config(
     size, inputs and outputs from auto-complete; inputs and outputs are then not checked. `layout_hint` says how the
     model's folder differs from that of a model whose backend can be told from its files.
     """
-    problems = [*_identity_problems(config, model_name)]
+    problems: list[Problem] = []
+    if not config.name:
+        problems.append(Problem("name", "model configuration must specify 'name'"))
+    elif config.name != model_name:
+        text = (
+            f"unexpected directory name '{model_name}' for model '{config.name}', directory name must equal model name"
+        )
+        hint = f"remove 'name' from config.pbtxt, or rename the directory to '{config.name}'"
+        problems.append(Problem("name", text, hint))
     problems += platform_problems(config, model_name, layout_hint)
     if not config.HasField("version_policy"):
         problems.append(Problem("version_policy", f"must specify 'version policy' for {model_name}"))
     if config.max_batch_size < 0:
         text = f"'max_batch_size' must be non-negative value for {model_name}"
         problems.append(Problem("max_batch_size", text, "0 means a model without a batch dimension"))
-    problems += _file_name_problems(config, model_name)
+    files = {"default_model_filename": config.default_model_filename}
+    files |= {f"cc_model_filenames[{key}]": name for key, name in sorted(config.cc_model_filenames.items())}
+    for path, name in files.items():
+        if not is_plain(name):
+            text = f"model file name '{name}' must stay within the version directory for {model_name}"
+            problems.append(Problem(path, text))
     if completed:
         problems += tensor_problems(config, model_name)
         problems += batch_tensor_problems(config, model_name)
@@ -97,23 +110,6 @@ def validate_model_config(
     problems += _metrics_problems(config)
     problems += agent_problems(config)
     return problems
-
-
-def _identity_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    if not config.name:
-        yield Problem("name", "model configuration must specify 'name'")
-    elif config.name != model_name:
-        text = f"unexpected directory name '{model_name}' for model '{config.name}', "
-        hint = f"remove 'name' from config.pbtxt, or rename the directory to '{config.name}'"
-        yield Problem("name", f"{text}directory name must equal model name", hint)
-
-
-def _file_name_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    names = {"default_model_filename": config.default_model_filename}
-    names |= {f"cc_model_filenames[{key}]": name for key, name in sorted(config.cc_model_filenames.items())}
-    for path, name in names.items():
-        if not is_plain(name):
-            yield Problem(path, f"model file name '{name}' must stay within the version directory for {model_name}")
 
 
 def agent_problems(config: ModelConfig) -> Iterator[Problem]:
@@ -297,8 +293,10 @@ def _source_problems(
         yield Problem(f"{path}.source_input", f"unknown source input name '{sources[0]}' for {model_name}")
 
 
-def _kind(entry: BatchInput | BatchOutput) -> str:
-    return type(entry).Kind.Name(entry.kind) if entry.kind in type(entry).Kind.values() else str(entry.kind)
+def _kind(entry: BatchInput | BatchOutput | ModelSequenceBatching.Control) -> str:
+    """The name of a kind; its number if it has none."""
+    kinds = type(entry).Kind
+    return kinds.Name(entry.kind) if entry.kind in kinds.values() else str(entry.kind)
 
 
 # Source: docs/spec/schedulers.md sections 3.2 and 3.4; docs/spec/model-config.md sections 2.2 and 2.10.
@@ -375,13 +373,6 @@ def sequence_problems(config: ModelConfig, model_name: str, *, completed: bool =
     if not config.HasField("sequence_batching"):
         return
     suffix = f" for {model_name}"
-    yield from _strategy_problems(config, suffix, completed)
-    yield from _control_problems(config.sequence_batching, suffix)
-    yield from _sequence_state_problems(config)
-    yield from _client_problems(config, suffix)
-
-
-def _strategy_problems(config: ModelConfig, suffix: str, completed: bool) -> Iterator[Problem]:
     batching = config.sequence_batching
     # Written so that it also finds a NaN.
     if batching.HasField("direct") and not 0 <= batching.direct.minimum_slot_utilization <= 1:
@@ -395,6 +386,9 @@ def _strategy_problems(config: ModelConfig, suffix: str, completed: bool) -> Ite
             config,
             completed,
         )
+    yield from _control_problems(batching, suffix)
+    yield from _sequence_state_problems(config)
+    yield from _client_problems(config, suffix)
 
 
 def _control_problems(batching: ModelSequenceBatching, suffix: str) -> Iterator[Problem]:
@@ -409,7 +403,7 @@ def _control_problems(batching: ModelSequenceBatching, suffix: str) -> Iterator[
             yield Problem(path, text)
         tensors.add(entry.name)
         for number, control in enumerate(entry.control):
-            kind = _kind_name(control.kind)
+            kind = _kind(control)
             if control.kind in kinds:
                 yield Problem(path, f"sequence batching specifies multiple {kind} tensors{suffix}")
             kinds.add(control.kind)
@@ -418,11 +412,6 @@ def _control_problems(batching: ModelSequenceBatching, suffix: str) -> Iterator[
                 yield from _id_problems(control, where, kind, suffix)
             else:
                 yield from _flag_problems(control, where, kind, suffix)
-
-
-def _kind_name(kind: int) -> str:
-    kinds = ModelSequenceBatching.Control.Kind
-    return kinds.Name(kind) if kind in kinds.values() else str(kind)
 
 
 def _flag_problems(control: ModelSequenceBatching.Control, path: str, kind: str, suffix: str) -> Iterator[Problem]:
@@ -741,35 +730,44 @@ def _path(name: str) -> str:
 
 def validate_against_signature(config: ModelConfig, signature: ModelSignature, model_name: str) -> list[Problem]:
     """Every contradiction between a validated `config` and `signature`; empty if they fit."""
-    return list(_signature_problems(config, signature, model_name))
-
-
-def _signature_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
-    yield from control_problems(config, signature, model_name)
-    yield from _input_count_problems(config, signature, model_name)
+    problems = [*control_problems(config, signature, model_name)]
+    own = own_inputs(config)
+    expected = sum(not entry.optional for entry in config.input)
+    expected += sum(tensor.name in own for tensor in signature.inputs)
+    expected += sum(len(entry.target_name) for entry in config.batch_input)
+    provided = len(signature.inputs)
+    if expected != provided:
+        text = (
+            f"unable to load model '{model_name}', configuration expects {expected} inputs, model provides {provided}"
+        )
+        names = ", ".join(sorted(tensor.name for tensor in signature.inputs))
+        problems.append(Problem("input", text, f"the inputs of the model are: {names}"))
     for index, entry in enumerate(config.input):
         allowed = signature.optional_inputs if entry.optional else signature.inputs
         if entry.optional and config.max_batch_size > 0 and not signature.batches_optional:
             text = (
                 f"unable to load model '{model_name}', optional input '{entry.name}' is not supported for models that "
             )
-            yield Problem(f"input[{index}].optional", f"{text}support batching")
-        yield from _input_problems(config, entry, allowed, f"input[{index}]", model_name)
+            problems.append(Problem(f"input[{index}].optional", f"{text}support batching"))
+        problems += _input_problems(config, entry, allowed, f"input[{index}]", model_name)
     for index, batch_input in enumerate(config.batch_input):
         for name in batch_input.target_name:
-            yield from _batch_input_problems(batch_input, name, signature, f"batch_input[{index}]", model_name)
-    scattered = _scattered_outputs(config)
+            problems += _batch_input_problems(batch_input, name, signature, f"batch_input[{index}]", model_name)
+    # These are split by the shape of their source input, so that the graph's dimensions do not apply.
+    scatter = BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
+    scattered = {name for entry in config.batch_output if entry.kind == scatter for name in entry.target_name}
     for index, output in enumerate(config.output):
         path = f"output[{index}]"
         tensor = _named(signature.outputs, output.name)
         if tensor is None:
-            yield _unexpected("output", output.name, signature.outputs, f"{path}.name")
+            problems.append(_unexpected("output", output.name, signature.outputs, f"{path}.name"))
             continue
-        yield from _datatype_problems("output", output, tensor, path, model_name)
+        problems += _datatype_problems("output", output, tensor, path, model_name)
         if output.name not in scattered:
-            yield from _dims_problems(config, output, tensor, path, model_name, wider=True)
+            problems += _dims_problems(config, output, tensor, path, model_name, wider=True)
     for index, state in enumerate(config.sequence_batching.state):
-        yield from _signature_state_problems(config, state, signature, f"sequence_batching.state[{index}]", model_name)
+        problems += _signature_state_problems(config, state, signature, f"sequence_batching.state[{index}]", model_name)
+    return problems
 
 
 def control_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
@@ -821,20 +819,6 @@ def separates_requests(config: ModelConfig, signature: ModelSignature) -> bool:
     if problem is not None:
         _log.warning("model '%s': %s (%s)", config.name, problem.message, problem.hint)
     return problem is not None and not batches_despite_trial(config)
-
-
-def _input_count_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
-    own = [tensor for tensor in signature.inputs if tensor.name in own_inputs(config)]
-    expected = sum(not entry.optional for entry in config.input) + len(own)
-    expected += sum(len(entry.target_name) for entry in config.batch_input)
-    provided = len(signature.inputs)
-    if expected != provided:
-        names = ", ".join(sorted(tensor.name for tensor in signature.inputs))
-        yield Problem(
-            "input",
-            f"unable to load model '{model_name}', configuration expects {expected} inputs, model provides {provided}",
-            f"the inputs of the model are: {names}",
-        )
 
 
 def _input_problems(
@@ -974,12 +958,6 @@ def _fits(full: Shape, provided: Shape, narrower: bool, wider: bool) -> bool:
         mine == (theirs or -1) or (narrower and theirs == -1) or (wider and mine == -1)
         for mine, theirs in zip(full, provided, strict=True)
     )
-
-
-def _scattered_outputs(config: ModelConfig) -> set[str]:
-    """The outputs that are split by the shape of their source input, so that the graph's dimensions do not apply."""
-    scatter = BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
-    return {name for entry in config.batch_output if entry.kind == scatter for name in entry.target_name}
 
 
 def _named(tensors: Iterable[TensorSignature], name: str) -> TensorSignature | None:

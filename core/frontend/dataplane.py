@@ -48,11 +48,13 @@ def find_model(front_end: FrontEnd, model: str, version: str) -> tuple[ServedMod
     return front_end.served_model(model, number), number
 
 
-def one_response(model: ServedModel, protocol: str = "HTTP end point") -> ServedModel:
-    """Return the model, if it gives one response to a request. Raises Unsupported."""
+_NOT_OVER_HTTP: Final = "HTTP end point doesn't support models with decoupled transaction policy"
+
+
+def one_response(model: ServedModel, refusal: str = _NOT_OVER_HTTP) -> ServedModel:
+    """Return the model, if it gives one response to a request. Raises Unsupported with the text `refusal`."""
     if model.spec.decoupled:
-        text = f"{protocol} doesn't support models with decoupled transaction policy"
-        raise Unsupported(text, model=model.spec.name)
+        raise Unsupported(refusal, model=model.spec.name)
     return model
 
 

@@ -39,7 +39,7 @@ InferParameter: TypeAlias = Any
 Forwarded = Sequence[tuple[str, str]]
 
 
-_MODEL_INFER: Final = "ModelInfer RPC"
+_NOT_BY_MODEL_INFER: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _MOST: Final = 4096
 
 
@@ -79,7 +79,7 @@ class MessageDecoder:
             request, plan = known
             model = self._front_end.served_model(request.model_name, request.model_version)
             if not stream:
-                one_response(model, _MODEL_INFER)
+                one_response(model, _NOT_BY_MODEL_INFER)
             for name, value in forwarded:
                 forward_header(request, name, value)
             return DecodedRequest(model, request, plan)
@@ -108,7 +108,7 @@ class MessageDecoder:
         name = parsed.model_name
         model, version = find_model(self._front_end, name, parsed.model_version)
         if not stream:
-            one_response(model, _MODEL_INFER)
+            one_response(model, _NOT_BY_MODEL_INFER)
         for kind in ("parameters", "inputs", "outputs"):
             _check_count(kind, len(getattr(parsed, kind)))
         request = InferenceRequest(name, [], model_version=version, id=parsed.id)
