@@ -186,7 +186,13 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
     """The overview as text with a line break at its end, as large as the terminal, or as is needed."""
     state = "ready" if shown.ready else "NOT READY"
     period = "since the start" if shown.seconds is None else f"in {shown.seconds:.1f} s"
-    head = [f"{shown.url}: {state}; {_total(shown)} {period}", *(f"  {text}" for text in shown.problems)]
+    ready = sum(row.state == _READY for row in shown.models)
+    requests, failures = (sum(getattr(row, name) for row in shown.models) for name in ("requests", "failures"))
+    rate = f"{requests} requests"
+    if shown.seconds is not None:
+        rate = f"{requests / shown.seconds:.1f} requests/s" if shown.seconds else "-"
+    total = f"{ready} of {len(shown.models)} versions ready, {rate}, {failures} failed"
+    head = [f"{shown.url}: {state}; {total} {period}", *(f"  {text}" for text in shown.problems)]
     ordered = sorted(shown.models, key=_SORTS[sort])
     head += [f"  {row.model} {row.version}: {row.reason}" for row in ordered if row.reason not in ("", "unloaded")]
     if not ordered:
@@ -217,16 +223,6 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     words = [cell.ljust(width) for cell, width in zip(cut[:_WORDS], widths, strict=False)]
     numbers = [cell.rjust(width) for cell, width in zip(cut[_WORDS:], widths[_WORDS:], strict=True)]
     return "  ".join([*words, *numbers])
-
-
-def _total(shown: Overview) -> str:
-    ready = sum(row.state == _READY for row in shown.models)
-    requests, failures = (sum(getattr(row, name) for row in shown.models) for name in ("requests", "failures"))
-    return f"{ready} of {len(shown.models)} versions ready, {_rate(requests, shown.seconds)}, {failures} failed"
-
-
-def _rate(count: int, seconds: float | None) -> str:
-    return f"{count} requests" if seconds is None else f"{count / seconds:.1f} requests/s" if seconds else "-"
 
 
 def _cells(row: Row, seconds: float | None) -> Sequence[str]:

@@ -10,8 +10,9 @@ import json
 import re
 import subprocess
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,12 +177,12 @@ def _triton(path: Path, options: Options) -> Plan:
 # --- ONNX
 
 
-def _is_onnx(path: Path) -> bool:
-    return path.is_file() and path.suffix == ".onnx" and (start_of(path, 1) or b"")[:1] == b"\x08"
-
-
 def _onnx(path: Path, options: Options) -> Plan:
-    beside = {f"1/{each.name}": each for each in _weights_beside(path)}
+    # The files that the graph names as those of its weights: they lie in its folder.
+    graph = (start_of(path, 16 << 20) or b"") + _end_of(path, 16 << 20)
+    others = [each for each in sorted(path.parent.iterdir()) if each != path and each.is_file()]
+    named = [each for each in others if b"location" in graph and each.name.encode() in graph]
+    beside = {f"1/{each.name}": each for each in named}
     return Plan(
         what="an ONNX model",
         files={**_file("model.onnx", path), **beside},
@@ -198,20 +199,7 @@ def _end_of(path: Path, size: int) -> bytes:
         return file.read(size)
 
 
-def _weights_beside(path: Path) -> Iterator[Path]:
-    """The files that the graph names as those of its weights: they lie in its folder."""
-    head, end = start_of(path, 16 << 20) or b"", _end_of(path, 16 << 20)
-    for each in sorted(path.parent.iterdir()):
-        name = each.name.encode()
-        if each != path and each.is_file() and b"location" in head + end and (name in head or name in end):
-            yield each
-
-
 # --- PyTorch
-
-
-def _torchscript(path: Path, options: Options) -> Plan:
-    return _torch(path, options, "torchscript", "a TorchScript archive", "model.pt", 'platform: "pytorch_libtorch"')
 
 
 def _torch(path: Path, options: Options, kind: str, what: str, file: str, head: str) -> Plan:
@@ -304,10 +292,6 @@ def _openvino(path: Path, options: Options) -> Plan:
         original="openvino",
         original_file=path,
     )
-
-
-def _plan_of_tensorrt(path: Path, options: Options) -> Plan:
-    return Plan(what=f"a plan of {origin_of(path)}", files=_file("model.plan", path))
 
 
 # --- decision trees
@@ -512,17 +496,6 @@ def _around(path: Path, options: Options) -> Plan:
     return replace(plan, what=what, name=path.name)
 
 
-# --- Hugging Face
-
-
-def _is_hub(path: Path) -> bool:
-    return path.is_dir() and is_hub_folder([each.name for each in path.iterdir()])
-
-
-def _hub(path: Path, options: Options) -> Plan:
-    return Plan(what="a model of the Hugging Face Hub", files={"1": path}, name=path.name)
-
-
 # --- TorchServe
 
 
@@ -586,15 +559,37 @@ SOURCES: Sequence[SourceKind] = (
     SourceKind("MLflow folder", _is_folder_with("MLmodel"), _mlflow),
     SourceKind("TorchServe archive (.mar)", _is_archive, _torchserve),
     SourceKind("SavedModel", _is_folder_with("saved_model.pb"), _savedmodel),
-    SourceKind("Hugging Face folder with an ONNX model", _is_hub, _hub),
+    SourceKind(
+        "Hugging Face folder with an ONNX model",
+        lambda path: path.is_dir() and is_hub_folder([each.name for each in path.iterdir()]),
+        lambda path, _: Plan(what="a model of the Hugging Face Hub", files={"1": path}, name=path.name),
+    ),
     SourceKind("model of a Triton repository", _is_triton, _triton),
-    SourceKind("ONNX", _is_onnx, _onnx),
-    SourceKind("TorchScript", lambda path: origin_of(path) == "PyTorch (TorchScript)", _torchscript),
+    SourceKind(
+        "ONNX",
+        lambda path: path.is_file() and path.suffix == ".onnx" and (start_of(path, 1) or b"")[:1] == b"\x08",
+        _onnx,
+    ),
+    SourceKind(
+        "TorchScript",
+        lambda path: origin_of(path) == "PyTorch (TorchScript)",
+        partial(
+            _torch,
+            kind="torchscript",
+            what="a TorchScript archive",
+            file="model.pt",
+            head='platform: "pytorch_libtorch"',
+        ),
+    ),
     SourceKind(
         "torch.export or AOTInductor (.pt2)", lambda path: origin_of(path) == "PyTorch (torch.export)", _package
     ),
     SourceKind("OpenVINO IR", lambda path: path.is_file() and str(origin_of(path)).startswith("OpenVINO"), _openvino),
-    SourceKind("TensorRT plan", lambda path: str(origin_of(path)).startswith("TensorRT"), _plan_of_tensorrt),
+    SourceKind(
+        "TensorRT plan",
+        lambda path: str(origin_of(path)).startswith("TensorRT"),
+        lambda path, _: Plan(what=f"a plan of {origin_of(path)}", files=_file("model.plan", path)),
+    ),
     SourceKind("XGBoost, LightGBM or Treelite", lambda path: bool(_type_of_trees(path)), _trees),
     SourceKind("CatBoost", lambda path: path.is_file() and start_of(path, 4) == b"CBM1", _catboost),
     SourceKind(_PICKLED, _is_pickle, _pickle),
