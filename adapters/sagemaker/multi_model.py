@@ -30,7 +30,7 @@ from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerError
 from trident.core.http.application import V2Application
 from trident.core.http.body import read_object
 from trident.core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
-from trident.core.lifecycle.memory import DeviceMemory, MemoryLedger, Need, Reservations
+from trident.core.lifecycle.memory import MemoryLedger, MemoryReading, Need, Reservations
 from trident.core.memo import Memo
 from trident.core.observability.hardware import MemoryState, host_memory, resident_bytes, trim_heap
 from trident.core.observability.log import escaped
@@ -336,9 +336,9 @@ class MemoryBudget(MemoryLedger):
         is what other front ends load.
         """
 
-        def read(devices: Collection[str]) -> dict[str, DeviceMemory]:
+        def read(devices: Collection[str]) -> dict[str, MemoryReading]:
             state = host()
-            return {} if state is None else {HOST: DeviceMemory(state.total, state.free, resident())}
+            return {} if state is None else {HOST: MemoryReading(state.total, state.free, resident())}
 
         super().__init__(read, {HOST: ""}, trim=trim, others=others)
 

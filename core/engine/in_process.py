@@ -8,7 +8,6 @@ docs/spec/http.md section 3.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from trident.core.backends.registry import BackendRegistry, MakeBackend
-from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.config.validate import settings_without_effect
 from trident.core.cuda import gpu_ids
+from trident.core.engine.bls import EngineBlsClient
 from trident.core.engine.protocol import (
     ConfigMessage,
     ConfigReport,
@@ -28,10 +27,7 @@ from trident.core.engine.protocol import (
     ServerMetadata,
     model_metadata,
 )
-from trident.core.errors import BackendFailed, InvalidRequest, ServerError
-from trident.core.inference.pending_request import Defer, PendingRequest, StreamedRequest, deliver
-from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse, OnResponse, Origin
+from trident.core.errors import InvalidRequest
 from trident.core.lifecycle.cached_versions import with_response_cache
 from trident.core.lifecycle.lifecycle import Lifecycle, overview
 from trident.core.lifecycle.loader import ModelLoader
@@ -397,195 +393,3 @@ def make_engine(
     lifecycle = Lifecycle(options, loader, open_source)
     loader.models = EngineBlsClient(lifecycle, parts.rate_limiter)
     return InferenceEngine(options, lifecycle, hardware, sources, parts, response_cache)
-
-
-# --- requests of models
-
-
-class EngineBlsClient:
-    """Implements BlsClient on the models of `lifecycle`, whose executions `rate_limiter` lets take turns."""
-
-    def __init__(self, lifecycle: Lifecycle, rate_limiter: RateLimiter | None = None) -> None:
-        self._lifecycle = lifecycle
-        self._rate_limiter = rate_limiter
-        self._models = lifecycle.models
-        self._waiting = WaitingInstances()
-
-    def infer(
-        self,
-        request: InferenceRequest,
-        on_response: OnResponse,
-        *,
-        decoupled: bool = False,
-        holder: Placement | None = None,
-        defer: Defer | None = None,
-        flush: Callable[[], None] | None = None,
-    ) -> PendingRequest:
-        kind = _StreamedCall if decoupled else _ModelCall
-        wait = None if holder is None else Wait(holder)
-        if wait is not None:
-            on_response = partial(self._waiting.answered, wait, on_response)
-        call = kind(request, on_response, defer=defer, flush=flush)
-        try:
-            version = self._models.find(request.model_name, request.model_version)
-        except ServerError as error:
-            call.refuse(_not_ready(request.model_name, error))
-            return call
-        if version.spec.decoupled and not decoupled:
-            call.refuse(_decoupled(request.model_name))
-        elif holder is not None and (resource := self._lacking(holder, version)):
-            call.refuse(waits_for_itself(holder, request.model_name, resource))
-        elif wait is not None and not self._waiting.begin(wait, version):
-            call.refuse(waits_for_its_own_instance(wait.instance, request.model_name))
-        else:
-            call.submit_to(version)
-        return call
-
-    def _lacking(self, holder: Placement, version: ModelVersion) -> str:
-        """The resource for which `version`, or a step of it, waits as long as `holder` executes; "" for none."""
-        if self._rate_limiter is None or not holder.limit.needs:
-            return ""
-        lacking = self._rate_limiter.lacking(holder, version.placements)
-        for step in version.steps:
-            lacking = lacking or self._lacking(holder, step)
-        return lacking
-
-    def spec(self, name: str, version: int = -1) -> ModelSpec:
-        return self._models.find(name, version).spec
-
-    def load(self, name: str, parameters: Mapping[str, str | bytes], *, asker: str) -> None:
-        with self._lifecycle.load_slots.released(asker, name):
-            self._lifecycle.load(name, dict(parameters))
-
-    def unload(self, name: str, unload_dependents: bool = False, *, asker: str) -> None:
-        with self._lifecycle.load_slots.released(asker, name):
-            self._lifecycle.unload(name, unload_dependents)
-
-    def is_ready(self, name: str, version: int = -1) -> bool:
-        try:
-            return self._models.find(name, version).answers_ready()
-        except ServerError:
-            return False
-
-
-class Wait:
-    """An execution of `instance` waits for `version` to answer it."""
-
-    __slots__ = ("instance", "version")
-
-    def __init__(self, instance: Placement) -> None:
-        self.instance = instance
-        self.version: ModelVersion | None = None
-
-
-class WaitingInstances:
-    """The instances whose executions wait for other models. Any thread.
-
-    A placement is known by its identity: versions of a model have instances of the same name.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waits: dict[int, list[Wait]] = {}
-
-    def begin(self, wait: Wait, version: ModelVersion) -> bool:
-        """Note that an execution waits for `version`. False, and nothing is noted, if that would never answer."""
-        with self._lock:
-            # Most models that are asked have an instance that waits for nothing.
-            if not self._can_answer(version, wait.instance, set()):
-                return False
-            wait.version = version
-            self._waits.setdefault(id(wait.instance), []).append(wait)
-        return True
-
-    def answered(self, wait: Wait, on_response: OnResponse, response: InferenceResponse) -> None:
-        """Forget a wait with its final response, and pass it on."""
-        if response.final and wait.version is not None:
-            with self._lock:
-                waits = self._waits[id(wait.instance)]
-                waits.remove(wait)
-                if not waits:
-                    del self._waits[id(wait.instance)]
-        on_response(response)
-
-    def _can_answer(self, version: ModelVersion, asker: Placement, seen: set[ModelVersion]) -> bool:
-        """Return whether one instance of `version`, and of each step of it, will be free while `asker` waits."""
-        if version in seen:
-            return False
-        seen = {*seen, version}
-        if version.steps:
-            return all(self._can_answer(step, asker, seen) for step in version.steps)
-        placements = version.placements
-        return not placements or any(
-            placement is not asker
-            and all(
-                wait.version is None or self._can_answer(wait.version, asker, seen)
-                for wait in self._waits.get(id(placement), ())
-            )
-            for placement in placements
-        )
-
-
-class _ModelCall(PendingRequest):
-    """A request of a model. A refusal says that the call failed, and not the model that was called."""
-
-    __slots__ = ()
-    is_nested = True
-
-    def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
-        deliver(self, _refused(self.request, error, origin))
-
-
-class _StreamedCall(StreamedRequest):
-    """A request of a model that takes many responses, each when it wants it."""
-
-    __slots__ = ()
-    is_nested = True
-
-    def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
-        deliver(self, _refused(self.request, error, origin))
-
-
-def _refused(request: InferenceRequest, error: ServerError, origin: Origin) -> InferenceResponse:
-    text = f"Model {request.model_name} - Error when running inference: {error.message}"
-    return InferenceResponse.failed(request, BackendFailed(text, hint=error.hint, model=error.model), origin)
-
-
-def _not_ready(name: str, error: ServerError) -> ServerError:
-    """Triton's texts for an unknown model have differed: this one has both."""
-    return BackendFailed(
-        f"Failed for execute the inference request. Model '{name}' is not ready. {error.message}",
-        hint=error.hint,
-        model=name,
-    )
-
-
-def waits_for_itself(holder: Placement, name: str, resource: str) -> ServerError:
-    """The error of a request to model `name` for which the execution of `holder` would wait for ever."""
-    # The whole cure is in the message, because a model gets no hint.
-    return BackendFailed(
-        f"model '{name}' needs the resource '{resource}' of the rate limiter, which instance '{holder.name}' holds "
-        "until it has the answer, so it would never come. Ask without the resource: give one of the two models another "
-        f"resource or none in instance_group.rate_limiter, or raise the limit with --rate-limit-resource={resource}:N",
-        model=name,
-    )
-
-
-def waits_for_its_own_instance(holder: Placement, name: str) -> ServerError:
-    """The error of a request to model `name` that only instances could execute which wait for it."""
-    return BackendFailed(
-        f"model '{name}' would never answer: instance '{holder.name}' waits for it, and each of its instances is that "
-        "one or waits for it. Give a model on the way one instance more (instance_group.count), or ask after 'execute' "
-        "has returned",
-        model=name,
-    )
-
-
-def _decoupled(name: str) -> ServerError:
-    # The quote at the end is Triton's.
-    return BackendFailed(
-        f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the decoupled "
-        "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
-        "models.'",
-        model=name,
-    )

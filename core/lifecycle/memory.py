@@ -32,7 +32,7 @@ Need: TypeAlias = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class MemoryReading:
     """In bytes. `used` is what loads are measured by: of a GPU all that is in use, of a container its models' part."""
 
     total: int
@@ -41,13 +41,13 @@ class DeviceMemory:
 
 
 # The devices among those that are named, as they are now; without those that cannot be read.
-ReadDevices = Callable[[Collection[str]], Mapping[str, DeviceMemory]]
+ReadDevices = Callable[[Collection[str]], Mapping[str, MemoryReading]]
 
 
-def read_gpus(visible: str | None, devices: Collection[str]) -> dict[str, DeviceMemory]:
+def read_gpus(visible: str | None, devices: Collection[str]) -> dict[str, MemoryReading]:
     """A ReadDevices for the GPUs in `visible`, the value of CUDA_VISIBLE_DEVICES. Blocks on the driver."""
     named = {f"gpu:{number}": memory for number, memory in enumerate(gpu_memory(visible)) if memory is not None}
-    return {name: DeviceMemory(m[0], m[0] - m[1], m[1]) for name, m in named.items() if name in devices}
+    return {name: MemoryReading(m[0], m[0] - m[1], m[1]) for name, m in named.items() if name in devices}
 
 
 def reserve_of(total: int) -> int:
@@ -258,7 +258,7 @@ class MemoryLedger:
                     has_reclaimed = True
 
     def _begin(
-        self, holding: Holding, others: Sequence[Need], states: Mapping[str, DeviceMemory]
+        self, holding: Holding, others: Sequence[Need], states: Mapping[str, MemoryReading]
     ) -> tuple[Holding, Any]:
         if self._loads is None:
             self._loads = _Loads({})
@@ -316,7 +316,7 @@ class MemoryLedger:
             return sum(size // _HEADROOM_PART for size in taken)
         return sum(max(0, self._per_model - size) for size in taken)
 
-    def _refusal(self, name: str, need: Need, states: Mapping[str, DeviceMemory]) -> OutOfMemory | None:
+    def _refusal(self, name: str, need: Need, states: Mapping[str, MemoryReading]) -> OutOfMemory | None:
         """The error if a device has less free memory than the load needs there."""
         for device, size in need.items():
             state = states.get(device)
@@ -334,7 +334,7 @@ class MemoryLedger:
             )
         return None
 
-    def _fits_beside(self, name: str, need: Need, states: Mapping[str, DeviceMemory], others: Sequence[Need]) -> bool:
+    def _fits_beside(self, name: str, need: Need, states: Mapping[str, MemoryReading], others: Sequence[Need]) -> bool:
         """Return whether the memory suffices even if the other loads take all that is reserved for them."""
         if self._per_model == UNLIMITED:
             return True

@@ -34,7 +34,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReloadPlan:
     """`load` are built beside the old versions and swapped in, then `drop` are unloaded; `keep` continue to serve.
 
     `reconfigure`: instance groups or version policy of those to keep have changed.
@@ -52,7 +52,7 @@ class Plan:
 
 def plan_reload(
     old: Content | None, new: Content, wanted: Sequence[int], serving: Collection[int], *, force: bool = False
-) -> Plan:
+) -> ReloadPlan:
     """`wanted` are the versions that the policy selects of `new`; `serving` those that are ready, of `old`.
 
     `force` reloads although nothing changed (a load request with its own configuration), unless the configurations
@@ -75,7 +75,7 @@ def plan_reload(
     keep = tuple(version for version in wanted if version not in load)
     drop = tuple(sorted(version for version in serving if version not in wanted))
     reconfigure = bool(keep) and old is not None and old.config != new.config
-    return Plan(load, keep, drop, reconfigure)
+    return ReloadPlan(load, keep, drop, reconfigure)
 
 
 def _shared_files(content: Content) -> list[SourceFile]:
@@ -470,7 +470,7 @@ class Model:
         _log.error("failed to load '%s'%s: %s", name, self.origin, hint, extra={"model": name, "hint": error.hint})
         return ModelLoadFailed(message, hint=hint, model=name)
 
-    def _carry_out(self, plan: Plan, prepared: Prepared, cause: str) -> None:
+    def _carry_out(self, plan: ReloadPlan, prepared: Prepared, cause: str) -> None:
         fresh = {
             number: ModelVersion(self.key.name, number, cause, self._find, self.origin, self._loader.regions)
             for number in plan.load
@@ -537,7 +537,7 @@ class Model:
                     self.serving[version.version].reload_failure = version.state.reason
             self._replace({**self.serving, **beside}, dict.fromkeys(discarded, "another version failed to load"))
 
-    def _swap(self, fresh: Mapping[int, ModelVersion], plan: Plan, cause: str) -> None:
+    def _swap(self, fresh: Mapping[int, ModelVersion], plan: ReloadPlan, cause: str) -> None:
         with self._changing:
             stay = {n: v for n, v in self.serving.items() if n not in plan.drop and n not in fresh}
             leaving = {

@@ -83,7 +83,7 @@ class EnsembleScheduler:
         self.subject = f"a request for ensemble '{spec.name}'"
         self._statistics = context.statistics
         self.clock = context.clock
-        self._plans = Plans(spec, context.steps)
+        self._plans = EnsemblePlans(spec, context.steps)
         # None without a limit.
         self.limit: InFlightLimit | None = None
         if max_in_flight:
@@ -308,7 +308,7 @@ class EnsembleRequest:
         "times",
     )
 
-    def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: Plan) -> None:
+    def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: EnsemblePlan) -> None:
         self.pending = pending
         self.proceed: Callable[[], None] = scheduler.proceed
         self.times: list[InferenceTimes] = []
@@ -494,7 +494,7 @@ class DecoupledRequest(EnsembleRequest):
         "_untaken",
     )
 
-    def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: Plan) -> None:
+    def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: EnsemblePlan) -> None:
         super().__init__(scheduler, pending, plan)
         # --- guarded by the lock: the number of responses that were made and when the first one was, those that wait to
         # be sent, and the flows of those that the client has not taken
@@ -779,7 +779,7 @@ class Flow:
 
     __slots__ = ("_missing", "_plan", "number", "origin", "parts", "position", "sources", "unfinished", "unwritten")
 
-    def __init__(self, plan: Plan, origin: StepRequest | None = None, number: int = 0) -> None:
+    def __init__(self, plan: EnsemblePlan, origin: StepRequest | None = None, number: int = 0) -> None:
         self._plan = plan
         self.number = number
         self.position: tuple[int, ...] = () if origin is None else (*origin.flow.position, number)
@@ -860,7 +860,7 @@ class InFlightLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EnsemblePlan:
     """What has to run for certain outputs of the ensemble. Shared by requests, never changed.
 
     `first` are the indices of the steps that need only the request; `readers[i]` are those that wait for step i, and
@@ -895,7 +895,7 @@ class PlannedStep:
     is_decoupled: bool
 
 
-class Plans:
+class EnsemblePlans:
     """The plans of one ensemble version, by requested outputs. Any thread; two may make the same plan."""
 
     def __init__(self, spec: ModelSpec, steps: Sequence[tuple[EnsembleStep, StepModel]]) -> None:
@@ -907,10 +907,10 @@ class Plans:
             has_batch = model.spec.max_batch_size > 0
             self._origins |= {tensor: (index, name, has_batch) for name, tensor in step.outputs}
         self._steps = tuple(self._planned(index, step, model) for index, (step, model) in enumerate(steps))
-        self._made: Memo[frozenset[str], Plan] = Memo(_MOST_PLANS)
+        self._made: Memo[frozenset[str], EnsemblePlan] = Memo(_MOST_PLANS)
         self._whole = self._make(spec.outputs)
 
-    def of(self, outputs: tuple[str, ...]) -> Plan:
+    def of(self, outputs: tuple[str, ...]) -> EnsemblePlan:
         """The plan for the requested `outputs`; empty means all."""
         if not outputs:
             return self._whole
@@ -920,7 +920,7 @@ class Plans:
             plan = self._made[key] = self._make(outputs)
         return plan
 
-    def _make(self, outputs: Collection[str]) -> Plan:
+    def _make(self, outputs: Collection[str]) -> EnsemblePlan:
         needed = needed_steps(self._graph, outputs)
         waits = {index: set(self._steps[index].sources) - {REQUEST} for index in needed}
         taken: list[MappedTensor] = []
@@ -929,7 +929,7 @@ class Plans:
                 dims = output.dims if output.model_dims is None else output.model_dims
                 taken.append(self._taken(name, name, self._spec.max_batch_size > 0, dims))
         inputs = self._spec.inputs.values()
-        return Plan(
+        return EnsemblePlan(
             steps=self._steps,
             first=tuple(index for index in needed if not waits[index]),
             readers=tuple(tuple(index for index in needed if step.index in waits[index]) for step in self._steps),

@@ -230,7 +230,7 @@ class SequenceScheduler:
             failure = expected(error, self._subject)
             if sequence.in_flight is pending:  # the batcher may have answered it before, and may do so afterwards
                 assert sequence.on_response is not None
-                sequence.on_response = OnlyResponse(sequence.on_response).respond
+                sequence.on_response = only_first(sequence.on_response)
                 sequence.respond(InferenceResponse.failed(sent, failure, Origin.REJECTED))
 
     def _enter_again(self, instance: SequenceInstance, pending: PendingRequest) -> None:
@@ -522,16 +522,15 @@ class SequenceScheduler:
         return all([*ended, self._timeouts.close(timeout_s)])
 
 
-class OnlyResponse:
-    """Passes on the first response to a request, and drops all after it."""
+def only_first(on_response: OnResponse) -> OnResponse:
+    """Return a callback that passes on the first response to a request, and drops all after it."""
+    left = [on_response]
 
-    def __init__(self, on_response: OnResponse) -> None:
-        self._on_response: OnResponse | None = on_response
+    def respond(response: InferenceResponse) -> None:
+        while left:
+            left.pop()(response)
 
-    def respond(self, response: InferenceResponse) -> None:
-        on_response, self._on_response = self._on_response, None
-        if on_response is not None:
-            on_response(response)
+    return respond
 
 
 class Change:

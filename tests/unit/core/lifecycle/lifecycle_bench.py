@@ -22,7 +22,8 @@ from trident.core.backends.registry import BackendRegistry, installed_backends
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
-from trident.core.engine.in_process import EngineBlsClient, InferenceEngine
+from trident.core.engine.bls import EngineBlsClient
+from trident.core.engine.in_process import InferenceEngine
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed
 from trident.core.http.admin import repository_index_json

@@ -22,7 +22,7 @@ from trident.core.frontend.admin import model_statistics_json
 from trident.core.http.admin import repository_index_json
 from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import ModelLoader
-from trident.core.lifecycle.memory import DeviceMemory, Holding, MemoryLedger, reserve_of
+from trident.core.lifecycle.memory import Holding, MemoryLedger, MemoryReading, reserve_of
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions
 from trident.core.lifecycle.parts import ServerParts
 from trident.core.observability.hardware import resident_bytes, trim_heap
@@ -49,8 +49,8 @@ class Machine:
         self.ledger.keep(holding)
         return holding
 
-    def _read(self, devices: Collection[str]) -> dict[str, DeviceMemory]:
-        return {GPU: DeviceMemory(8 * GIB, 8 * GIB - self.used, self.used)} if GPU in devices else {}
+    def _read(self, devices: Collection[str]) -> dict[str, MemoryReading]:
+        return {GPU: MemoryReading(8 * GIB, 8 * GIB - self.used, self.used)} if GPU in devices else {}
 
 
 def test_a_load_that_cannot_fit_is_refused_before_it_begins() -> None:
@@ -211,9 +211,9 @@ class Arena:
         """Let `size` bytes be free that are not kept for requests."""
         self.total = resident_bytes() + size + 64 * MIB
 
-    def _read(self, devices: Collection[str]) -> dict[str, DeviceMemory]:
+    def _read(self, devices: Collection[str]) -> dict[str, MemoryReading]:
         used = resident_bytes()
-        return {"cpu": DeviceMemory(self.total, self.total - used, used)}
+        return {"cpu": MemoryReading(self.total, self.total - used, used)}
 
 
 def test_what_a_model_holds_is_measured_shown_and_given_back(tmp_path: Path) -> None:

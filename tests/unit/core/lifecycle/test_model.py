@@ -32,7 +32,7 @@ from trident.core.errors import (
     ServerError,
 )
 from trident.core.lifecycle.loader import ModelLoader
-from trident.core.lifecycle.model import Content, Model, Plan, Unloads, plan_reload
+from trident.core.lifecycle.model import Content, Model, ReloadPlan, Unloads, plan_reload
 from trident.core.lifecycle.models import Models, find_steps
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import ServerParts
@@ -53,9 +53,9 @@ def content(config: str = PLAN_CONFIG, *changed: str, without: str = "") -> Cont
     return Content(files, parse_model_config(config, "config.pbtxt"))
 
 
-NOTHING = Plan(load=(), keep=(1, 2), drop=(), reconfigure=False)
-EVERYTHING = Plan(load=(1, 2), keep=(), drop=(), reconfigure=False)
-IN_PLACE = Plan(load=(), keep=(1, 2), drop=(), reconfigure=True)
+NOTHING = ReloadPlan(load=(), keep=(1, 2), drop=(), reconfigure=False)
+EVERYTHING = ReloadPlan(load=(1, 2), keep=(), drop=(), reconfigure=False)
+IN_PLACE = ReloadPlan(load=(), keep=(1, 2), drop=(), reconfigure=True)
 
 
 @pytest.mark.parametrize(
@@ -77,25 +77,27 @@ IN_PLACE = Plan(load=(), keep=(1, 2), drop=(), reconfigure=True)
         pytest.param(content(PLAN_CONFIG, "warmup/input"), EVERYTHING, id="a warmup file"),
         pytest.param(content(PLAN_CONFIG, "configs/other.pbtxt"), NOTHING, id="a named configuration that is not used"),
         pytest.param(content(PLAN_CONFIG, "old/model.onnx"), EVERYTHING, id="a folder that is no version"),
-        pytest.param(content(PLAN_CONFIG, "1/model.onnx"), Plan((1,), (2,), (), False), id="a version's file"),
-        pytest.param(content(PLAN_CONFIG, "2/weights/a.bin"), Plan((2,), (1,), (), False), id="a version's new file"),
-        pytest.param(content(THREE, "1/model.onnx"), Plan((1,), (2,), (), True), id="a version and instances"),
+        pytest.param(content(PLAN_CONFIG, "1/model.onnx"), ReloadPlan((1,), (2,), (), False), id="a version's file"),
+        pytest.param(
+            content(PLAN_CONFIG, "2/weights/a.bin"), ReloadPlan((2,), (1,), (), False), id="a version's new file"
+        ),
+        pytest.param(content(THREE, "1/model.onnx"), ReloadPlan((1,), (2,), (), True), id="a version and instances"),
     ],
 )
-def test_changed_files_and_configurations_reload(new: Content, plan: Plan) -> None:
+def test_changed_files_and_configurations_reload(new: Content, plan: ReloadPlan) -> None:
     assert plan_reload(content(), new, [1, 2], {1, 2}) == plan
     assert plan.changes_nothing == (plan == NOTHING)
 
 
 def test_versions_that_are_new_failed_or_gone_are_planned() -> None:
     new = content(PLAN_CONFIG, "3/model.onnx")
-    assert plan_reload(content(), new, [1, 2, 3], {1, 2}) == Plan((3,), (1, 2), (), False)
-    assert plan_reload(content(), new, [3], {1, 2}) == Plan((3,), (), (1, 2), False)
-    assert plan_reload(content(), content(without="1/model.onnx"), [2], {1, 2}) == Plan((), (2,), (1,), False)
+    assert plan_reload(content(), new, [1, 2, 3], {1, 2}) == ReloadPlan((3,), (1, 2), (), False)
+    assert plan_reload(content(), new, [3], {1, 2}) == ReloadPlan((3,), (), (1, 2), False)
+    assert plan_reload(content(), content(without="1/model.onnx"), [2], {1, 2}) == ReloadPlan((), (2,), (1,), False)
     plan = plan_reload(content(ALL_OF_PLAN), content(PLAN_CONFIG, "config.pbtxt"), [2], {1, 2})
-    assert plan == Plan((), (2,), (1,), True)
+    assert plan == ReloadPlan((), (2,), (1,), True)
     assert not plan.changes_nothing
-    assert plan_reload(content(), content(), [1, 2], {2}) == Plan((1,), (2,), (), False)
+    assert plan_reload(content(), content(), [1, 2], {2}) == ReloadPlan((1,), (2,), (), False)
 
 
 def test_everything_is_loaded_after_an_unload_or_by_force() -> None:
