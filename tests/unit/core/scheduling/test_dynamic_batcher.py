@@ -18,13 +18,12 @@ from tests.unit.core.scheduling.scheduler_bench import (
     Stub,
     batching,
     limit,
-    resting,
 )
 from tests.waiting import until
 from trident.core.backends.backend import Execution
-from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.config.spec import QueuePolicy
 from trident.core.errors import QueueFull, RequestCancelled, ServerStopping
-from trident.core.inference.pending_request import CancelCause, Deferred
+from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.request import InferenceRequest
 from trident.core.observability.statistics import FailureReason
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
@@ -90,25 +89,6 @@ def test_executions_change_the_limits_of_a_model_with_a_target(make_bench: MakeB
     found = bench.statistics.snapshot().tuning
     assert found is not None
     assert (found.target_p99_ns, found.max_size) == (1_000_000, bench.scheduler._pool.limits.max_batch_size)
-
-
-def test_a_request_of_higher_priority_forms_the_batch_again(make_bench: MakeBench) -> None:
-    levels = BatchingSpec(
-        preferred_batch_sizes=(2, 8),
-        max_queue_delay_ns=LONG_NS,
-        priority_levels=2,
-        default_priority_level=2,
-    )
-    bench = make_bench(levels)
-    bench.scheduler.start()
-    bench.scheduler.submit(bench.request("low", batch_size=3, priority=2))
-    until(lambda: bench.scheduler._pool.delaying is not None)
-    bench.scheduler.submit(bench.request("high", batch_size=2, priority=1))
-    assert bench.wait(1) == ["high"]
-    assert bench.scheduler.queued == 1
-    bench.scheduler.submit(bench.request("last", batch_size=5, priority=2))
-    bench.wait(2)
-    assert bench.backend.batches == [["high"], ["low", "last"]]
 
 
 def test_a_cancelled_request_keeps_nobody_out_of_a_limited_queue(make_bench: MakeBench) -> None:
@@ -181,45 +161,6 @@ def being_removed(bench: Bench, stub: Stub) -> Iterator[threading.Thread]:
     assert thread.join(0)
 
 
-def test_a_removed_instance_finishes_its_batch_and_takes_no_other(make_bench: MakeBench) -> None:
-    bench = make_bench(instances=2)
-    for backend in bench.backends:
-        backend.gate.clear()
-    bench.scheduler.start()
-    bench.submit("a", "b")
-    bench.begun(0)
-    bench.begun(1)
-    leaving, staying = bench.backends
-    with being_removed(bench, leaving) as remover:
-        bench.submit("c")
-        assert remover.is_alive()
-        assert (bench.scheduler.queued, bench.scheduler.in_flight) == (1, 2)
-        leaving.gate.set()
-    assert (bench.scheduler.queued, bench.scheduler.in_flight) == (1, 1)
-    assert bench.wait(1) == leaving.batches[0]
-    staying.gate.set()
-    assert bench.scheduler.drain(LIMIT_S)
-    assert len(leaving.batches) == 1
-    assert staying.batches[1] == ["c"]
-
-
-def test_another_instance_holds_after_the_holder_is_removed(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(2, delay_ns=LONG_NS), instances=2)
-    scheduler = bench.scheduler
-    scheduler.start()
-    bench.submit("a")
-    until(lambda: scheduler._pool.delaying is not None)
-    assert scheduler._pool.delaying is not None
-    holding = scheduler._pool.delaying.backend
-    (other,) = [backend for backend in bench.backends if backend is not holding]
-    scheduler.remove(holding)
-    until(lambda: scheduler._pool.delaying is scheduler._find(other))
-    assert scheduler._pool.waking == 0
-    bench.submit("b")
-    assert bench.wait(2) == ["a", "b"]
-    assert other.batches == [["a", "b"]]
-
-
 def test_impossible_changes_are_refused(make_bench: MakeBench) -> None:
     bench = make_bench(instances=2)
     first, second = bench.backends
@@ -284,8 +225,25 @@ def test_a_batch_that_waits_for_its_turn_grows(make_bench: MakeBench, limiter: R
     assert bench.backend.batches == [["a", "b", "c"]]
 
 
+def test_another_instance_delays_the_batch_after_the_delaying_one_is_removed(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(2, delay_ns=LONG_NS), instances=2)
+    scheduler = bench.scheduler
+    scheduler.start()
+    bench.submit("a")
+    until(lambda: scheduler._pool.delaying is not None)
+    assert scheduler._pool.delaying is not None
+    holding = scheduler._pool.delaying.backend
+    (other,) = [backend for backend in bench.backends if backend is not holding]
+    scheduler.remove(holding)
+    until(lambda: scheduler._pool.delaying is scheduler._find(other))
+    assert scheduler._pool.waking == 0
+    bench.submit("b")
+    assert bench.wait(2) == ["a", "b"]
+    assert other.batches == [["a", "b"]]
+
+
 @pytest.mark.parametrize("ends", [DynamicBatcher.close, lambda scheduler: scheduler.close(0)])
-def test_a_scheduler_that_waits_for_its_turn_can_close(
+def test_a_scheduler_that_waits_for_resources_can_close(
     make_bench: MakeBench, limiter: RateLimiter, ends: object
 ) -> None:
     """Whoever holds the resource may do so for long."""
@@ -302,44 +260,3 @@ def test_a_scheduler_that_waits_for_its_turn_can_close(
     assert bench.error("a") is not None
     assert limiter.metrics()[0].waiting == 0
     holder.backend.gate.set()
-
-
-def short(make_bench: MakeBench, limiter: RateLimiter) -> Bench:
-    """A bench whose last executions were short; on a busy machine some before them may have been long."""
-    bench = make_bench(limiter=limiter, limits=[ONE])
-    bench.scheduler.start()
-
-    def is_possible() -> bool:
-        bench.submit(str(len(bench.answers)))
-        bench.wait(len(bench.answers) + 1)
-        resting(bench)
-        return bench.scheduler._inline.is_possible()
-
-    until(is_possible)
-    return bench
-
-
-def submit_inline(bench: Bench, id: str) -> None:
-    """Submit a request as a thread does that executes short ones itself."""
-    deferred = Deferred()
-    pending = bench.request(id)
-    pending.defer = deferred.add
-    bench.scheduler.submit(pending)
-    deferred.run()
-
-
-def test_a_short_execution_on_the_submitting_thread_takes_its_turn(make_bench: MakeBench, limiter: RateLimiter) -> None:
-    bench = short(make_bench, limiter)
-    answered = len(bench.answers)
-    held: list[int] = []
-    execute = bench.backend.execute
-
-    def noting(requests: object, batch_sizes: object) -> object:
-        held.append(limiter.metrics()[0].held)
-        assert threading.current_thread() is threading.main_thread()
-        return execute(requests, batch_sizes)  # type: ignore[arg-type]
-
-    bench.backend.execute = noting  # type: ignore[method-assign, assignment]
-    submit_inline(bench, "a")
-    assert (len(bench.answers), held) == (answered + 1, [1])
-    assert limiter.metrics()[0].held == 0

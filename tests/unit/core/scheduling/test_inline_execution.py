@@ -145,6 +145,14 @@ def test_a_request_that_is_alone_is_queued_like_others_where(make_bench: MakeBen
     assert bench.scheduler.queued == (2 if why == "others are queued" else 1)
 
 
+def test_an_instance_that_may_not_run_inline_executes_on_its_own_thread(bench: Bench) -> None:
+    bench.backend.may_run_inline = False
+    caller = Caller(bench)
+    caller.submit("a")
+    assert not caller.is_asked
+    assert bench.wait(1) == ["a"]
+
+
 @pytest.mark.parametrize("end", ["close", "remove"])
 def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench, end: str) -> None:
     scheduler = bench.scheduler
@@ -172,27 +180,3 @@ def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench
     assert bench.wait(1) == ["a"]
     assert bench.error("a") is None
     assert server_threads() == ([] if end == "close" else ["trident-m_0_1"])
-
-
-def test_a_full_batch_is_taken_from_the_thread_that_waits_with_it(make_bench: MakeBench, now: list[int]) -> None:
-    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
-    threads = noted_threads(bench)
-    caller = Caller(bench)
-    caller.submit("a")
-    caller.run()
-    until(lambda: bench.scheduler._pool.delaying is not None)
-    caller.submit(*"bcdefg")
-    assert not caller.is_asked
-    caller.submit("h")
-    caller.run()
-    assert bench.backend.batches == [list("abcdefgh")]
-    assert threads == [threading.current_thread().name]
-    resting(bench)
-
-
-def test_an_instance_that_may_not_run_inline_executes_on_its_own_thread(bench: Bench) -> None:
-    bench.backend.may_run_inline = False
-    caller = Caller(bench)
-    caller.submit("a")
-    assert not caller.is_asked
-    assert bench.wait(1) == ["a"]

@@ -157,18 +157,6 @@ def test_every_request_is_answered_if_the_backend_forgets_one() -> None:
     assert bench.outcomes() == dict.fromkeys("ab", "the backend gave 0 outcomes for 1 requests")
 
 
-def test_a_failing_callback_does_not_delay_the_other_responses(caplog: pytest.LogCaptureFixture) -> None:
-    def on_response(response: InferenceResponse) -> None:
-        raise RuntimeError("gone")
-
-    bench = Bench(EchoInstance())
-    requests = bench.requests("abc")
-    requests[0].on_response = on_response
-    bench.instance.execute(requests)
-    assert bench.outcomes() == {"b": "b", "c": "c"}
-    assert "gone" in caplog.text
-
-
 def test_a_poisoned_instance_is_reported_once_and_not_retried() -> None:
     bench = Bench(EchoInstance(poison=True))
     bench.execute("axb")

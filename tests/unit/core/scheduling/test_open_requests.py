@@ -101,19 +101,6 @@ def test_nothing_arrives_after_the_final_response(make_later: MakeLaterBench, ca
     ]
 
 
-def test_a_dropped_sender_fails_its_request(make_later: MakeLaterBench) -> None:
-    bench = make_later()
-    bench.submit("a")
-    sender = bench.backend.sender("a")
-    sender.send(text("1"))
-    del sender
-    assert bench.wait(2) == ["a:1", "a:!."]
-    error = bench.answers[1].error
-    assert isinstance(error, BackendFailed)
-    assert "dropped its response sender" in error.message
-    assert failures(bench, FailureReason.BACKEND) == 1
-
-
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_only_a_client_makes_an_error_of_the_model_a_cancellation(
     make_later: MakeLaterBench, is_cancelled: bool

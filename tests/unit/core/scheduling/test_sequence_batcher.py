@@ -369,17 +369,6 @@ def test_a_client_may_name_its_request_but_must_begin_it(bench: Bench, model: Co
         bench.submit("b", 77)
 
 
-def test_a_cancelled_request_is_not_executed_again(bench: Bench, model: Counting) -> None:
-    pending = submit(bench, "a", 1000)
-    model.during = pending.cancel
-    model.step()
-    until(lambda: any(answer.final for answer in bench.answers))
-    assert isinstance(bench.answers[-1].error, RequestCancelled)
-    assert bench.scheduler.drain(LIMIT_S)
-    assert len(model.batches) == 1
-    assert bench.statistics.snapshot(0).request_failures[FailureReason.CANCELED] == 1
-
-
 def test_a_client_that_reads_slowly_holds_back_its_own_request_only(bench: Bench, model: Counting) -> None:
     slow = streamed(bench, "slow", WINDOW + 2)
     model.step(WINDOW)
@@ -444,6 +433,17 @@ def test_a_scheduler_that_closes_answers_what_was_given_back(bench: Bench, model
     assert not closing.is_alive()
     ends = {answer.id: answer.error for answer in bench.answers if answer.final}
     assert {id: type(error) for id, error in ends.items()} == {"slow": ServerStopping, "other": ServerStopping}
+
+
+def test_a_cancelled_request_is_not_executed_again(bench: Bench, model: Counting) -> None:
+    pending = submit(bench, "a", 1000)
+    model.during = pending.cancel
+    model.step()
+    until(lambda: any(answer.final for answer in bench.answers))
+    assert isinstance(bench.answers[-1].error, RequestCancelled)
+    assert bench.scheduler.drain(LIMIT_S)
+    assert len(model.batches) == 1
+    assert bench.statistics.snapshot(0).request_failures[FailureReason.CANCELED] == 1
 
 
 def test_the_sender_of_an_iteration_that_is_over_says_nothing(bench: Bench, model: Counting) -> None:
