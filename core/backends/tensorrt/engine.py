@@ -510,16 +510,15 @@ def check_compatible(config: ModelConfig, engine: EngineDescription) -> None:
                 hint="build the plan with linear inputs and outputs: trtexec --inputIOFormats=fp32:chw",
             )
     check_batch(config, supported_batch(config, engine))
-    problems = [*_missing(config, engine), *_datatypes(config, engine), *_shape_tensors(config, engine)]
+    problems = list(_contradictions(config, engine))
     # The number of inputs is checked above, with TensorRT's own texts.
     general = validate_against_signature(config, _adapted(config, engine), config.name)
     problems += [problem for problem in general if problem.path != "input"]
-    problems += _outside_of_profiles(config, engine)
     if problems:
         raise InvalidModelConfig(problems)
 
 
-def _missing(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:
+def _contradictions(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:
     targets = {name for entry in config.batch_input for name in entry.target_name}
     inputs = {*(entry.name for entry in config.input), *own_inputs(config), *targets}
     outputs = {*(entry.name for entry in config.output), *own_outputs(config)}
@@ -533,59 +532,41 @@ def _missing(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem
         if tensor.name not in outputs:
             text = f"expected configuration for output '{tensor.name}' for {config.name}"
             yield Problem("output", text, f"the outputs are: {_names(engine.outputs)}")
-
-
-def _datatypes(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:
+    used = profile_indices(config, [name for group in config.instance_group for name in group.profile], engine.profiles)
     for side, entries, tensors in _sides(config, engine):
         for index, entry in enumerate(entries):
-            tensor = tensors.get(entry.name)
-            if tensor is None:
-                continue
-            path = f"{side}[{index}].data_type"
-            row = datatype_of(entry.data_type)
-            if not tensor.datatype:
-                text = f"unsupported datatype '{tensor.type_name}' for tensor '{entry.name}' for model '{config.name}'"
-                yield Problem(path, text, "cast it inside the network: no protocol has this datatype")
-            elif row is None or row.name != tensor.datatype:
-                wanted = DataType.Name(entry.data_type) if row else "TYPE_INVALID"
-                text = f"unexpected datatype TYPE_{tensor.datatype} for inference {side} '{entry.name}', expecting "
-                yield Problem(path, f"{text}{wanted} for {config.name}", f"data_type: TYPE_{tensor.datatype}")
+            if (found := tensors.get(entry.name)) is not None:
+                yield from _tensor_problems(config, entry, found, used, f"{side}[{index}]")
 
 
-def _shape_tensors(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:
-    batching = config.max_batch_size > 0
-    for side, entries, tensors in _sides(config, engine):
-        for index, entry in enumerate(entries):
-            tensor = tensors.get(entry.name)
-            if tensor is None or (entry.is_shape_tensor is tensor.is_shape and not tensor.is_shape):
-                continue
-            path = f"{side}[{index}]"
-            if entry.is_shape_tensor is not tensor.is_shape:
-                kind = "a shape tensor" if entry.is_shape_tensor else "an execution tensor"
-                text = f"'{entry.name}' is incorrectly specified as {kind}."
-                yield Problem(f"{path}.is_shape_tensor", text, f"is_shape_tensor: {str(tensor.is_shape).lower()}")
-            elif tuple(entry.dims) != tuple(dim - batching for dim in tensor.shape) and tensor.shape:
-                text = f"unable to load model '{config.name}', binding '{entry.name}' shape expected by framework "
-                text += f"{shape_text(tensor.shape)} doesn't match model configuration shape {shape_text(entry.dims)}"
-                hint = "with batching the server adds the batch size in front: one value less" if batching else ""
-                yield Problem(f"{path}.dims", text, hint)
-
-
-def _outside_of_profiles(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:
-    """Configured dimensions that no profile takes."""
-    names = [name for group in config.instance_group for name in group.profile]
-    used = profile_indices(config, names, engine.profiles)
-    tensors = {tensor.name: tensor for tensor in engine.inputs if not tensor.is_shape}
-    first = 1 if config.max_batch_size > 0 else 0
-    for index, entry in enumerate(config.input):
-        tensor = tensors.get(entry.name)
-        if tensor is None or entry.allow_ragged_batch:
-            continue
-        shape = (*((-1,) * first), *model_dims(entry))
-        found = [dims_problem(tensor, profile, shape, first) for profile in used]
-        if all(found) and len(shape) == len(tensor.shape):
+def _tensor_problems(
+    config: ModelConfig, entry: ModelInput | ModelOutput, tensor: EngineTensor, profiles: Sequence[int], path: str
+) -> Iterator[Problem]:
+    side, batching = path.partition("[")[0], config.max_batch_size > 0
+    row = datatype_of(entry.data_type)
+    if not tensor.datatype:
+        text = f"unsupported datatype '{tensor.type_name}' for tensor '{entry.name}' for model '{config.name}'"
+        yield Problem(f"{path}.data_type", text, "cast it inside the network: no protocol has this datatype")
+    elif row is None or row.name != tensor.datatype:
+        wanted = DataType.Name(entry.data_type) if row else "TYPE_INVALID"
+        text = f"unexpected datatype TYPE_{tensor.datatype} for inference {side} '{entry.name}', expecting {wanted}"
+        yield Problem(f"{path}.data_type", f"{text} for {config.name}", f"data_type: TYPE_{tensor.datatype}")
+    if entry.is_shape_tensor is not tensor.is_shape:
+        kind = "a shape tensor" if entry.is_shape_tensor else "an execution tensor"
+        text = f"'{entry.name}' is incorrectly specified as {kind}."
+        yield Problem(f"{path}.is_shape_tensor", text, f"is_shape_tensor: {str(tensor.is_shape).lower()}")
+    elif tensor.is_shape:
+        if tensor.shape and tuple(entry.dims) != tuple(dim - batching for dim in tensor.shape):
+            text = f"unable to load model '{config.name}', binding '{entry.name}' shape expected by framework "
+            text += f"{shape_text(tensor.shape)} doesn't match model configuration shape {shape_text(entry.dims)}"
+            hint = "with batching the server adds the batch size in front: one value less" if batching else ""
+            yield Problem(f"{path}.dims", text, hint)
+    elif isinstance(entry, ModelInput) and not entry.allow_ragged_batch:
+        shape = (-1, *model_dims(entry)) if batching else model_dims(entry)
+        outside = [dims_problem(tensor, profile, shape, int(batching)) for profile in profiles]
+        if all(outside) and len(shape) == len(tensor.shape):  # no profile takes them
             text = f"model configuration specified invalid shape for input '{entry.name}' for model {config.name}. "
-            yield Problem(f"input[{index}].dims", f"{text}Error details: {found[0]}")
+            yield Problem(f"{path}.dims", f"{text}Error details: {outside[0]}")
 
 
 def _adapted(config: ModelConfig, engine: EngineDescription) -> ModelSignature:
