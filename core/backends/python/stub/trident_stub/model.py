@@ -185,24 +185,17 @@ class ModelConfig:
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
     """The configuration of an input, from the parsed `args["model_config"]`; None if no name matches."""
-    return _by_name(model_config.get("input", []), name)
+    return next((each for each in model_config.get("input", []) if each["name"] == name), None)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
     """The configuration of an output, from the parsed `args["model_config"]`; None if no name matches."""
-    return _by_name(model_config.get("output", []), name)
+    return next((each for each in model_config.get("output", []) if each["name"] == name), None)
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
     """Return True if the model may answer a request any number of times."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
-
-
-def _by_name(tensors: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    for tensor in tensors:
-        if tensor["name"] == name:
-            return tensor
-    return None
 
 
 # --- errors, the text of a model's exception, and the check of texts that a model passes
@@ -291,7 +284,11 @@ def exception_text(error: BaseException) -> str:
         message = f"<{type(failure).__name__} when its text was made>"
     text = f"{type(error).__name__}: {message}"
     frames = list(traceback.extract_tb(error.__traceback__))
-    while frames and _is_above(frames[0].filename):
+    while frames:
+        file = frames[0].filename
+        is_import = file.startswith("<frozen importlib") or file.endswith(_IMPORTLIB)
+        if not is_import and os.path.dirname(file) not in _BETWEEN:
+            break
         del frames[0]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         # Its frames are those of the import; the error itself has the place in the text.
@@ -303,7 +300,3 @@ def exception_text(error: BaseException) -> str:
         if os.path.dirname(frame.filename) != _LIBRARY
     ]
     return f"{text}\n\nAt:\n{''.join(lines)}" if lines else text
-
-
-def _is_above(file: str) -> bool:
-    return os.path.dirname(file) in _BETWEEN or file.startswith("<frozen importlib") or file.endswith(_IMPORTLIB)
