@@ -125,7 +125,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int | N
     cells = [[_lines(cell) for cell in row] for row in (headings, *rows)]
     natural = [max(len(line) for row in cells for line in row[column]) for column in range(len(headings))]
     widths = _fitting(natural, (console.width() if width is None else width) - 3 * len(headings) - 1)
-    wrapped = [[_wrapped(lines, each) for lines, each in zip(row, widths, strict=True)] for row in cells]
+    wrapped = [
+        [
+            [part for line in lines for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]]
+            for lines, width in zip(row, widths, strict=True)
+        ]
+        for row in cells
+    ]
     # A cell that is wrapped at blanks may need less than its share.
     widths = [max(len(line) for row in wrapped for line in row[column]) for column in range(len(headings))]
     border = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
@@ -143,10 +149,6 @@ def _fitting(widths: Sequence[int], room: int) -> list[int]:
     while sum(fitting) > room and max(fitting) > _NARROWEST:
         fitting[fitting.index(max(fitting))] -= 1
     return fitting
-
-
-def _wrapped(lines: Sequence[str], width: int) -> list[str]:
-    return [part for line in lines for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]]
 
 
 def _row(cells: Sequence[list[str]], widths: Sequence[int]) -> list[str]:

@@ -166,13 +166,20 @@ class _FunctionBackend:
         function = self._functions[context.config.name]
         if context.spec.decoupled:
             return _StreamingModel(function, context.spec)
-        runner = Runner(run=_BatchCall(function, context.spec).run)
+        datatypes = {name: output.datatype for name, output in context.spec.outputs.items()}
+
+        def run(names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
+            """Call the function with a batch. Several threads, if the model has instances."""
+            found = output_arrays(function, function(**feed), datatypes)
+            return [found[name] for name in names]
+
+        runner = Runner(run=run)
         return InProcessModel(
             context,
             Framework(
                 load=lambda placement: function,
                 runner=lambda weights, placement: runner,
-                failures=Failures((Exception,), lambda error, name: failure_of(error, name)),
+                failures=Failures((Exception,), failure_of),
                 provider=lambda weights: "Python",
                 threads="",
             ),
@@ -196,18 +203,6 @@ def output_arrays(function: Function, result: Any, spec: Mapping[str, Datatype])
         return {each: as_array(given[each], datatype, f"output '{each}'") for each, datatype in spec.items()}
     except InvalidRequest as error:
         raise BackendFailed(f"{function.__name__} returned a wrong tensor: {error.message}", hint=error.hint) from None
-
-
-class _BatchCall:
-    """Calls a function with batches. Several threads, if the model has instances."""
-
-    def __init__(self, function: Function, spec: ModelSpec) -> None:
-        self._function = function
-        self._datatypes = {name: output.datatype for name, output in spec.outputs.items()}
-
-    def run(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
-        found = output_arrays(self._function, self._function(**feed), self._datatypes)
-        return [found[name] for name in names]
 
 
 class _StreamingModel:
@@ -315,8 +310,7 @@ def model_of(function: FunctionModel) -> type:
         )
 
     def failed(error: Exception) -> Any:
-        text = failure_of(error, config.name).message
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(failure_of(error, config.name).message))
 
     def answers(requests: list[Any]) -> Iterator[Any]:
         inputs = [inputs_of(request) for request in requests]

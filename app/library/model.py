@@ -174,8 +174,21 @@ class Model:
 
     def _submit(self, served: ServedModel, request: InferenceRequest) -> Future[Outputs]:
         future: Future[Outputs] = Future()
-        answer = _Answer(future, served.spec, self._options.get("classes", 0))
-        pending = PendingRequest(request, answer.respond)
+        responses = SingleResponse()
+        classes = self._options.get("classes", 0)
+
+        def respond(response: InferenceResponse) -> None:
+            answer = responses.gather(response)
+            if answer is None or not future.set_running_or_notify_cancel():
+                return
+            try:
+                outputs = outputs_of(answer, served.spec, classes)
+            except Exception as error:  # for the caller, not for the engine's threads
+                future.set_exception(error)
+            else:
+                future.set_result(outputs)
+
+        pending = PendingRequest(request, respond)
         future.add_done_callback(lambda done: pending.cancel() if done.cancelled() else None)
         pending.submit_to(served)
         return future
@@ -187,29 +200,6 @@ class Model:
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, version={self.version})"
-
-
-class _Answer:
-    """Brings the one answer of a request to a future. Any thread."""
-
-    __slots__ = ("_classes", "_future", "_responses", "_spec")
-
-    def __init__(self, future: Future[Outputs], spec: ModelSpec, classes: int) -> None:
-        self._future = future
-        self._spec = spec
-        self._classes = classes
-        self._responses = SingleResponse()
-
-    def respond(self, response: InferenceResponse) -> None:
-        answer = self._responses.gather(response)
-        if answer is None or not self._future.set_running_or_notify_cancel():
-            return
-        try:
-            outputs = outputs_of(answer, self._spec, self._classes)
-        except Exception as error:  # the engine's threads must not see what the caller is to see
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(outputs)
 
 
 class _Arrivals:

@@ -205,8 +205,14 @@ def remove_abandoned(folder: Path) -> None:
     for path in folder.glob(f"{_PREFIX}*-*"):
         number = path.name.removeprefix(_PREFIX).partition("-")[0]
         with contextlib.suppress(OSError):
-            if number.isdigit() and path.lstat().st_uid == os.getuid():
-                _remove_unlocked(path)
+            if not number.isdigit() or path.lstat().st_uid != os.getuid():
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def _locked(folder: Path) -> Path:
@@ -223,15 +229,6 @@ def _locked(folder: Path) -> Path:
             return path
         if path.exists():
             return path
-        os.close(descriptor)
-
-
-def _remove_unlocked(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
-    finally:
         os.close(descriptor)
 
 

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from trident.app.sites.site import ServerParts
 from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
 from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
 from trident.core.engine.in_process import InferenceEngine, make_engine
-from trident.core.lifecycle.options import EngineOptions, EnginePlace
+from trident.core.lifecycle.options import EnginePlace
 from trident.core.observability.hardware import gpu_uuids, trim_heap
 from trident.core.observability.log import reopen_log_if_asked
 from trident.core.remote.changes import ControlLog, Restoration, own_changes
@@ -94,11 +95,22 @@ class EngineProcess:
             keep_to_share(self._place.count)
             if self._settings.pin_engines:
                 pin_to_share(self._place.index, self._place.count)
-            self._take_gpus()
+            gpus = gpus_of_engine(self._place, gpu_uuids(self._settings.visible_gpus))
+            if gpus is not None:  # before CUDA is loaded
+                show_gpus(gpus)
+                self._settings = replace(self._settings, visible_gpus=gpus)
         tempfile.tempdir = str(self._directory.new_files(self._place.index))
         control_log = ControlLog(self._directory.changes)
-        engine = make_engine(self._options(control_log), self._fail, self._parts.makers)
-        restorations = [Restoration(engine, each) for each in self._control_logs()]
+        # Without the models that were unloaded by request from an earlier engine.
+        unloaded = control_log.unloaded()
+        options = engine_options(self._settings, self._place)
+        options = replace(options, load_models=tuple(name for name in options.load_models if name not in unloaded))
+        engine = make_engine(options, self._fail, self._parts.makers)
+        # The shared control log and this engine's own.
+        logs = [ControlLog(self._directory.changes)]
+        if self._is_one_of_many and self._settings.multi_model:
+            logs.append(ControlLog(own_changes(self._directory.changes, self._place.index)))
+        restorations = [Restoration(engine, each) for each in logs]
         for restoration in restorations:
             restoration.repeat(of_models=False)
         server = EngineServer(
@@ -126,24 +138,20 @@ class EngineProcess:
         server.push_state()
         if metrics_log is not None:
             metrics_log.close()
-        return self._end(engine, server)
-
-    def _take_gpus(self) -> None:
-        """See only the GPUs of this engine. Before CUDA is loaded."""
-        share = gpus_of_engine(self._place, gpu_uuids(self._settings.visible_gpus))
-        if share is not None:
-            show_gpus(share)
-            self._settings = replace(self._settings, visible_gpus=share)
-
-    def _options(self, control_log: ControlLog) -> EngineOptions:
-        """The options of the engine, without the models that were unloaded by request from an earlier engine."""
-        options = engine_options(self._settings, self._place)
-        unloaded = control_log.unloaded()
-        return replace(options, load_models=tuple(name for name in options.load_models if name not in unloaded))
+        drained = engine.finish(self._settings.exit_timeout_secs)
+        server.stop()
+        self._directory.remove_if_orphaned()
+        if self._failure:
+            return EXIT_FAILED if self._is_fatal else EXIT_NOT_DRAINED
+        return 0 if drained else EXIT_NOT_DRAINED
 
     def _wait(self, server: EngineServer) -> None:
         trim = IdleTrim(server.release_memory)
-        while not self._stopped_within(_TICK_S):
+        while True:
+            with suppress(Empty):
+                self._stop.get(timeout=_TICK_S)
+                self._is_stopping = True
+                return
             trim.tick(time.monotonic(), server.last_work)
             reopen_log_if_asked()
             if self._failure:
@@ -155,28 +163,6 @@ class EngineProcess:
             if os.getppid() != self._parent:
                 _log.error("the main process has ended: the engine stops")
                 return
-
-    def _stopped_within(self, seconds: float) -> bool:
-        try:
-            self._stop.get(timeout=seconds)
-        except Empty:
-            return False
-        self._is_stopping = True
-        return True
-
-    def _end(self, engine: InferenceEngine, server: EngineServer) -> int:
-        drained = engine.finish(self._settings.exit_timeout_secs)
-        server.stop()
-        self._directory.remove_if_orphaned()
-        if self._failure:
-            return EXIT_FAILED if self._is_fatal else EXIT_NOT_DRAINED
-        return 0 if drained else EXIT_NOT_DRAINED
-
-    def _control_logs(self) -> list[ControlLog]:
-        """Return the shared control log and this engine's own."""
-        changes = self._directory.changes
-        own = [own_changes(changes, self._place.index)] if self._is_one_of_many and self._settings.multi_model else []
-        return [ControlLog(folder) for folder in (changes, *own)]
 
     def _restore(self, engine: InferenceEngine, server: EngineServer, restorations: Sequence[Restoration]) -> None:
         """Repeat what was changed by request in the last engine, or in the others. On a thread."""
