@@ -237,7 +237,7 @@ def test_empty_and_hidden_native_lines_are_not_logged(native_log: pytest.LogCapt
 def test_lines_are_written_in_order_and_small_ones_together() -> None:
     writes: list[bytes] = []
     handler = LineHandler(writes.append)
-    lines = [f"{number}" for number in range(1000)]
+    lines = [f"{number:020}" for number in range(1000)]
     for line in lines:
         handler.handle(logging.makeLogRecord({"msg": line}))
     assert handler.end_thread()

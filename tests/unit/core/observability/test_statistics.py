@@ -14,6 +14,7 @@ from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
     FailureReason,
+    ResponseKind,
 )
 from trident.core.options import LatencyOptions
 
@@ -32,6 +33,15 @@ def statistics() -> ModelStatistics:
     statistics.record_failure(request(1, 220, 230), FailureReason.BACKEND, 400, "no")
     statistics.record_failure(request(1, 500, 510), FailureReason.REJECTED, 501, "no")
     return statistics
+
+
+def test_only_the_first_1024_responses_of_a_request_are_counted() -> None:
+    statistics = ModelStatistics()
+    for index in (1023, 0, 1024, 0):
+        statistics.record_response(index, ResponseKind.EMPTY, 5)
+    found = statistics.snapshot().responses
+    assert (len(found), [each.index for each in found if any(each.counts)]) == (1024, [0, 1023])
+    assert (found[0].counts[ResponseKind.EMPTY], found[0].durations_ns[ResponseKind.EMPTY]) == (2, 10)
 
 
 MS = 1_000_000
