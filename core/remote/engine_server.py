@@ -96,7 +96,7 @@ class EngineServer:
         self._missing = expected
         self._gathered_by = time.monotonic() + gathering_s
         self._poll = select.epoll()
-        self._front_ends: dict[int, FrontEnd] = {}
+        self._front_ends: dict[int, FrontEndConnection] = {}
         self._blocking = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="trident-call")
         # One thread, because it keeps the order, and several would not be faster: they share the interpreter.
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="trident-slow-requests")
@@ -190,11 +190,11 @@ class EngineServer:
             sock.close()
             return
         sock.setblocking(False)
-        front_end = FrontEnd(sock, self._engine, self._called, self._watch, self._slow.submit)
+        front_end = FrontEndConnection(sock, self._engine, self._called, self._watch, self._slow.submit)
         self._front_ends[sock.fileno()] = front_end
         self._poll.register(sock.fileno(), select.EPOLLIN)
 
-    def _serve_front_end(self, front_end: FrontEnd, events: int) -> None:
+    def _serve_front_end(self, front_end: FrontEndConnection, events: int) -> None:
         """Send to a front end, or read from it. A frame that cannot be read ends the connection and its requests."""
         had_greeted = front_end.has_greeted
         try:
@@ -222,13 +222,13 @@ class EngineServer:
         """True until the expected front ends have connected or the time for it has passed. Any thread."""
         return self._missing > 0 and time.monotonic() < self._gathered_by
 
-    def _end(self, front_end: FrontEnd) -> None:
+    def _end(self, front_end: FrontEndConnection) -> None:
         descriptor = front_end.sock.fileno()
         self._front_ends.pop(descriptor, None)
         self._poll.unregister(descriptor)
         front_end.close()
 
-    def _watch(self, front_end: FrontEnd, blocked: bool) -> None:
+    def _watch(self, front_end: FrontEndConnection, blocked: bool) -> None:
         """Have the server's thread send the rest. Any thread.
 
         It does not read from the front end meanwhile: one that receives no answers cannot ask for more.
@@ -238,14 +238,14 @@ class EngineServer:
 
     # --- calls
 
-    def _called(self, front_end: FrontEnd, number: int, content: memoryview) -> None:
+    def _called(self, front_end: FrontEndConnection, number: int, content: memoryview) -> None:
         call, arguments = decode_call(content)
         if call.mark.blocks:
             self._blocking.submit(self._run, front_end, number, call, arguments)
         else:
             self._run(front_end, number, call, arguments)
 
-    def _run(self, front_end: FrontEnd, number: int, call: EngineMethod, arguments: list[Any]) -> None:
+    def _run(self, front_end: FrontEndConnection, number: int, call: EngineMethod, arguments: list[Any]) -> None:
         try:
             value = call.ask(self._engine, arguments)
             if call.mark.hold is HoldChange.TAKE:
@@ -271,13 +271,13 @@ def _state_frame(state: EngineState) -> bytes:
 
 _TRACED = tuple[tuple[TraceEvent, ...], tuple[TraceEvent, ...]]
 _RECEIVE_SIZE = 1 << 16
-OnCall = Callable[["FrontEnd", int, memoryview], None]
-OnBlocked = Callable[["FrontEnd", bool], None]
+OnCall = Callable[["FrontEndConnection", int, memoryview], None]
+OnBlocked = Callable[["FrontEndConnection", bool], None]
 # Calls a function on another thread, in the order in which they are given.
 Elsewhere = Callable[[Callable[[], None]], object]
 
 
-class FrontEnd:
+class FrontEndConnection:
     """The server's thread calls `read` and `close`; any thread may send.
 
     Responses are collected until `flush`, so that those of a batch are sent together. `on_blocked` is called with True

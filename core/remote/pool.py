@@ -74,12 +74,6 @@ MakeLink = Callable[[], Link]
 T = TypeVar("T")
 
 
-def least_busy(in_flight: Sequence[int], start: int) -> int:
-    """Return the index of the engine with the fewest requests; of equal ones the next from `start` on."""
-    count = len(in_flight)
-    return min(((start + offset) % count for offset in range(count)), key=in_flight.__getitem__)
-
-
 def home_of(key: str, engines: Sequence[int]) -> int:
     """Return the position in `engines`, which are numbers in the server, of the engine with the state of `key`.
 
@@ -132,7 +126,10 @@ class PooledModel:
                 for candidate in candidates:
                     if candidate.engine.has_in_memory(first.data):  # which reads it in place
                         return candidate
-        return candidates[least_busy([each.engine.in_flight for each in candidates], next(self._requests))]
+        # The one with the fewest requests; of equal ones another first with each request.
+        first = next(self._requests)
+        places = [(first + offset) % len(candidates) for offset in range(len(candidates))]
+        return candidates[min(places, key=[each.engine.in_flight for each in candidates].__getitem__)]
 
 
 class EnginePool:
@@ -301,7 +298,11 @@ class EnginePool:
         return merged_requests(requests for answer in answers for requests in answer)
 
     def overview(self, name: str = "") -> list[VersionOverview]:
-        return merged_overview(self._ask_all(CALLS["overview"], [name]))
+        found: dict[tuple[str, int | None], list[VersionOverview]] = {}
+        for lines in self._ask_all(CALLS["overview"], [name]):
+            for line in lines:
+                found.setdefault((line.entry.name, line.entry.version), []).append(line)
+        return [replace(merged(same), entry=_merged([each.entry for each in same])) for same in found.values()]
 
     def recent_traces(self) -> list[tuple[TraceRecord, ...]]:
         answers = self._ask_all(CALLS["recent_traces"], [])
@@ -416,11 +417,6 @@ def _progress(phase: ServingPhase) -> tuple[int, int]:
 _ORDER = (ModelState.UNAVAILABLE, None, ModelState.UNLOADING, ModelState.LOADING, ModelState.READY)
 
 
-def worst_state(states: Iterable[ModelState | None]) -> ModelState | None:
-    """Return the worst of a version's states in the engines; there is at least one."""
-    return min(states, key=_ORDER.index)
-
-
 def merged_index(of_engines: Sequence[Sequence[IndexEntry]]) -> list[IndexEntry]:
     """Return the entries by model and version, each in its worst state, with the first reason that an engine gives.
 
@@ -439,20 +435,11 @@ def merged_index(of_engines: Sequence[Sequence[IndexEntry]]) -> list[IndexEntry]
 
 
 def _merged(same: Sequence[IndexEntry]) -> IndexEntry:
-    state = worst_state(entry.state for entry in same)
+    state = min((entry.state for entry in same), key=_ORDER.index)
     worst = [entry for entry in same if entry.state is state]
     reason = next((entry.reason for entry in [*worst, *same] if entry.reason), "")
     memory = _added(entry.device_bytes for entry in same)
     return IndexEntry(name=same[0].name, version=same[0].version, state=state, reason=reason, device_bytes=memory)
-
-
-def merged_overview(of_engines: Iterable[Sequence[VersionOverview]]) -> list[VersionOverview]:
-    """Return one line per version, in its worst state."""
-    found: dict[tuple[str, int | None], list[VersionOverview]] = {}
-    for lines in of_engines:
-        for line in lines:
-            found.setdefault((line.entry.name, line.entry.version), []).append(line)
-    return [replace(merged(same), entry=_merged([each.entry for each in same])) for same in found.values()]
 
 
 # --- statistics and metrics

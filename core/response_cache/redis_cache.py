@@ -113,7 +113,7 @@ LARGEST = 16 << 20
 """The largest value in bytes that is written, and the most that is read of one."""
 
 
-class BadValue(ValueError):
+class DamagedAnswer(ValueError):
     """The value is damaged, or of another program; the argument is the reason."""
 
 
@@ -128,21 +128,21 @@ def encode(name: bytes, response: CachedResponse) -> bytes | None:
 
 
 def decode(name: bytes, value: bytes) -> CachedResponse:
-    """Return the response that `encode` wrote for `name`. Raises BadValue."""
+    """Return the response that `encode` wrote for `name`. Raises DamagedAnswer."""
     if len(value) < _START.size or not value.startswith(_MAGIC):
-        raise BadValue("another program wrote it")
+        raise DamagedAnswer("another program wrote it")
     _, head_size, content_size, checksum = _START.unpack_from(value)
     if head_size > LARGEST_HEAD or _START.size + head_size + content_size != len(value):
-        raise BadValue(f"it has {len(value)} bytes and says otherwise")
+        raise DamagedAnswer(f"it has {len(value)} bytes and says otherwise")
     head = value[_START.size : _START.size + head_size]
     content = value[_START.size + head_size :]
     if _checksum(name, head, content) != checksum:
-        raise BadValue("its checksum is wrong")
+        raise DamagedAnswer("its checksum is wrong")
     try:
         outputs, parameters = json.loads(head)
         return CachedResponse(_layout(outputs, content), content, _parameters(parameters))
     except (ValueError, TypeError, RecursionError, InvalidRequest) as error:
-        raise BadValue(f"its head is wrong: {error}") from None
+        raise DamagedAnswer(f"its head is wrong: {error}") from None
 
 
 def _checksum(name: bytes, head: bytes, content: bytes) -> int:
@@ -473,9 +473,9 @@ class RedisCache:
             return None
         try:
             if isinstance(value, Exception):  # it is of another type
-                raise BadValue("another program wrote it")
+                raise DamagedAnswer("another program wrote it")
             return decode(name, value)
-        except BadValue as error:
+        except DamagedAnswer as error:
             self._count("damaged")
             self._log_once(f"the response cache at {self._options.address} has a damaged answer: {error}")
             return None

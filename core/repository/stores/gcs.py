@@ -120,19 +120,56 @@ _GONE = (404, 412, 416)
 _LONGEST_CAUSE = 300
 
 
-class GcsClient:
-    """Makes requests with one identity; any thread, several at once.
+def _from_key_file(path: str) -> Any:
+    """Read the credentials in a key file. Raises RepositoryUnavailable, which names the path and quotes nothing."""
+    try:
+        info = json.loads(Path(path).read_bytes())
+        if info["type"] == "authorized_user":
+            return user_account.Credentials.from_authorized_user_info(info, [_SCOPE])
+        if info["type"] == "service_account":
+            return service_account.Credentials.from_service_account_info(info, scopes=[_SCOPE])
+    except OSError as error:
+        raise RepositoryUnavailable(f"cannot read the key file {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, auth_errors.GoogleAuthError):
+        # Not chained: the exceptions of the parsers may contain the text.
+        raise RepositoryUnavailable(f"the key file {path} is damaged or incomplete") from None
+    raise RepositoryUnavailable(
+        f"the key file {path} is of an unknown type", hint="give the file of a service_account or an authorized_user"
+    )
 
-    Making one reads key files and may ask the metadata server, but not the storage. `credential` replaces the SDK's
-    default credentials. Raises RepositoryUnavailable for an unusable key file, TransientError if credentials could not
-    be fetched this time.
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, _TRANSIENT_ERRORS):
+        return True
+    if isinstance(error, api_errors.GoogleAPICallError):
+        return error.code is not None and (error.code in _TRANSIENT_STATUSES or error.code >= 500)
+    if isinstance(error, auth_errors.GoogleAuthError):
+        # A metadata server that did not answer is a RefreshError around the TransportError.
+        return error.retryable or isinstance(error.__cause__, auth_errors.TransportError)
+    return False
+
+
+def _cause(error: Exception) -> str:
+    """The error's text, on one line."""
+    text = " ".join(str(error.cause if isinstance(error, api_errors.RetryError) else error).split())
+    return text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]}…"
+
+
+class GcsStore:
+    """The ObjectStore of a `gs://` location; `credential` replaces the SDK's default credentials.
+
+    Making one reads key files and may ask the metadata server, but not the storage. Raises RepositoryUnavailable for an
+    unusable key file, TransientError if credentials could not be fetched this time.
     """
 
     def __init__(self, location: Location, credential: GcsCredential | None) -> None:
+        self.location = location.text
+        self._bucket = location.bucket
+        self._prefix = f"{location.prefix}/" if location.prefix else ""
         self._key_file = credential.key_file if credential else ""
         # The reason for anonymous access, if credentials are missing.
         self._no_credentials = ""
-        client = self._sdk_client(location)
+        client = self._sdk_client()
         self._endpoint = client.api_endpoint
         self._credentials = client._credentials
         # An AuthorizedSession would "renew" anonymous credentials after a 401, which fails and leaves the answer open.
@@ -155,38 +192,59 @@ class GcsClient:
         return f"{kind} of {self._key_file or 'the default credentials'}"
 
     def access(self) -> StorageAccess:
-        """The access of every request. A metadata server's identity is known after its first token."""
         credentials = "" if self._is_anonymous else type(self._credentials).__module__
         return StorageAccess(self.identity, credentials, self._endpoint)
 
-    def ask(self, call: GcsCall, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the JSON answer to a request, after a few retries. Raises RepositoryUnavailable, TransientError."""
-        with self._failures_of(call):
-            answer: dict[str, Any] = _RETRY(self._ask_once)(path, query)
-            return answer
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        fields = "items(name,size,generation,md5Hash),nextPageToken"
+        for page in self._pages(prefix=self._prefix + prefix, fields=fields):
+            for item in page.get("items", ()):
+                if not item["name"].endswith("/"):  # a marker that makes a folder visible in a console
+                    md5 = _hex(item.get("md5Hash"), _MD5_BYTES)
+                    yield StoredObject(
+                        key=item["name"].removeprefix(self._prefix),
+                        size=int(item["size"]),
+                        tag=item["generation"],
+                        digest=f"md5:{md5}" if md5 else "",
+                    )
 
-    def read(
-        self, call: GcsCall, path: str, query: Mapping[str, str], start: int, stop: int, size: int
-    ) -> Iterator[bytes]:
-        """Yield the bytes [start, stop) of a content of `size` bytes, in pieces of up to 256 KiB; start < stop.
+    def folders(self) -> Iterator[str]:
+        for page in self._pages(prefix=self._prefix, delimiter="/", fields="prefixes,nextPageToken"):
+            names = (prefix.removeprefix(self._prefix).rstrip("/") for prefix in page.get("prefixes", ()))
+            yield from filter(None, names)
 
-        Raises RepositoryUnavailable, TransientError; the latter also for a body that ends early.
-        """
+    def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
+        if start >= stop:
+            return
+        call, url = self._get_call(wanted), f"{self._endpoint}/download{self._object_path(wanted)}"
+        # A generation never changes its content. With object versioning it stays readable after it is overwritten.
+        query = {"alt": "media", "generation": wanted.tag}
         headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "gzip"}
         with (
             self._failures_of(call),
-            self._session.get(
-                self._endpoint + path, params=query, headers=headers, timeout=_TIMEOUT_S, stream=True
-            ) as response,
+            self._session.get(url, params=query, headers=headers, timeout=_TIMEOUT_S, stream=True) as response,
         ):
-            _check_range(response, call, f"bytes {start}-{stop - 1}/{size}")
+            if not response.ok:
+                # The body is not read: its length has no limit, and the status says enough.
+                raise api_errors.from_http_status(response.status_code, response.reason or "")
+            if response.status_code != 206:
+                raise RepositoryUnavailable(f"{call}: the storage does not answer with ranges")
+            if response.headers.get("Content-Range") != f"bytes {start}-{stop - 1}/{wanted.size}":
+                raise RepositoryUnavailable(call.missing)
             yield from body_pieces(response.raw, stop - start, str(call))
+
+    def checksum(self, wanted: StoredObject) -> Checksum | None:
+        """Return the MD5 if the listing had it; otherwise, as for composed objects, ask for the CRC32C."""
+        if wanted.digest:
+            return digest_checksum(wanted.digest)
+        query = {"generation": wanted.tag, "fields": "crc32c"}
+        return crc32c_checksum(self._ask(self._get_call(wanted), self._object_path(wanted), query).get("crc32c"))
 
     @property
     def _is_anonymous(self) -> bool:
         return isinstance(self._credentials, AnonymousCredentials)
 
-    def _sdk_client(self, location: Location) -> Client:
+    def _sdk_client(self) -> Client:
         # Only making buckets needs a project; None keeps the SDK from looking for one.
         if self._key_file:
             return Client(project=None, credentials=_from_key_file(self._key_file))
@@ -197,18 +255,46 @@ class GcsClient:
             return Client.create_anonymous_client()
         except auth_errors.GoogleAuthError as error:
             if _is_transient(error):
-                raise TransientError(f"no credentials for {location.text}: {_cause(error)}") from error
-            raise RepositoryUnavailable(f"the default credentials cannot be used for {location.text}") from error
+                raise TransientError(f"no credentials for {self.location}: {_cause(error)}") from error
+            raise RepositoryUnavailable(f"the default credentials cannot be used for {self.location}") from error
 
-    def _ask_once(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        response = self._session.get(
-            self._endpoint + path, params={**query, "prettyPrint": "false"}, timeout=_TIMEOUT_S
-        )
-        if not response.ok:
-            reason = response.content.decode("utf-8", "replace") or response.reason
-            raise api_errors.from_http_status(response.status_code, reason)
-        answer: dict[str, Any] = response.json()
-        return answer
+    def _ask(self, call: GcsCall, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return the JSON answer to a request, after a few retries. Raises RepositoryUnavailable, TransientError."""
+
+        def ask_once() -> dict[str, Any]:
+            response = self._session.get(
+                self._endpoint + path, params={**query, "prettyPrint": "false"}, timeout=_TIMEOUT_S
+            )
+            if not response.ok:
+                reason = response.content.decode("utf-8", "replace") or response.reason
+                raise api_errors.from_http_status(response.status_code, reason)
+            answer: dict[str, Any] = response.json()
+            return answer
+
+        with self._failures_of(call):
+            found: dict[str, Any] = _RETRY(ask_once)()
+            return found
+
+    def _pages(self, **query: str) -> Iterator[dict[str, Any]]:
+        target = f"gs://{self._bucket}/{query['prefix']}"
+        call = GcsCall("storage.objects.list", target, f"there is no bucket gs://{self._bucket}")
+        while True:
+            page = self._ask(call, f"{self._bucket_path}/o", query)
+            yield page
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = page["nextPageToken"]
+
+    @property
+    def _bucket_path(self) -> str:
+        return f"/storage/v1/b/{quote(self._bucket, safe='')}"
+
+    def _object_path(self, wanted: StoredObject) -> str:
+        return f"{self._bucket_path}/o/{quote(self._prefix + wanted.key, safe='')}"
+
+    def _get_call(self, wanted: StoredObject) -> GcsCall:
+        target = f"gs://{self._bucket}/{self._prefix}{wanted.key}"
+        return GcsCall("storage.objects.get", target, f"{target} was changed or removed after it was listed")
 
     @contextmanager
     def _failures_of(self, call: GcsCall) -> Iterator[None]:
@@ -238,126 +324,3 @@ class GcsClient:
                 hint="its key or login has expired or was revoked: renew it",
             )
         return RepositoryUnavailable(f"{call} failed: {_cause(error)}")
-
-
-def _from_key_file(path: str) -> Any:
-    """Read the credentials in a key file. Raises RepositoryUnavailable, which names the path and quotes nothing."""
-    try:
-        info = json.loads(Path(path).read_bytes())
-        if info["type"] == "authorized_user":
-            return user_account.Credentials.from_authorized_user_info(info, [_SCOPE])
-        if info["type"] == "service_account":
-            return service_account.Credentials.from_service_account_info(info, scopes=[_SCOPE])
-    except OSError as error:
-        raise RepositoryUnavailable(f"cannot read the key file {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, auth_errors.GoogleAuthError):
-        # Not chained: the exceptions of the parsers may contain the text.
-        raise RepositoryUnavailable(f"the key file {path} is damaged or incomplete") from None
-    raise RepositoryUnavailable(
-        f"the key file {path} is of an unknown type", hint="give the file of a service_account or an authorized_user"
-    )
-
-
-def _check_range(response: requests.Response, call: GcsCall, expected: str) -> None:
-    """Check that a response is the requested range of the listed object; `expected` is its Content-Range.
-
-    Raises RepositoryUnavailable for another content, an exception that `_failures_of` knows for an error status.
-    """
-    if response.status_code == 206:
-        if response.headers.get("Content-Range") != expected:
-            raise RepositoryUnavailable(call.missing)
-    elif response.ok:
-        raise RepositoryUnavailable(f"{call}: the storage does not answer with ranges")
-    else:
-        # The body is not read: its length has no limit, and the status says enough.
-        raise api_errors.from_http_status(response.status_code, response.reason or "")
-
-
-def _is_transient(error: Exception) -> bool:
-    if isinstance(error, _TRANSIENT_ERRORS):
-        return True
-    if isinstance(error, api_errors.GoogleAPICallError):
-        return error.code is not None and (error.code in _TRANSIENT_STATUSES or error.code >= 500)
-    if isinstance(error, auth_errors.GoogleAuthError):
-        # A metadata server that did not answer is a RefreshError around the TransportError.
-        return error.retryable or isinstance(error.__cause__, auth_errors.TransportError)
-    return False
-
-
-def _cause(error: Exception) -> str:
-    """The error's text, on one line."""
-    text = " ".join(str(error.cause if isinstance(error, api_errors.RetryError) else error).split())
-    return text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]}…"
-
-
-class GcsStore:
-    """The ObjectStore of a `gs://` location; `credential` replaces the SDK's default credentials.
-
-    Making one does not ask the storage. Raises what GcsClient raises.
-    """
-
-    def __init__(self, location: Location, credential: GcsCredential | None) -> None:
-        self.location = location.text
-        self._bucket = location.bucket
-        self._prefix = f"{location.prefix}/" if location.prefix else ""
-        self._client = GcsClient(location, credential)
-
-    def access(self) -> StorageAccess:
-        return self._client.access()
-
-    def list(self, prefix: str = "") -> Iterator[StoredObject]:
-        fields = "items(name,size,generation,md5Hash),nextPageToken"
-        for page in self._pages(prefix=self._prefix + prefix, fields=fields):
-            for item in page.get("items", ()):
-                if not item["name"].endswith("/"):  # a marker that makes a folder visible in a console
-                    yield self._stored(item)
-
-    def folders(self) -> Iterator[str]:
-        for page in self._pages(prefix=self._prefix, delimiter="/", fields="prefixes,nextPageToken"):
-            names = (prefix.removeprefix(self._prefix).rstrip("/") for prefix in page.get("prefixes", ()))
-            yield from filter(None, names)
-
-    def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
-        if start >= stop:
-            return
-        # A generation never changes its content. With object versioning it stays readable after it is overwritten.
-        query = {"alt": "media", "generation": wanted.tag}
-        path = f"/download{self._object_path(wanted)}"
-        yield from self._client.read(self._get_call(wanted), path, query, start, stop, wanted.size)
-
-    def checksum(self, wanted: StoredObject) -> Checksum | None:
-        """Return the MD5 if the listing had it; otherwise, as for composed objects, ask for the CRC32C."""
-        if wanted.digest:
-            return digest_checksum(wanted.digest)
-        query = {"generation": wanted.tag, "fields": "crc32c"}
-        answer = self._client.ask(self._get_call(wanted), self._object_path(wanted), query)
-        return crc32c_checksum(answer.get("crc32c"))
-
-    def _pages(self, **query: str) -> Iterator[dict[str, Any]]:
-        target = f"gs://{self._bucket}/{query['prefix']}"
-        call = GcsCall("storage.objects.list", target, f"there is no bucket gs://{self._bucket}")
-        while True:
-            page = self._client.ask(call, f"{self._bucket_path}/o", query)
-            yield page
-            if not page.get("nextPageToken"):
-                return
-            query["pageToken"] = page["nextPageToken"]
-
-    def _stored(self, item: Mapping[str, str]) -> StoredObject:
-        return StoredObject(
-            key=item["name"].removeprefix(self._prefix),
-            size=int(item["size"]),
-            tag=item["generation"],
-            digest=f"md5:{md5}" if (md5 := _hex(item.get("md5Hash"), _MD5_BYTES)) else "",
-        )
-
-    @property
-    def _bucket_path(self) -> str:
-        return f"/storage/v1/b/{quote(self._bucket, safe='')}"
-
-    def _object_path(self, wanted: StoredObject) -> str:
-        return f"{self._bucket_path}/o/{quote(self._prefix + wanted.key, safe='')}"
-
-    def _get_call(self, wanted: StoredObject) -> GcsCall:
-        target = f"gs://{self._bucket}/{self._prefix}{wanted.key}"
-        return GcsCall("storage.objects.get", target, f"{target} was changed or removed after it was listed")

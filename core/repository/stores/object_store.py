@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
 from trident.core.repository.location import Location, Scheme, uri_prefix
@@ -193,16 +193,14 @@ def name_problem(name: str) -> str | None:
     return f"a name of more than {_LONGEST} bytes" if len(encoded) > _LONGEST else None
 
 
-def path_problem(path: str) -> str | None:
-    """Say why `path` cannot be the relative path of a file; None if it can. An absolute one has an empty first name."""
-    return next(filter(None, map(name_problem, path.split("/"))), None)
-
-
 def paths_problem(paths: Collection[str]) -> str | None:
-    """Say why `paths` cannot be the files of one folder; None if they can. A path that ends with `/` is a folder."""
+    """Say why `paths` cannot be the files of one folder; None if they can. A path that ends with `/` is a folder.
+
+    An absolute path begins with an empty name.
+    """
     files = {path for path in paths if not path.endswith("/")}
     for path in paths:
-        problem = path_problem(path.removesuffix("/"))
+        problem = next(filter(None, map(name_problem, path.removesuffix("/").split("/"))), None)
         if problem:
             return f"'{path}' has {problem}"
         components = path.split("/")
@@ -292,9 +290,11 @@ class RenewedStore(Generic[_C]):
 # Source: docs/spec/repository.md section 1.10.
 
 
-_T = TypeVar("_T")
-
 _LARGEST_FILE = 1 << 20
+_MEMBERS = {
+    "s3": ("key_id", "secret_key", "session_token", "region", "profile"),
+    "as": ("account_str", "account_key", "auth_type", "client_id"),
+}
 _AZURE_AUTH_TYPES = ("", "key", "managed_identity", "default")
 _HINT = "TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with an object for each of the sections 's3', 'gs' and 'as'"
 
@@ -383,9 +383,10 @@ def read_cloud_credentials(path: str) -> CloudCredentials:
     if not isinstance(root, dict):
         raise ConfigInvalid(f"the credential file {path} is not a JSON object", hint=_HINT)
     return CloudCredentials(
-        s3=_section(path, root, "s3", _s3_credential),
-        gs=_section(path, root, "gs", _gcs_credential),
-        azure=_section(path, root, "as", _azure_credential),
+        **{
+            field: {prefix: _credential(name, entry, where) for prefix, entry, where in _entries(path, root, name)}
+            for name, field in (("s3", "s3"), ("gs", "gs"), ("as", "azure"))
+        }
     )
 
 
@@ -407,44 +408,33 @@ def _parsed(path: str) -> object:
         raise ConfigInvalid(f"the credential file {path} is not JSON", hint=_HINT) from None
 
 
-def _section(path: str, root: Mapping[str, object], name: str, read: Callable[[object, str], _T]) -> dict[str, _T]:
+def _entries(path: str, root: Mapping[str, object], name: str) -> Iterator[tuple[str, object, str]]:
+    """Yield the entries of a section by the prefixes of their URIs, each with its place in the file."""
     section = root.get(name, {})
     if not isinstance(section, dict):
         raise ConfigInvalid(f"section '{name}' of the credential file {path} is not an object", hint=_HINT)
-    return {
-        uri_prefix(prefix): read(entry, f"entry {index} of section '{name}' of the credential file {path}")
-        for index, (prefix, entry) in enumerate(section.items(), 1)
-    }
+    for index, (prefix, entry) in enumerate(section.items(), 1):
+        yield uri_prefix(prefix), entry, f"entry {index} of section '{name}' of the credential file {path}"
 
 
-def _texts(entry: object, where: str, names: Collection[str]) -> dict[str, str]:
-    """Return the members of an entry with these names."""
+def _credential(section: str, entry: object, where: str) -> Any:
+    if section == "gs":
+        if not isinstance(entry, str):
+            raise ConfigInvalid(f"{where} is not a string", hint="it must be the path of a key file")
+        return GcsCredential(entry)
     if not isinstance(entry, dict):
         raise ConfigInvalid(f"{where} is not an object", hint=_HINT)
+    names = _MEMBERS[section]
     wrong = [name for name in names if not isinstance(entry.get(name, ""), str)]
     if wrong:
         raise ConfigInvalid(f"{where}: '{wrong[0]}' is not a string", hint=_HINT)
-    return {name: entry[name] for name in names if name in entry}
-
-
-def _azure_credential(entry: object, where: str) -> AzureCredential:
-    credential = AzureCredential(**_texts(entry, where, ("account_str", "account_key", "auth_type", "client_id")))
-    if credential.auth_type not in _AZURE_AUTH_TYPES:
-        known = ", ".join(filter(None, _AZURE_AUTH_TYPES))
-        raise ConfigInvalid(f"{where}: 'auth_type' must be one of {known}", hint=_HINT)
-    return credential
-
-
-def _s3_credential(entry: object, where: str) -> S3Credential:
-    names = ("key_id", "secret_key", "session_token", "region", "profile")
-    credential = S3Credential(**_texts(entry, where, names))
-    if bool(credential.key_id) != bool(credential.secret_key):
-        given, missing = ("key_id", "secret_key") if credential.key_id else ("secret_key", "key_id")
+    texts = {name: entry[name] for name in names if name in entry}
+    if section == "as":
+        if texts.get("auth_type", "") not in _AZURE_AUTH_TYPES:
+            known = ", ".join(filter(None, _AZURE_AUTH_TYPES))
+            raise ConfigInvalid(f"{where}: 'auth_type' must be one of {known}", hint=_HINT)
+        return AzureCredential(**texts)
+    if bool(texts.get("key_id")) != bool(texts.get("secret_key")):
+        given, missing = ("key_id", "secret_key") if texts.get("key_id") else ("secret_key", "key_id")
         raise ConfigInvalid(f"{where} has '{given}' but no '{missing}'", hint="a key consists of both")
-    return credential
-
-
-def _gcs_credential(entry: object, where: str) -> GcsCredential:
-    if not isinstance(entry, str):
-        raise ConfigInvalid(f"{where} is not a string", hint="it must be the path of a key file")
-    return GcsCredential(entry)
+    return S3Credential(**texts)

@@ -20,7 +20,7 @@ from tests.project import ROOT
 from tests.waiting import until
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.location import parse_location
-from trident.core.repository.stores.gcs import GcsClient, GcsStore
+from trident.core.repository.stores.gcs import GcsStore
 from trident.core.repository.stores.object_store import GcsCredential, StoredObject, TransientError
 
 EMAIL = "loader@project.iam.gserviceaccount.com"
@@ -169,10 +169,10 @@ def test_authorized_user_is_named_with_the_key_file(fake: FakeStorage, tmp_path:
     path = tmp_path / "user.json"
     user = {"type": "authorized_user", "client_id": "id", "client_secret": "the-secret", "refresh_token": "1//refresh"}
     path.write_text(json.dumps(user))
-    client = GcsClient(parse_location("gs://models"), GcsCredential(str(path)))
+    client = GcsStore(parse_location("gs://models"), GcsCredential(str(path)))
     assert client.identity == f"a user of {path}"
     path.write_text(json.dumps({**user, "account": "ann@example.com"}))
-    client = GcsClient(parse_location("gs://models"), GcsCredential(str(path)))
+    client = GcsStore(parse_location("gs://models"), GcsCredential(str(path)))
     assert client.identity == "user ann@example.com"
 
 

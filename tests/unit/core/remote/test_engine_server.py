@@ -49,7 +49,7 @@ from trident.core.remote.calls import (
 )
 from trident.core.remote.changes import ControlChange
 from trident.core.remote.engine_client import RemoteEngine
-from trident.core.remote.engine_server import FrontEnd
+from trident.core.remote.engine_server import FrontEndConnection
 from trident.core.remote.wire import (
     CALL,
     CANCEL,
@@ -323,7 +323,7 @@ class Pair:
         ours.setblocking(False)
         self.engine = engine or ServedEngine()
         self.elsewhere: list[Callable[[], None]] = []
-        self.front_end = FrontEnd(ours, self.engine, lambda *_: None, lambda *_: None, self.elsewhere.append)
+        self.front_end = FrontEndConnection(ours, self.engine, lambda *_: None, lambda *_: None, self.elsewhere.append)
         self.hand = ByHand(theirs).greet()
         assert self.front_end.read()
 

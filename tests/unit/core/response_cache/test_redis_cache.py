@@ -26,8 +26,8 @@ from trident.core.response_cache.redis_cache import (
     FIRST_PAUSE_S,
     LARGEST,
     LONGEST_PAUSE_S,
-    BadValue,
     CircuitBreaker,
+    DamagedAnswer,
     decode,
     encode,
 )
@@ -263,16 +263,16 @@ def test_every_damaged_byte_is_seen() -> None:
     value = encode(NAME, framed_response())
     assert value is not None
     for at in range(len(value)):
-        with pytest.raises(BadValue):
+        with pytest.raises(DamagedAnswer):
             decode(NAME, value[:at] + bytes([value[at] ^ 0x40]) + value[at + 1 :])
-        with pytest.raises(BadValue):
+        with pytest.raises(DamagedAnswer):
             decode(NAME, value[:at])
 
 
 def test_the_value_of_another_name_is_no_answer() -> None:
     value = encode(NAME, framed_response())
     assert value is not None
-    with pytest.raises(BadValue, match="its checksum is wrong"):
+    with pytest.raises(DamagedAnswer, match="its checksum is wrong"):
         decode(b"trident:1:m:2:abc", value)
 
 
@@ -304,7 +304,7 @@ def test_the_value_of_another_name_is_no_answer() -> None:
     ],
 )
 def test_a_forged_head_is_no_answer(value: bytes) -> None:
-    with pytest.raises(BadValue):
+    with pytest.raises(DamagedAnswer):
         decode(NAME, value)
 
 
