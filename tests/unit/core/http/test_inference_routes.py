@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from werkzeug.test import Client
+from werkzeug.test import Client, EnvironBuilder
 
 from tests.unit.core.http.streaming_engine import StreamingEngine, end, failed, said
 from tests.unit.fake_engine import FakeEngine, FakeModel, identity_spec
@@ -51,6 +51,30 @@ def test_an_encoded_body_is_refused(client: Client, route: str) -> None:
     text = "Unsupported content-encoding, only 'identity' is supported."
     assert (answer.status_code, answer.content_type, answer.json) == (400, JSON, {"error": text})
     assert client.post(path, json={"IN": 1}, headers={"Content-Encoding": "identity"}).status_code == 200
+
+
+class NotedCalls(ThreadBridge):
+    """Notes what is called off the hub."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def run(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append(function.__name__)
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("count", "calls"), [(1000, []), (300_000, ["decode_request", "encode_response"])])
+def test_long_json_is_read_and_written_off_the_hub(count: int, calls: list[str]) -> None:
+    bridge = NotedCalls()
+    application = V2Application(FakeEngine(doubled), HttpOptions(), bridge)
+    data = [1000] * count
+    body = orjson.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [count], "data": data}]})
+    environ = EnvironBuilder(method="POST", path="/v2/models/simple/infer", data=body).get_environ()
+    answer = b"".join(application(environ, lambda status, headers, *_: None))
+    assert orjson.loads(answer)["outputs"][0]["data"] == data
+    assert bridge.calls == calls
 
 
 class LoadedEngine(FakeEngine):
