@@ -247,58 +247,37 @@ class TraceSpanContext(NamedTuple):
     state: str
 
 
+@dataclass(slots=True, eq=False)
 class Trace:
     """One request for one model. A request that a client sent is the `root` of those that its models made.
 
-    The engine's threads add to it, one after the other, until `is_done`; then only the trace thread reads it. `number`
-    is unique; `parent` is None for a root. `begun_ns` is the monotonic clock when it began. `span` is the id of the
-    model's span, 0 without OpenTelemetry. `ahead` and `behind` are the events of the front end before and after those
-    of the model.
+    The engine's threads add to it, one after the other, until it is complete; then only the trace thread reads it.
+    `number` is unique; `parent` is None for a root. `begun_ns` is its start by the monotonic clock. `span` is the id of
+    the model's span, 0 without OpenTelemetry. `ahead` and `behind` are the events of the front end before and after
+    those of the model.
     """
 
-    __slots__ = (
-        "ahead",
-        "begun_ns",
-        "behind",
-        "children",
-        "context",
-        "events",
-        "is_answered",
-        "is_done",
-        "model_name",
-        "model_version",
-        "number",
-        "open_parts",
-        "parent",
-        "request_id",
-        "root",
-        "setting",
-        "span",
-        "tensors",
-    )
+    number: int
+    model_name: str
+    model_version: int
+    request_id: str
+    begun_ns: int
+    setting: Setting
+    parent: Trace | None = None
+    root: Trace = field(init=False)
+    children: list[Trace] = field(default_factory=list)
+    events: list[TraceEvent] = field(default_factory=list)
+    ahead: tuple[TraceEvent, ...] = ()
+    behind: tuple[TraceEvent, ...] = ()
+    tensors: list[TracedTensor] = field(default_factory=list)
+    context: TraceSpanContext | None = None
+    span: int = 0
+    # Of a root: the requests that have not ended, its own included; and whether the front end has sent the answer.
+    open_parts: int = 1
+    is_answered: bool = False
 
-    def __init__(
-        self, number: int, model_name: str, model_version: int, request_id: str, begun_ns: int, setting: Setting
-    ) -> None:
-        self.number = number
-        self.model_name = model_name
-        self.model_version = model_version
-        self.request_id = request_id
-        self.begun_ns = begun_ns
-        self.setting = setting
-        self.parent: Trace | None = None
-        self.root: Trace = self
-        self.children: list[Trace] = []
-        self.events: list[TraceEvent] = []
-        self.ahead: tuple[TraceEvent, ...] = ()
-        self.behind: tuple[TraceEvent, ...] = ()
-        self.tensors: list[TracedTensor] = []
-        self.context: TraceSpanContext | None = None
-        self.span = 0
-        # Of a root: the requests that have not ended, its own included; and whether the front end has sent the answer.
-        self.open_parts = 1
-        self.is_answered = False
-        self.is_done = False
+    def __post_init__(self) -> None:
+        self.root = self
 
     def family(self) -> list[Trace]:
         """The trace and all that descend from it, each before its children."""
