@@ -62,7 +62,7 @@ complete -F _trident trident
 """
 
 
-class Command(NamedTuple):
+class CommandLine(NamedTuple):
     """A command of `trident`: `name` is the words that begin its command lines, `operand` its words without dashes."""
 
     name: str
@@ -101,7 +101,7 @@ _OPTIONS: dict[str, Iterable[Option]] = {
 }
 
 
-def _commands() -> Iterator[Command]:
+def _commands() -> Iterator[CommandLine]:
     lines = {"": "", "emulate": "run an endpoint of a platform on this machine"}
     for line, what in usage_lines():
         words = line.split()
@@ -109,7 +109,7 @@ def _commands() -> Iterator[Command]:
     for name, what in lines.items():
         if not name.startswith("-"):
             options = _OPTIONS[name] if name in _OPTIONS else (*options_of(name), _HELP)
-            yield Command(name, what, options, _OPERANDS.get(name))
+            yield CommandLine(name, what, options, _OPERANDS.get(name))
 
 
 COMMANDS = tuple(_commands())

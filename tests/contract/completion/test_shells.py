@@ -17,7 +17,7 @@ import pytest
 from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
-from trident.tools.completion import COMMANDS, Command
+from trident.tools.completion import COMMANDS, CommandLine
 
 # What a shell offers for the end of a line.
 Matches = Callable[[str], set[str]]
@@ -207,7 +207,7 @@ def test_the_end_of_a_line_is_completed(matches: Matches, line: str, expected: s
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.options], ids=lambda each: each.name)
-def test_every_option_of_a_command_is_offered(matches: Matches, command: Command) -> None:
+def test_every_option_of_a_command_is_offered(matches: Matches, command: CommandLine) -> None:
     expected = {f"--{name}" for option in command.options for name in option.names}
     assert matches(" ".join(["trident", *command.name.split(), "--"])) == expected
 

@@ -142,7 +142,7 @@ def test_network_policy_admits_clients_metrics_and_probes(whole: Manifests) -> N
     assert sources == {**anyone, settings.metrics_port: [{"namespaceSelector": {}}]}
 
 
-def test_network_policy_lets_the_server_reach_what_its_options_name(whole: Manifests) -> None:
+def test_network_policy_lets_the_server_reach_the_addresses_of_its_options(whole: Manifests) -> None:
     rules = [rule for each in whole.of("NetworkPolicy") for rule in each["spec"].get("egress", [])]
     anywhere = {(port["protocol"], port["port"]) for rule in rules if "to" not in rule for port in rule["ports"]}
     assert anywhere == {("UDP", 53), ("TCP", 53), ("TCP", 443), ("TCP", 6379), ("TCP", 4318)}

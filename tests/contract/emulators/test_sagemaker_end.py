@@ -159,7 +159,7 @@ def test_end_while_an_archive_is_unpacked_leaves_nothing(tmp_path: Path) -> None
         assert emulator.container_members() == []
 
 
-def test_end_while_models_load_is_no_breach(tmp_path: Path) -> None:
+def test_end_while_models_load_breaks_no_limit(tmp_path: Path) -> None:
     """One archive is being unpacked and the container loads another model: neither has to be answered."""
     (tmp_path / "archives").mkdir()
     pack_large(write_flat(tmp_path / "large", 1), tmp_path / "archives" / "large.tar.gz", LARGE_MB)

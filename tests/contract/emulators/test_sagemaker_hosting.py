@@ -251,7 +251,7 @@ def test_failed_asynchronous_call_leaves_its_error(queue: SageMakerEmulator, s3:
     assert "expected 64 columns, got 2" in told["failureReason"]
 
 
-def test_calls_wait_in_the_queue_while_there_is_no_instance(queue: SageMakerEmulator, s3: Any) -> None:
+def test_calls_wait_in_the_queue_without_an_instance(queue: SageMakerEmulator, s3: Any) -> None:
     with management(queue) as client:
 
         def scale(count: int) -> None:

@@ -56,7 +56,7 @@ def test_images_have_no_compiler_and_no_package_lists() -> None:
         assert not re.search(r"apt-get|gcc|pip|curl|wget", " ".join(values(STAGE_TEXTS[name], "RUN")))
 
 
-def test_images_tell_the_platforms_what_they_can_do() -> None:
+def test_images_have_the_labels_of_the_platforms() -> None:
     found = pairs(RUNTIME, "LABEL")
     prefix = "com.amazonaws.sagemaker.capabilities."
     assert {name for name, value in found.items() if value == '"true"'} == {
@@ -83,7 +83,9 @@ def test_images_set_nothing_that_would_win_over_a_platform() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["serve"], ["--http-port=7000"], ["serve", "--http-port=7000"]], ids=" ".join)
-def test_image_serves_whatever_a_platform_gives_it(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_serves_with_the_arguments_of_each_platform(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert (values(RUNTIME, "ENTRYPOINT"), values(RUNTIME, "CMD")) == (['["trident"]'], ['["serve"]'])
     assert values(RUNTIME, "HEALTHCHECK")[0].endswith('CMD ["python", "/opt/trident/healthcheck.py"]')
     monkeypatch.setenv("TRIDENT_MODEL_REPOSITORY", "/models")

@@ -250,7 +250,7 @@ def test_ports_are_read_with_their_owners_and_left_free(taken: int) -> None:
         assert read_ports({"metrics": service}) == [PortReading("metrics", "127.0.0.1", port, option=service.option)]
 
 
-def test_a_running_server_is_recognised_and_is_no_failure() -> None:
+def test_a_running_server_is_recognised_with_a_warning() -> None:
     owner = ("trident serve models (pid 9)", "triton 0.1.0", "--http-port")
     (line,) = port_lines([PortReading("HTTP", "0.0.0.0", 8000, "already in use", *owner)])
     assert line.level is Severity.WARNING
@@ -324,7 +324,7 @@ INDEX = [{"name": "m", "state": "UNAVAILABLE", "reason": "no file"}, {"name": "n
         ({"live": (400, {"error": "gone"})}, "live", Severity.FAILED, "HTTP 400: gone"),
     ],
 )
-def test_what_is_wrong_has_a_line_with_a_cure(
+def test_faults_of_a_server_have_lines_with_cures(
     answers: dict[str, tuple[int, Any]], check: str, level: Severity, text: str
 ) -> None:
     found = of_server(**answers)
@@ -502,7 +502,7 @@ def test_a_clock_beyond_15_minutes_fails(skew_s: float | None, level: Severity, 
     assert (found.level, text in found.text) == (level, True)
 
 
-def test_a_refused_call_shows_what_is_missing() -> None:
+def test_a_refused_call_shows_the_missing_permission() -> None:
     refused = CallReading("GetObject", "s3:GetObject", "s3://bucket/models/x", "AccessDenied", "grant it", refused=True)
     found = line(replace(GOOD, calls=[refused]), "GetObject", {})
     assert (found.level, found.text) == (Severity.FAILED, "AccessDenied")

@@ -326,7 +326,7 @@ def test_a_model_in_python_is_imported_in_a_process_of_its_own(
     assert [(each[: len(begin)], each.endswith(end)) for each in messages] == ([(begin, True)] if begin else [])
 
 
-def test_a_version_that_fails_to_load_has_one_problem_whatever_its_golden_requests(
+def test_a_version_that_fails_to_load_has_one_problem_with_many_golden_requests(
     tmp_path: Path, problems: Problems
 ) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)

@@ -76,7 +76,7 @@ def test_a_difference_that_noise_covers_is_not_called_one(second: float, verdict
     assert found.low < found.ratio < found.high
 
 
-def test_what_hits_both_turns_of_a_pair_does_not_hide_a_difference() -> None:
+def test_noise_of_both_turns_of_a_pair_does_not_hide_a_difference() -> None:
     machine = np.linspace(0.3, 1.0, 20)
     turns = [[level(1, rate * speed, 1 / speed) for speed in machine] for rate in (100, 105)]
 

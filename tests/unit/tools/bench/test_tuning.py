@@ -31,7 +31,7 @@ def config(text: str = CONFIG) -> ModelConfig:
     return parse_model_config(text, "config.pbtxt")
 
 
-def test_a_candidate_changes_what_it_says_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_a_candidate_changes_its_settings_only(tmp_path: Path) -> None:
     made = Candidate("openvino", instances=2, threads=1, batch=16, delay_us=500).apply(config())
 
     assert (made.platform, made.backend, made.default_model_filename) == ("", "openvino", "model.onnx")
@@ -47,7 +47,7 @@ def test_a_candidate_changes_what_it_says_and_keeps_the_rest(tmp_path: Path) -> 
     assert config((tmp_path / "copy" / "config.pbtxt").read_text()) == made
 
 
-def test_a_batch_limits_what_the_batcher_makes_and_not_what_a_request_may_have() -> None:
+def test_a_batch_size_limits_the_batcher_but_not_requests() -> None:
     unbatched = Candidate(batch=1).apply(config())
     assert (unbatched.max_batch_size, unbatched.HasField("dynamic_batching")) == (8, False)
     limited = Candidate(batch=4).apply(config("max_batch_size: 8 dynamic_batching { preserve_ordering: true }"))
@@ -112,7 +112,7 @@ def test_answers_are_compared(own: list[float], other: list[float], difference: 
     assert second.difference(first) == pytest.approx(difference)
 
 
-def test_executions_promise_what_cores_and_target_leave() -> None:
+def test_executions_promise_the_rate_within_cores_and_target() -> None:
     def promised(times: dict[int, float], http_s: float = 0.0) -> dict[int, tuple[int, int]]:
         found = promises(Candidate("onnxruntime", 2, 1), times, items=1, cores=2, http_s=http_s, target_s=0.020)
         return {each.candidate.batch: (round(each.rate), each.load) for each in found}
@@ -221,5 +221,5 @@ def trial(*levels: Level, instances: int = 1, memory_mb: float = 100) -> Trial:
         (trial(level(1, 10, 5)), trial(level(1, 90, 5), memory_mb=900), Objective(target_ms=10, memory_mb=500)),
     ],
 )
-def test_what_is_better(better: Trial, worse: Trial, objective: Objective) -> None:
+def test_trials_are_ranked_by_the_objective(better: Trial, worse: Trial, objective: Objective) -> None:
     assert objective.value(better) > objective.value(worse)

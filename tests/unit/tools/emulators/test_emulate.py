@@ -161,7 +161,7 @@ JOB = "a --batch=in.csv --output=out"
         ("a --batch=in --output=out --port=1", "neither several models nor an endpoint"),
     ],
 )
-def test_what_sagemaker_would_refuse_is_refused(line: str, text: str) -> None:
+def test_invalid_sagemaker_options_are_refused(line: str, text: str) -> None:
     with pytest.raises(BadOption, match=re.escape(text)):
         sagemaker(*line.split())
 
@@ -191,6 +191,6 @@ def test_what_sagemaker_would_refuse_is_refused(line: str, text: str) -> None:
         ("a --multi-model", "unknown option"),
     ],
 )
-def test_what_vertex_ai_would_refuse_is_refused(line: str, text: str) -> None:
+def test_invalid_vertex_ai_options_are_refused(line: str, text: str) -> None:
     with pytest.raises(BadOption, match=re.escape(text)):
         vertex(*line.split())

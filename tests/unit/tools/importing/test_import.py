@@ -161,7 +161,7 @@ def test_a_source_becomes_a_model_that_answers_as_it_does(
         (bento, "an ONNX model, from BentoML's model store\n", []),
     ],
 )
-def test_a_configuration_says_what_the_file_does(
+def test_a_configuration_has_the_parameters_of_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], Path], what: str, lines: list[str]
 ) -> None:
     source = tmp_path / "source"

@@ -118,7 +118,7 @@ def test_record_is_filtered_joined_and_filtered_again(
 
 
 @pytest.mark.parametrize("record", [b"NaN", b"1e400", b'"\\ud800"', b"\xff", b"[" * 5000 + b"]" * 5000, b"1" * 5000])
-def test_record_that_is_no_json_is_refused(record: bytes) -> None:
+def test_record_that_is_not_json_is_refused(record: bytes) -> None:
     with pytest.raises(ConfigInvalid, match="a record is not application/json"):
         Processing({"JoinSource": "Input"}, JSON, JSON).kept(record, b"1")
 
