@@ -71,15 +71,11 @@ class CommandLine(NamedTuple):
     operand: Kind[str] | None = None
 
 
-def _printed(flag: str, kind: Kind[str] | Kind[bool], help: str) -> Option:
-    return Option(flag=flag, kind=kind, help=help, own=True)
-
-
-_HELP = _printed("help", SWITCH, "Print the usage.")
-_VERSION = _printed("version", SWITCH, "Print the version.")
+_HELP = Option(flag="help", kind=SWITCH, help="Print the usage.", own=True)
+_VERSION = Option(flag="version", kind=SWITCH, help="Print the version.", own=True)
 _SERVE = (
     *(each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag),
-    _printed("help", HELP_TOPIC, "Print the common options, or a group."),
+    Option(flag="help", kind=HELP_TOPIC, help="Print the common options, or a group.", own=True),
 )
 _SAGEMAKER = (*SAGEMAKER_OPTIONS, _HELP)
 _VERTEX = (*VERTEX_OPTIONS, _HELP)

@@ -248,15 +248,11 @@ def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: 
         shutil.copytree(source, folder, copy_function=copy)
         make_read_only(folder)
     except (OSError, shutil.Error) as error:
-        raise ConfigInvalid(f"{model} cannot be copied: {_first(error)}") from error
+        # The copy of a folder collects all its errors; the first one is told.
+        collected = error.args[0] if isinstance(error, shutil.Error) and error.args else None
+        reason = collected[0][-1] if isinstance(collected, list) and collected else error.strerror or error
+        raise ConfigInvalid(f"{model} cannot be copied: {reason}") from error
     return str(folder)
-
-
-def _first(error: OSError | shutil.Error) -> str:
-    """The reason in one line; the copy of a folder collects all its errors."""
-    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list) and error.args[0]:
-        return str(error.args[0][0][-1])
-    return str(error.strerror or error)
 
 
 _OK = 200

@@ -243,7 +243,8 @@ class VertexApi(ApiServer):
                 return self._predict(body, endpoint, is_explain=verb == _EXPLAIN)
             if verb == _DIRECT:
                 assert endpoint.direct is not None  # the model has a gRPC port
-                return _json(direct_answer(endpoint.direct.predict(*read_direct_request(body))))
+                output = endpoint.direct.predict(*read_direct_request(body))
+                return _json({"output": base64.b64encode(output).decode()})
             raw = self._raw(body, endpoint, from_sdk=from_sdk)
             if verb == _RAW:
                 return _raw_predict(raw, endpoint, from_sdk=from_sdk)
@@ -424,7 +425,3 @@ def read_direct_request(body: bytes) -> tuple[str, bytes]:
         return str(method), base64.b64decode(text.translate({ord("-"): "+", ord("_"): "/"}), validate=True)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, binascii.Error, ValueError):
         raise invalid("Invalid JSON payload received. There must be a 'methodName', and an 'input' in base64") from None
-
-
-def direct_answer(output: bytes) -> dict[str, str]:
-    return {"output": base64.b64encode(output).decode()}
