@@ -286,22 +286,16 @@ def _tried(config: ModelConfig, version: Path, session: Any, signature: ModelSig
         return signature
     if session.get_providers()[0] not in (CPU, CUDA):
         return signature
+    inputs = signature.inputs
+    if config.max_batch_size > 0:  # its dimensions may be stricter than the graph's
+        dims = {entry.name: model_dims(entry) for entry in config.input}
+        inputs = tuple(
+            replace(each, shape=(*each.shape[:1], *dims[each.name])) if each.name in dims else each for each in inputs
+        )
     margin = rounding_margin(model_path(version, config))
     rows = config.max_batch_size or 3
-    tried = tried_signature(session, _with_configured_inputs(config, signature), config.name, rows, margin)
+    tried = tried_signature(session, replace(signature, inputs=inputs), config.name, rows, margin)
     return replace(tried, inputs=signature.inputs)
-
-
-def _with_configured_inputs(config: ModelConfig, signature: ModelSignature) -> ModelSignature:
-    """`signature` with the dimensions of `config`, which may be stricter than the graph's, for its inputs."""
-    if config.max_batch_size == 0:
-        return signature
-    dims = {entry.name: model_dims(entry) for entry in config.input}
-    inputs = (
-        replace(tensor, shape=(*tensor.shape[:1], *dims[tensor.name])) if tensor.name in dims else tensor
-        for tensor in signature.inputs
-    )
-    return replace(signature, inputs=tuple(inputs))
 
 
 @cache

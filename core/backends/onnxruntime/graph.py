@@ -5,7 +5,6 @@ Source: docs/spec/onnxruntime-backend.md sections 5.3 and 5.4.
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -95,8 +94,8 @@ def has_bounded_graph(path: Path) -> bool:
     """Return True if the running time of the graph in the file at `path` is known not to depend on values."""
     if path.suffix == ".ort" or not _HEADER_SIZE < path.stat().st_size <= _SIZE_AT_MOST:
         return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content[4:8] != _ORT_FORMAT and _FOUND.search(content) is None
+    content = path.read_bytes()
+    return content[4:8] != _ORT_FORMAT and _FOUND.search(content) is None
 
 
 def named_axes(session: Any, buckets: BucketSpec) -> dict[str, list[int]]:

@@ -20,7 +20,6 @@ from typing import Any
 
 from trident.core.backends.python.batches import (
     BatchWriter,
-    ModelRequest,
     Outcome,
     OutcomeReader,
     OutputCheck,
@@ -251,7 +250,8 @@ class StubChannel:
         self._writing = threading.Lock()
         self._numbers = SentLayouts()
         self._writer = BatchWriter(spec, self._numbers, memory)
-        self._outcomes = OutcomeReader(spec, memory.received, check)
+        self.outcomes = OutcomeReader(spec, memory.received, check)
+        """Reads records, on the reading thread."""
         self._queue = SendQueue(sock, lambda is_blocked: self._watched.want_to_write(is_blocked))
         # Held by the thread that reads.
         self._reading = threading.Lock()
@@ -436,7 +436,7 @@ class StubChannel:
         self._flush()
 
     def _respond(self, number: int, content: memoryview) -> None:
-        outcome = self._outcomes.response(number, content)
+        outcome = self.outcomes.response(number, content)
         opened = self._find(number)
         if opened is None:
             return
@@ -450,10 +450,6 @@ class StubChannel:
                 opened.owed += 1
             if (outcome.waits or opened.owed >= _CREDIT_PORTION) and not sender.is_full:
                 self._give_credit(number, opened)
-
-    def read_model_request(self, number: int, content: memoryview) -> ModelRequest:
-        """Return the model's request in a frame. On the reading thread. Raises BadFrame."""
-        return self._outcomes.model_request(number, content)
 
     # --- the socket
 
@@ -524,7 +520,7 @@ class StubChannel:
                 if kind == RESULT:
                     if not self._batch_sizes or number != self._first or self._result is not None:
                         raise BadFrame(f"the result of batch {number}, which is not open")
-                    self._result = self._outcomes.result(number, content, self._batch_sizes)
+                    self._result = self.outcomes.result(number, content, self._batch_sizes)
                 elif kind == RESPONSE:
                     self._respond(number, content)
                 elif kind == RELEASED:

@@ -598,7 +598,7 @@ class ModelCalls:
 
     def _infer(self, flags: int, number: int, content: memoryview) -> None:
         self._count(number)
-        record, inputs, requested = self._channel.read_model_request(number, content)
+        record, inputs, requested = self._channel.outcomes.model_request(number, content)
         fields: Fields = from_json(record.fields)
         sequence = int(fields.get("flags") or 0)
         request = InferenceRequest(

@@ -44,7 +44,7 @@ from trident.core.config.schema import ModelConfig
 from trident.core.cuda import CudaDriver, CudaError, CudaStream, DeviceBlock, PinnedBuffers, compute_capability
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
 from trident.core.inference.response import DevicePlace
-from trident.core.inference.tensors import BY_NAME, Array, Shape
+from trident.core.inference.tensors import BY_NAME, Array, Shape, element_count
 from trident.core.memo import Memo
 
 __all__ = ["TensorRtBackend", "device_support"]
@@ -411,7 +411,7 @@ class EngineRun:
     ) -> list[Array | Shape]:
         self._loaded.package.forget_error()
         given = self._given(feed, inputs)
-        values = {each.name: _values(each.array) if each.is_shape else each.shape for each in given}
+        values = {each.name: tuple(each.array.reshape(-1).tolist()) if each.is_shape else each.shape for each in given}
         key = tuple(values.values())
         profile = self._chosen.get(key)
         if profile is None:
@@ -490,12 +490,12 @@ class EngineRun:
         """Give each output its memory. Returns the names of those that are written to their places."""
         written: set[str] = set()
         for tensor in self._outputs:
-            name, shape = tensor.name, self._shape(held, tensor)
+            name, shape = tensor.name, tuple(held.context.get_tensor_shape(tensor.name))
             place = places.get(name)
             if tensor.is_shape:
                 self._set_address(held, name, self._staging[name].view(shape).ctypes.data)
             elif -1 not in shape:
-                size = _size(tensor, shape)
+                size = element_count(shape) * _dtype(tensor).itemsize
                 if place is not None and size <= place.byte_size:
                     written.add(name)
                     self._set_address(held, name, place.address)
@@ -514,7 +514,7 @@ class EngineRun:
         shapes: dict[str, Shape] = {}
         for tensor in self._outputs:
             name = tensor.name
-            shape = shapes[name] = self._shape(held, tensor)
+            shape = shapes[name] = tuple(held.context.get_tensor_shape(tensor.name))
             address = held.addresses.get(name, 0)
             if -1 in shape:
                 allocator = held.allocators[name]
@@ -542,9 +542,6 @@ class EngineRun:
             )
         return np.tile(view[1:], (rows, 1))
 
-    def _shape(self, held: _Context, tensor: EngineTensor) -> Shape:
-        return tuple(held.context.get_tensor_shape(tensor.name))
-
     def _set_address(self, held: _Context, name: str, address: int) -> None:
         if held.addresses.get(name) == address:
             return
@@ -556,16 +553,5 @@ class EngineRun:
         return EngineError(self._loaded.package.last_error or f"{call} failed")
 
 
-def _values(array: Array) -> Shape:
-    return tuple(array.reshape(-1).tolist())
-
-
 def _dtype(tensor: EngineTensor) -> np.dtype[Any]:
     return BY_NAME[tensor.datatype].dtype
-
-
-def _size(tensor: EngineTensor, shape: Shape) -> int:
-    size = _dtype(tensor).itemsize
-    for dim in shape:
-        size *= dim
-    return size
