@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +54,15 @@ def load_script(context: LoadContext) -> BackendModel:
     threads = settings.threads or context.threads
     names = [*spec.inputs, *_batch_inputs(config)]
 
-    def load(placement: Placement) -> DeviceModules:
-        device = _device(placement)
-        return DeviceModules(lambda: _load_checked(path, device, config, len(names)), shared=settings.shares_weights)
+    def load(placement: Placement) -> list[Any]:
+        return [_load_checked(path, _device(placement), config, len(names))]
 
-    def runner(modules: DeviceModules, placement: Placement) -> Runner:
-        module = modules.take()
+    def runner(modules: list[Any], placement: Placement) -> Runner:
+        # One module for each instance, because a module may keep state; or one for all.
+        try:
+            module = modules[0] if settings.shares_weights else modules.pop()
+        except IndexError:
+            module = _load_checked(path, _device(placement), config, len(names))
         forward = Forward.of(arguments_of(module), config.name)
         run = ModuleRun(
             module,
@@ -128,27 +131,6 @@ _FAILURES = Failures(
 
 def _device(placement: Placement) -> str:
     return "cpu" if placement.kind is DeviceKind.CPU else f"cuda:{placement.device_id}"
-
-
-class DeviceModules:
-    """One module for each instance, because a module may keep state; or one for all. Loader threads, several at once.
-
-    `load` loads a module and raises a ServerError. The first one is loaded at once.
-    """
-
-    def __init__(self, load: Callable[[], Any], *, shared: bool) -> None:
-        self._load = load
-        self._shared = shared
-        self._taking = threading.Lock()
-        self._spare = load()
-
-    def take(self) -> Any:
-        """A module for an instance. Raises a ServerError."""
-        with self._taking:
-            spare = self._spare
-            if not self._shared:
-                self._spare = None
-        return self._load() if spare is None else spare
 
 
 def load_module(path: Path, device: str, model: str) -> Any:
