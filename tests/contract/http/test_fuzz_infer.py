@@ -9,7 +9,6 @@ import socket
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -93,55 +92,6 @@ def check(status: int, headers: http.client.HTTPMessage, answer: bytes, *, is_in
 
 # --- strategies
 
-# Numbers at the limits of integer types.
-EDGES = st.sampled_from(
-    [0, 1, 2, 16, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, -1, -(2**31) - 1, -(2**63), 10**400]
-)
-LEAVES = st.one_of(st.none(), st.booleans(), EDGES, st.integers(), st.floats(), st.text(max_size=20))
-VALUES = st.recursive(
-    LEAVES,
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
-    max_leaves=12,
-)
-NAMES = st.sampled_from(["INPUT0", "INPUT1", "IN", "OUTPUT0", "OUTPUT1", "OUT", ""]) | st.text(max_size=5)
-DATATYPES = st.sampled_from(["INT32", "FP32", "FP16", "BF16", "BYTES", "BOOL", "INT64", "UINT8", "FP64", "INT99"])
-SHAPES = st.lists(st.sampled_from([0, 1, 2, 4, 16]) | EDGES, max_size=4)
-ELEMENTS = st.lists(
-    st.integers(-5, 300) | st.floats(width=32) | st.booleans() | st.text(max_size=3) | st.lists(st.integers(0, 3)),
-    max_size=20,
-)
-PATHS = st.sampled_from([f"/v2/models/{model}/infer" for model in MODELS])
-
-
-def maybe(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Mostly a value of the right kind, sometimes any value."""
-    return st.one_of(right, right, right, VALUES)
-
-
-def a_dict(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({}, optional={name: maybe(values) for name, values in fields.items()})
-
-
-INPUT_PARAMETERS = a_dict(
-    binary_data_size=EDGES, shared_memory_region=st.text(max_size=3), shared_memory_byte_size=EDGES
-)
-OUTPUT_PARAMETERS = a_dict(binary_data=st.booleans(), classification=EDGES, shared_memory_region=st.text(max_size=3))
-PARAMETERS = a_dict(
-    priority=EDGES,
-    timeout=EDGES,
-    sequence_id=EDGES | st.text(max_size=3),
-    sequence_start=st.booleans(),
-    sequence_end=st.booleans(),
-    binary_data_output=st.booleans(),
-    triton_x=EDGES,
-    custom=LEAVES,
-)
-INPUTS = st.lists(
-    maybe(a_dict(name=NAMES, datatype=DATATYPES, shape=SHAPES, data=ELEMENTS, parameters=INPUT_PARAMETERS)), max_size=3
-)
-OUTPUTS = st.lists(maybe(a_dict(name=NAMES, parameters=OUTPUT_PARAMETERS)), max_size=3)
-DOCUMENTS = a_dict(id=st.text(max_size=10), parameters=PARAMETERS, inputs=INPUTS, outputs=OUTPUTS)
-
 
 EDITS = st.lists(
     st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=4
@@ -173,16 +123,6 @@ GOOD: list[tuple[str, bytes, dict[str, str]]] = [
 ]
 
 # --- the tests
-
-
-@bounded(400)
-@given(document=DOCUMENTS | VALUES, path=PATHS, tail=st.binary(max_size=64), padding=st.sampled_from([0, 1500]))
-def test_documents_of_the_right_form_and_wrong_values_are_answered(
-    post: Post, document: Any, path: str, tail: bytes, padding: int
-) -> None:
-    body = b" " * padding + json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    post(body, path=path)
-    post(body + tail, {HEADER_LENGTH: str(len(body))}, path=path)
 
 
 @bounded(300)

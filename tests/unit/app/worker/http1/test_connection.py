@@ -165,8 +165,27 @@ def test_a_request_may_arrive_in_pieces(served: Served) -> None:
 
 def test_a_chunked_body_is_collected_and_plain_requests_follow(served: Served) -> None:
     chunked = b"POST /b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nbo\r\n2\r\ndy\r\n0\r\n\r\n"
-    served.ask(chunked, b"POST /b body")
-    served.ask(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n", b"GET /a ")
+    served.client.sendall(chunked + b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
+    served.expect(b"POST /b body")
+    served.expect(b"GET /a ")
+
+
+def test_truncated_body_never_reaches_the_application(served: Served) -> None:
+    served.client.sendall(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo")
+    served.wait_for(Stage.BODY)
+    served.client.shutdown(socket.SHUT_WR)
+    assert received_until_end(served.client) == b""
+
+
+def test_failure_after_the_response_began_ends_the_connection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        yield b"begun"
+        raise ValueError("half-way")
+
+    monkeypatch.setattr(served.connection._service, "application", failing)
+    served.client.sendall(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert received_until_end(served.client).endswith(b"5\r\nbegun\r\n")
 
 
 def test_expect_100_continue_is_answered_before_the_body(served: Served) -> None:
