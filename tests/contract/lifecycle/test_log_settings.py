@@ -10,12 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import grpc as grpc_core
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
-from tritonclient.grpc import service_pb2
-from tritonclient.utils import InferenceServerException
 
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import PATH, good_body
@@ -114,20 +111,3 @@ def test_what_is_switched_on_reaches_every_process(
     begun = len(server.log_text())
     assert "Server-Timing" not in server.request("POST", PATH, good_body())[1]
     assert PATH not in server.log_text()[begun:]
-
-
-def test_invalid_settings_change_nothing(
-    server: ServerProcess, http: triton.InferenceServerClient, grpc: triton_grpc.InferenceServerClient
-) -> None:
-    for settings, status, text in (
-        ({"log_format": "xml"}, 400, "invalid argument for log_format, got: xml"),
-        ({"log_file": "x"}, 501, "log file location can not be updated through network protocol"),
-    ):
-        found, _, body = server.request("POST", "/v2/logging", json.dumps(settings).encode())
-        assert (found, text in json.loads(body)["error"]) == (status, True)
-        with pytest.raises(InferenceServerException, match=text):
-            grpc.update_log_settings(settings)
-    wrong = {"log_info": {"string_param": "no"}}
-    with pytest.raises(grpc_core.RpcError, match="expect boolean for 'log_info'"):
-        grpc._client_stub.LogSettings(service_pb2.LogSettingsRequest(settings=wrong))
-    assert http.get_log_settings() == START

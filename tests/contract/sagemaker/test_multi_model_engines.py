@@ -6,7 +6,6 @@ Source: docs/processes.md "Several engines", docs/spec/sagemaker.md section A5.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import threading
 from collections import Counter
@@ -111,17 +110,6 @@ def test_every_front_end_knows_what_another_one_has_done(container: Container) -
         assert container.models() == {name: container.url(name) for name in NAMES[1:]}
 
 
-def test_a_new_front_end_has_the_models(container: Container) -> None:
-    container.load_all()
-    front_ends = front_ends_of(container)
-    for front_end in front_ends:
-        os.kill(front_end, signal.SIGKILL)
-    until(lambda: len(set(front_ends_of(container)) - set(front_ends)) == 2, container.log_text)
-    until(lambda: container.health_status() == 200, container.log_text)
-    assert container.models() == container.all()
-    until(container.serves_all, container.log_text)
-
-
 def test_the_models_of_a_killed_engine_come_back(container: Container) -> None:
     container.load_all()
     over = threading.Event()
@@ -149,30 +137,3 @@ def test_the_models_of_a_killed_engine_come_back(container: Container) -> None:
     # The models of the other engine were there all the time.
     assert sum(counts.keys() == {200} for counts in statuses.values()) >= 2, statuses
     assert container.models() == container.all()
-
-
-def test_a_model_that_cannot_come_back_is_not_loaded(container: Container) -> None:
-    """The platform sees that, and loads it once more."""
-    container.load_all()
-    for name in NAMES:
-        shutil.rmtree(container.root / name)
-    container.end_engine(1)
-    until(lambda: len(container.models()) == 2, container.log_text)
-    lost = sorted(set(NAMES) - container.models().keys())
-    until(lambda: all(container.status_of(name) == 404 for name in lost), container.log_text)
-    for name in lost:
-        container.put(name, NAMES.index(name) + 1)
-        assert container.load_status(name) == 200
-    assert container.serves_all()
-
-
-def test_front_ends_before_one_engine(tmp_path: Path) -> None:
-    made = Container(tmp_path, engines=1)
-    with made:
-        made.load_all()
-        assert made.serves_all()
-        made.end_engine(0)
-        until(made.serves_all, made.log_text)
-        assert made.models() == made.all()
-        assert [made.unload(name) for name in NAMES] == [200] * 4
-        assert made.models() == {}
