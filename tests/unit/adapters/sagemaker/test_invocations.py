@@ -30,7 +30,6 @@ from trident.core.errors import (
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.admin import MetricsPage
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.payloads.inference import CSV, JSON, JSONLINES
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.lifecycle.state import Phase, ServingPhase
@@ -329,16 +328,6 @@ def test_times_join_the_custom_attributes_where_they_fit(before: str | None, aft
 def test_an_invalid_default_type_stops_the_start(default: str) -> None:
     with pytest.raises(ConfigInvalid, match="SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"):
         ResponseTypes(SageMakerSettings(default_accept=default))
-
-
-def test_batch_jobs_get_lines_for_lines() -> None:
-    types = ResponseTypes(SageMakerSettings(batch=True))
-    assert types.of(None, CSV) == types.of("*/*", CSV) == "text/csv"
-    assert types.of(None, JSONLINES) == "application/jsonlines"
-    assert types.of(None, JSON) == "application/json"
-    assert types.of("application/json", CSV) == "application/json"
-    chosen = SageMakerSettings(batch=True, sources={"default_accept": "environment"})
-    assert ResponseTypes(chosen).of(None, CSV) == "application/json"
 
 
 def test_every_route_is_described_in_openapi() -> None:

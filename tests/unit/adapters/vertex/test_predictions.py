@@ -87,16 +87,6 @@ def test_several_models_without_a_default_are_refused() -> None:
     assert bench.post(V2).status_code == 400
 
 
-def test_a_version_in_the_predict_route_is_used() -> None:
-    path = "/v2/models/simple/versions/1/infer"
-    bench = VertexBench(predict_route=path)
-    for body in (INSTANCES, V2):
-        assert bench.post(body, path=path).status_code == 200
-    assert bench.post({"instances": [[1]], "parameters": {"version": 3}}, path=path).status_code == 200
-    assert bench.post({"instances": [[1]], "parameters": {"model": "simple"}}, path=path).status_code == 200
-    assert [each.model_version for each in bench.seen] == [1, 1, 3, -1]
-
-
 # --- streams
 
 

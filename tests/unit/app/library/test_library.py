@@ -181,14 +181,6 @@ def test_a_wrong_value_is_named(value: Any, datatype: str, problem: str) -> None
         as_array(value, BY_NAME[datatype], "input 'X'")
 
 
-def test_values_become_tensors_without_loss() -> None:
-    assert as_array([], BY_NAME["FP32"], "").shape == (0,)
-    assert as_array(1, BY_NAME["FP16"], "").dtype == np.float16
-    big_endian = np.array([1, 2], ">i4")[::-1]
-    converted = as_array(big_endian, BY_NAME["INT32"], "")
-    assert (converted.tolist(), converted.dtype, converted.flags.c_contiguous) == ([2, 1], np.dtype("int32"), True)
-
-
 def test_errors_have_their_types(server: trident.Server, simple: trident.Model) -> None:
     with pytest.raises(trident.ModelNotFound):
         server.model("nothing").infer(X=[1])

@@ -149,26 +149,6 @@ OPTIONS_OF_LINE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("--http-port=1 --http-port 2", ["http-port 1", "http-port 2"]),
-        ("--http-address= --http-address=a=b", ["http-address ", "http-address a=b"]),
-        ("--http-address --strict", ["http-address --strict"]),
-        ("--strict --http-p=1", ["strict true", "http-port 1"]),
-        ("--s --model-r=x --model-store=x", ["strict true", *["model-repository x"] * 2]),
-        # Both names are of one option, so nothing is ambiguous.
-        ("--model=x --log=x", ["model-repository x", "log-access x"]),
-        # tritonserver's names come first, so that our own make no prefix ambiguous.
-        ("--http-re=x --http-req=x", ["http-restricted-api x", "http-request-timeout x"]),
-    ],
-)
-def test_options_are_found_by_name_and_unique_prefix(line: str, found: list[str]) -> None:
-    given, others = split_arguments(OPTIONS_OF_LINE, line.split())
-    assert [f"{option.flag} {text}" for option, text in given] == found
-    assert others == []
-
-
 def test_other_arguments_stand_among_the_options_and_after_two_dashes() -> None:
     given, others = split_arguments(OPTIONS_OF_LINE, ["a", "--strict", "b", "--http-port", "-3", "--", "--strict"])
     assert [option.flag for option, _ in given] == ["strict", "http-port"]

@@ -541,22 +541,6 @@ def test_sagemaker_variable_is_evidence_beside_a_given_repository(container: Con
     assert container.settings("--model-repository=/models", SAGEMAKER_BATCH="").platform == "auto"
 
 
-def test_platform_plain_overrides_the_variables(container: Container) -> None:
-    container.holds("cat/1/model.onnx")
-    found = container.settings("--platform=plain", "--model-repository=/models", SAGEMAKER_BATCH="true")
-    assert opened(found, "sagemaker") is None
-    assert found.services().keys() == {"GRPC", "HTTP", "metrics"}
-    assert container.refusal("--platform=plain") == "--model-repository must be specified"
-
-
-def test_sagemakers_port_can_be_opened_besides_the_plain_one(container: Container) -> None:
-    arguments = ["--model-repository=/models", "--allow-sagemaker=true", "--sagemaker-port=9", "--platform=plain"]
-    found = container.settings(*arguments, SAGEMAKER_TRITON_PING_MODE="live", SAGEMAKER_BIND_TO_PORT="10")
-    assert found.services().keys() == {"GRPC", "HTTP", "SageMaker", "metrics"}
-    assert (found.model_control_mode, found.exit_timeout_secs) == ("none", 30)
-    assert (sagemaker(found).port, sagemaker(found).ping_mode) == (9, "live")
-
-
 def test_flags_override_variables_which_override_the_platform(container: Container) -> None:
     container.holds("model.onnx")
     environ = {"SAGEMAKER_BIND_TO_PORT": "1", "SAGEMAKER_TRITON_LOG_VERBOSE": "true"}

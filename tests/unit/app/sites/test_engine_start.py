@@ -13,9 +13,8 @@ from tests.project import ROOT
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, living, write
 from tests.waiting import until
 from trident.app.settings.reading import read_settings
-from trident.app.sites.engine_start import StartWatch, default_model_problem, start_failure
+from trident.app.sites.engine_start import StartWatch, default_model_problem
 from trident.app.terminal import ModelRow
-from trident.core.lifecycle.state import Phase, ServingPhase
 
 # Imported by what needs them: object stores, platforms, other protocols, backends and schedulers, and the tools of this
 # project.
@@ -133,17 +132,6 @@ def test_missing_default_model_ends_the_start(name: str) -> None:
 )
 def test_default_model_that_is_or_may_be_loaded_does_not_end_the_start(arguments: list[str]) -> None:
     assert problem(*arguments) == ""
-
-
-def test_the_first_failures_are_named_with_their_reasons() -> None:
-    assert default_model_problem(read_settings(["--model-repository=/models"], {}), ROWS) == ""
-    settings = read_settings(["--model-repository=/models"], {})
-    expected = "Internal - failed to load all models (a: no; b: no; c: no; and 1 more)"
-    assert start_failure(settings, FAILED, ROWS) == expected
-    assert start_failure(settings, ServingPhase(name=Phase.READY), ROWS) == ""
-
-
-FAILED = ServingPhase(name=Phase.FAILED, failures=dict.fromkeys("dcba", "no"))
 
 
 OPTIONS = (

@@ -68,12 +68,6 @@ def test_model_in_python_has_no_characters_of_a_shell_in_its_names(character: st
     registry.find(ModelConfig(name=name, backend="pytorch"))
 
 
-@pytest.mark.parametrize("name", ["fake", "other"])
-def test_runtime_may_name_the_library_of_the_backend(name: str) -> None:
-    registry = Made().registry
-    assert registry.find(config_of(name, f"libtriton_{name}.so")) is registry.find(config_of(name))
-
-
 def test_default_max_batch_size_is_a_setting_of_each_backend() -> None:
     registry = Made({"": {"default-max-batch-size": "8"}, "fake": {"default-max-batch-size": "many"}}).registry
     assert registry.default_max_batch_size(config_of("other")) == 8

@@ -36,12 +36,6 @@ def config_text(in_dims: str = "16", out_dims: str = "16", batch: int = 8, more:
     )
 
 
-def test_input_may_be_stricter_than_the_graph_but_an_output_may_not() -> None:
-    assert messages(config_text("7", "-1"), graph((-1, -1), (-1, -1))) == []
-    [problem] = messages(config_text("7", "7"), graph((-1, -1), (-1, -1)))
-    assert problem.startswith("model 'm', tensor 'OUT': the model expects 2 dimensions (shape [-1,-1]) but ")
-
-
 @pytest.mark.parametrize("shape", [(-1,), (-1, 3, -1), (2, 3), (), (-1, 0)])
 @pytest.mark.parametrize("batch", [0, 8])
 @pytest.mark.parametrize("more", ["", "reshape { shape: [ 1, 5 ] }"])

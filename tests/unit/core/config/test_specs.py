@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from google.protobuf import text_format
 
 from tests.unit.core.config.sequence_configs import normalized
 from trident.core.config.resolve import (
@@ -12,28 +11,11 @@ from trident.core.config.resolve import (
     own_outputs,
     resolve_model_spec,
     resolve_sequence_spec,
-    with_graph_labels,
 )
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import (
     SequenceSpec,
 )
-
-
-def test_the_labels_of_the_graph_are_used_where_no_label_file_is_named() -> None:
-    text = "".join(
-        f'output {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] {more} }} '
-        for name, more in (("Y", ""), ("Z", 'label_filename: "labels.txt"'), ("W", ""))
-    )
-    config = text_format.Parse(text, ModelConfig(name="m", platform="onnxruntime_onnx", backend="onnxruntime"))
-    spec = resolve_model_spec(config, 3, {"Z": ("cat", "dog")})
-    labelled = with_graph_labels(spec, config, {"Y": ("7", "8"), "Z": ("0", "1")})
-    assert {name: output.labels for name, output in labelled.outputs.items()} == {
-        "Y": ("7", "8"),
-        "Z": ("cat", "dog"),
-        "W": (),
-    }
-
 
 CONTROLS = """
 control_input { name: "S" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ -1, 2.5 ] } }

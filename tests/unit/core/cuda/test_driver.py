@@ -67,20 +67,6 @@ def test_a_block_grows_and_is_kept() -> None:
         memory.close()
 
 
-def test_after_a_failure_it_asks_again() -> None:
-    cuda = FakeCuda()
-    driver = CudaDriver(cuda)
-    with driver.on(0):
-        memory = DeviceBlock(driver)
-        memory.address(100)
-        cuda.limit = 500
-        with pytest.raises(CudaError):
-            memory.address(600)
-        assert cuda.memory == {}
-        assert memory.address(400)
-        memory.close()
-
-
 def test_a_buffer_that_cannot_be_pinned_is_not_unpinned() -> None:
     cuda = FakeCuda()
     cuda.limit = 10

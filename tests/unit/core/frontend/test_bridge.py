@@ -18,7 +18,7 @@ from werkzeug.test import EnvironBuilder
 
 from tests.unit.fake_engine import FakeEngine, empty_response
 from trident.core.errors import BackendFailed, DeadlineExceeded, InvalidRequest, QueueFull, RequestCancelled
-from trident.core.frontend.bridge import AT_ONCE, SingleResponse, ThreadBridge, TimeSlice, infer_many
+from trident.core.frontend.bridge import AT_ONCE, SingleResponse, ThreadBridge, infer_many
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
@@ -92,22 +92,6 @@ def test_patched_threading_is_rejected_with_a_hint(patched: bool) -> None:
         return
     with pytest.raises(RuntimeError, match=r"app\.worker\.worker\.TridentWorker"):
         ThreadBridge(modules)
-
-
-def test_a_time_slice_gives_way_after_its_time() -> None:
-    clock = [0.0]
-    gave_way: list[float] = []
-
-    def give_way() -> None:
-        gave_way.append(clock[0])
-        clock[0] += 1.0  # what the others take does not count
-
-    turns = TimeSlice(give_way, now=lambda: clock[0])
-    for _ in range(10):
-        clock[0] += 0.00005
-        turns()
-    assert len(gave_way) == 2
-    assert gave_way[1] - gave_way[0] > 1.0
 
 
 INFER = "/v2/models/simple/infer"

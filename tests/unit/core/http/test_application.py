@@ -31,7 +31,6 @@ from trident.core.http.reply import (
     Environ,
     Headers,
     Reply,
-    body_size,
     json_reply,
     send,
 )
@@ -300,19 +299,6 @@ def started(reply: Reply, environ: dict[str, Any]) -> tuple[list[Any], list[Any]
     calls: list[Any] = []
     body = list(send(reply, environ, lambda *arguments: calls.append(arguments)))
     return calls, body
-
-
-def test_send_gives_buffers_to_our_worker_and_bytes_to_others() -> None:
-    reply = Reply(200, [("A", "b")], [b"x", memoryview(b"yy"), bytearray(b"z")])
-    calls, body = started(reply, {})
-    assert calls == [("200 OK", [("A", "b")])]
-    assert body == [b"x", b"yy", b"z"]
-    assert all(type(part) is bytes for part in body)
-    part = memoryview(b"yy")
-    _, body = started(Reply(200, [], [b"x", part]), {BODY_KEY: b""})
-    assert body[1] is part
-    assert body_size(Reply(200, [], [b"x", memoryview(b"yy")])) == 3
-    assert body_size(Reply(200, [], (part for part in [b"x"]))) == 0
 
 
 @pytest.mark.parametrize("environ", [{}, {BODY_KEY: b"", "wsgi.input": BytesIO()}])

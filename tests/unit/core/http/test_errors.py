@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import logging
-from typing import Any
-
 import pytest
 from werkzeug.exceptions import BadRequest
 
@@ -21,19 +18,15 @@ from trident.core.errors import (
 )
 from trident.core.frontend.access import ApiRestricted
 from trident.core.http.errors import (
-    REQUEST_ID_KEY,
     MethodNotAllowed,
     RouteNotFound,
     UnsupportedEncoding,
     error_reply,
     header_value,
-    log_error,
     status_of,
 )
 from trident.core.http.reply import JSON
 from trident.core.remote.calls import EngineGone
-
-ENVIRON: dict[str, Any] = {"REQUEST_METHOD": "POST", "RAW_URI": "/v2/models/m/infer?a", REQUEST_ID_KEY: "7"}
 
 
 @pytest.mark.parametrize(
@@ -92,17 +85,3 @@ def test_an_error_that_cannot_be_told_is_still_answered() -> None:
 )
 def test_header_values_are_one_line_of_latin_1(text: str, value: str) -> None:
     assert header_value(text) == value
-
-
-def records(caplog: pytest.LogCaptureFixture, error: Exception) -> logging.LogRecord:
-    caplog.clear()
-    with caplog.at_level(logging.INFO, logger="trident.http"):
-        log_error(error, status_of(error), ENVIRON)
-    (record,) = caplog.records
-    return record
-
-
-def test_a_client_error_is_logged_as_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    record = records(caplog, InvalidRequest("bad", hint="do better"))
-    assert record.getMessage() == "POST /v2/models/m/infer: 400 bad (hint: do better) (request id: 7)"
-    assert (record.levelno, record.exc_info) == (logging.INFO, None)

@@ -67,30 +67,6 @@ def test_an_input_may_be_called_id_but_not_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "max_batch_size", "content", "shape"),
-    [
-        ((1,), 0, 7, (1,)),
-        ((1,), 8, 7, (1, 1)),
-        ((1,), 8, [7, 8], (2, 1)),
-        ((-1,), 8, [7, 8], (1, 2)),
-        ((-1,), 0, [], (0,)),
-        ((-1,), 8, [], (1, 0)),
-        ((-1, 3), 8, [1, 2, 3, 4, 5, 6], (1, 2, 3)),
-        ((-1, -1), 0, [1, 2], (1, 2)),
-        ((2, -1), 0, [1, 2, 3, 4], (2, 2)),
-        ((2, 2), 0, [1, 2, 3, 4], (2, 2)),
-        ((), 0, 7, ()),
-        ((), 8, [7, 8], (2,)),
-    ],
-)
-def test_the_shape_follows_from_the_number_of_values(
-    dims: tuple[int, ...], max_batch_size: int, content: Any, shape: tuple[int, ...]
-) -> None:
-    (tensor,) = decode({"x": content}, spec(max_batch_size, x=("INT32", dims))).inputs
-    assert tensor.shape == shape
-
-
-@pytest.mark.parametrize(
     ("dims", "max_batch_size", "content"),
     [((2,), 0, 7), ((2,), 8, [1, 2, 3]), ((1,), 0, [1, 2]), ((1,), 0, []), ((0,), 0, [1]), ((), 0, [1, 2])],
 )
@@ -159,15 +135,6 @@ def received(name: str, datatype: str, content: list[Any]) -> ReceivedOutput:
 
 def encode(*outputs: OutputTensor, id: str = "", parameters: dict[str, Parameter] | None = None) -> bytes:
     return encode_object(InferenceResponse("m", 3, list(outputs), id=id, parameters=parameters))
-
-
-def test_one_value_stands_alone_and_more_are_a_flat_array() -> None:
-    text = encode(
-        output("scores", "FP32", [[0.5, 0.1], [2, 3]]), output("TEXT", "BYTES", [[b"hi"]]), output("none", "INT64", [])
-    )
-    assert text == (
-        b'{"TEXT":"hi","model_name":"m","model_version":"3","none":[],"scores":[0.5,0.10000000149011612,2.0,3.0]}'
-    )
 
 
 def test_id_model_and_parameters_come_before_outputs_of_the_same_name() -> None:

@@ -15,10 +15,9 @@ from werkzeug.test import Client
 from tests.project import ROOT
 from tests.unit.fake_engine import FakeEngine
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http.admin import OPENMETRICS, PROMETHEUS, MetricsPage, request_metrics_page, share_request_counts
+from trident.core.http.admin import request_metrics_page, share_request_counts
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.observability.switches import SWITCHES
 
 # Of good requests by two metrics, and of those for unknown paths.
 COUNTS = re.compile(
@@ -75,28 +74,5 @@ def test_a_process_counts_for_itself_when_the_disk_is_full(tmp_path: Path, monke
 # --- metrics page
 
 
-# What Prometheus 2.53 sends.
-PROMETHEUS_ACCEPTS = (
-    "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
-    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
-)
-
-
 def page(openmetrics: bool) -> bytes:
     return b"open" if openmetrics else b"plain"
-
-
-@pytest.mark.parametrize(
-    ("accept", "content_type"),
-    [
-        (PROMETHEUS_ACCEPTS, OPENMETRICS),
-        ("text/plain;q=0.5,application/openmetrics-text;q=0.4", PROMETHEUS),
-        ("*/*", PROMETHEUS),
-        ("not a type", PROMETHEUS),
-    ],
-)
-def test_the_scraper_chooses_the_format(accept: str, content_type: str) -> None:
-    SWITCHES.set(histograms=True)
-    reply = MetricsPage(page).reply({"HTTP_ACCEPT": accept})
-    assert dict(reply.headers)["Content-Type"] == content_type
-    assert reply.body == [b"open" if content_type == OPENMETRICS else b"plain"]

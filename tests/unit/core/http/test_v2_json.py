@@ -40,14 +40,6 @@ def test_numbers_nested_too_deep_are_refused_in_either_size(padding: bytes, dept
         assert read() == [1]
 
 
-@pytest.mark.parametrize(
-    "text", [b"[" * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"a":' * 10_000, b"[" * 10_000 + b"NaN"]
-)
-def test_parse_document_refuses_endless_nesting(text: bytes) -> None:
-    with pytest.raises(InvalidRequest):
-        parse_document(text, binary_follows=False)
-
-
 def test_an_array_outlives_the_next_document_of_the_same_parser() -> None:
     def text(number: float) -> bytes:
         return f'{{"inputs":[{{"datatype":"FP32","data":{[number] * 500}}}]}}'.encode()
@@ -83,12 +75,6 @@ def test_a_word_does_not_change_how_the_rest_is_read(word: bytes) -> None:
         ):
             with pytest.raises(InvalidRequest, match=r"^failed to parse the request JSON buffer: "):
                 parse_json(around % text)
-
-
-def test_bytes_that_are_no_utf_8_are_refused_with_their_place() -> None:
-    for text in (b'{"id":"caf\xe9"}', b'{"id":"caf\xe9","x":NaN}', b'{"id":"caf\xe9"}' + PADDING):
-        with pytest.raises(InvalidRequest, match=r"JSON buffer: The text is not UTF-8 at 10$"):
-            parse_document(text, binary_follows=False)
 
 
 def test_members_that_are_given_twice_are_seen_by_who_asks_for_pairs() -> None:

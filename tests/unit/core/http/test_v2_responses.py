@@ -51,18 +51,6 @@ def test_json_response_in_tritons_order_of_keys() -> None:
     ]
 
 
-@pytest.mark.parametrize("columns", [2, 5000])
-def test_binary_tensors_follow_the_json(columns: int) -> None:
-    array = np.arange(columns * 2, dtype=np.int32).reshape(2, columns)
-    encoded = encode_response(response(array[1:], "INT32"), ResponsePlan(binary=True), SPEC)
-    text, tensor = encoded[0]
-    assert encoded[1] == len(text)
-    assert orjson.loads(text)["outputs"] == [
-        {"name": "OUT", "datatype": "INT32", "shape": [1, columns], "parameters": {"binary_data_size": columns * 4}}
-    ]
-    assert bytes(tensor) == array[1:].tobytes()
-
-
 def test_large_and_empty_binary_tensors() -> None:
     array = np.zeros((1, 5000), np.float32)
     encoded = encode_response(response(array, "FP32"), plan(binary=True), SPEC)
@@ -81,14 +69,6 @@ def test_special_values_bytes_and_null_are_written_as_text() -> None:
     assert math.isnan(json.loads(text)["outputs"][0]["data"][0])
     text = encode_response(response(bytes_array([b"null"], (1, 1)), "BYTES"), plan(), SPEC)[0][0]
     assert orjson.loads(text)["outputs"][0]["data"] == ["null"]
-
-
-@pytest.mark.parametrize("name", ["FP32", "FP64"])
-def test_words_stand_in_their_places_in_long_outputs(name: str) -> None:
-    array = np.arange(40_000).astype(BY_NAME[name].dtype)
-    array[[0, 7, 16_384, 16_385, 39_999]] = [np.nan, -np.inf, np.inf, np.nan, np.inf]
-    (text,), _ = encode_response(response(array, name), ResponsePlan(), SPEC)
-    assert np.array_equal(json.loads(bytes(text))["outputs"][0]["data"], array, equal_nan=True)
 
 
 def test_words_and_bytes_stand_in_one_answer() -> None:

@@ -38,30 +38,6 @@ def test_route_names_are_unique_and_groups_are_known() -> None:
     assert {route.group for route in ROUTES} == set(GROUPS)
 
 
-@pytest.mark.parametrize(
-    ("path", "methods", "mime"),
-    [
-        ("/v2", "GET", "application/json"),
-        ("/v2/models/simple", "GET", "application/json"),
-        ("/v2/models/stats", "GET", "application/json"),
-        ("/v2/models/simple/infer", "POST", "text/plain"),
-        ("/v2/models/simple/generate", "POST", "application/json"),
-        ("/v2/models/simple/versions/1/generate_stream", "POST", "application/json"),
-        ("/v2/health/live", "GET", "text/plain"),
-        ("/v2/repository/index", "POST", "application/json"),
-        ("/v2/systemsharedmemory/status", "GET", "application/json"),
-        ("/v2/trace/setting", "GET POST", "application/json"),
-        ("/v2/logging", "GET POST", "application/json"),
-    ],
-)
-def test_other_methods_are_405(client: Client, path: str, methods: str, mime: str) -> None:
-    for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "BREW"} - set(methods.split()):
-        answer = client.open(path, method=method)
-        assert (answer.status_code, answer.content_type) == (405, mime), method
-        assert answer.data == (b"" if method == "HEAD" else b'{"error":"Method Not Allowed"}')
-        assert answer.headers["Allow"] == ", ".join(methods.split())
-
-
 def test_names_and_paths_are_taken_as_they_are(client: Client) -> None:
     assert list(client.get("/v2/models/stats").get_json()) == ["model_stats"]
     assert client.get("/v2/models/stats/config").status_code == 404

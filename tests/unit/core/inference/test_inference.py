@@ -130,17 +130,6 @@ class Callers:
         self.b: Flush = lambda: self.told.append("b")
 
 
-def test_callers_are_told_at_the_end_of_one_flush() -> None:
-    callers = Callers()
-    with CollectedFlushes():
-        flush([callers.a])
-        flush([callers.b, callers.a])
-        assert callers.told == []
-    assert sorted(callers.told) == ["a", "b"]
-    flush([callers.b])
-    assert len(callers.told) == 3
-
-
 def test_an_error_keeps_no_caller_waiting() -> None:
     callers = Callers()
 

@@ -89,27 +89,6 @@ def test_changed_files_and_configurations_reload(new: Content, plan: ReloadPlan)
     assert plan.changes_nothing == (plan == NOTHING)
 
 
-def test_versions_that_are_new_failed_or_gone_are_planned() -> None:
-    new = content(PLAN_CONFIG, "3/model.onnx")
-    assert plan_reload(content(), new, [1, 2, 3], {1, 2}) == ReloadPlan((3,), (1, 2), (), False)
-    assert plan_reload(content(), new, [3], {1, 2}) == ReloadPlan((3,), (), (1, 2), False)
-    assert plan_reload(content(), content(without="1/model.onnx"), [2], {1, 2}) == ReloadPlan((), (2,), (1,), False)
-    plan = plan_reload(content(ALL_OF_PLAN), content(PLAN_CONFIG, "config.pbtxt"), [2], {1, 2})
-    assert plan == ReloadPlan((), (2,), (1,), True)
-    assert not plan.changes_nothing
-    assert plan_reload(content(), content(), [1, 2], {2}) == ReloadPlan((1,), (2,), (), False)
-
-
-def test_everything_is_loaded_after_an_unload_or_by_force() -> None:
-    assert plan_reload(None, content(), [1, 2], ()) == EVERYTHING
-    assert plan_reload(None, content(THREE), [1, 2], (), force=True) == EVERYTHING
-    assert plan_reload(content(), content(), [1, 2], {1, 2}, force=True) == EVERYTHING
-    assert plan_reload(content(), content(THREE), [1, 2], {1, 2}, force=True) == IN_PLACE
-    assert plan_reload(content(), content(ALL_OF_PLAN), [1, 2], {1, 2}, force=True) == IN_PLACE
-    other = content('backend: "onnxruntime" max_batch_size: 4')
-    assert plan_reload(content(), other, [1, 2], {1, 2}, force=True) == EVERYTHING
-
-
 ALL = CONFIG + "version_policy { all {} }"
 POLL_FAILURE = "failed to load 'm', failed to poll from model repository"
 

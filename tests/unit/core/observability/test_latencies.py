@@ -79,21 +79,6 @@ def test_failed_request_counts_in_the_first_response_histogram_only() -> None:
     assert [found[name].count for name in (REQUEST, QUEUE, COMPUTE)] == [0, 0, 0]
 
 
-def test_the_latest_request_with_an_id_is_the_exemplar_of_its_bucket() -> None:
-    statistics = measured()
-    execute(statistics, request(0, "first"))
-    execute(statistics, request(10, "second"), request(20))
-    found = histograms(statistics)
-    assert found[REQUEST].exemplars == (
-        second(0.09),
-        None,
-        None,
-    )
-    assert found[QUEUE].exemplars == (None, second(0.04))
-    assert found[COMPUTE].exemplars[0] == second(0.05)
-    assert found[FIRST_RESPONSE].exemplars[0] == second(90)
-
-
 def second(value: float) -> Exemplar:
     return Exemplar(request_id="second", value=value, timestamp=1_700_000_000.5)
 

@@ -374,24 +374,9 @@ def test_trace_file_is_repaired_after_a_partial_write(tmp_path: Path) -> None:
     assert (counts.metrics().written, counts.metrics().lost[Loss.NOT_WRITTEN]) == (5, 1)
 
 
-INPUT = TracedTensor("TENSOR_QUEUE_INPUT", "IN", "INT32", (1, 2), np.array([1, 2], "<i4").tobytes())
-
-
 def objects(trace: Trace, levels: tuple[str, ...] = TIMES) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(f"[{trace_text(trace, levels)}]")
     return found
-
-
-def test_each_level_shows_its_own_objects() -> None:
-    trace = trace_of(3, setting_of())
-    trace.tensors.append(INPUT)
-    shown = {"name": "IN", "data": "1,2", "shape": "1,2", "dtype": "INT32"}
-    tensor = {"id": 3, "activity": "TENSOR_QUEUE_INPUT", "tensor": shown}
-    assert objects(trace, ("TENSORS",)) == [tensor]
-    assert tensor not in objects(trace)
-    assert len(objects(trace, ("TIMESTAMPS", "TENSORS"))) == 4
-    trace.tensors.clear()
-    assert trace_text(trace, ("TENSORS",)) == ""
 
 
 @pytest.mark.parametrize(

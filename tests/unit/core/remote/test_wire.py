@@ -19,7 +19,7 @@ from trident.core.inference.response import (
     RegionRequest,
 )
 from trident.core.inference.tensors import Array, Buffer
-from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGE, BadFrame, FrameReader, frame
+from trident.core.interprocess.frames import LARGE, BadFrame, FrameReader
 from trident.core.remote.wire import (
     REQUEST,
     RESPONSE,
@@ -33,37 +33,6 @@ from trident.core.remote.wire import (
     Share,
     block_head,
 )
-
-META = b'["m",1]'
-
-
-def read_block(block: bytes, parse: Any = list) -> tuple[Any, str, tuple[int, ...], int, memoryview]:
-    """What a reader returns for a whole frame, and the frame's content."""
-    ((_, _, shared, _, content),) = FrameReader(TO_ENGINE, "peer").feed(block)
-    return (*BlockReader(parse).read(content, shared), content)
-
-
-TEXTS = (b"", b"id", "äö\udcff".encode("utf-8", "surrogatepass"), b"x" * 1000)
-
-
-# The head's length depends on offsets and text together; the tensors follow it.
-@pytest.mark.parametrize(
-    ("offsets", "text", "sizes"),
-    [
-        *((offsets, text, (16, 17, 5)) for offsets in ((), (0,), (4096, 2**64 - 1)) for text in TEXTS),
-        *(((0,), b"id", sizes) for sizes in ((), (0,), (1,), (40_000,))),
-    ],
-)
-def test_a_block_is_read_as_it_was_written(offsets: tuple[int, ...], text: bytes, sizes: tuple[int, ...]) -> None:
-    tensors = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
-    block = frame(REQUEST, 9, (block_head(META, text, offsets), *tensors), flags=1, shared=len(offsets))
-    assert HEADER.unpack_from(block) == (len(block) - HEADER.size, REQUEST, 1, len(offsets), 9)
-    assert len(block) % ALIGNMENT == 0
-    meta, found_text, found_offsets, at, content = read_block(block)
-    assert (meta, found_text, found_offsets) == (["m", 1], text.decode("utf-8", "surrogatepass"), offsets)
-    assert at % ALIGNMENT == 0
-    together = b"".join(tensors)
-    assert content[at:] == together + b" " * (-len(together) % ALIGNMENT)
 
 
 def test_the_number_of_known_documents_is_bounded() -> None:

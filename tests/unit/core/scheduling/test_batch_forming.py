@@ -6,26 +6,21 @@ import sys
 
 import pytest
 
-from tests.unit.core.scheduling.scheduler_bench import model_spec
 from tests.unit.pending_requests import pending_request
 from tests.unit.pending_requests import pending_request as request
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull
 from trident.core.inference.pending_request import CancelCause, PendingRequest
-from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
+from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE
 from trident.core.inference.request import IDLE as NO_WAIT
 from trident.core.inference.response import Origin
 from trident.core.scheduling.batch_forming import (
-    UNBATCHED,
     BatchLimits,
     Run,
     Wait,
-    Work,
     form_batch,
     may_end,
-    take_work,
 )
-from trident.core.scheduling.inline_execution import ShortExecutions
 from trident.core.scheduling.queue import RequestQueue
 
 S = 1_000_000_000
@@ -122,16 +117,6 @@ def test_the_delay_ends_after_the_oldest_arrival_or_before_a_timeout() -> None:
     assert form_batch(queue, DELAYED, 2 * S) == Wait(5 * S, 6, None, S)
 
 
-def test_a_request_that_arrived_before_those_that_wait_ends_the_wait() -> None:
-    wait = Wait(11 * S, 6, None, S)
-    (pending,) = requests(1, enqueue_ns=3 * S)
-    assert not may_end(wait, pending, 3)
-    pending.request.arrived_ns = S + 1
-    assert not may_end(wait, pending, 3)
-    pending.request.arrived_ns = S - 1
-    assert may_end(wait, pending, 3)
-
-
 @pytest.mark.parametrize(("limits", "count"), [(IMMEDIATE, 6), (DELAYED, 6), (NONE_PREFERRED, 8)])
 def test_a_batch_of_requests_that_overtook_another_is_closed_by_priority(limits: BatchLimits, count: int) -> None:
     queue = requests(*[1] * (count - 1), enqueue_ns=S + 2) + requests(1, enqueue_ns=S + 1) + requests(1, enqueue_ns=S)
@@ -152,36 +137,6 @@ def test_with_a_margin_a_batch_is_closed_before_one_of_its_requests_expires() ->
     assert not may_end(Wait(4 * S, 6, None, S, S), pending, 4)
     pending.expires_ns = 5 * S - 1
     assert may_end(Wait(4 * S, 6, None, S, S), pending, 4)
-
-
-BATCHES = BatchLimits(4, frozenset((4,)), 4, 0)
-DELAYED_FOUR = BATCHES._replace(delay_ns=100)
-SPEC = model_spec(4)
-
-
-def queue_with(*ids: str, delay_until: int = 0) -> RequestQueue:
-    queue = RequestQueue(BatchingSpec(preferred_batch_sizes=()), delay_until)
-    for id in ids:
-        queue.push(pending_request(id))
-    return queue
-
-
-def ids_of(batch: list[PendingRequest]) -> list[str]:
-    return [pending.request.id for pending in batch]
-
-
-def test_a_batch_leaves_the_queue_unless_it_may_grow_or_be_long() -> None:
-    queue = queue_with(*"abcde")
-    work = take_work(queue, BATCHES, 1)
-    assert isinstance(work, Work)
-    assert ids_of(work.batch) == list("abcd")
-    assert (work.rejections, work.reason, queue.size) == ([], CloseReason.FULL, 1)
-    queue = queue_with("a")
-    assert isinstance(take_work(queue, DELAYED_FOUR, 1), Wait)
-    assert queue.size == 1
-    queue = queue_with("a")
-    assert take_work(queue, UNBATCHED, 1, is_short=ShortExecutions(SPEC).expected) is None
-    assert queue.size == 1
 
 
 # --- the request queue: the order of its levels, their policies, and the answers to requests that leave it
@@ -215,26 +170,6 @@ def test_unknown_priorities_go_to_the_default_level() -> None:
     assert ids(queue.candidates(3, 0)[0]) == "cfb"
     assert ids(queue.take(4)) == "cfbd"
     assert ids(queue.candidates(8, 0)[0]) == "ea"
-
-
-@pytest.mark.parametrize(
-    ("sizes", "decision"),
-    [
-        ([2, 1], Run(2, PREFERRED)),  # the first and the one that overtakes it are a preferred size
-        ([1, 2], Wait(20 * S, 8, None, 10 * S)),  # no first ones are: as in Triton, it waits with those behind it
-    ],
-)
-def test_a_request_that_overtakes_waits_for_a_preferred_size_with_those_behind_it(
-    sizes: list[int], decision: Run | Wait
-) -> None:
-    """The requests of NVIDIA's `test_max_priority_levels`, whose first two may arrive in either order."""
-    limits = BatchLimits(32, frozenset((4, 8)), 8, 10 * S)
-    queue = queue_of(levels=2**64 - 1, default=2**32)
-    for index, size in enumerate(sizes):
-        queue.push(request(batch_size=size, enqueue_ns=10 * S + index))
-    queue.push(request(batch_size=2, priority=1, enqueue_ns=11 * S))
-    candidates, _ = queue.candidates(33, 12 * S)
-    assert form_batch(candidates, limits, 12 * S) == decision
 
 
 def test_requests_behind_the_limit_replace_rejected_ones() -> None:

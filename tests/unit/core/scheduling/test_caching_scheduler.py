@@ -166,18 +166,6 @@ def bench() -> Iterator[Bench]:
     assert made.cache.metrics().entries == 0
 
 
-def test_the_second_of_two_equal_requests_is_not_executed(bench: Bench) -> None:
-    bench.submit("a", 1)
-    bench.executor.answer(10)
-    bench.submit("b", 1)
-    assert (bench.value("a"), bench.value("b")) == (10, 10)
-    assert bench.executor.submitted == []
-    counted = bench.statistics.snapshot()
-    assert (counted.cache_hit_count, counted.cache_miss_count) == (1, 1)
-    # The executor of this test counts nothing.
-    assert (counted.request_success, counted.executed_count, counted.execution_count) == (1, 0, 0)
-
-
 def test_equal_requests_at_the_same_time_are_executed_once(bench: Bench) -> None:
     for id in "abc":
         bench.submit(id, 1)

@@ -31,19 +31,6 @@ from trident.core.scheduling.instance import WAITING
 from trident.core.scheduling.rate_limiter import RateLimiter
 
 
-def test_requests_queued_during_an_execution_are_the_next_batch(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(8))
-    bench.scheduler.start()
-    bench.backend.gate.clear()
-    bench.submit("a")
-    bench.begun()
-    bench.submit(*"bcdefghijk")
-    assert (bench.scheduler.queued, bench.scheduler.in_flight) == (10, 1)
-    bench.backend.gate.set()
-    bench.wait(11)
-    assert bench.backend.batches == [["a"], list("bcdefghi"), list("jk")]
-
-
 def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: MakeBench) -> None:
     bench = make_bench()
     ran: list[str] = []

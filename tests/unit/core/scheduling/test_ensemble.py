@@ -16,17 +16,15 @@ from trident.core.errors import (
     BackendFailed,
     ErrorCode,
     InvalidRequest,
-    QueueFull,
     RequestCancelled,
     ServerError,
     ServerStopping,
 )
 from trident.core.inference.pending_request import StreamedRequest
-from trident.core.inference.request import InferenceRequest, InferenceTimes
+from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Origin
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.statistics import FailureReason
-from trident.core.observability.switches import SWITCHES
 from trident.core.options import DEFAULT_BUCKETS, FIRST_RESPONSE, LatencyOptions
 
 CHAIN = "a(X=i:Y=t)", "b(X=t:Y=o)"
@@ -115,14 +113,6 @@ def test_an_error_of_a_step_is_no_cancellation_whatever_its_code(code: ErrorCode
         FailureReason.OTHER: 2,  # the step and the request, as Triton documents it
     }
     assert counted.request_failures[FailureReason.OTHER] == 1
-
-
-@pytest.mark.parametrize("origin", [Origin.REFUSED, Origin.REJECTED])
-def test_a_step_that_was_not_executed_rejects_a_request_that_was_accepted(origin: Origin) -> None:
-    bench = Bench("i", "o", *CHAIN)
-    bench.submit(i=1)
-    bench.a.answer(error=QueueFull("full"), origin=origin)
-    assert bench.responses[0].origin is Origin.REJECTED
 
 
 def test_a_request_that_its_client_cancelled_is_counted_as_cancelled() -> None:
@@ -238,19 +228,6 @@ def test_cancelling_cancels_the_steps_that_run() -> None:
     assert bench.counted.request_failures[FailureReason.CANCELED] == 1
     pending.cancel()
     assert len(bench.responses) == 1
-
-
-def test_the_times_of_the_steps_are_added_up() -> None:
-    bench = Bench("i", "o", *CHAIN, batch=4)
-    SWITCHES.set(access="true")
-    bench.submit(shape=(2, 1), i=[1, 2])
-    bench.a.answer(Y=[1, 2], shape=(2, 1), times=InferenceTimes(1, 2, 3, 4, 2))
-    bench.b.answer(Y=[1, 2], shape=(2, 1), times=InferenceTimes(10, 20, 30, 40, 2))
-    counted = bench.counted
-    assert (counted.compute_input_ns, counted.compute_infer_ns, counted.compute_output_ns) == (22, 33, 44)
-    assert (counted.request_success, counted.inference_count, counted.execution_count, counted.queue_ns) == (1, 2, 1, 0)
-    assert [(batch.batch_size, batch.execution_count) for batch in counted.batches] == [(2, 1)]
-    assert bench.responses[-1].times == InferenceTimes(11, 22, 33, 44, 2)
 
 
 def test_a_stopped_scheduler_ends_what_it_has_begun() -> None:

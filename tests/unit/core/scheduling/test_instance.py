@@ -89,17 +89,6 @@ def test_responses_carry_the_times_of_their_execution_on_demand(access: str, tim
     assert answers["a"].parameters == (noted.parameters() if noted and timing else None)
 
 
-def test_an_error_of_one_request_fails_only_that_request() -> None:
-    bench = Bench(EchoInstance())
-    bench.execute("aeb")
-    assert bench.backend.batches == ["aeb"]
-    assert bench.outcomes() == {"a": "a", "e": "its own fault", "b": "b"}
-    counted = bench.statistics.snapshot()
-    assert counted.request_success == 2
-    assert sum(counted.request_failures.values()) == 1
-    assert counted.batches[0].batch_size == 3
-
-
 def test_a_failed_batch_is_split_so_that_only_the_culprit_fails(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(EchoInstance())
     bench.execute("abcxdfgh")
@@ -211,18 +200,6 @@ def short_spec(dims: tuple[int, ...], datatype: str = "FP32") -> ModelSpec:
 def short_batch(items: int = 1) -> list[PendingRequest]:
     tensor = InputTensor("IN", "FP32", (items, 3), np.zeros(3 * items, np.float32))
     return [PendingRequest(InferenceRequest("m", [tensor]), ignore)]
-
-
-def test_executions_count_as_short_after_sixteen_short_ones_in_a_row() -> None:
-    runs = ShortExecutions(short_spec((3, 4)))
-    for _ in range(15):
-        runs.note(short_batch(), 100_000, inline=False)
-    assert not runs.lasting
-    runs.note(short_batch(), 100_000, inline=False)
-    assert runs.lasting
-    assert runs.expected(short_batch())
-    runs.note(short_batch(), 2_000_000, inline=False)
-    assert not runs.lasting
 
 
 def test_inline_executions_that_compute_long_pause_inline_execution() -> None:

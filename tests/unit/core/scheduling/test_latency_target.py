@@ -60,14 +60,6 @@ def test_no_delay_helps_if_the_items_alone_take_all_the_time(controller: BatchCo
     assert setting.delay_ns == 0
 
 
-def test_a_busy_instance_waits_until_its_batches_have_grown(controller: BatchController) -> None:
-    """Executions of 4 ms that fill the time with two items on average, where more would come."""
-    setting = controller.update(window_of([1, 3] * 62, fixed_ms=3.8, item_ms=0.1), 1)
-    assert 0 < setting.delay_ns < 20 * MS
-    setting = BatchController(20 * MS, 64).update(window_of([1, 3] * 30, fixed_ms=3.8, item_ms=0.1), 1)
-    assert setting.delay_ns == 0  # it rests half of the time
-
-
 def test_a_delay_in_which_nobody_comes_is_given_up_for_longer_and_longer(controller: BatchController) -> None:
     """One client that waits for its answer keeps an instance busy, and would wait for nobody."""
     waits = []
@@ -153,12 +145,3 @@ def test_a_window_of_half_a_second_changes_the_limits(bench: Bench, caplog: pyte
     ]
     bench.execute(250, period_ms=5)
     assert len(caplog.messages) == 1
-
-
-def test_a_pause_of_the_traffic_is_no_part_of_a_window(bench: Bench) -> None:
-    bench.execute(50, period_ms=5)
-    bench.now_ns += 60_000 * MS
-    bench.execute(99, period_ms=5)
-    assert bench.limits.max_batch_size == 64
-    bench.execute(3, period_ms=5)
-    assert bench.limits.max_batch_size == 12

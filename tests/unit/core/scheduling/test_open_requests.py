@@ -18,7 +18,7 @@ from tests.unit.core.scheduling.scheduler_bench import (
 from tests.waiting import until
 from trident.core.backends.backend import BackendInstance
 from trident.core.errors import BackendFailed, ErrorCode
-from trident.core.inference.pending_request import LATER, DeferredOutcome, ResponseSender
+from trident.core.inference.pending_request import DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Origin, Outputs
 from trident.core.observability.statistics import FailureReason
@@ -56,31 +56,6 @@ def test_removing_an_instance_waits_for_its_final_responses(make_later: MakeLate
         bench.backends[0].sender(id).send(None, final=True)
     removing.join(LIMIT_S)
     assert removed.is_set()
-
-
-def test_outcomes_and_senders_mix_in_a_batch(make_later: MakeLaterBench) -> None:
-    kept: list[ResponseSender] = []
-
-    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
-        if request.id == "now":
-            return text("outcome")
-        if request.id == "bad":
-            return ValueError("no")
-        if request.id == "both":
-            sender.send(text("first"))
-            return text("second")
-        kept.append(sender)
-        return LATER
-
-    bench = make_later(answer=answer)
-    for id in ("now", "bad", "both", "later"):
-        bench.submit(id)
-    assert bench.wait(4) == ["now:outcome.", "bad:!.", "both:first", "both:second."]
-    until(lambda: bool(kept))
-    kept.pop().send(text("x"), final=True)
-    assert bench.wait(5)[-1] == "later:x."
-    seen = bench.statistics.snapshot()
-    assert (seen.request_success, seen.request_failures[FailureReason.BACKEND], seen.execution_count) == (3, 1, 4)
 
 
 def test_nothing_arrives_after_the_final_response(make_later: MakeLaterBench, caplog: pytest.LogCaptureFixture) -> None:

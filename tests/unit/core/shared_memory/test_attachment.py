@@ -12,7 +12,6 @@ import pytest
 from tests.unit.packed_tensors import spec
 from tests.unit.shared_memory_object import path_of, shared_memory_object
 from trident.core.config.request_check import RequestValidator
-from trident.core.errors import RegionFailed
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import (
@@ -114,19 +113,6 @@ def test_an_input_is_freed_without_the_collector(regions: Regions) -> None:
         assert gone() is None
     finally:
         gc.enable()
-
-
-def test_an_output_that_does_not_fit_is_an_error(regions: Regions, key: str) -> None:
-    pending, responses = attached(regions, asking(4))
-    pending.on_response(InferenceResponse("m", 1, [output(np.zeros(5, np.uint8))]))
-    error = responses[0].error
-    assert isinstance(error, RegionFailed)
-    assert error.message == (
-        "shared memory size specified with the request for output 'OUT' (4 bytes) should be at least 5 bytes to hold "
-        "the results"
-    )
-    assert path_of(key).read_bytes() == bytes(range(SIZE))
-    assert not is_used(regions)
 
 
 def test_every_response_goes_to_the_same_place(regions: Regions, key: str) -> None:

@@ -91,16 +91,6 @@ def test_any_batch_runs_whatever_first_dimension_the_model_was_saved_with(
         add_sub_answers(served, (8,))
 
 
-def test_large_answers_of_one_run_stay_after_the_next(version: Path) -> None:
-    save(add_sub((-1, -1)), version)
-    with serving_version(OpenVinoBackend(), version, ov_config(dims=[-1])) as served:
-        ones, twos = (np.full((1, 50_000), value, np.float32) for value in (1, 2))
-        first = served.infer({"INPUT0": ones, "INPUT1": ones})
-        second = served.infer({"INPUT0": twos, "INPUT1": twos})
-    assert (first["OUTPUT0"] == 2).all()
-    assert (second["OUTPUT0"] == 4).all()
-
-
 def test_another_numeric_type_is_converted(version: Path) -> None:
     save(add_sub(), version)
     config = ov_config(datatype="INT32")

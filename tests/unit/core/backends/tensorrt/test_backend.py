@@ -174,16 +174,6 @@ def test_nearest_profile_runs_a_batch(tmp_path: Path, cuda: FakeCuda) -> None:
         )
 
 
-def test_instances_share_an_engine(tmp_path: Path, cuda: FakeCuda) -> None:
-    with serving(tmp_path, add_sub(), cuda, trt_config("optimization { priority: PRIORITY_MAX }")) as served:
-        other = served.model.instance(replace(ON_GPU, name="model_1"))
-        given = np.ones((1, 16), np.float32)
-        requests = [served.request({"INPUT0": given, "INPUT1": given})]
-        assert len(served.run(requests, other).outputs) == len(served.run(requests).outputs) == 1
-        assert list(cuda.open_streams.values()) == [-5, -5]
-        other.close()
-
-
 def test_unloaded_engine_is_freed(tmp_path: Path, cuda: FakeCuda) -> None:
     gc.collect()
     before = len(fake_tensorrt.ENGINES)

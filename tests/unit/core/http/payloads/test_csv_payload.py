@@ -63,13 +63,6 @@ def test_integers_are_exact() -> None:
     assert decode("7,0.5\n8,1", spec) == {"A": [[7], [8]], "B": [[0.5], [1]]}
 
 
-def test_booleans_and_strings_are_words() -> None:
-    assert decode("true,False,1, 0", one("BOOL", 4)) == {"IN": [[True, False, True, False]]}
-    spec = model({"A": ("BYTES", (2,)), "B": ("FP32", (1,))})
-    text = b'"a,""b""","c\r\nd",1\r\n\xff\xfe,,2\r\n'
-    assert decode(text, spec) == {"A": [[b'a,"b"', b"c\r\nd"], [b"\xff\xfe", b""]], "B": [[1], [2]]}
-
-
 @pytest.mark.parametrize(
     ("text", "datatype", "message"),
     [
@@ -99,15 +92,6 @@ def test_an_error_names_row_and_column(text: str, datatype: str, message: str) -
 
 
 # --- encoder
-
-
-def test_outputs_are_columns_side_by_side() -> None:
-    columns = [
-        column("A", "INT64", [7, 8]),
-        column("B", "BYTES", [b"x", b"y"]),
-        column("C", "BF16", [[0.5, 1], [2, 3]]),
-    ]
-    assert encode_csv(columns) == b"7,x,0.5,1.0\n8,y,2.0,3.0\n"
 
 
 def test_special_values_are_written_as_words_and_strings_quoted_if_necessary() -> None:

@@ -10,7 +10,6 @@ import pytest
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.body import parse_json
 from trident.core.http.payloads.inference import may_be_request_lines, request_lines
 from trident.core.http.payloads.json import (
     column_array,
@@ -320,46 +319,7 @@ def test_the_form_follows_from_the_text(text: str, form: DocumentForm) -> None:
 # --- text
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"", "line 2: failed to parse the request JSON buffer: .* at 0"),
-        (b"[1,]", "line 2: failed to parse the request JSON buffer: trailing comma .* at 2"),
-        (b'["\xff"]', "line 2: failed to parse the request JSON buffer: .*UTF-8"),
-        (b'[NaN, "\xff"]', "line 2: failed to parse the request JSON buffer: "),
-        (b"[" * 2000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
-        (b"[NaN," + b"[" * 200000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
-    ],
-)
-def test_an_error_has_a_reason_and_an_offset(text: bytes, message: str) -> None:
-    with pytest.raises(InvalidRequest, match="^" + message):
-        parse_json(text, "line 2")
-
-
 # --- encoder
-
-
-@pytest.mark.parametrize(
-    ("datatype", "values", "text"),
-    [
-        ("FP32", [[0.1, 2], [1e16, -1e-7]], "[[0.1,2.0],[1e16,-1e-7]]"),
-        ("FP16", [[0.1, 2]], "[[0.099975586,2.0]]"),
-        ("BF16", [[0.5, 2]], "[[0.5,2.0]]"),
-        ("INT64", [2**63 - 1, -1], "[9223372036854775807,-1]"),
-        ("UINT64", [[2**64 - 1]], "[[18446744073709551615]]"),
-        ("BOOL", [True, False], "[true,false]"),
-        ("BYTES", ["é".encode(), b"\xff"], '[["é"],[{"b64":"/w=="}]]'),
-        ("FP32", [[0.1, np.nan], [np.inf, -np.inf]], '[[0.1,"NaN"],["Infinity","-Infinity"]]'),
-        ("FP16", [np.nan, 1], '["NaN",1.0]'),
-        ("FP32", [[], []], "[[],[]]"),
-    ],
-)
-def test_one_output_is_a_value_for_each_instance(datatype: str, values: Any, text: str) -> None:
-    columns = [column("A", datatype, values)]
-    # By its version orjson writes an exponent with or without a plus sign.
-    written = encode_json(columns).decode().replace("e+", "e")
-    assert written == f'{{"predictions":{text}}}'
-    assert encode_json(columns, DocumentForm.BARE).decode().replace("e+", "e") == text
 
 
 def test_several_outputs_are_an_object_for_each_instance() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.unit.core.http.json_texts import damaged, json_text, numbers, strings, values
 from tests.unit.core.http.payloads.payload_models import model, one
-from trident.core.config.golden import as_numbers
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.http.payloads.csv import decode_csv
@@ -24,8 +23,6 @@ from trident.core.http.payloads.payload import (
     DecodeRules,
     ErrorLocation,
     as_datatype,
-    expected_text,
-    instance_name,
     output_columns,
 )
 from trident.core.inference.response import OutputTensor
@@ -35,44 +32,6 @@ from trident.core.inference.tensors import BY_NAME, Array
 
 
 # --- conversion
-
-
-LOCATION = ErrorLocation(instance_name, "IN")
-
-
-@pytest.mark.parametrize(
-    ("datatype", "wide", "shown"),
-    [
-        ("INT8", np.array([[1, 128]], np.int64), "128"),
-        ("UINT8", np.array([[1, -1]], np.int64), "-1"),
-        ("INT64", np.array([[1, 2**63]], np.uint64), "9223372036854775808"),
-        ("UINT64", np.array([[1, 2.0**64]]), "1.8446744073709552e+19"),
-        ("INT32", np.array([[1, 1.5]]), "1.5"),
-        ("INT64", np.array([[1, -np.inf]], np.float16), "-Infinity"),
-        ("FP16", np.array([[1, 65520]]), "65520.0"),
-        ("FP16", np.array([[1, 2**60]], np.int64), "1152921504606846976"),
-        ("BF16", np.array([[1, -1e39]]), "-1e+39"),
-    ],
-)
-def test_an_element_that_does_not_fit_is_named(datatype: str, wide: Any, shown: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        as_datatype(wide, BY_NAME[datatype], LOCATION)
-    text = f"instance 0, input 'IN', element [1]: expected {expected_text(BY_NAME[datatype])}, got "
-    assert caught.value.message.startswith(text)
-    assert float(caught.value.message.removeprefix(text)) == pytest.approx(float(shown), nan_ok=True)
-
-
-def test_special_values_and_bf16_keep_their_meaning() -> None:
-    wide = np.array([[np.inf, -np.inf, np.nan, 1.0]])
-    for name in ("FP16", "FP32", "FP64", "BF16"):
-        got = as_numbers(as_datatype(wide, BY_NAME[name], LOCATION), BY_NAME[name])
-        np.testing.assert_array_equal(got, wide)
-    wide = np.array([0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)
-    got = as_datatype(wide, BY_NAME["BF16"], LOCATION)
-    assert np.isnan(as_numbers(got, BY_NAME["BF16"])).all()
-    wide = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20])
-    got = as_numbers(as_datatype(wide, BY_NAME["BF16"], LOCATION), BY_NAME["BF16"])
-    assert got.tolist() == [1.0, 1.0, 1 + 2**-6, 1 + 2**-7]
 
 
 # --- output columns
@@ -95,15 +54,6 @@ def test_single_instances_become_rows_and_keep_their_shapes() -> None:
         InvalidRequest, match=r"output 'A' has rows of different shapes, such as \[1\] and \[2\], which x"
     ):
         first.array("x")
-
-
-def test_outputs_of_bf16_and_without_rows_become_columns() -> None:
-    (column,) = output_columns([[tensor("A", np.array([0x3F80], np.uint16), "BF16")]], payload(1))
-    assert column.parts[0].tolist() == [1.0]
-    assert column.parts[0].dtype == np.float32
-    (column,) = output_columns([[tensor("A", np.ones(()))]], payload(None))
-    assert column.whole
-    assert column.array("x").shape == ()
 
 
 @pytest.mark.parametrize(

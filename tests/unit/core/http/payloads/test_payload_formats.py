@@ -21,12 +21,9 @@ from trident.core.http.body import choose
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.payloads.arrays import decode_octets, decode_raw
 from trident.core.http.payloads.inference import (
-    CSV,
     FORMATS,
     JSON,
-    JSONLINES,
     NPY,
-    NPZ,
     AnswerType,
     Decode,
     Format,
@@ -151,22 +148,6 @@ def decoder(content_type: str, body: Buffer, spec: ModelSpec) -> Decode | None:
     """The decoder of the body; None for a v2 body."""
     found = body_format(content_type, body, spec, "a type of the platform's")
     return None if found is None else found.decode
-
-
-@pytest.mark.parametrize(
-    ("content_type", "decode"),
-    [
-        ("application/json", JSON.decode),
-        ("text/csv", CSV.decode),
-        ("application/jsonlines", JSONLINES.decode),
-        ("application/x-npy", NPY.decode),
-        ("application/x-npz", NPZ.decode),
-        (OCTETS, decode_octets),
-        ("", decode_octets),
-    ],
-)
-def test_the_content_type_decides_the_kind(content_type: str, decode: Decode) -> None:
-    assert decoder(content_type, b"[[1,2]]", ONE) is decode
 
 
 @pytest.mark.parametrize(

@@ -169,14 +169,6 @@ def test_hosting_that_the_platform_refuses_is_refused(settings: dict[str, Any], 
         Hosting(settings).check(multi_model=multi_model)
 
 
-def test_metrics_are_scraped_unless_the_configuration_says_otherwise() -> None:
-    off = {"CreateEndpointConfig": {"MetricsConfig": {"EnableDetailedObservability": False}}}
-    page = {"MetricsEndpointPath": "/server/metrics", "MetricPublishFrequencyInSeconds": 10}
-    own = {"CreateModel": {"PrimaryContainer": {"ContainerMetricsConfig": {"MetricsEndpoints": [page]}}}}
-    scraped = [Hosting(each).scraped for each in ({}, off, own, variant(ServerlessConfig=SERVERLESS))]
-    assert scraped == [("/metrics", 60.0), ("", 0.0), ("/server/metrics", 10.0), ("", 0.0)]
-
-
 def test_limits_are_those_of_the_kind_of_endpoint() -> None:
     config = {"CreateEndpointConfig": {"AsyncInferenceConfig": {"OutputConfig": {"S3OutputPath": "s3://a/b"}}}}
     limits = [Hosting(each).limits(SageMakerLimits()) for each in ({}, config, variant(ServerlessConfig=SERVERLESS))]
