@@ -148,7 +148,7 @@ class GenerationFolder:
 
 
 def read_generation_folder(folder: Path, name: str) -> GenerationFolder:
-    """What the version directory `folder` of the model `name` says. Raises ModelLoadFailed."""
+    """Read the version directory `folder` of the model `name`. Raises ModelLoadFailed."""
     model = _object(_read(folder / CONFIG, name).get("model"))
     decoder = _object(model.get("decoder"))
     context = model.get("context_length")

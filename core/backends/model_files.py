@@ -194,7 +194,7 @@ def integer(text: str, field: str = "") -> int:
 
 
 def at_least_one(text: str, name: str, model: str) -> int:
-    """The value of the parameter `name` of a model. Raises ConfigInvalid if it is no integer, or less than 1."""
+    """Return the value of the parameter `name` of a model. Raises ConfigInvalid unless it is at least 1."""
     value = integer(text, field_of(name))
     if value < 1:
         raise ConfigInvalid(

@@ -304,7 +304,7 @@ class ModelProcess:
             memory = SharedMemory.create(plan.memory_bytes)
             passed = [given[0].fileno(), memory.descriptor, given[1].fileno(), given[2].fileno()]
             self._process = subprocess.Popen(
-                # The name is for whoever lists processes.
+                # The name is for people who list processes.
                 [plan.interpreter, str(_PROGRAM), *map(str, passed), placement.name],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -140,7 +140,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def check_package(path: Path, model: str) -> None:
-    """Raise ModelLoadFailed for a file that is no package, or that was compiled for another processor."""
+    """Raise ModelLoadFailed for a file that is not a package, or was compiled for another processor."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()

@@ -404,13 +404,13 @@ class Text:
         return self.add(token)[0] if self._has_stop else ""
 
     def rest(self):
-        """What was kept back."""
+        """Return the text that was held back."""
         text, self._kept = self._kept, ""
         return text
 
 
 def _overlap(text, stop):
-    """How many characters at the end of `text` begin `stop`."""
+    """Return the number of characters at the end of `text` that begin `stop`."""
     return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
 
 
@@ -643,7 +643,7 @@ class Decoder:
         try:
             self._decode()
         except BaseException:
-            # Nobody would be answered any more: the server answers all requests, and starts another process.
+            # This process could answer no request any more: the server answers them all, and starts another one.
             _log.exception("the thread that decodes has failed")
             os._exit(1)
 
@@ -686,7 +686,7 @@ class Decoder:
         self._batches = [batch for batch in self._batches if batch.alive]
 
     def _leave(self):
-        """Part with sequences that nobody wants, and with those whose clients are behind."""
+        """Drop sequences whose clients have cancelled, and set those aside whose clients are behind."""
         for batch in self._batches:
             for sequence in batch.alive:
                 if sequence.answer.is_cancelled():
@@ -723,7 +723,7 @@ class Decoder:
             self._waiting.popleft()
             rows += 1
             found[sequence.options] = group
-        # Batches from which sequences have gone, or that could be one, may be made anew even if nobody comes.
+        # Batches from which sequences have gone, or that could be one, may be made anew even without arrivals.
         counts = Counter(batch.options for batch in self._batches)
         for batch in self._batches:
             if counts[batch.options] > 1 or 2 * len(batch.alive) <= len(batch.rows):

@@ -63,7 +63,7 @@ _METADATA_AT_MOST = 1 << 20
 class TensorRtBackend:
     """Implements Backend. Loader threads, several at once. Make it after the fork.
 
-    What can be said without TensorRT and without a GPU is said first: the file is missing, is no plan, was built by
+    What can be said without TensorRT and without a GPU is said first: the file is missing, is not a plan, was built by
     which version. `open_driver`, `import_package` and `capability_of` are given by tests.
     """
 

@@ -215,7 +215,7 @@ def _end_dropped() -> None:
                     text += "return a list with one InferenceResponse for each request, or "
                 text += "send it with request.get_response_sender() and the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL"
             response = InferenceResponse(error=TritonError(text))
-        with suppress(Exception):  # there is no server any more
+        with suppress(Exception):  # the server has gone
             current().send(number, response, True)
 
 
@@ -507,7 +507,7 @@ class ResponseIterator:
     """The responses to a request with `decoupled=True`, in their order, as they come. One thread at a time.
 
     A model that ends its responses without another one gives a last response that is empty, as in Triton.
-    The responses are kept: after the end, they can be iterated again from the beginning.
+    After the end they can be iterated again from the beginning.
     """
 
     def __init__(self, stream: ResponseStream) -> None:

@@ -90,7 +90,7 @@ _connected: Server | None = None
 
 
 def connect(server: Server | None) -> None:
-    """Make `server` the one that `current` returns; None: there is no server any more."""
+    """Make `server` the one that `current` returns; None: the server has gone."""
     global _connected
     _connected = server
 
