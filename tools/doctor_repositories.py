@@ -549,7 +549,7 @@ def s3_statement(location: Location, permission: str) -> str:
 
 
 def gcs_command(location: Location, identity: str) -> str:
-    """The command that grants the role to `identity`, as `GcsClient.identity` names it."""
+    """The command that grants the role to `identity`, as `GcsStore.identity` names it."""
     kind, _, email = identity.rpartition(" ")
     members = {"service account": f"serviceAccount:{email}", "user": f"user:{email}"}
     member = "allUsers" if identity == "anonymous" else members.get(kind, "MEMBER")

@@ -278,85 +278,6 @@ class _Access:
         return StorageAccess(self.identity()[0], credentials, meta.endpoint_url, meta.region_name, self._region_origin)
 
 
-class S3Client:
-    """Makes calls for one location; any thread, several at once.
-
-    The first call looks up the credentials. After a refusal the next call looks them up again, because their file may
-    have been replaced.
-    """
-
-    def __init__(self, location: Location, credential: S3Credential | None) -> None:
-        self._location = location
-        self._credential = credential
-        self._lock = threading.Lock()
-        self._access: _Access | None = None
-
-    def access(self, call: S3Call) -> StorageAccess:
-        """Return the access of `call`. Looks up the credentials; raises RepositoryUnavailable."""
-        return self._open(call).describe()
-
-    def ask(self, call: S3Call, operation: str, **arguments: object) -> dict[str, Any]:
-        """Call the API method `operation` on an object. Raises TransientError, RepositoryUnavailable."""
-        access = self._open(call)
-        with self._errors_of(call, access):
-            answer: dict[str, Any] = getattr(access.client, operation)(Bucket=call.bucket, Key=call.key, **arguments)
-            return answer
-
-    def pages(self, call: S3Call, **query: str) -> Iterator[dict[str, Any]]:
-        """Yield the pages of a listing of the bucket. Raises TransientError, RepositoryUnavailable."""
-        access = self._open(call)
-        with self._errors_of(call, access):
-            for page in access.client.get_paginator("list_objects_v2").paginate(Bucket=call.bucket, **query):
-                if not page.keys() & _LISTING_FIELDS:  # otherwise any XML page would count as an empty repository
-                    raise call.answered_by_another()
-                if page.get("IsTruncated") and not page.get("NextContinuationToken"):  # the paginator would end here
-                    raise call.endless()
-                yield page
-
-    @contextmanager
-    def _errors_of(self, call: S3Call, access: _Access) -> Iterator[None]:
-        """Turn boto3's exceptions, after its few attempts, into RepositoryUnavailable or TransientError.
-
-        They are not chained: their causes may contain secrets, and the message says what they say.
-        """
-        try:
-            yield
-        except ClientError as error:
-            raise self._answered(call, access, error) from None
-        except PaginationError:
-            raise call.endless() from None
-        except (BotoCoreError, ResponseParserError, ValueError) as error:
-            raise _no_answer(call, access, error) from None
-
-    def _open(self, call: S3Call) -> _Access:
-        with self._lock:  # a session is for one thread, its clients are for any
-            if self._access is None:
-                try:
-                    self._access = _Access(self._location, self._credential)
-                except (BotoCoreError, ValueError) as error:
-                    raise call.refused(_NO_IDENTITY, type(error).__name__, _message(error, ())) from None
-            return self._access
-
-    def _answered(self, call: S3Call, access: _Access, error: ClientError) -> TransientError | RepositoryUnavailable:
-        """Return the exception for an error that the storage answered."""
-        code = str(error.response.get("Error", {}).get("Code", "Unknown"))
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if code in _TRANSIENT_CODES or status == 429 or (status >= 500 and status != 501):
-            return TransientError(f"{call.action} on {call.target}: {safe_text(code, ())} ({status})")
-        if call.key and code in _NOT_FOUND:
-            return call.gone("removed")
-        if call.key and status in (412, 416):
-            return call.gone("changed")
-        identity, secrets = access.identity()
-        message = safe_text(str(error.response.get("Error", {}).get("Message", "")), secrets)
-        if status in (401, 403) or code in _CREDENTIAL_CODES:
-            with self._lock:
-                if self._access is access:
-                    self._access = None
-            return call.refused(identity, safe_text(code, secrets), message)
-        return call.failed(identity, safe_text(code, secrets), message)
-
-
 def _session(credential: S3Credential) -> boto3.session.Session:
     if credential.key_id:
         return boto3.session.Session(
@@ -388,19 +309,23 @@ def _message(error: Exception, secrets: tuple[str, ...]) -> str:
 class S3Store:
     """The ObjectStore of an `s3://` location; `credential` takes precedence over boto3's default chain.
 
-    Making one does not ask the storage.
+    Making one does not ask the storage. The first call looks up the credentials. After a refusal the next call looks
+    them up again, because their file may have been replaced.
     """
 
     def __init__(self, location: Location, credential: S3Credential | None) -> None:
         self.location = location.text
+        self._place = location
         self._bucket = location.bucket
         self._root = f"{location.prefix}/" if location.prefix else ""
-        self._client = S3Client(location, credential)
+        self._credential = credential
+        self._lock = threading.Lock()
+        self._access: _Access | None = None
         self._opened = False
 
     def access(self) -> StorageAccess:
         """Return the access of this store. Looks up the credentials; raises RepositoryUnavailable."""
-        return self._client.access(self._call("s3:ListBucket"))
+        return self._open(self._call("s3:ListBucket")).describe()
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         root = self._root + prefix
@@ -429,18 +354,24 @@ class S3Store:
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
         call = self._call("s3:GetObject", wanted.key)
         asked = {"Range": f"bytes={start}-{stop - 1}"} if stop > start else {}
-        answer = self._client.ask(call, "get_object", IfMatch=f'"{wanted.tag}"', **asked)
+        answer = self._ask(call, "get_object", IfMatch=f'"{wanted.tag}"', **asked)
         with answer["Body"] as body:
-            _check_range(call, answer, wanted, start, stop)
+            served = answer.get("ContentRange")
+            whole = served is None and start == 0 and answer.get("ContentLength") == stop
+            if stop > start and not whole and served != f"bytes {start}-{stop - 1}/{wanted.size}":
+                raise RepositoryUnavailable(
+                    f"{call.target}: asked for bytes {start}-{stop - 1} of {wanted.size}, received '{served}'",
+                    hint="the endpoint, or a proxy in front of it, must serve ranges",
+                )
             yield from body_pieces(body, stop - start, call.target)
 
     def checksum(self, wanted: StoredObject) -> Checksum | None:
         call = self._call("s3:GetObject", wanted.key)
-        head = self._client.ask(call, "head_object", IfMatch=f'"{wanted.tag}"', ChecksumMode="ENABLED")
+        head = self._ask(call, "head_object", IfMatch=f'"{wanted.tag}"', ChecksumMode="ENABLED")
 
         def part_length(number: int) -> int:
             try:
-                part = self._client.ask(call, "head_object", PartNumber=number)
+                part = self._ask(call, "head_object", PartNumber=number)
             except RepositoryUnavailable:  # some storages do not know part numbers
                 return 0
             length = part.get("ContentLength", 0)
@@ -455,19 +386,64 @@ class S3Store:
         return S3Call(action, f"{self.location}/{key}", self._bucket, self._root + key)
 
     def _pages(self, **query: str) -> Iterator[dict[str, Any]]:
-        for page in self._client.pages(self._call("s3:ListBucket"), **query):
-            self._opened = True
-            yield page
+        """Yield the pages of a listing of the bucket. Raises TransientError, RepositoryUnavailable."""
+        call = self._call("s3:ListBucket")
+        access = self._open(call)
+        with self._errors_of(call, access):
+            for page in access.client.get_paginator("list_objects_v2").paginate(Bucket=call.bucket, **query):
+                if not page.keys() & _LISTING_FIELDS:  # otherwise any XML page would count as an empty repository
+                    raise call.answered_by_another()
+                if page.get("IsTruncated") and not page.get("NextContinuationToken"):  # the paginator would end here
+                    raise call.endless()
+                self._opened = True
+                yield page
 
+    def _ask(self, call: S3Call, operation: str, **arguments: object) -> dict[str, Any]:
+        """Call the API method `operation` on an object. Raises TransientError, RepositoryUnavailable."""
+        access = self._open(call)
+        with self._errors_of(call, access):
+            answer: dict[str, Any] = getattr(access.client, operation)(Bucket=call.bucket, Key=call.key, **arguments)
+            return answer
 
-def _check_range(call: S3Call, answer: dict[str, Any], wanted: StoredObject, start: int, stop: int) -> None:
-    """Raise RepositoryUnavailable if the answer has other bytes than the requested ones."""
-    if stop <= start:
-        return
-    served = answer.get("ContentRange")
-    whole = served is None and start == 0 and answer.get("ContentLength") == stop
-    if not whole and served != f"bytes {start}-{stop - 1}/{wanted.size}":
-        raise RepositoryUnavailable(
-            f"{call.target}: asked for bytes {start}-{stop - 1} of {wanted.size}, received '{served}'",
-            hint="the endpoint, or a proxy in front of it, must serve ranges",
-        )
+    @contextmanager
+    def _errors_of(self, call: S3Call, access: _Access) -> Iterator[None]:
+        """Turn boto3's exceptions, after its few attempts, into RepositoryUnavailable or TransientError.
+
+        They are not chained: their causes may contain secrets, and the message says what they say.
+        """
+        try:
+            yield
+        except ClientError as error:
+            raise self._answered(call, access, error) from None
+        except PaginationError:
+            raise call.endless() from None
+        except (BotoCoreError, ResponseParserError, ValueError) as error:
+            raise _no_answer(call, access, error) from None
+
+    def _open(self, call: S3Call) -> _Access:
+        with self._lock:  # a session is for one thread, its clients are for any
+            if self._access is None:
+                try:
+                    self._access = _Access(self._place, self._credential)
+                except (BotoCoreError, ValueError) as error:
+                    raise call.refused(_NO_IDENTITY, type(error).__name__, _message(error, ())) from None
+            return self._access
+
+    def _answered(self, call: S3Call, access: _Access, error: ClientError) -> TransientError | RepositoryUnavailable:
+        """Return the exception for an error that the storage answered."""
+        code = str(error.response.get("Error", {}).get("Code", "Unknown"))
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _TRANSIENT_CODES or status == 429 or (status >= 500 and status != 501):
+            return TransientError(f"{call.action} on {call.target}: {safe_text(code, ())} ({status})")
+        if call.key and code in _NOT_FOUND:
+            return call.gone("removed")
+        if call.key and status in (412, 416):
+            return call.gone("changed")
+        identity, secrets = access.identity()
+        message = safe_text(str(error.response.get("Error", {}).get("Message", "")), secrets)
+        if status in (401, 403) or code in _CREDENTIAL_CODES:
+            with self._lock:
+                if self._access is access:
+                    self._access = None
+            return call.refused(identity, safe_text(code, secrets), message)
+        return call.failed(identity, safe_text(code, secrets), message)

@@ -26,6 +26,7 @@ from trident.core.repository.repository import (
     read_labels,
     select_versions,
     version_directories,
+    version_number,
     version_path,
 )
 
@@ -37,6 +38,7 @@ def test_numbered_directories_are_versions(tmp_path: Path, caplog: pytest.LogCap
     directory = ModelDirectory("m", tmp_path)
     assert version_directories(directory) == [0, 2, 10]
     assert version_path(directory, 10) == tmp_path / "10"
+    assert [version_number(name) for name in ("0", "10", "003", "٣")] == [0, 10, None, None]
     leading = "ignore version directory '003' which contains leading zeros in its directory name"
     assert leading in caplog.messages
     skipped = [message for message in caplog.messages if message.endswith("which fails to convert to integral number")]

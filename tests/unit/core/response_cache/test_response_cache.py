@@ -57,6 +57,7 @@ def test_everything_that_decides_the_answer_is_in_the_key() -> None:
     requests = [
         request(),
         request(outputs=("OUT",)),
+        request(outputs=("OTHER",)),
         request(parameters={"top_k": 1}),
         request(parameters={"top_k": True}),
         request(parameters={"top_k": "1"}),
@@ -172,3 +173,5 @@ def test_a_scope_is_forgotten_alone() -> None:
         assert cache.metrics().entries == 1
         assert cache.metrics().used < 30 * sys.getsizeof({1: 1})
     assert cache.get(b"another0x") is not None
+    cache.close_scope(b"another0")
+    assert cache.metrics().used == LocalCache(1).metrics().used
