@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.contract.grpc.grpc_requests import (
     LIMIT_S,
     client_of,
     rpc_refusal,
-    simple_inputs,
     stub_of,
     tensor,
 )
@@ -60,16 +58,6 @@ def test_every_datatype_passes(client: Any, datatype: str) -> None:
     assert answer.tolist() == values.tolist()
     if datatype != "BYTES":
         assert answer.tobytes() == values.tobytes()
-
-
-def test_requested_outputs_and_classes(client: Any) -> None:
-    result = client.infer("simple", simple_inputs(), outputs=[triton.InferRequestedOutput("OUTPUT1")])
-    assert result.as_numpy("OUTPUT0") is None
-    assert result.as_numpy("OUTPUT1").tolist() == [list(range(-3, 13))]
-    classes = [triton.InferRequestedOutput("OUTPUT0", class_count=2)]
-    assert client.infer("simple", simple_inputs(), outputs=classes).as_numpy("OUTPUT0").tolist() == [
-        [b"18:15", b"17:14"]
-    ]
 
 
 # --- the other calls

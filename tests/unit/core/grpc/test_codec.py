@@ -64,24 +64,6 @@ def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bo
         assert bool(request.arrived_ns) is waits
 
 
-@pytest.mark.parametrize("request_id", ["", "a", "ä" * 100])
-def test_a_request_that_comes_again_is_the_same_but_for_its_id_and_its_tensors(request_id: str) -> None:
-    decoder = MessageDecoder(FrontEnd(FakeEngine()))
-    first = infer_message(id="first", outputs=[{"name": "OUTPUT1"}], model_version="1")
-    first.parameters["mine"].string_param = "x"
-    decode(first, decoder=decoder)
-    again = infer_message(id=request_id, outputs=[{"name": "OUTPUT1"}], model_version="1")
-    again.parameters["mine"].string_param = "x"
-    del again.raw_input_contents[:]
-    again.raw_input_contents.extend([SECOND, FIRST])
-    decoded = decode(again, decoder=decoder)
-    model, request, plan = decoded.model, decoded.request, decoded.plan
-    assert model.spec.version == request.model_version == 1
-    assert (request.id, request.outputs, request.parameters) == (request_id, ("OUTPUT1",), {"mine": "x"})
-    assert contents(request) == [SECOND, FIRST]
-    assert plan.model_version == "1"
-
-
 def test_a_known_request_for_a_model_that_is_gone_is_refused() -> None:
     engine = FakeEngine()
     decoder = MessageDecoder(FrontEnd(engine))
@@ -89,17 +71,6 @@ def test_a_known_request_for_a_model_that_is_gone_is_refused() -> None:
     engine.versions.clear()
     with pytest.raises(ModelNotFound):
         decode(infer_message(), decoder=decoder)
-
-
-def test_tensors_of_other_sizes_than_the_last_ones_are_read() -> None:
-    decoder = MessageDecoder(FrontEnd(FakeEngine()))
-    decode(infer_message(), decoder=decoder)
-    message = infer_message()
-    message.raw_input_contents[0] = b"ab"
-    assert contents(decode(message, decoder=decoder).request) == [b"ab", SECOND]
-    message.raw_input_contents.pop()
-    with pytest.raises(InvalidRequest, match="unable to find data for input tensor 'INPUT1' for model 'simple' in req"):
-        decode(message, decoder=decoder)
 
 
 def test_forwarded_headers_are_parameters_of_this_request_only_and_never_reserved() -> None:
