@@ -136,7 +136,7 @@ class BackendFacts(Protocol):
         ...
 
     def completes(self, config: ModelConfig) -> bool:
-        """Whether the model completes its configuration itself, and wants to do so with a complete one, too."""
+        """Return true for a model that completes its configuration itself, also one that is complete."""
         ...
 
     def complete(self, path: Path, config: ModelConfig, watch: Watch) -> None:
@@ -201,12 +201,12 @@ _log = logging.getLogger("trident.config")
 
 
 def is_complete(config: ModelConfig) -> bool:
-    """Whether no side of `config` is missing, so that nothing is filled."""
+    """Return true if inputs and outputs are given, so that nothing is filled."""
     return bool((config.input or config.batch_input) and config.output)
 
 
 def needs_signature(config: ModelConfig) -> bool:
-    """Whether inputs or outputs are missing, so that the graph must be inspected."""
+    """Return true if inputs or outputs are missing, so that the graph must be inspected."""
     complete = is_complete(config)
     if complete:
         _log.info(

@@ -58,7 +58,7 @@ def ensemble_steps(config: ModelConfig) -> tuple[EnsembleStep, ...]:
 
 
 def preserves_response_order(config: ModelConfig) -> bool:
-    """Whether the responses of a decoupled step keep their order in the steps after it and to the client."""
+    """Return true if responses of a decoupled step stay in order through the later steps and to the client."""
     return switch(config, PRESERVE_ORDER, default=True)
 
 
@@ -263,7 +263,7 @@ class _Tensor:
 
 
 def may_match(dims: Shape, others: Shape) -> bool:
-    """Whether both can be dimensions of the same tensor; -1 is any size."""
+    """Return true if both can be dimensions of the same tensor; -1 is any size."""
     return len(dims) == len(others) and all(a == b or -1 in (a, b) for a, b in zip(dims, others, strict=True))
 
 
@@ -289,7 +289,7 @@ def _map_problems(
 def _decoupling(
     ensemble: ModelSpec, steps: Sequence[EnsembleStep], models: Sequence[ModelSpec]
 ) -> tuple[bool, list[Problem]]:
-    """Whether the ensemble is decoupled, and the steps whose tensors come from different decoupled models.
+    """Return if the ensemble is decoupled, and the steps whose tensors come from different decoupled models.
 
     Each tensor has an origin: 0 is the request, any other number the responses of one decoupled step.
     """
@@ -387,7 +387,7 @@ class KnownModels:
         return replace(spec, decoupled=self._is_decoupled(step.model))
 
     def _is_decoupled(self, name: str) -> bool:
-        """Whether a model is decoupled, or any that it runs as an ensemble."""
+        """Return true for a decoupled model, and for an ensemble that runs one."""
         seen, waiting = {name}, [name]
         while waiting:
             model = waiting.pop()

@@ -24,7 +24,7 @@ class ResourceNeed:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimit:
-    """`needs` are what each execution holds. An instance of priority 2 gets half the turns of one of priority 1."""
+    """`needs` are what each execution holds. An instance of priority 2 executes half as often as one of priority 1."""
 
     needs: tuple[ResourceNeed, ...] = ()
     priority: int = 1

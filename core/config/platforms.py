@@ -84,14 +84,14 @@ def is_ensemble(config: ModelConfig) -> bool:
 
 
 def pads_batches(config: ModelConfig) -> bool:
-    """Whether the model can have batch buckets. To the others their parameters mean what they like."""
+    """Return true if the model can have batch buckets; other models may use the names of their parameters."""
     if config.runtime == _PYTHON_CODE:
         return False
     return any(row.backend == config.backend and config.platform in ("", row.name) for row in _PADDED)
 
 
 def tries_batches(config: ModelConfig) -> bool:
-    """Whether a trial shows at load if the graph keeps the requests of a batch apart."""
+    """Return true if a trial shows at load if the graph keeps the requests of a batch apart."""
     return config.backend in _TRIED
 
 
@@ -133,7 +133,7 @@ def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
 
 
 def is_hub_folder(files: Collection[str]) -> bool:
-    """Whether a folder with these names is a model as it comes from the Hugging Face Hub, without code of its own."""
+    """Return true for the names in a folder of the Hugging Face Hub that is a model without code of its own."""
     return bool(_hub_backend(files))
 
 

@@ -49,7 +49,7 @@ def cache_problem(model_name: str, what: str, hint: str = "") -> Problem:
 
 
 def is_plain(relative: str) -> bool:
-    """Whether the text of `relative` stays within a directory; symbolic links are not followed."""
+    """Return true if the text of `relative` stays within a directory; symbolic links are not followed."""
     return not (relative.startswith("/") or ".." in relative.split("/") or "\0" in relative)
 
 

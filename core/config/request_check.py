@@ -339,7 +339,7 @@ def _duplicate(inputs: Inputs) -> str:
 
 
 def _has_no_items(shapes: Iterable[Shape]) -> bool:
-    """Whether an input has a batch dimension of zero; its size check counts it as one item."""
+    """Return true if an input has a batch dimension of zero; its size check counts it as one item."""
     return any(not shape[0] for shape in shapes)
 
 

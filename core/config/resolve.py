@@ -400,7 +400,7 @@ DESPITE_TRIAL = "BATCH_DESPITE_TRIAL"
 
 
 def batches_despite_trial(config: ModelConfig) -> bool:
-    """Whether requests are combined although a trial has shown that the graph does not keep them apart."""
+    """Return true if requests are batched although a trial has shown that the graph mixes them."""
     return switch(config, DESPITE_TRIAL)
 
 

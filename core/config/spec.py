@@ -76,7 +76,7 @@ class BatchingSpec:
 
     @property
     def may_expire(self) -> bool:
-        """Whether requests may be rejected because of their timeout."""
+        """True if requests may be rejected because of their timeout."""
         return any(policy.default_timeout_ns and not policy.delay_on_timeout for policy in self.policies)
 
 
@@ -112,7 +112,7 @@ class ModelSpec:
     """One version of a model. Without `batching` and `sequence` one request is executed at a time.
 
     Without `buckets` no batch is padded.
-    `response_cache`: its answers are kept, if the server has a cache.
+    `response_cache`: its responses are cached, if the server has a cache.
     `counts_arrival`: a batch may wait for requests, so it matters when each of them arrived.
     """
 
@@ -133,7 +133,7 @@ class ModelSpec:
 
     @property
     def preserves_ordering(self) -> bool:
-        """Whether responses leave in the order in which the requests arrived."""
+        """True if responses are sent in the order in which the requests arrived."""
         return any(part is not None and part.preserve_ordering for part in (self.batching, self.sequence))
 
     def separated(self) -> ModelSpec:
@@ -186,7 +186,7 @@ class StateSpec:
 class SequenceSpec:
     """`sequence_batching`.
 
-    `is_direct`: a sequence has a place in the batch, not only on an instance. `slots` is how many sequences an instance
+    `is_direct`: a sequence has a slot of the batch, not only an instance. `slots` is how many sequences an instance
     has at once. `is_iterative`: a sequence is one request, which the model may ask to execute again. The
     requests that are ready on an instance form batches of `preferred_batch_sizes`, within `max_queue_delay_ns`.
     """

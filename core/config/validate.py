@@ -543,7 +543,7 @@ _REFERENCE_BYTES = 8  # of a string
 
 
 def count_problems(config: ModelConfig) -> Iterator[Problem]:
-    """What of a normalised `config` is too large to load it."""
+    """The problems of counts and sizes of a normalised `config` that are too large to load it."""
     instances = [0 if group.passive else group.count * max(1, len(group.gpus)) for group in config.instance_group]
     executions = [max(1, sample.count) if sample.batch_size else 0 for sample in config.model_warmup]
     requests = [each * sample.batch_size for each, sample in zip(executions, config.model_warmup, strict=True)]
@@ -814,7 +814,7 @@ def batching_problem(config: ModelConfig, signature: ModelSignature) -> Problem 
 
 
 def separates_requests(config: ModelConfig, signature: ModelSignature) -> bool:
-    """Whether each request is executed alone because of a trial. Warns in the log that it is, or that it should be."""
+    """Return true if each request runs alone because of a trial. Logs a warning that it does, or that it should."""
     problem = batching_problem(config, signature)
     if problem is not None:
         _log.warning("model '%s': %s (%s)", config.name, problem.message, problem.hint)
@@ -947,8 +947,8 @@ def _cure(entry: ModelInput | ModelOutput, tensor: TensorSignature, batching: bo
 
 
 def _fits(full: Shape, provided: Shape, narrower: bool, wider: bool) -> bool:
-    """Whether configured dimensions match the graph's: equal, a number for a variable one (`narrower`), or a variable
-    one for a number (`wider`).
+    """Return true if configured dimensions match the graph's: equal, a number for a variable one (`narrower`), or a
+    variable one for a number (`wider`).
 
     What a graph says of an output becomes more precise as it is optimized, so that its file, in which people look the
     dimensions up, may have -1 where the session knows the number. A configuration cannot express the dimension 0 of a

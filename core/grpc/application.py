@@ -193,7 +193,7 @@ def server_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
 
 
 def model_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """Whether a version is loaded and can serve now; a model that cannot be found is not ready, and no error."""
+    """Answer if a version is loaded and can serve now; a model that cannot be found is not ready, without an error."""
     query = parse("ModelReadyRequest", message)
     version = version_number(query.version)
     try:
@@ -271,7 +271,7 @@ class ReflectionCall(Call):
         super().__init__(front_end, stream, head)
         self._questions: deque[Buffer] = deque()
         self._has_ended = False
-        front_end.streams.add(self.leave)
+        front_end.streams.add(self.end_at_stop)
 
     def on_message(self, message: Buffer) -> None:
         self._questions.append(message)
@@ -287,12 +287,12 @@ class ReflectionCall(Call):
     def on_cancel(self, cause: CancelCause) -> None:
         self._questions.clear()
 
-    def leave(self) -> None:
+    def end_at_stop(self) -> None:
         self.fail(stopping())
 
     def _end(self, status: Status) -> None:
         super()._end(status)
-        self.front_end.streams.remove(self.leave)
+        self.front_end.streams.remove(self.end_at_stop)
 
     def _answer_all(self) -> None:
         while self._questions:

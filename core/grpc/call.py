@@ -60,13 +60,13 @@ class Call(Receiver):
     |----------|---------|--------|-----------|------------------------------------------------------------------|
     | open     | false   | any    | set       | receives and answers; `started` once a header section was sent   |
     | ended    | true    | > 0    | set       | the client has its status, or has gone; something still runs     |
-    | released | true    | 0      | None      | its place at the server is free                                  |
+    | released | true    | 0      | None      | the client may open another stream                               |
 
     A subclass has these:
 
     * `on_message(message)`: the next message of the client.
     * `on_end()`: the client has sent all its messages.
-    * `on_cancel(cause)`: nobody wants answers any more; whatever still runs for this call is cancelled, once.
+    * `on_cancel(cause)`: answers are of no use any more; cancel what still runs for this call. Called once.
     * `moved()` and `drained()`: as in Receiver.
 
     `busy` counts what still runs for the call. `response` is what the access log tells of an inference, `request_id`
@@ -192,7 +192,7 @@ class Call(Receiver):
 
     @property
     def is_held_up(self) -> bool:
-        """Whether the client is kept from sending more."""
+        """True while the server keeps the client from sending more."""
         return False
 
     def stall(self) -> None:

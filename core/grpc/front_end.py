@@ -162,23 +162,23 @@ class OpenStreams:
         self._open: dict[Callable[[], None], None] = {}
         self._is_over = False
 
-    def add(self, leave: Callable[[], None]) -> None:
-        """`leave` ends a stream with an error, as soon as everything that the client has asked for is answered."""
-        self._open[leave] = None
+    def add(self, end: Callable[[], None]) -> None:
+        """`end` ends a stream with an error, as soon as everything that the client has asked for is answered."""
+        self._open[end] = None
         if self._is_over:
             self._deadlines.add(0.0, self)
 
-    def remove(self, leave: Callable[[], None]) -> None:
-        self._open.pop(leave, None)
+    def remove(self, end: Callable[[], None]) -> None:
+        self._open.pop(end, None)
 
     def begin_exit(self) -> None:
-        """The server stops: have all of them leave after a grace period."""
+        """The server stops: end all of them after a grace period."""
         self._deadlines.add(_GRACE_S, self)
 
     def expire(self) -> None:
         self._is_over = True
-        for leave in list(self._open):
-            leave()
+        for end in list(self._open):
+            end()
 
 
 def stopping() -> ServerStopping:

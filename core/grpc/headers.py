@@ -132,7 +132,7 @@ class Metadata:
 
 
 def is_custom(name: bytes) -> bool:
-    """Whether a field is the caller's own, not one of HTTP/2 or gRPC."""
+    """Return true for a field of the caller's own, false for one of HTTP/2 or gRPC."""
     return name not in _RESERVED and not name.startswith(_RESERVED_PREFIXES)
 
 

@@ -261,13 +261,13 @@ class StreamInferCall(Call):
         "_in_flight",
         "_inbox",
         "_is_deflating",
-        "_is_leaving",
         "_is_paused",
+        "_is_stopping",
         "_is_waiting",
-        "_leaving",
         "_ordered",
         "_outbox",
         "_sent",
+        "_unsent_responses",
     )
 
     def __init__(self, front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> None:
@@ -278,8 +278,8 @@ class StreamInferCall(Call):
         self._in_flight: dict[_StreamRequest, None] = {}
         # What has to be compressed before it is sent.
         self._outbox: deque[tuple[_StreamRequest | None, Encoded]] = deque()
-        # Responses of decoupled models: each has left when the stream has sent so many bytes.
-        self._leaving: deque[tuple[int, _StreamRequest]] = deque()
+        # Responses of decoupled models: each is sent when the stream has sent so many bytes.
+        self._unsent_responses: deque[tuple[int, _StreamRequest]] = deque()
         self._sent = 0
         self._failure: Exception | None = None
         self._held = 0
@@ -287,8 +287,8 @@ class StreamInferCall(Call):
         self._is_paused = False
         self._is_waiting = False
         self._is_deflating = False
-        self._is_leaving = False
-        front_end.streams.add(self.leave)
+        self._is_stopping = False
+        front_end.streams.add(self.end_at_stop)
 
     # --- requests
 
@@ -310,17 +310,17 @@ class StreamInferCall(Call):
         self._finish_if_done()
 
     def moved(self) -> None:
-        self._take_left()
+        self._note_sent()
 
     def drained(self) -> None:
-        self._take_left()
+        self._note_sent()
         self._pump()
 
-    def _take_left(self) -> None:
-        """Tell the models of the responses that have left."""
-        leaving, left = self._leaving, self._sent - self.unsent
-        while leaving and leaving[0][0] <= left:
-            leaving.popleft()[1].take()
+    def _note_sent(self) -> None:
+        """Tell the models of the responses that are sent."""
+        waiting, sent = self._unsent_responses, self._sent - self.unsent
+        while waiting and waiting[0][0] <= sent:
+            waiting.popleft()[1].take()
 
     def _is_full(self) -> bool:
         return (
@@ -440,7 +440,7 @@ class StreamInferCall(Call):
             end_trace(self.front_end.engine, request.trace, GRPC, (request.read_ns, request.read_ns), sent)
         if request.is_over:
             self.free()
-        if not self.ended and (self._inbox or self._is_paused or self._has_ended or self._is_leaving):
+        if not self.ended and (self._inbox or self._is_paused or self._has_ended or self._is_stopping):
             self._pump()
 
     def _encoded(self, request: _StreamRequest, response: InferenceResponse) -> Encoded | None:
@@ -520,10 +520,10 @@ class StreamInferCall(Call):
     def _send(self, request: _StreamRequest | None, parts: Sequence[Buffer], size: int, flag: bytes = PLAIN) -> None:
         self._sent += size + PREFIX
         if request is not None:
-            self._leaving.append((self._sent, request))
+            self._unsent_responses.append((self._sent, request))
         self.send(parts, size, flag)
         if request is not None:
-            self._take_left()
+            self._note_sent()
 
     def _write_deflated(self) -> None:
         while self._outbox and not self._is_deflating:
@@ -547,12 +547,12 @@ class StreamInferCall(Call):
 
     # --- the end
 
-    def leave(self) -> None:
-        self._is_leaving = True
+    def end_at_stop(self) -> None:
+        self._is_stopping = True
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
-        if not (self._has_ended or self._is_leaving) or (
+        if not (self._has_ended or self._is_stopping) or (
             self._inbox or self._is_waiting or self._in_flight or self._ordered or self._outbox or self._is_deflating
         ):
             return
@@ -563,13 +563,13 @@ class StreamInferCall(Call):
 
     def _end(self, status: Status) -> None:
         super()._end(status)
-        self.front_end.streams.remove(self.leave)
+        self.front_end.streams.remove(self.end_at_stop)
 
     def on_cancel(self, cause: CancelCause) -> None:
         self._inbox.clear()
         self._ordered.clear()
         self._outbox.clear()
-        self._leaving.clear()
+        self._unsent_responses.clear()
         for request in list(self._in_flight):
             request.cancel(cause)
 
@@ -612,7 +612,7 @@ class _Head:
     def __init__(self, model_name: str, model_version: int, layout: TensorLayout) -> None:
         self.names = string_field(1, model_name) + string_field(2, str(model_version))
         self.outputs = b"".join([_output(*entry[:3]) for entry in layout.entries])
-        # What stands before each tensor, and the place of the tensor in a run.
+        # The bytes before each tensor, and where the tensor begins and ends in a run.
         self.pieces = [(length_prefix(_CONTENTS, end - start), start, end) for *_, start, end in layout.entries]
         # That of a message without an id and parameters.
         self.size = len(self.names) + len(self.outputs) + layout.size + sum([len(piece[0]) for piece in self.pieces])

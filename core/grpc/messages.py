@@ -54,7 +54,7 @@ class MessageReader:
 
     @property
     def is_between(self) -> bool:
-        """Whether the bytes taken so far end with the end of a message."""
+        """True if the bytes taken so far end with the end of a message."""
         return self._body is None and not self._prefix
 
     @property
@@ -148,7 +148,7 @@ class Receiving(Protocol):
 
     @property
     def is_held_up(self) -> bool:
-        """Whether the server itself keeps the client from sending."""
+        """True while the server keeps the client from sending."""
 
     def stall(self) -> None:
         """Nothing has arrived for LIMIT_S seconds at least."""
@@ -205,7 +205,7 @@ class UnfinishedMessages:
             self._refuse_largest()
 
     def remove(self, receiving: Receiving) -> None:
-        """All of it has arrived, or nobody waits for it."""
+        """Forget a message that has arrived or is not wanted any more."""
         progress = self._messages.pop(receiving, None)
         if progress is not None:
             self.total -= progress.received

@@ -130,7 +130,7 @@ class MessageDecoder:
 
 
 def request_id(message: Buffer) -> str:
-    """The id of a request that `MessageDecoder.decode` refused; "" if it has none, or nobody can read it."""
+    """Return the id of a request that `MessageDecoder.decode` refused; "" if it has none or is no message."""
     head = head_of(message)
     try:
         found: str = parse("ModelInferRequest", message if head is None else message[: head[2]]).id
@@ -160,14 +160,14 @@ def _read_inputs(parsed: ModelInferRequest, tensors: Sequence[Buffer]) -> list[I
         check_rank(len(tensor.shape))
         shape = tuple(tensor.shape)
         if tensor.parameters:
-            place = region_of(tensor.parameters, name)
-            if place is not None:
+            region = region_of(tensor.parameters, name)
+            if region is not None:
                 if tensor.HasField("contents"):
                     raise InvalidRequest(
                         f"unexpected 'content' provided when using shared memory for input tensor '{name}' "
                         f"for model '{model}'"
                     )
-                inputs.append(RegionInput(name, datatype, shape, place))
+                inputs.append(RegionInput(name, datatype, shape, region))
                 continue
         if tensor.HasField("contents"):
             if tensors:
@@ -256,12 +256,12 @@ def _read_outputs(
             raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
         classes[name] = 0
         if output.parameters:
-            place = region_of(output.parameters, name)
+            region = region_of(output.parameters, name)
             classes[name] = classes_of(output.parameters)
-            if place is not None:
+            if region is not None:
                 if classes[name]:
                     raise InvalidRequest("output can't set both 'shared_memory_region' and 'classification'")
-                regions[name] = place
+                regions[name] = region
     request.outputs = tuple(classes)
     return {name: (True, wanted) for name, wanted in classes.items()} if any(classes.values()) else None
 
@@ -331,7 +331,7 @@ PARAMETERS: Final = ParameterForm(
 
 
 def region_of(parameters: Mapping[str, InferParameter], tensor: str) -> RegionReference | None:
-    """The place of a tensor in shared memory; None for a tensor outside. Raises InvalidRequest."""
+    """Return the region of a tensor in shared memory; None for a tensor in the message. Raises InvalidRequest."""
     region = parameters.get(_REGION)
     if region is not None and region.WhichOneof(_CHOICE) != "string_param":
         raise _wrong_type_of(tensor, _REGION, "string_param.")
