@@ -16,11 +16,10 @@ from gunicorn.config import Config
 from trident.app.process.files import IN_MEMORY
 from trident.app.settings.server import METRICS, ServerSettings
 from trident.app.sites.applications import Applications, grpc_ports, make_hub_bridge
-from trident.app.sites.site import Credentials, http_tls
+from trident.app.sites.site import Credentials, Site, http_tls
 from trident.app.supervisor.arbiter import GunicornLog
 from trident.app.worker.listening_sockets import ConnectionLimits, StopTimes, open_listener
 from trident.app.worker.worker import TridentWorker
-from trident.core.buffers import Allocate
 from trident.core.engine.in_process import InferenceEngine
 from trident.core.frontend.gevent_bridge import GeventBridge
 
@@ -90,11 +89,8 @@ def _open(listeners: list[socket], address: str, port: int | None) -> int | None
     return int(listeners[-1].getsockname()[1])
 
 
-class _ThreadSite:
+class _ThreadSite(Site):
     """The applications in front of an engine that ends later than they do. Made on the thread of the hub."""
-
-    failure: str | None = None
-    allocate: Allocate | None = None
 
     def __init__(self, settings: ServerSettings, engine: InferenceEngine, credentials: Credentials) -> None:
         self._bridges: list[GeventBridge] = []
@@ -106,21 +102,6 @@ class _ThreadSite:
     def _make_bridge(self, threads: int) -> GeventBridge:
         self._bridges.append(make_hub_bridge(threads))
         return self._bridges[-1]
-
-    def release_memory(self) -> None:
-        return None
-
-    def start(self) -> None:
-        return None
-
-    def begin_exit(self) -> None:
-        return None
-
-    def log_in_flight(self, seconds_left: float) -> None:
-        return None
-
-    def finish(self, timeout_s: float) -> bool:
-        return True
 
     def end_threads(self) -> None:
         """End the threads of the bridges. Blocks."""

@@ -5,7 +5,7 @@ or those behind sockets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
@@ -18,7 +18,7 @@ from trident.app.process.environment import settle_collector
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import GRPC as GRPC_SERVICE
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.site import Credentials, Http2Port, http_tls
+from trident.app.sites.site import Credentials, Http2Port, Site, http_tls
 from trident.app.worker.http2.frames import Http2Limits
 from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine
@@ -220,10 +220,8 @@ def _seconds(milliseconds: int) -> float:
     return milliseconds / 1000 if milliseconds else math.inf
 
 
-class InProcessSite:
+class InProcessSite(Site):
     """Made in the worker, after the fork, around the engine that has started there."""
-
-    allocate: Allocate | None = None
 
     def __init__(
         self,
@@ -239,10 +237,8 @@ class InProcessSite:
         self._engine = started.engine
         engine = around(started.engine)
         applications = Applications(settings, engine, make_hub_bridge, tokens=credentials.tokens)
-        self._applications = applications.by_port()
-        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
-            settings, engine, make_hub_bridge, credentials, show=applications.show
-        )
+        self.applications = applications.by_port()
+        self.http2_ports = grpc_ports(settings, engine, make_hub_bridge, credentials, show=applications.show)
         from trident.app.sites.engine_start import (  # with the engine, which front ends lack
             StartWatch,
             make_metrics_log,
@@ -252,15 +248,8 @@ class InProcessSite:
         self._metrics_log = make_metrics_log(settings, self._engine)
 
     @property
-    def applications(self) -> Mapping[int, WSGIApplication]:
-        return self._applications
-
-    @property
     def failure(self) -> str | None:
         return self._started.failure
-
-    def release_memory(self) -> None:
-        """Nothing: there is no other process to share with."""
 
     def start(self) -> None:
         self._start_watch.start()
@@ -281,10 +270,11 @@ class InProcessSite:
         return self._engine.finish(timeout_s)
 
 
-class FrontEndSite:
-    """Made in the worker, after the fork. It is connected to the engines at the sockets in `directory`."""
+class FrontEndSite(Site):
+    """Made in the worker, after the fork. It is connected to the engines at the sockets in `directory`.
 
-    failure: str | None = None
+    It logs no requests in flight: the engine's process does that once.
+    """
 
     def __init__(
         self,
@@ -301,7 +291,6 @@ class FrontEndSite:
         request_counts = share_request_counts(directory.metrics)
         self._engine = _engine(settings, directory, engines)
         self.allocate = self._engine.allocate
-        self.release_memory = self._engine.release_memory
         engine = around(self._engine)
         applications = Applications(
             settings,
@@ -312,10 +301,11 @@ class FrontEndSite:
             directory.path,
             self._engine.process_ids,
         )
-        self.applications: Mapping[int, WSGIApplication] = applications.by_port()
-        self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
-            settings, engine, make_hub_bridge, credentials, allocate=self.allocate
-        )
+        self.applications = applications.by_port()
+        self.http2_ports = grpc_ports(settings, engine, make_hub_bridge, credentials, allocate=self.allocate)
+
+    def release_memory(self) -> None:
+        self._engine.release_memory()
 
     def start(self) -> None:
         self._engine.start()
@@ -324,9 +314,6 @@ class FrontEndSite:
 
     def begin_exit(self) -> None:
         self._engine.begin_exit()
-
-    def log_in_flight(self, seconds_left: float) -> None:
-        """Nothing: the engine's process logs it once, and each front end would log it again."""
 
     def finish(self, timeout_s: float) -> bool:
         """True: all requests in flight have been answered, and the engine ends after the front ends."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
 
 from trident.app.process.files import FileContent, WatchedFiles
@@ -61,28 +62,22 @@ class ServerParts:
     around: Callable[[Any], Any] = _as_it_is
 
 
-class Site(Protocol):
-    """Made in the worker, after the fork. All methods except `finish` are called on the hub."""
+class Site:
+    """Made in the worker, after the fork. All methods except `finish` are called on the hub.
 
-    @property
-    def applications(self) -> Mapping[int, WSGIApplication]:
-        """The application of each HTTP/1 port."""
+    `applications` and `tls` are those of the HTTP/1 ports, `http2_ports` are the others; 0 is a Unix socket. `allocate`
+    allocates the bodies of large requests; None if the heap will do. Hub thread.
+    """
 
-    @property
-    def tls(self) -> Mapping[int, ServerTls]:
-        """The TLS of the HTTP/1 ports that have it."""
-
-    @property
-    def http2_ports(self) -> Mapping[int, Http2Port]:
-        """The HTTP/2 ports; 0 is a Unix socket."""
+    applications: Mapping[int, WSGIApplication]
+    tls: Mapping[int, ServerTls] = MappingProxyType({})
+    http2_ports: Mapping[int, Http2Port] = MappingProxyType({})
+    allocate: Allocate | None = None
 
     @property
     def failure(self) -> str | None:
         """The reason to end the whole server with 1, as `CODE - message`. Set on any thread."""
-
-    @property
-    def allocate(self) -> Allocate | None:
-        """Allocates the bodies of large requests; None if the heap will do. Hub thread."""
+        return None
 
     def release_memory(self) -> None:
         """Return to the system the shared memory that nothing uses. Called when the worker is idle."""
@@ -98,6 +93,7 @@ class Site(Protocol):
 
     def finish(self, timeout_s: float) -> bool:
         """Stop the engine; requests in flight have `timeout_s` seconds. Off the hub. Returns whether all ended."""
+        return True
 
 
 class Credentials:
