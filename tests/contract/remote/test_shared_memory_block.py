@@ -77,7 +77,7 @@ def assert_echoed(server: RemoteServer, size: int = FITS, seed: int = 1) -> None
         until(answered, "never room", limit_s=ROOM_LIMIT_S)
 
 
-def test_announced_bodies_hold_no_memory(server: RemoteServer) -> None:
+def test_announced_bodies_take_no_memory(server: RemoteServer) -> None:
     """One client announces a huge body, many others small ones. None of them sends it."""
     with ExitStack() as stack:
         for size in (100 << 20, *[1_000_000] * 20, *[60_000] * 100):
@@ -88,7 +88,7 @@ def test_announced_bodies_hold_no_memory(server: RemoteServer) -> None:
         assert resident_kb(server.front_ends[0], "RssAnon") < 300 << 10
 
 
-def test_idle_processes_return_the_memory_that_nothing_uses(server: RemoteServer) -> None:
+def test_idle_processes_release_unused_memory(server: RemoteServer) -> None:
     assert_echoed(server)
     processes = (server.engine, *server.front_ends)
     until(

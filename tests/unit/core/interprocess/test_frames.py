@@ -86,7 +86,7 @@ def ends() -> Iterator[Ends]:
     ends.theirs.close()
 
 
-def test_what_the_socket_does_not_take_is_sent_later_and_in_order(ends: Ends) -> None:
+def test_unsent_bytes_are_sent_later_in_order(ends: Ends) -> None:
     filled = ends.fill()
     ends.queue.append(b"one")
     ends.queue.flush()

@@ -85,7 +85,7 @@ def test_the_memory_is_unmapped_with_its_last_view() -> None:
     assert (mappings(), descriptors()) == before
 
 
-def test_create_says_why_the_system_refuses() -> None:
+def test_failed_creation_reports_the_error_of_the_system() -> None:
     gc.collect()
     before = descriptors()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -220,7 +220,7 @@ def test_released_pages_take_no_memory_until_they_are_used_again(memory: SharedM
 # --- what one end shares and the other gives back
 
 
-def test_what_one_end_shares_the_other_reads_in_place_and_releases(memory: SharedMemory) -> None:
+def test_shared_tensor_is_read_in_place_and_released(memory: SharedMemory) -> None:
     other = SharedMemory.attach(os.dup(memory.descriptor))
     unused: list[None] = []
     other.on_unused = partial(unused.append, None)
@@ -289,7 +289,7 @@ def test_reclaim_releases_the_free_pages_that_were_in_use() -> None:
     assert pages.allocate(END - START) == START
 
 
-def test_threads_never_get_the_same_bytes() -> None:
+def test_threads_get_different_bytes() -> None:
     pages = PageAllocator(0, 24 * PAGE)
     memory = np.zeros(24 * PAGE, np.uint8)
     faults: list[str] = []

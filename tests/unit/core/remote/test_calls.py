@@ -100,7 +100,7 @@ def over_the_wire(value: object, hint: Any) -> Any:
         ({"a": [1, {"b": None}]}, dict[str, object]),
     ],
 )
-def test_a_value_survives_the_way(value: object, hint: Any) -> None:
+def test_value_is_read_as_it_was_written(value: object, hint: Any) -> None:
     found = over_the_wire(value, hint)
     assert found == value
     assert type(found) is type(value)

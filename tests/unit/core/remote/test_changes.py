@@ -116,7 +116,7 @@ def test_reload_that_a_later_engine_refuses_restores_the_earlier_load(pool: Pool
     assert engines[0].calls[-1] == ("load", "simple", {})
 
 
-def test_a_region_that_a_later_engine_refuses_is_taken_back(pool: Pooled, engines: list[Models]) -> None:
+def test_region_that_an_engine_refuses_is_unregistered_in_the_others(pool: Pooled, engines: list[Models]) -> None:
     engines[1].refusal = InvalidRequest("no such object")
     with pytest.raises(InvalidRequest, match="no such object"):
         pool[0].register_system_region("r", "/key", 0, 4)
@@ -185,7 +185,9 @@ def names(placed_engines: list[Models]) -> list[list[str]]:
     return [sorted(engine.versions) for engine in placed_engines]
 
 
-def test_a_model_goes_to_the_engine_with_the_fewest(placed_pool: Pooled, placed_engines: list[Models]) -> None:
+def test_model_is_loaded_in_the_engine_with_the_fewest_models(
+    placed_pool: Pooled, placed_engines: list[Models]
+) -> None:
     for name in "abc":
         placed_pool[0].load_directory(name, f"/{name}")
     assert names(placed_engines) == [["a", "c"], ["b"]]
@@ -197,7 +199,7 @@ def test_a_model_goes_to_the_engine_with_the_fewest(placed_pool: Pooled, placed_
     assert names(placed_engines) == [["d"], ["b"]]
 
 
-def test_a_load_that_fails_leaves_nothing(placed_pool: Pooled, placed_engines: list[Models]) -> None:
+def test_failed_load_does_not_count_for_placement(placed_pool: Pooled, placed_engines: list[Models]) -> None:
     for engine in placed_engines:
         engine.refusal = ModelLoadFailed("the weights are broken")
     with pytest.raises(ModelLoadFailed, match="the weights are broken"):

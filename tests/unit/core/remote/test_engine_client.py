@@ -67,7 +67,7 @@ def test_a_model_is_asked_for_once_per_generation(remote: RemoteEngine, engine: 
     assert remote.model("simple", 1).spec == identity_spec("simple", 1)
 
 
-def test_health_needs_no_call(remote: RemoteEngine, engine: ServedEngine) -> None:
+def test_health_is_answered_without_a_call(remote: RemoteEngine, engine: ServedEngine) -> None:
     assert (remote.is_live(), remote.is_ready(), remote.phase()) == (True, True, engine.serving)
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.LOADING, model="simple", failures={"bad": "why"})
@@ -106,7 +106,7 @@ def test_tensors_of_any_size_are_echoed(remote: RemoteEngine, size: int) -> None
         assert (response.outputs[0].array == values).all()
 
 
-def test_a_slow_reader_holds_back_its_model(tmp_path: Path) -> None:
+def test_slow_reader_pauses_its_model(tmp_path: Path) -> None:
     class Streaming(ServedEngine):
         def submit(self, pending: PendingRequest) -> None:
             pending.on_cancel = None
@@ -134,7 +134,7 @@ def test_a_slow_reader_holds_back_its_model(tmp_path: Path) -> None:
 # --- room in shared memory
 
 
-def test_a_request_waits_for_room(remote: RemoteEngine) -> None:
+def test_request_waits_for_shared_memory(remote: RemoteEngine) -> None:
     memory = remote.allocate(HALF)
     assert memory is not None
     assert remote.allocate(1) is None
@@ -151,7 +151,7 @@ def test_a_request_waits_for_room(remote: RemoteEngine) -> None:
         assert response.outputs[0].array[0] == value
 
 
-def test_a_request_that_waits_too_long_for_room_is_answered_with_an_error(
+def test_request_that_waits_too_long_for_shared_memory_fails(
     remote: RemoteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_client, "_MEMORY_SECONDS", 0.05)

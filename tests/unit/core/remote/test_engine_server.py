@@ -139,7 +139,7 @@ def test_randomly_changed_frames_affect_no_other_front_end(path: str, neighbour:
     assert_served(neighbour)
 
 
-def test_a_front_end_that_does_not_read_is_no_longer_read(engine: ServedEngine, tmp_path: Path) -> None:
+def test_front_end_that_reads_no_answers_is_not_read(engine: ServedEngine, tmp_path: Path) -> None:
     served_requests: list[str] = []
 
     def respond(request: InferenceRequest) -> InferenceResponse:
@@ -287,7 +287,7 @@ def test_an_older_state_never_follows_a_newer_one(engine: ServedEngine, tmp_path
 # --- the end
 
 
-def test_stop_sends_what_waits(engine: ServedEngine, tmp_path: Path) -> None:
+def test_stop_sends_collected_frames(engine: ServedEngine, tmp_path: Path) -> None:
     with served(tmp_path, engine) as (path, server), ByHand.at(path).greet() as hand:
         state_in(hand.next())
         engine.live = False

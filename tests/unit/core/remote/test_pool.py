@@ -57,7 +57,7 @@ from trident.core.remote.calls import EngineGone
 from trident.core.remote.pool import EnginePool, home_of, merged, merged_index
 
 
-def test_state_stays_with_its_engine() -> None:
+def test_key_moves_only_if_its_engine_is_missing() -> None:
     homes = {key: home_of(f"sequence {key}", [0, 1, 2]) for key in range(3000)}
     assert all(800 < count < 1200 for count in Counter(homes.values()).values())
     assert homes == {key: home_of(f"sequence {key}", [0, 1, 2]) for key in range(3000)}
@@ -178,7 +178,7 @@ def test_the_loss_of_an_engine_concerns_only_its_requests(pool: Pooled, engines:
     until(has_rejoined, "the engine gets no requests")
 
 
-def test_without_any_engine_the_front_end_says_so(pool: Pooled) -> None:
+def test_front_end_without_engines_reports_engine_down(pool: Pooled) -> None:
     front, those = pool
     for each in those:
         each.end()
@@ -256,7 +256,7 @@ def test_a_model_is_loaded_and_unloaded_in_all_engines(real: EnginePool) -> None
     assert [entry.name for entry in real.repository_index(True)] == ["double"]
 
 
-def test_a_hold_is_kept_by_the_engine_that_gave_it(real: EnginePool) -> None:
+def test_hold_is_used_in_its_engine(real: EnginePool) -> None:
     held = [real.hold_version("double") for _ in range(4)]
     assert len(set(held)) >= 2
     for number in held:
@@ -272,7 +272,7 @@ def test_a_hold_is_kept_by_the_engine_that_gave_it(real: EnginePool) -> None:
 READY = IndexEntry(name="m", version=1, state=ModelState.READY)
 
 
-def test_a_model_is_shown_as_far_as_any_engine_has_it() -> None:
+def test_index_shows_a_version_that_only_some_engines_have() -> None:
     with_reason = IndexEntry(name="m", version=1, state=ModelState.READY, reason="a newer one failed")
     assert merged_index([[READY], [with_reason]]) == [with_reason]
     never = IndexEntry(name="n")
@@ -288,7 +288,7 @@ def counted(number: int) -> StatisticsSnapshot:
     return replace(EMPTY, **{each.name: number for each in fields(StatisticsSnapshot) if each.type == "int"})
 
 
-def test_every_number_is_a_sum_but_the_last_inference_and_the_oldest_execution() -> None:
+def test_numbers_are_summed_except_latest_and_oldest() -> None:
     total = merged([counted(3), counted(4)])
     latest = {"last_inference_ms": 4, "oldest_execution_ns": 4}
     assert total == replace(merged([counted(7)]), **latest, batch_closes=total.batch_closes)

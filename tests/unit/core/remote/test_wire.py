@@ -131,7 +131,7 @@ def test_large_inputs_are_read_from_shared_memory() -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 100, LARGE])
 @pytest.mark.parametrize("share", [no_offset, lambda content: 0])
-def test_the_moment_of_arrival_arrives_whatever_the_inputs_are(size: int, share: Share) -> None:
+def test_arrival_time_is_sent_with_inputs_of_any_kind(size: int, share: Share) -> None:
     value = np.arange(size, dtype=np.int32)
     request = InferenceRequest("m", [InputTensor("IN", "INT32", (size,), value)], id="i")
     for each in (request, packed_request([1, 2, 3], 0.5)):
@@ -156,7 +156,7 @@ def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_places_in_shared_memory_arrive(packed: bool) -> None:
+def test_references_to_shared_memory_are_sent(packed: bool) -> None:
     place = RegionReference("größer", 2**64 - 1, 8)
     if packed:
         given = RegionRequest.of(packed_request([1, 2, 3], 4.0), {"OUT": place})
@@ -224,7 +224,7 @@ def test_an_error_arrives_with_its_class_code_and_origin(code: ErrorCode, origin
     assert (found.error.hint, found.origin, found.final) == ("cure", origin, False)
 
 
-def test_times_arrive_whatever_the_outputs_are() -> None:
+def test_times_are_sent_with_outputs_of_any_kind() -> None:
     writer, reader = ResponseEncoder(no_offset, none_shared), ResponseDecoder(view_of)
     for response in (*packed_responses(2), InferenceResponse("m", 1, [output("A", "INT32", np.zeros(1, np.int32))])):
         for times in (InferenceTimes(1, 2, 3, 4, 5, CloseReason.DELAY), None, InferenceTimes(2**60, 0, 0, 0, 1)):
@@ -234,7 +234,7 @@ def test_times_arrive_whatever_the_outputs_are() -> None:
             assert [each.array.tolist() for each in found.outputs] == [each.array.tolist() for each in response.outputs]
 
 
-def test_similar_responses_are_told_apart() -> None:
+def test_similar_responses_are_read_as_they_were_written() -> None:
     """The head of the block is written once for all similar responses."""
     writer, reader = ResponseEncoder(no_offset, none_shared), ResponseDecoder(view_of)
     for name, array, parameters in (

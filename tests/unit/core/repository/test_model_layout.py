@@ -145,7 +145,7 @@ def hint_of_load(directory: ModelDirectory) -> str:
         ),
     ],
 )
-def test_a_refused_model_says_what_was_found_what_is_expected_and_the_missing_step(
+def test_hint_names_found_and_expected_files_and_the_next_step(
     tmp_path: Path, files: list[str], config: str, hint: str
 ) -> None:
     directory = laid_out(tmp_path / "iris", *files, config=config)
@@ -153,7 +153,7 @@ def test_a_refused_model_says_what_was_found_what_is_expected_and_the_missing_st
     assert [problem.hint for problem in check_model(directory, BackendRegistry({})).problems] == [hint]
 
 
-def test_the_folder_of_one_model_is_no_repository(tmp_path: Path) -> None:
+def test_folder_of_one_model_is_refused_as_a_repository(tmp_path: Path) -> None:
     laid_out(tmp_path / "iris", "1/model.onnx")
     hint = (
         "found the folder of one model, expected a folder of models: name the folder around it as the repository, or "
@@ -184,7 +184,7 @@ def test_the_folder_of_one_model_is_no_repository(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_backend_that_misses_its_file_says_the_same(tmp_path: Path, backend: str, file: str, hint: str) -> None:
+def test_missing_model_file_has_a_hint(tmp_path: Path, backend: str, file: str, hint: str) -> None:
     directory = laid_out(tmp_path / "m", f"1/{file}", config=f'backend: "{backend}"')
     assert [problem.hint for problem in check_model(directory, BackendRegistry({})).problems] == [hint]
 
@@ -197,9 +197,7 @@ def test_a_backend_that_misses_its_file_says_the_same(tmp_path: Path, backend: s
         (["best.onnx"], "best.onnx", ", or serve it with --single-model=NAME"),
     ],
 )
-def test_a_repository_without_models_says_what_it_holds(
-    tmp_path: Path, files: list[str], found: str, also: str
-) -> None:
+def test_empty_repository_has_a_hint(tmp_path: Path, files: list[str], found: str, also: str) -> None:
     laid_out(tmp_path, *files)
     step = f"make a folder for each model, with a folder for each version{also}"
     assert no_models_hint(str(tmp_path)) == f"found {found}, expected MODEL/1/model.onnx: {step}"
@@ -227,7 +225,7 @@ def digest(folder: Path, version: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["2/model.onnx", "config.pbtxt", "1/__pycache__/model.pyc", "golden/a.json"])
-def test_what_does_not_decide_an_answer_does_not_count(model: Path, path: str) -> None:
+def test_files_that_do_not_affect_answers_are_not_in_the_digest(model: Path, path: str) -> None:
     before = digest(model)
     (model / path).parent.mkdir(exist_ok=True)
     (model / path).write_text("other")
@@ -235,13 +233,13 @@ def test_what_does_not_decide_an_answer_does_not_count(model: Path, path: str) -
     assert digest(model, 2) != before
 
 
-def test_a_file_that_changed_after_the_load_began_leaves_it_unknown(model: Path) -> None:
+def test_digest_is_unknown_if_a_file_changed_after_the_load_began(model: Path) -> None:
     content = ContentDigest(ModelDirectory("m", model), 1)
     (model / "1" / "model.onnx").write_text("weights 9")
     assert content.digest() is None
 
 
-def test_links_count_as_what_they_name_and_may_go_round(model: Path, tmp_path: Path) -> None:
+def test_digest_follows_links_and_stops_at_cycles(model: Path, tmp_path: Path) -> None:
     linked = tmp_path / "linked"
     linked.mkdir()
     (linked / "1").symlink_to(model / "1")
@@ -251,5 +249,5 @@ def test_links_count_as_what_they_name_and_may_go_round(model: Path, tmp_path: P
     digest(model)
 
 
-def test_a_folder_that_is_gone_is_unknown(tmp_path: Path) -> None:
+def test_digest_of_a_missing_folder_is_unknown(tmp_path: Path) -> None:
     assert ContentDigest(ModelDirectory("m", tmp_path / "none"), 1).digest() is None

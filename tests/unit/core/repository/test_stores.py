@@ -274,7 +274,7 @@ def fits(checksum: Checksum) -> bool:
     return run(digests).hexdigest() == checksum.value
 
 
-def test_etags_that_are_no_md5_give_no_digest() -> None:
+def test_etag_that_is_not_an_md5_gives_no_digest() -> None:
     assert ask(f"{PLAIN}-1", lengths=(SIZE,)) is None
     assert content_digest("b", PLAIN) == f"md5:{PLAIN}"
     assert content_digest("b", f"{PLAIN}-2") == ""

@@ -88,7 +88,7 @@ def key_of(cache: RedisCache, name: str, identity: bytes = IDENTITY, *, version:
 
 
 @pytest.mark.parametrize("kind", ["text", "hash", "cut"])
-def test_a_foreign_value_is_a_miss_and_is_replaced(
+def test_damaged_or_foreign_value_is_a_miss_and_is_replaced(
     redis: RedisServer, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with cache_at(redis) as cache:
@@ -110,9 +110,7 @@ def test_a_foreign_value_is_a_miss_and_is_replaced(
         assert kept(cache, key).content == bytes([2] * 8)
 
 
-def test_a_halted_redis_delays_nothing_past_the_budget_and_is_left_out(
-    redis: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_halted_redis_is_bypassed_after_the_budget(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.INFO, "trident.cache"),
         cache_at(redis, lookup_timeout=30, socket_timeout=60_000) as cache,
@@ -134,7 +132,7 @@ def test_a_halted_redis_delays_nothing_past_the_budget_and_is_left_out(
         kept(cache, key)
 
 
-def test_a_redis_that_is_gone_is_found_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_restarted_redis_is_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with RedisServer(tmp_path) as redis, cache_at(redis) as cache:
         key = key_of(cache, "gone")
         redis.stop()
@@ -157,7 +155,7 @@ def test_a_connection_that_redis_has_closed_is_made_again(redis: RedisServer) ->
         assert cache.metrics().is_up
 
 
-def test_a_full_redis_keeps_answering(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_redis_still_answers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with RedisServer(tmp_path, "--maxmemory", "1mb") as redis, cache_at(redis) as cache:
         key = key_of(cache, "full")
         with caplog.at_level(logging.WARNING, "trident.cache"):
@@ -245,7 +243,7 @@ def forged(outputs: Any, content: bytes = b"", parameters: Any = None) -> bytes:
     return Struct("<8sIQI").pack(b"TRIDENT1", len(head), len(content), checksum) + head + content
 
 
-def test_a_response_comes_back_as_it_was() -> None:
+def test_stored_response_is_read_unchanged() -> None:
     parameters = {"score": 2, "huge": 2**70, "part": 0.1, "nan": float("inf"), "last": True, "text": "ü\ud800"}
     value = encode(NAME, framed_response(parameters=parameters))
     assert value is not None
@@ -269,7 +267,7 @@ def test_every_damaged_byte_is_seen() -> None:
             decode(NAME, value[:at])
 
 
-def test_the_value_of_another_name_is_no_answer() -> None:
+def test_value_of_another_name_is_rejected() -> None:
     value = encode(NAME, framed_response())
     assert value is not None
     with pytest.raises(DamagedAnswer, match="its checksum is wrong"):
@@ -303,12 +301,12 @@ def test_the_value_of_another_name_is_no_answer() -> None:
         forged(json.loads("[" * 500 + "]" * 500)),
     ],
 )
-def test_a_forged_head_is_no_answer(value: bytes) -> None:
+def test_forged_head_is_rejected(value: bytes) -> None:
     with pytest.raises(DamagedAnswer):
         decode(NAME, value)
 
 
-def test_a_response_that_would_not_be_read_is_not_written() -> None:
+def test_too_large_response_is_not_written() -> None:
     array = np.zeros(LARGEST, np.uint8)
     large = CachedResponse.of(InferenceResponse("m", 1, [OutputTensor("O", "UINT8", array.shape, array)]))
     assert encode(NAME, large) is None

@@ -46,13 +46,13 @@ def test_the_form_and_the_order_of_the_inputs_do_not_matter(inputs: Any) -> None
     assert request_key(SCOPE, request(inputs)) == request_key(SCOPE, request())
 
 
-def test_the_key_has_what_decides_the_answer_and_its_scope() -> None:
+def test_key_begins_with_the_scope_and_ignores_id_priority_and_timeout() -> None:
     assert request_key(SCOPE, request(id="r", priority=3, timeout_us=9)) == request_key(SCOPE, request())
     assert request_key(b"87654321", request()) != request_key(SCOPE, request())
     assert request_key(SCOPE, request()).startswith(SCOPE)
 
 
-def test_everything_that_decides_the_answer_is_in_the_key() -> None:
+def test_key_differs_with_everything_that_affects_the_answer() -> None:
     a, b = InputTensor("A", "INT32", (4,), A), InputTensor("B", "BYTES", (2,), B)
     requests = [
         request(),
@@ -84,7 +84,7 @@ def test_a_large_request_has_a_short_key_that_depends_on_every_byte() -> None:
     assert len(first) == len(second) < LONGEST_PLAIN
 
 
-def test_the_copy_does_not_follow_the_model_s_arrays() -> None:
+def test_cached_response_is_a_copy_of_the_outputs() -> None:
     numbers, words = np.arange(3, dtype=np.int32), np.array([b"a", b"bcd"], object)
     outputs = [OutputTensor("N", "INT32", (3,), numbers), OutputTensor("W", "BYTES", (2,), words)]
     cached = CachedResponse.of(InferenceResponse("m", 1, outputs, id="first", parameters={"score": 2}))
@@ -97,7 +97,7 @@ def test_the_copy_does_not_follow_the_model_s_arrays() -> None:
     assert (answer.id, answer.final, answer.parameters, answer.times) == ("second", True, {"score": 2}, None)
 
 
-def test_an_answer_keeps_packed_outputs_and_no_times() -> None:
+def test_cached_answer_has_packed_outputs_and_no_times() -> None:
     (response,) = packed_responses(1)
     answer = CachedResponse.of(response).answer(InferenceRequest("m", []), "m", 1)
     assert [out.array.tolist() for out in answer.outputs] == [out.array.tolist() for out in response.outputs]
@@ -143,7 +143,7 @@ def test_the_first_response_of_a_key_is_found_by_it_only() -> None:
     assert cache.metrics().used == used
 
 
-def test_the_least_recently_used_response_makes_room() -> None:
+def test_least_recently_used_response_is_evicted() -> None:
     cache = room_for(3)
     for number in range(3):
         cache.put(key(number), response())
@@ -163,7 +163,7 @@ def test_a_response_larger_than_the_cache_is_not_kept(caplog: pytest.LogCaptureF
     assert cache.get(key(2)) is None
 
 
-def test_a_scope_is_forgotten_alone() -> None:
+def test_closing_a_scope_removes_only_its_responses() -> None:
     cache = LocalCache(1 << 20)
     for _ in range(2):
         for number in range(2500):

@@ -63,7 +63,7 @@ def is_used(regions: Regions) -> bool:
 
 
 @pytest.mark.parametrize(("map_from", "seen"), [(0, b"defg"), (4, b"DEFG"), (5, b"defg")])
-def test_large_tensors_are_used_where_they_lie(key: str, map_from: int, seen: bytes) -> None:
+def test_large_tensors_are_used_in_place(key: str, map_from: int, seen: bytes) -> None:
     regions = Regions(map_from)
     regions.register_system("r", key, 0, SIZE)
     given = RegionInput("IN", "UINT8", (4,), RegionReference("r", 3, 4))
@@ -115,7 +115,7 @@ def test_an_input_is_freed_without_the_collector(regions: Regions) -> None:
         gc.enable()
 
 
-def test_every_response_goes_to_the_same_place(regions: Regions, key: str) -> None:
+def test_all_responses_are_written_to_the_same_region(regions: Regions, key: str) -> None:
     pending, responses = attached(regions, asking())
     for number in (1, 2):
         outputs: list[OutputTensor] = [output(np.full(2, number, np.uint8))]

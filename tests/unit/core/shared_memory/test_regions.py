@@ -73,7 +73,7 @@ def open_files() -> int:
         (2 * PAGE, 0, "unable to process address spaceInvalid argument"),
     ],
 )
-def test_a_range_outside_the_object_is_refused(
+def test_range_outside_the_object_is_refused(
     regions: Regions, key: str, offset: int, byte_size: int, text: str
 ) -> None:
     before = open_files()
@@ -106,7 +106,7 @@ def test_regions_and_open_objects_are_bounded(regions: Regions, key: str, monkey
     assert open_files() == before
 
 
-def test_an_object_under_an_old_key_is_another_one(regions: Regions, key: str) -> None:
+def test_reused_key_opens_the_new_object(regions: Regions, key: str) -> None:
     regions.register_system("old", key, 0, PAGE)
     path_of(key).unlink()
     path_of(key).write_bytes(b"ABCDEFGH" + bytes(PAGE))
@@ -150,7 +150,7 @@ def test_a_shrunken_object_is_an_error_and_does_not_grow_again() -> None:
         "/\udcff\ud800",
     ],
 )
-def test_what_is_no_object_is_refused(key: str) -> None:
+def test_invalid_key_of_shared_memory_is_refused(key: str) -> None:
     before = open_files()
     with pytest.raises(RegionFailed) as refusal:
         open_object(key)
@@ -184,7 +184,7 @@ def test_the_superuser_opens_no_object_of_another_user(tmp_path: Path) -> None:
         assert open_object(key).size == 8
 
 
-def test_no_room_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_shared_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     # A file system without room, which every Linux has: each write fails with ENOSPC.
     full = os.open("/dev/full", os.O_RDWR)
     memory = SystemMemory(full, "/full", (0, 0))
@@ -242,7 +242,7 @@ def test_wrong_handles_devices_and_sizes_are_refused(gpu_regions: Regions, libra
     assert (gpu_regions.cuda_regions(""), library.opened) == ([], [])
 
 
-def test_a_gpu_that_is_lost_while_tensors_are_copied_is_told(library: FakeCuda) -> None:
+def test_gpu_that_is_lost_during_a_copy_is_reported(library: FakeCuda) -> None:
     lost: list[str] = []
     regions = Regions(open_driver=lambda: CudaDriver(library), on_lost=lost.append)
     regions.register_cuda("r", library.allocate(bytes(32)), 1, 32)
