@@ -169,16 +169,16 @@ class _Fields:
         if self._datatype.kind == "b":
             return np.array(self._each(_bool), np.bool_).reshape(self._shape)
         if wide_kind(self._datatype) == "f":
-            wide: Array | None = np.array(self._each(_double if self._grouped else float), np.float64)
-            for index in np.flatnonzero(np.isinf(wide)).tolist():
+            doubles = np.array(self._each(_double if self._grouped else float), np.float64)
+            for index in np.flatnonzero(np.isinf(doubles)).tolist():
                 if "n" not in self._fields[index].lower():  # digits of a number that is too large for a double
                     raise self._wrong(index)
-        else:
-            integers = self._each(_integer)
-            wide = wide_integers(integers)
-            if wide is None:
-                limits = np.iinfo(self._datatype.dtype)
-                raise self._wrong(next(i for i, n in enumerate(integers) if not limits.min <= n <= limits.max))
+            return as_datatype(doubles.reshape(self._shape), self._datatype, self._location)
+        integers = self._each(_integer)
+        wide = wide_integers(integers)
+        if wide is None:
+            limits = np.iinfo(self._datatype.dtype)
+            raise self._wrong(next(i for i, n in enumerate(integers) if not limits.min <= n <= limits.max))
         return as_datatype(wide.reshape(self._shape), self._datatype, self._location)
 
     def _each(self, read: Callable[[str], Any]) -> list[Any]:
