@@ -14,8 +14,6 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from tests.contract.grpc.grpc_requests import simple_message, stub_of
-from tests.contract.grpc.raw_connection import INFER
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import PATH, good_body, link_models
@@ -146,28 +144,6 @@ def test_each_inference_is_in_the_access_log(platforms: Platforms) -> None:
         assert {name: line.get(name) for name in expected} == expected
         assert line["sent_bytes"] > len(answer)
         assert line["duration_ms"] * 1000 >= line["compute_infer_us"]
-
-
-@pytest.mark.parametrize("identifier", ["request 8", "8" * 200_000], ids=["small", "large"])
-def test_each_call_of_grpc_is_in_the_access_log(platforms: Platforms, identifier: str) -> None:
-    message = simple_message(id=identifier)
-    with stub_of(platforms) as stub:
-        answer = stub.ModelInfer(message, timeout=LIMIT_S)
-    until(lambda: platforms.access_line(INFER).get("request_id") == identifier[:1024])
-    line = platforms.access_line(INFER)
-    expected = {
-        "client": HOST,
-        "method": "gRPC",
-        "status": "OK",
-        # Each message has five bytes before it.
-        "received_bytes": message.ByteSize() + 5,
-        "sent_bytes": answer.ByteSize() + 5,
-        "model": "simple",
-        "version": 1,
-        "batch_size": 1,
-    }
-    assert {name: line.get(name) for name in expected} == expected
-    assert line["duration_ms"] * 1000 >= line["compute_infer_us"]
 
 
 def test_failures_and_refusals_are_in_the_access_log_and_probes_are_not(platforms: Platforms) -> None:

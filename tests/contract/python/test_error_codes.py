@@ -29,7 +29,6 @@ input [ { name: "script" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "said" data_type: TYPE_STRING dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU } ]
 """
-SEQUENCE = "sequence_batching { max_sequence_idle_microseconds: 60000000 }"
 # Says the script, or answers with an error of the code that it names.
 PLAIN = """
 def execute(self, requests):
@@ -45,7 +44,6 @@ def execute(self, requests):
     return responses
 """
 CODES = [code.name for code in ErrorCode]
-REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 FINAL = "triton_final_response"
 
 
@@ -54,7 +52,6 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("codes")
     repository = write_streamer(folder / "models")
     write_model(repository, "plain", PLAIN, TEXT)
-    write_model(repository, "sequence", PLAIN, TEXT + SEQUENCE)
     chained = step("plain", {"script": "script"}, {"said": "said"})
     write_ensemble(repository, "chain", [("script", "TYPE_STRING", [1])], [("said", "TYPE_STRING", [1])], [chained])
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
@@ -83,16 +80,6 @@ def ask(server: ServerProcess, *messages: Any, **metadata: str) -> tuple[list[An
         except grpc.RpcError as error:
             return found, error.code().name, error.details()
         return found, call.code().name, call.details()
-
-
-def failures(server: ServerProcess, model: str) -> list[float]:
-    labels = (f'model="{model}"',)
-    return [server.metric("nv_inference_request_failure", *labels, f'reason="{reason}"') for reason in REASONS]
-
-
-def increase(server: ServerProcess, model: str, before: list[float]) -> dict[str, float]:
-    now = failures(server, model)
-    return {reason: n - b for reason, n, b in zip(REASONS, now, before, strict=True) if n != b}
 
 
 def word_of(model: str, code: str) -> str:
@@ -146,27 +133,3 @@ def test_error_of_a_model_is_an_event_whatever_its_code(server: ServerProcess, c
     for bad in (b'{"script":1}', b"{}"):
         found, headers, _ = server.request("POST", "/v2/models/plain/generate_stream", bad)
         assert (found, headers["Content-Type"]) == (400, "application/json")
-
-
-@pytest.mark.parametrize("code", CODES)
-def test_no_code_of_a_model_ends_its_sequence(server: ServerProcess, code: str) -> None:
-    def sent(word: str, **flags: bool) -> Any:
-        return message("sequence", word, sequence_id=7, **flags)
-
-    before = failures(server, "sequence")
-    found, _, _ = ask(server, sent("a", sequence_start=True), sent(code), sent("b"), sent("c", sequence_end=True))
-    assert [each.error_message for each in found] == ["", f"it said {code}", "", ""]
-    assert increase(server, "sequence", before) == {"BACKEND": 1}
-
-
-@pytest.mark.parametrize("code", CODES)
-def test_reasons_of_failures_do_not_depend_on_codes(server: ServerProcess, code: str) -> None:
-    steps, ensembles = failures(server, "plain"), failures(server, "chain")
-    status, _, _ = server.request(
-        "POST",
-        "/v2/models/chain/infer",
-        json.dumps({"inputs": [{"name": "script", "datatype": "BYTES", "shape": [1, 1], "data": [code]}]}).encode(),
-    )
-    assert status == HTTP_STATUS[ErrorCode[code]]
-    assert increase(server, "plain", steps) == {"BACKEND": 1}
-    assert increase(server, "chain", ensembles) == {"OTHER": 2}

@@ -7,7 +7,6 @@ sections 1.2 (version policy), 1.3 (duplicate names), 1.6 and 1.10.
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 from collections import Counter
@@ -23,7 +22,6 @@ from tests.contract.lifecycle.changing_models import (
     heavy,
     index,
     load,
-    scaled,
     unload_and_wait,
 )
 from tests.contract.repository.cloud_models import (
@@ -191,21 +189,6 @@ def test_all_kinds_of_repositories_serve_together_and_names_cannot_lead_outside(
         assert list(tmp_path.rglob("*outside*")) == []
         assert {path.name for path in tmp_path.iterdir()} == {"local", "cache", "home", "log"}
         assert not any(path.is_symlink() for path in (tmp_path / "cache").rglob("*"))
-
-
-def test_a_file_with_another_md5_is_not_loaded(s3: S3Emulator, tmp_path: Path) -> None:
-    repository = CloudRepository(s3, "checked", "models")
-    written = (
-        'model_repository_agents { agents { name: "checksum" parameters { key: "MD5:1/model.onnx" value: "%s" } } }'
-    )
-    graph = scaled(2.0).SerializeToString()
-    for name, content in (("right", graph), ("wrong", scaled(3.0).SerializeToString())):
-        repository.put(f"{name}/1/model.onnx", content)
-        repository.put(f"{name}/config.pbtxt", f"{BATCHED} {written % hashlib.md5(graph).hexdigest()}".encode())
-    options = ["--exit-on-error=false", "--strict-readiness=false"]
-    with cloud_server(tmp_path, "log", repository.uri(s3.address), *options) as server:
-        assert_serves(server, "right", 2.0)
-        until(lambda: "Mismatched MD5 hash for file 1/model.onnx" in reasons(server, "wrong"))
 
 
 def test_next_start_continues_an_interrupted_download(s3: S3Emulator, tmp_path: Path) -> None:

@@ -9,11 +9,8 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 from tritonclient.utils import InferenceServerException
 
@@ -21,20 +18,14 @@ from tests.contract.servers.processes import open_files, workers_of
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.contract.shared_memory.client_regions import memory, speaker
-from tests.fuzzing import bounded
 from tests.unit.onnx_models import identity, write_version
-from tests.unit.shared_memory_object import path_of, shared_memory_object
+from tests.unit.shared_memory_object import path_of
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 REGISTER = "/v2/systemsharedmemory/region/{}/register"
 LARGE = 4 << 20
-STATUSES = {200, 400, 404, 500}
-MOST = 2**64
-NUMBERS = st.sampled_from([0, 1, 63, 64, 4096, 2**31, 2**63 - 1, 2**63, MOST - 1, MOST, -1, 1.5, True])
-ANYTHING = st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | st.lists(NUMBERS, max_size=2)
-KEYS = st.sampled_from(["/k", "", "/", "..", "/proc/self/mem", "/a\0b", "/dev/null", "k" * 300]) | st.text(max_size=8)
 
 
 @pytest.fixture(scope="module")
@@ -92,54 +83,3 @@ def test_memory_that_shrinks_and_grows_under_the_requests(server: ServerProcess)
         assert failures, "no request met the shrunken memory"
         assert all(f"of shared memory '{both.key}' cannot be " in text for text in failures), failures[0]
         speaks.client.infer("same", [given_], outputs=[wanted])
-
-
-@bounded(200)
-@given(
-    name=st.sampled_from(["a", "b", "%00", "a%2Fb", "%C3%A4"]),
-    kind=st.sampled_from(["system", "cuda"]),
-    document=ANYTHING
-    | st.fixed_dictionaries(
-        {},
-        optional={
-            "key": KEYS | ANYTHING,
-            "offset": ANYTHING,
-            "byte_size": ANYTHING,
-            "raw_handle": ANYTHING | st.fixed_dictionaries({}, optional={"b64": KEYS | ANYTHING}),
-            "device_id": ANYTHING,
-        },
-    ),
-    action=st.sampled_from(["register", "register", "register", "unregister"]),
-)
-def test_any_body_is_answered(server: ServerProcess, name: str, kind: str, document: Any, action: str) -> None:
-    path = f"/v2/{kind}sharedmemory/region/{name}/{action}"
-    status, _, answer = server.request("POST", path, json.dumps(document).encode())
-    assert status in STATUSES
-    assert status == 200 or json.loads(answer)["error"]
-
-
-@bounded(200)
-@given(
-    place=st.fixed_dictionaries(
-        {"shared_memory_region": st.sampled_from(["r", "x", ""]) | ANYTHING},
-        optional={"shared_memory_byte_size": ANYTHING, "shared_memory_offset": ANYTHING},
-    ),
-    shape=st.sampled_from([[1, 16], [1, 0], [0, 16], [2**62, 4], []]),
-    as_output=st.booleans(),
-)
-def test_any_range_of_a_region_is_answered(
-    server: ServerProcess, place: dict[str, Any], shape: list[int], as_output: bool
-) -> None:
-    with shared_memory_object(4096) as key:
-        register(server, "r", key, 4096)
-        one = {"name": "INPUT0", "datatype": "INT32", "shape": shape, "parameters": place}
-        other = {"name": "INPUT1", "datatype": "INT32", "shape": [1, 16], "data": [0] * 16}
-        document: dict[str, Any] = {"inputs": [one, other]}
-        if as_output:
-            document = {
-                "inputs": [other | {"name": "INPUT0"}, other],
-                "outputs": [{"name": "OUTPUT0", "parameters": place}],
-            }
-        status, _, _ = server.request("POST", "/v2/models/simple/infer", json.dumps(document).encode())
-        assert status in STATUSES
-        server.request("POST", "/v2/systemsharedmemory/unregister")

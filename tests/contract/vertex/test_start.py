@@ -100,13 +100,6 @@ def test_mistake_in_the_deployment_ends_the_start(
 # --- without the platform
 
 
-@pytest.mark.parametrize(("mode", "arguments"), [("True", []), ("", ["--platform=vertex"])])
-def test_rehearsal_has_the_same_routes_and_is_logged(tmp_path: Path, mode: str, arguments: list[str]) -> None:
-    with serving(tmp_path, *arguments, AIP_MODE=mode) as container:
-        assert_serves(container)
-        until(lambda: "a rehearsal of a Vertex AI container" in container.log_text(), container.log_text)
-
-
 def test_plain_server_opens_a_vertex_port(tmp_path: Path) -> None:
     add_scaled(tmp_path / "models", "cat", 3)
     (port,) = free_ports(1)
