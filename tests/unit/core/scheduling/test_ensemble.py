@@ -334,6 +334,19 @@ def test_an_error_of_the_decoupled_step_comes_after_its_responses() -> None:
     assert len(bench.b.pending) == 1
 
 
+def test_cancelling_drops_what_waits_for_its_order() -> None:
+    bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=u:Y=o)", decoupled="a")
+    client = bench.submit(i=1)
+    for value in (1, 2):
+        bench.a.answer(0, Y=value, final=value == 2)
+    bench.b.answer(1, Y=12)
+    client.cancel()
+    assert not bench.responses
+    bench.b.answer(0, Y=11)
+    assert [type(r.error) for r in bench.responses] == [RequestCancelled]
+    assert bench.scheduler.in_flight == 0
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_any_order_of_answers_gives_the_same_responses(seed: int) -> None:
     """Of two decoupled steps, with others beside, between and after them, and an error of any request."""
