@@ -81,8 +81,8 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
     for name, kind, text, samples in _FAMILIES:
         yield MetricFamily(name, kind, text, tuple(samples(page)))
     for family in snapshot.custom:
-        samples = [sample for series in family.series for sample in _custom_samples(family.type, series)]
-        yield MetricFamily(family.name, family.type, family.description, tuple(samples))
+        shown = [sample for series in family.series for sample in _custom_samples(family.type, series)]
+        yield MetricFamily(family.name, family.type, family.description, tuple(shown))
 
 
 def log_family() -> MetricFamily:
