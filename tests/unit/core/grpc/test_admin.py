@@ -64,6 +64,9 @@ def test_the_health_of_a_server(state: bool) -> None:
     assert asked(engine, "ModelReady", pb.ModelReadyRequest(name="simple")).ready is state
     check = called(engine, CHECK, b"\x0a\x03any").messages[0]
     assert check == (b"\x08\x01" if state else b"\x08\x02")
+    engine.serving = ServingPhase(name=Phase.EXITING)
+    for method in ("ServerLive", "ServerReady", CHECK):
+        assert refused(engine, method, b"") == (UNAVAILABLE, "Server exiting")
 
 
 BATCH = BatchStatistics(
