@@ -6,8 +6,8 @@ docs/spec/trace-and-log.md sections 1 and 5, docs/spec/shared-memory.md sections
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from trident.core.engine.protocol import TensorMetadata
 from trident.core.errors import InvalidRequest
@@ -28,6 +28,8 @@ from trident.core.grpc.messages import length_field, parse, serialized
 from trident.core.inference.tensors import Buffer
 from trident.core.observability.statistics import VersionStatistics
 from trident.core.shared_memory import RegionKind
+
+T = TypeVar("T")
 
 _CHOICE = "parameter_choice"
 _NOTHING = b""
@@ -220,7 +222,7 @@ def log_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     given = parse("LogSettingsRequest", message).settings
     kinds = {name: value.WhichOneof(_CHOICE) for name, value in given.items()}
     wanted = {name: getattr(given[name], kind) for name, kind in kinds.items() if kind is not None}
-    for levels in changed_settings(wanted, _as_bool, _as_integer, _as_text):
+    for levels in changed_settings(wanted, _of_type(bool, "boolean"), _of_type(int, "int32"), _of_type(str, "string")):
         front_end.bridge.run(front_end.engine.change_log, levels)
     return serialized("LogSettingsResponse", settings={name: _shown(value) for name, value in shown_settings().items()})
 
@@ -231,22 +233,15 @@ def _shown(value: object) -> dict[str, object]:
     return {"uint32_param": value} if isinstance(value, int) else {"string_param": _text(str(value))}
 
 
-def _as_bool(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"expect boolean for '{name}'")
-    return value
+def _of_type(kind: type[T], words: str) -> Callable[[str, object], T]:
+    """Return a function that takes a setting's name and value, which is a `kind`. It raises InvalidRequest."""
 
+    def read(name: str, value: object) -> T:
+        if type(value) is not kind:
+            raise InvalidRequest(f"expect {words} for '{name}'")
+        return value
 
-def _as_integer(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidRequest(f"expect int32 for '{name}'")
-    return value
-
-
-def _as_text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"expect string for '{name}'")
-    return value
+    return read
 
 
 def _text(text: str) -> str:
