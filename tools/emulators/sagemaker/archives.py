@@ -24,7 +24,7 @@ from trident.core.observability.log import escaped
 from trident.core.repository.cloud_sources import GivenUp
 from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.sources import SourceOpener
-from trident.core.repository.stores.object_store import path_problem
+from trident.core.repository.stores.object_store import paths_problem
 from trident.tools.emulators.container import Interrupted, make_read_only, remove_folder
 from trident.tools.emulators.sagemaker.invocation import ApiError, endpoint_deleted, validation_error
 
@@ -143,7 +143,7 @@ class CloudArchives:
     @contextmanager
     def archive(self, key: str) -> Iterator[Path]:
         try:
-            stored = None if path_problem(key) else self._folder.objects(key, self._closed).get(key)
+            stored = None if paths_problem([key]) else self._folder.objects(key, self._closed).get(key)
             if stored is None:
                 raise _missing(key, self.location)
             snapshot = self._folder.fetch(key.rpartition("/")[2], {key: stored})
