@@ -88,7 +88,12 @@ def text_run(run: Run, model: str) -> Run:
                 hint=_AS_NUMBERS,
                 model=model,
             ) from error
-        return [_to_bytes(result) if result.dtype.hasobject else result for result in results]
+        return [
+            bytes_array([text.encode() for text in result.ravel().tolist()], result.shape)
+            if result.dtype.hasobject
+            else result
+            for result in results
+        ]
 
     return run_text
 
@@ -106,10 +111,6 @@ def _to_text(name: str, array: Array, model: str) -> Array:
             hint=_AS_NUMBERS,
             model=model,
         ) from error
-
-
-def _to_bytes(array: Array) -> Array:
-    return bytes_array([element.encode() for element in array.ravel().tolist()], array.shape)
 
 
 class ValueRun:

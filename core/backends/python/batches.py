@@ -296,7 +296,8 @@ class OutcomeReader:
         if not problem and batch_size != ANY and layout.rows not in (ANY, batch_size):
             for name, _, shape in layout.layout.tensors:
                 if name in self._spec.outputs and shape and shape[0] != batch_size:
-                    problem = problem or self._check.rows_problem(name, shape[0], batch_size)
+                    text = f"has {shape[0]} rows, but its request has a batch of {batch_size}"
+                    problem = problem or self._check.found(name, "rows", text)
         parameters: dict[str, Parameter] | None = None
         if record.fields:
             given: Any = from_json(record.fields)
@@ -363,25 +364,20 @@ class OutputCheck:
         output = spec.outputs.get(name)
         if output is None:
             known = ", ".join(f"'{each}'" for each in spec.outputs) or "none"
-            return self._found(
-                name, "name", f"is not in the configuration, whose outputs are: {known}", "it is dropped"
-            )
+            return self.found(name, "name", f"is not in the configuration, whose outputs are: {known}", "it is dropped")
         if datatype != output.datatype.name:
-            return self._found(
+            return self.found(
                 name, "datatype", f"has the datatype {datatype}, but the configuration says {output.datatype.name}"
             )
         dims = output.dims if output.model_dims is None else output.model_dims
         if spec.max_batch_size > 0:
             dims = (-1, *dims)
         if len(dims) != len(shape) or any(dim not in (-1, size) for dim, size in zip(dims, shape, strict=True)):
-            return self._found(name, "shape", f"has the shape {list(shape)}, but the configuration says {list(dims)}")
+            return self.found(name, "shape", f"has the shape {list(shape)}, but the configuration says {list(dims)}")
         return ""
 
-    def rows_problem(self, name: str, rows: int, batch_size: int) -> str:
-        """As `problem`, for an output with another number of rows than the batch of its request."""
-        return self._found(name, "rows", f"has {rows} rows, but its request has a batch of {batch_size}")
-
-    def _found(self, name: str, kind: str, text: str, what: str = "clients get it as it is") -> str:
+    def found(self, name: str, kind: str, text: str, what: str = "clients get it as it is") -> str:
+        """Return the error for a fault of an output, or "" where it is only logged, once for each `kind`."""
         text = f"output '{name}' of model '{self._spec.name}' {text}"
         if self._strict:
             return f"{text} ({_OPTION})"

@@ -663,7 +663,13 @@ class ModelCalls:
         self._count(number)
         name, fields = from_json(content)
         if name in _METRIC_CALLS:
-            self._answer(number, name, partial(_call_metrics, self._metrics, name, fields))
+            function, arguments, result = _METRIC_CALLS[name]
+
+            def call_metrics() -> Fields:
+                value = function(self._metrics, *[fields[argument] for argument in arguments])
+                return {result: value} if result else {}
+
+            self._answer(number, name, call_metrics)
             return
         # It may load a model.
         call = partial(self._control, name, fields)
@@ -734,9 +740,3 @@ _METRIC_CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
     "metric_value": (OwnMetrics.value, ("metric",), "value"),
     "metric_delete": (OwnMetrics.delete, ("metric",), ""),
 }
-
-
-def _call_metrics(metrics: OwnMetrics, name: str, fields: Fields) -> Fields:
-    function, arguments, result = _METRIC_CALLS[name]
-    value = function(metrics, *[fields[argument] for argument in arguments])
-    return {result: value} if result else {}

@@ -226,13 +226,9 @@ class Tensor:
             raise TritonModelException("DLPack does not have support for string tensors.")
         if self._device is not None:
             return capsule_of(self._device)
-        return capsule_of(DeviceTensor.on_host(self._datatype, self._shape, self._elements()))
-
-    def _elements(self) -> Array:
-        """The elements as numpy can have them: of BF16 their bytes."""
-        if self._datatype == "BF16":
-            return np.frombuffer(self._buffer or b"", np.uint8)
-        return self.as_numpy()
+        # Of BF16 numpy can have the bytes.
+        elements = np.frombuffer(self._buffer or b"", np.uint8) if self._datatype == "BF16" else self.as_numpy()
+        return capsule_of(DeviceTensor(self._datatype, tuple(self._shape), CPU, elements.ctypes.data, elements))
 
     def __dlpack__(self, stream: Any = None) -> Any:
         """As `to_dlpack`: what is written here is complete, so that no stream has to wait."""
@@ -318,10 +314,6 @@ class DeviceTensor(NamedTuple):
     device: Device
     address: int
     owner: Any
-
-    @classmethod
-    def on_host(cls, datatype: str, shape: Sequence[int], elements: np.ndarray[Any, Any]) -> DeviceTensor:
-        return cls(datatype, tuple(shape), CPU, elements.ctypes.data, elements)
 
     @property
     def size(self) -> int:
