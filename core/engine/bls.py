@@ -73,11 +73,11 @@ class EngineBlsClient:
         return self._models.find(name, version).spec
 
     def load(self, name: str, parameters: Mapping[str, str | bytes], *, asker: str) -> None:
-        with self._lifecycle.load_slots.released(asker, name):
+        with self._lifecycle.loads.slots.released(asker, name):
             self._lifecycle.load(name, dict(parameters))
 
     def unload(self, name: str, unload_dependents: bool = False, *, asker: str) -> None:
-        with self._lifecycle.load_slots.released(asker, name):
+        with self._lifecycle.loads.slots.released(asker, name):
             self._lifecycle.unload(name, unload_dependents)
 
     def is_ready(self, name: str, version: int = -1) -> bool:

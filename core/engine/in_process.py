@@ -99,11 +99,11 @@ class InferenceEngine:
 
     def wait_loaded(self, timeout_s: float) -> bool:
         """Return whether the start ended, well or badly, within `timeout_s` seconds. Blocks."""
-        return self._lifecycle.wait_loaded(timeout_s)
+        return self._lifecycle.progress.wait(timeout_s)
 
     def wait_listed(self, timeout_s: float) -> bool:
         """Return whether the models of the start are known, or it ended, within `timeout_s` seconds. Blocks."""
-        return self._lifecycle.wait_listed(timeout_s)
+        return self._lifecycle.progress.wait_listed(timeout_s)
 
     def begin_exit(self) -> None:
         """Become neither live nor ready; requests are still served."""
@@ -223,12 +223,12 @@ class InferenceEngine:
         self._lifecycle.unload(name, unload_dependents, wait=wait)
 
     def is_live(self) -> bool:
-        phase = self._lifecycle.phase
+        phase = self._lifecycle.progress.phase
         return phase != Phase.EXITING and (phase != Phase.FAILED or self._lifecycle.has_repositories)
 
     def is_ready(self) -> bool:
         """Return whether the start has ended and the models meet the rule of the options."""
-        if self._lifecycle.phase not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
+        if self._lifecycle.progress.phase not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
             return False
         return is_met(self._options.readiness, self._models.all())
 
@@ -236,7 +236,7 @@ class InferenceEngine:
         return self._models.find(name, version).answers_ready()
 
     def phase(self) -> ServingPhase:
-        phase = self._lifecycle.serving_phase()
+        phase = self._lifecycle.progress.serving_phase(self._models)
         download = DownloadPhase.of(self._sources.progress.snapshot())
         return phase if download is None else replace(phase, download=download)
 
@@ -289,7 +289,7 @@ class InferenceEngine:
         return MetricsSnapshot(
             models=tuple(models),
             states=tuple(state for model in self._models.all() for state in version_states(model)),
-            loads=self._lifecycle.load_counts.metrics(),
+            loads=self._lifecycle.loads.counts.metrics(),
             hardware=self._hardware.reading,
             downloads=_download_metrics(self._sources.progress.snapshot()),
             response_cache=cache if isinstance(cache, ResponseCacheMetrics) else None,

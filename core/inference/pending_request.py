@@ -46,7 +46,6 @@ class CancelCause(Enum):
 
     @property
     def number(self) -> int:
-        """The number that represents it between processes."""
         return _NUMBERS[self]
 
     @classmethod
@@ -323,7 +322,6 @@ class ResponseWindow:
         return len(self._sizes) >= self._limits.responses or self._nbytes >= self._limits.nbytes
 
     def put(self, response: InferenceResponse) -> None:
-        """Note that `response` was sent."""
         try:
             size = _size(response)
         except TypeError:  # its strings are something else: whoever encodes them says so

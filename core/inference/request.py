@@ -107,7 +107,6 @@ class InferenceTimes(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The four durations and the size."""
         return self[:5]
 
     @classmethod
@@ -189,7 +188,6 @@ class InputTensor:
 
     @property
     def nbytes(self) -> int:
-        """The size of `data` in bytes."""
         return self._data.nbytes
 
 

@@ -163,7 +163,6 @@ class InferenceResponse:
 
     @property
     def nbytes(self) -> int:
-        """Total size of the outputs in bytes."""
         outputs = self.outputs
         return outputs.layout.size if type(outputs) is PackedOutputs else sum([output.nbytes for output in outputs])
 

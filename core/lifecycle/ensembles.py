@@ -46,7 +46,6 @@ class ComposedModel:
 
     @property
     def trouble(self) -> str:
-        """The trouble of the first step that has one."""
         return next((version.trouble for version in self.versions if version.trouble), "")
 
     def check_ready(self) -> None:
@@ -66,7 +65,6 @@ class ComposedModel:
         """It has nothing on any device."""
 
     def close(self) -> None:
-        """Let the versions go."""
         _release(dict.fromkeys(self.versions))
 
 

@@ -30,7 +30,7 @@ from trident.core.errors import (
     ServerError,
 )
 from trident.core.lifecycle.idle_memory import IdleMemory
-from trident.core.lifecycle.loader import LoadSlots, ModelLoader
+from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.long_executions import LongExecutions
 from trident.core.lifecycle.model import Model, Unloads, index_entry, log_in_flight, poll_failure
 from trident.core.lifecycle.models import Loads, Models, StartProgress, find_steps
@@ -39,10 +39,8 @@ from trident.core.lifecycle.polling import Poller, seconds_until_poll
 from trident.core.lifecycle.state import (
     IndexEntry,
     LoadCause,
-    LoadCounts,
     ModelState,
     Phase,
-    ServingPhase,
     VersionOverview,
 )
 from trident.core.lifecycle.version import ModelVersion
@@ -73,7 +71,8 @@ _FILE = "file:"
 class Lifecycle:
     """Loads on its own native threads; `start` returns at once, and `phase` says how far the start is.
 
-    `open_source` makes the source of a repository from its location; it is called on the lifecycle thread.
+    `open_source` makes the source of a repository from its location; it is called on the lifecycle thread. `progress`
+    is that of the start, and `loads` loads models together with those that they need.
     """
 
     def __init__(self, options: EngineOptions, loader: ModelLoader, open_source: Callable[[str], Source]) -> None:
@@ -95,9 +94,9 @@ class Lifecycle:
         )
         self._repositories = Repositories([])
         self._threads = LoadThreads(options.load_threads)
-        self._progress = StartProgress()
+        self.progress = StartProgress()
         # The repositories of now: the start opens them.
-        self._loads = Loads(self.models, loader, lambda name: self._repositories.find(name))
+        self.loads = Loads(self.models, loader, lambda name: self._repositories.find(name))
         self._long_executions = LongExecutions(
             lambda: {*self.models.versions(), *self._unloads.leaving},
             lambda: [version for model in self.models.all() for version in model.attempts],
@@ -113,23 +112,6 @@ class Lifecycle:
         self._long_executions.start()
         self._idle_memory.start()
         self._own_thread.start()
-
-    def wait_loaded(self, timeout_s: float) -> bool:
-        """Return whether the start ended, well or badly, within `timeout_s` seconds. Blocks: never on a front end's
-        thread."""
-        return self._progress.wait(timeout_s)
-
-    def wait_listed(self, timeout_s: float) -> bool:
-        """Return whether the models of the start are known, or it ended, within `timeout_s` seconds. Blocks."""
-        return self._progress.wait_listed(timeout_s)
-
-    @property
-    def phase(self) -> Phase:
-        return self._progress.phase
-
-    def serving_phase(self) -> ServingPhase:
-        """The phase in detail, see `StartProgress.serving_phase`."""
-        return self._progress.serving_phase(self.models)
 
     @property
     def has_repositories(self) -> bool:
@@ -154,7 +136,7 @@ class Lifecycle:
                 _log.error("failed to poll model repository for model '%s': %s", name, error.message)
                 raise ModelLoadFailed(poll_failure(name), hint=error.message, model=name) from error
             for one in located:
-                self._loads.load(one, LoadCause.REQUEST, request.config)
+                self.loads.load(one, LoadCause.REQUEST, request.config)
 
     def load_directory(self, name: str, directory: Path) -> None:
         """Load the model in `directory`, outside all repositories, under `name`. Blocks until it serves.
@@ -164,7 +146,7 @@ class Lifecycle:
         its start, so this waits for the end of the start. Raises a ServerError as `load` does; then nothing is left of
         a model that did not exist before.
         """
-        self._progress.wait(_START_SECONDS)
+        self.progress.wait(_START_SECONDS)
         self._refuse_unless_explicit()
         check_model_name(name)
         parent = LocalSource(directory.parent)
@@ -177,10 +159,10 @@ class Lifecycle:
         model.origin = f" from {directory}"
         try:
             located = Located(ModelKey(name), source, tuple(source.files(name) or ()))
-            self._loads.load(located, LoadCause.REQUEST, beside=parent)
+            self.loads.load(located, LoadCause.REQUEST, beside=parent)
         except ServerError:
             if not model.serving and not model.required:
-                self._loads.unload(model, "the load of its ensemble failed", unload_dependents=True)
+                self.loads.unload(model, "the load of its ensemble failed", unload_dependents=True)
                 model.forget()
             raise
 
@@ -193,20 +175,19 @@ class Lifecycle:
         self._refuse_unless_explicit()
         leaving: list[ModelVersion] = []
         for model in self.models.named(name):
-            leaving += self._loads.unload(model, "unload request", unload_dependents=unload_dependents)
+            leaving += self.loads.unload(model, "unload request", unload_dependents=unload_dependents)
         for version in leaving if wait else ():
             version.gone.wait()
 
     def begin_exit(self) -> None:
         """Become unready; requests are still served."""
-        self._progress.exit()
+        self.progress.exit()
         self._exiting.set()
         self._threads.close()
         for model in self.models.all():
             model.stop_loading("the server is stopping")
 
     def log_in_flight(self, seconds_left: float) -> None:
-        """Log which versions have requests in flight."""
         log_in_flight(self._serving(), seconds_left)
 
     def finish(self, timeout_s: float) -> bool:
@@ -226,14 +207,6 @@ class Lifecycle:
             self._long_executions.stop()
             self._idle_memory.stop()
 
-    @property
-    def load_counts(self) -> LoadCounts:
-        return self._loads.counts
-
-    @property
-    def load_slots(self) -> LoadSlots:
-        return self._loader.slots
-
     def _serving(self) -> list[ModelVersion]:
         return [version for model in self.models.all() for version in model.serving.values()]
 
@@ -241,7 +214,7 @@ class Lifecycle:
         if self._options.control_mode != "explicit":
             raise ModelNotReady(NOT_EXPLICIT, hint="start with --model-control-mode=explicit")
         # The phase, not `has_ended`: a client that was told that the server is ready must not be refused.
-        if self._progress.phase in (Phase.STARTING, Phase.LOADING):
+        if self.progress.phase in (Phase.STARTING, Phase.LOADING):
             raise ModelNotReady("Server not ready", hint="the models of the start are still being loaded")
         if self._exiting.is_set():
             raise ModelNotReady("Server not ready", hint="the server is stopping")
@@ -280,7 +253,7 @@ class Lifecycle:
             self.models,
             self._threads.submit,
             partial(self._load, cause=LoadCause.POLL),
-            self._loads.unload,
+            self.loads.unload,
         )
         self._load_all(located, poller)
         if self._options.control_mode == "poll" and self._options.poll_secs > 0:
@@ -294,8 +267,8 @@ class Lifecycle:
             _log.exception("failed to poll the model repositories")
 
     def _fail_start(self, reason: str) -> None:
-        self._progress.fail("model repository", reason)
-        self._progress.end()
+        self.progress.fail("model repository", reason)
+        self.progress.end()
 
     def _until_poll_s(self) -> float:
         return seconds_until_poll(self._options.poll_secs, self._options.place, time.monotonic())
@@ -317,7 +290,7 @@ class Lifecycle:
             self._repositories.warn_of_empty()
             for name in sorted(scan.duplicates):
                 self.models.add(ModelKey(name)).note_duplicate(required=True)
-                self._progress.fail(name, NOT_UNIQUE)
+                self.progress.fail(name, NOT_UNIQUE)
             return list(scan.models.values())
         if ALL_MODELS in named:
             raise InvalidRequest("Wildcard model name '*' must be the ONLY startup model if specified at all.")
@@ -328,7 +301,7 @@ class Lifecycle:
             try:
                 located += self._find(name)
             except ModelLoadFailed as error:
-                self._progress.fail(name, error.hint or error.reason)
+                self.progress.fail(name, error.hint or error.reason)
         return located
 
     def _load_all(self, located: Sequence[Located], poller: Poller) -> None:
@@ -337,25 +310,25 @@ class Lifecycle:
             model = self.models.add(one.key)
             model.required = model.is_awaited = True
         self.models.are_listed = True
-        self._progress.begin(len(located))
+        self.progress.begin(len(located))
         for one in located:
             self._threads.submit(partial(self._load_at_start, one))
         polls = self._options.control_mode == "poll" and self._options.poll_secs > 0
         while not self._threads.wait_idle(self._until_poll_s() if polls else None):
             if not self._exiting.is_set():
                 self._look(poller.poll_loads)  # one may wait for a corrected file for ever
-        self._progress.end()
+        self.progress.end()
 
     def _load_at_start(self, located: Located) -> None:
         name = located.key.name
-        self._progress.begin_model(name)
-        self._progress.end_model(name, self._load(located, LoadCause.START))
+        self.progress.begin_model(name)
+        self.progress.end_model(name, self._load(located, LoadCause.START))
 
     def _load(self, located: Located, cause: LoadCause) -> str:
         """Load a model; returns why it failed, or "". Does not raise: everything is logged."""
         model = self.models.add(located.key)
         try:
-            self._loads.load(located, cause)
+            self.loads.load(located, cause)
         except ServerError as error:
             return model.problem or error.message.strip()
         except Exception as exc:  # a bug that one model triggers must not end the thread that loads the others

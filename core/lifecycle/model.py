@@ -123,7 +123,6 @@ class Unloads:
 
     @property
     def leaving(self) -> list[ModelVersion]:
-        """The versions that are not gone yet."""
         with self._lock:
             return list(self._leaving.values())
 
@@ -245,12 +244,10 @@ class Model:
 
     @property
     def is_busy(self) -> bool:
-        """True if it is being loaded or unloaded."""
         return self._operation.locked()
 
     @property
     def attempts(self) -> Sequence[ModelVersion]:
-        """The versions that are being loaded, or get other instances."""
         return self._attempted
 
     def end_load(self, because: str) -> bool:
@@ -315,7 +312,6 @@ class Model:
 
     @property
     def written_config(self) -> ModelConfig | None:
-        """The configuration of what serves as its author wrote it."""
         return self._content.config if self._content is not None else None
 
     def is_made_of(self, files: Sequence[SourceFile]) -> bool:
@@ -510,7 +506,6 @@ class Model:
         self._swap(fresh, plan, cause)
 
     def _load_versions(self, prepared: Prepared, versions: Sequence[ModelVersion]) -> None:
-        """Load all of them at the same time and wait for the last."""
         threads = [
             threading.Thread(
                 target=self._loader.load,

@@ -62,7 +62,6 @@ class Models:
         self.generation = 0
 
     def add(self, key: ModelKey) -> Model:
-        """The model of `key`, made if it is new."""
         with self._lock:
             if key not in self._models:
                 self._models[key] = self._make(key, self)
@@ -363,11 +362,9 @@ class StartProgress:
 
     @property
     def has_ended(self) -> bool:
-        """True if all models of the start were loaded or failed."""
         return self._ended.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether the start ended within `timeout_s` seconds. Blocks."""
         return self._ended.wait(timeout_s)
 
     def wait_listed(self, timeout_s: float) -> bool:
@@ -452,6 +449,7 @@ class Loads:
     def __init__(self, models: Models, loader: ModelLoader, find_model: FindModel) -> None:
         self._models = models
         self._loader = loader
+        self.slots = loader.slots
         self._find_model = find_model
         # What ensembles came with, by its location, which is their home.
         self._beside: dict[str, Source] = {}
@@ -547,7 +545,8 @@ class Loads:
         for ensemble in self._models.dependents(model.key):
             # One that is being loaded for the first time takes up the versions itself; one that serves must not wait.
             is_left_to_its_load = ensemble.is_awaited and not ensemble.serving
-            if is_left_to_its_load and self._is_outdated(ensemble):
+            wanted = self._wanted(ensemble) if is_left_to_its_load else None
+            if wanted and any(version.steps and version.steps != wanted for version in ensemble.attempts):
                 ensemble.load_anew("a model of its steps has changed")
             if ensemble.key not in above and not is_left_to_its_load and self._is_stale(ensemble):
                 self._reload(ensemble, cause)
@@ -558,29 +557,22 @@ class Loads:
         with suppress(ServerError):  # it is logged, and the index has it
             ensemble.reload(cause.value)
 
-    def _is_stale(self, ensemble: Model) -> bool:
-        """Return whether an ensemble neither runs on the versions that its steps mean now nor has failed with them;
-        another model never is stale.
-        """
+    def _wanted(self, ensemble: Model) -> tuple[ModelVersion, ...] | None:
+        """The versions that the steps of an ensemble mean now; None for another model, or if one does not serve."""
         steps = self._models.steps_of(ensemble.key)
-        if not steps:
-            return False
         try:
-            wanted = tuple(find_steps(self._models, ensemble.key.namespace, ensemble.key.name, steps))
+            return tuple(find_steps(self._models, ensemble.key.namespace, ensemble.key.name, steps)) or None
         except ServerError:
+            return None
+
+    def _is_stale(self, ensemble: Model) -> bool:
+        """Return whether an ensemble neither runs on the versions that its steps mean now nor has failed with them."""
+        wanted = self._wanted(ensemble)
+        if wanted is None:
             return False
         if ensemble.serving:
             return any(version.steps != wanted for version in ensemble.serving.values())
         return bool(ensemble.versions) and all(version.steps != wanted for version in ensemble.versions.values())
-
-    def _is_outdated(self, ensemble: Model) -> bool:
-        """Return whether a load of an ensemble runs on versions that its steps do not mean any more."""
-        try:
-            steps = self._models.steps_of(ensemble.key)
-            wanted = tuple(find_steps(self._models, ensemble.key.namespace, ensemble.key.name, steps))
-        except ServerError:
-            return False
-        return any(version.steps and version.steps != wanted for version in ensemble.attempts)
 
     def unload(self, model: Model, cause: str, *, unload_dependents: bool = False) -> list[ModelVersion]:
         """Begin to unload a model, and every ensemble that has it as a step.

@@ -167,7 +167,6 @@ class ModelVersion:
         return True
 
     def processes(self) -> list[ModelProcessMetrics]:
-        """The processes of its instances, if they have processes of their own."""
         model = self._model
         return model.processes() if model is not None else []
 
@@ -189,19 +188,16 @@ class ModelVersion:
 
     @property
     def queued(self) -> int:
-        """Requests that wait for an instance."""
         scheduler = self._scheduler  # read once: the unload sets it to None
         return scheduler.queued if scheduler is not None else 0
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait or run."""
         scheduler = self._scheduler
         return scheduler.queued + scheduler.in_flight if scheduler is not None else 0
 
     @property
     def placements(self) -> list[Placement]:
-        """Where the instances run."""
         return [instance.placement for instance in self._instances]
 
     @property
@@ -211,7 +207,6 @@ class ModelVersion:
         return self._fetched.directory
 
     def configure(self, config: ModelConfig, spec: ModelSpec) -> None:
-        """Set the complete configuration and the spec that was resolved from it."""
         self.config = config
         self.spec = spec
         self._validator = RequestValidator(spec)
@@ -374,7 +369,6 @@ class ModelVersion:
 
     @property
     def has_failed(self) -> bool:
-        """True if its load failed."""
         return self.state.current is ModelState.UNAVAILABLE and self.state.reason != UNLOADED
 
     def hold(self) -> None:
@@ -398,7 +392,6 @@ class ModelVersion:
             self._scheduler.stop(accept_nested=accept_nested)
 
     def drain(self, timeout_s: float) -> None:
-        """Block until no request is in flight, at most `timeout_s` seconds."""
         scheduler = self._scheduler
         if scheduler is not None:
             scheduler.drain(timeout_s)
@@ -454,7 +447,6 @@ class ModelVersion:
         scheduler.close()
 
     def _abort(self, reason: str) -> None:
-        """End the processes of the instances, with what they execute."""
         for instance in list(self._instances):
             if isinstance(instance, EndableInstance):
                 instance.abort(reason, for_good=True)

@@ -134,7 +134,6 @@ class DynamicBatcher:
 
     @property
     def queued(self) -> int:
-        """Requests that wait for an instance."""
         return self._queue.size
 
     @property
@@ -143,7 +142,6 @@ class DynamicBatcher:
         return self._pool.in_flight.count
 
     def start(self) -> None:
-        """Start the instance threads; once."""
         with self._changing:
             self._started = True
             if self._dropped is not None:
@@ -228,7 +226,6 @@ class DynamicBatcher:
     # --- on the instance threads
 
     def _serve(self, instance: ModelInstance) -> None:
-        """The body of an instance thread."""
         while True:
             try:
                 if not self._perform_next(instance):
@@ -382,7 +379,6 @@ class DynamicBatcher:
             self._pool.limits = limits._replace(delay_ns=0) if self._stopped else limits
 
     def hold(self, until: int) -> None:
-        """Execute nothing more until `until` requests are queued, once."""
         with self._lock:
             self._queue.delay_until = until if self._queue.size < until else 0
             if not self._queue.delay_until:

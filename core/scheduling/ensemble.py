@@ -256,7 +256,6 @@ class EnsembleScheduler:
                 response.parameters = {**(response.parameters or {}), **response.times.parameters()}
 
     def failure(self, request: EnsembleRequest, error: ServerError) -> InferenceResponse:
-        """The final response with the first error of a step; counts the request."""
         pending = request.pending
         origin = pending.origin_of(error)
         reason = FailureReason.CANCELED if origin is Origin.CANCELLED else FailureReason.OTHER
@@ -279,7 +278,6 @@ class EnsembleScheduler:
             self._flushes.append(pending.flush)
 
     def end(self, request: EnsembleRequest) -> None:
-        """Forget a request whose final response was delivered."""
         self.flush_later(request.pending)
         with self._lock:
             self._requests.discard(request)
@@ -850,7 +848,6 @@ class InFlightLimit:
         return None
 
     def withdraw(self, request: EnsembleRequest) -> list[Flow]:
-        """Remove what waits of `request`. Returns the flow of each step that did."""
         removed: list[Flow] = []
         with self._lock:
             for index, waiting in enumerate(self._waiting):
@@ -911,7 +908,6 @@ class EnsemblePlans:
         self._whole = self._make(spec.outputs)
 
     def of(self, outputs: tuple[str, ...]) -> EnsemblePlan:
-        """The plan for the requested `outputs`; empty means all."""
         if not outputs:
             return self._whole
         key = frozenset(outputs)

@@ -133,7 +133,6 @@ class ModelInstance:
 
     @property
     def is_current(self) -> bool:
-        """True if the caller runs on its thread."""
         return self._own_thread is threading.current_thread()
 
     def move(self, state: ThreadState) -> None:
@@ -144,7 +143,6 @@ class ModelInstance:
 
     @property
     def needs(self) -> Needs:
-        """The resources that its executions hold; empty for none."""
         return {} if self.reservation is None else self.reservation.needs
 
     # --- executions

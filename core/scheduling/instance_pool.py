@@ -176,7 +176,6 @@ class InstancePool:
                 self.wake_idle()
 
     def finish(self, instance: ModelInstance) -> None:
-        """Note that all requests that an instance has taken are done, except for open ones."""
         self.in_flight.end(instance.taken)
         instance.taken = 0
 

@@ -43,7 +43,6 @@ class BatchSetting(NamedTuple):
     max_size: int
 
     def limits(self) -> BatchLimits:
-        """The limits of a batch under this setting."""
         size = self.max_size
         return BatchLimits(size, frozenset((size,)), size, self.delay_ns, _BEFORE_TIMEOUT_NS)
 
@@ -79,7 +78,6 @@ class Window:
     latencies: dict[int, int] = field(default_factory=dict)
 
     def note(self, requests: Sequence[PendingRequest], begin_ns: int, end_ns: int) -> None:
-        """Add an execution of `requests`."""
         size = 0
         latencies = self.latencies
         for pending in requests:
@@ -149,7 +147,6 @@ class ExecutionCost:
         self.fixed_ns = duration - self.item_ns * size
 
     def of(self, size: float) -> float:
-        """The nanoseconds that an execution of `size` items takes."""
         return self.fixed_ns + self.item_ns * size
 
 

@@ -285,7 +285,6 @@ class OpenRequest:
         )
 
     def _deliver(self) -> None:
-        """Deliver what waits, until nothing does."""
         lock, pending, requests = self._lock, self.pending, self._requests
         while True:
             with lock:
@@ -348,7 +347,6 @@ def refuse_again(pending: PendingRequest) -> None:
 
 
 def lost_between_iterations(model: str) -> BackendFailed:
-    """The error of a request that cannot be executed again."""
     return BackendFailed(
         f"the process of model '{model}' ended between two iterations of the request, and with it what the model knew "
         "of the request",
@@ -396,7 +394,6 @@ class OpenRequests:
         ]
 
     def sender(self, request: OpenRequest) -> RequestSender:
-        """The sender for an execution of `request`."""
         return RequestSender(request, self._dropped)
 
     def give_back(self, request: OpenRequest) -> None:

@@ -56,7 +56,6 @@ class Rejection(NamedTuple):
 
     @property
     def reason(self) -> FailureReason:
-        """The reason under which the statistics count it."""
         if self.origin is Origin.CANCELLED:
             return FailureReason.CANCELED
         return FailureReason.REJECTED if isinstance(self.error, DeadlineExceeded) else FailureReason.OTHER
@@ -205,7 +204,6 @@ class RequestQueue:
         return False
 
     def clear(self) -> list[PendingRequest]:
-        """Remove and return everything."""
         return self.take(self.size)
 
     def _count_off(self, requests: list[PendingRequest]) -> None:
@@ -339,7 +337,6 @@ class TimeoutThread:
         self._own_thread.start()
 
     def wake(self) -> None:
-        """Look soon. Any thread."""
         self._wake.set()
 
     def close(self, timeout_s: float | None) -> bool:

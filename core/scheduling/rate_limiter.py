@@ -158,7 +158,6 @@ class Reservation:
                 self.group.admit()
 
     def end(self) -> None:
-        """Give back the resources after an execution."""
         with self._lock:
             self.position += self.priority
             if self.has_more():
@@ -323,7 +322,6 @@ class RateLimiter:
             return reservation
 
     def remove(self, reservation: Reservation) -> None:
-        """Forget an instance, which executes nothing any more."""
         with self._lock:
             group = reservation.group
             group.reservations.remove(reservation)
@@ -351,12 +349,10 @@ class RateLimiter:
         return lacking
 
     def _limit(self, group: ResourceGroup) -> None:
-        """Recompute the limits. The caller holds the lock."""
         group.limits = resource_limits([reservation.needs for reservation in group.reservations], self._options)
         group.admit()
 
     def metrics(self) -> tuple[ResourceMetrics, ...]:
-        """Every resource that an instance needs, by name and device."""
         found: list[ResourceMetrics] = []
         with self._lock:
             for group in self._groups:
@@ -399,7 +395,6 @@ class InstanceReservations:
             return self._reservations.get(id(instance))
 
     def remove(self, instance: BackendInstance) -> None:
-        """Forget an instance that is being closed."""
         with self._lock:
             reservation = self._reservations.pop(id(instance), None)
         if reservation is not None and self._limiter is not None:

@@ -65,7 +65,6 @@ class CollectedAnswer:
             self._end.put(True)
 
     def wait(self) -> Outputs | ServerError:
-        """Block until the final response. Once."""
         self._end.get()
         return [] if self._answer is None else self._answer
 

@@ -308,7 +308,6 @@ class SequenceScheduler:
         self._active[sequence] = None
 
     def _touch(self, sequence: OpenSequence, now_ns: int) -> None:
-        """Note that a sequence in a slot is active."""
         sequence.active_ns = now_ns
         self._active.move_to_end(sequence)
 
@@ -494,7 +493,6 @@ class SequenceScheduler:
         self._apply(change)
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Block until all requests are answered. See Scheduler."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             if not self._unanswered.wait_until(lambda: not self._unanswered.count, timeout_s):
@@ -596,7 +594,6 @@ class OpenSequence:
 
     @property
     def queued(self) -> int:
-        """The requests that wait behind the one in flight."""
         return 0 if self.waiting is None else len(self.waiting)
 
     def push(self, pending: PendingRequest) -> None:
@@ -619,7 +616,6 @@ class OpenSequence:
         return pending
 
     def respond(self, response: InferenceResponse) -> None:
-        """The callback of the request in flight."""
         self._scheduler.answered(self, response)
 
     def _cancel(self, pending: PendingRequest) -> None:
@@ -651,7 +647,6 @@ class SequenceInstance:
         return not self.is_leaving and self.lowest_slot < self._slots
 
     def assign(self, sequence: OpenSequence) -> None:
-        """Give `sequence` the lowest free slot."""
         if self._released:
             slot = heapq.heappop(self._released)
         else:
@@ -661,7 +656,6 @@ class SequenceInstance:
         self.sequences[slot] = sequence
 
     def release(self, sequence: OpenSequence) -> None:
-        """Free the slot of `sequence`."""
         del self.sequences[sequence.slot]
         heapq.heappush(self._released, sequence.slot)
         if not self.sequences:
@@ -770,7 +764,6 @@ def sequence_problem(pending: PendingRequest, *, is_open: bool, is_stopped: bool
 
 
 def start_missing(request: InferenceRequest) -> SequenceNotFound:
-    """The error of a request whose sequence is not known."""
     return SequenceNotFound(
         f"inference request for sequence {request.correlation_id} to model '{request.model_name}' must specify the "
         "START flag on the first request of the sequence",

@@ -165,7 +165,7 @@ def test_loads_of_the_start_and_of_polls_are_counted(tmp_path: Path) -> None:
     write(tmp_path, "bad", BROKEN)
     write(tmp_path, "typo", 1, config="max_batch_sise: 8")
     with living(tmp_path, control_mode="poll") as bench:
-        counts = bench.lifecycle.load_counts
+        counts = bench.lifecycle.loads.counts
         assert counted(counts) == {("start", "success"): 1, ("start", "failure"): 2}
         assert states(bench) == ["bad 1 UNAVAILABLE", "m 1 READY", "typo  UNAVAILABLE"]
         put(tmp_path / "m" / "2" / "model.fake", BROKEN)
