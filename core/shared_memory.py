@@ -9,7 +9,7 @@ their descriptors, which fails with an error instead.
         └── RegionMemory       the protocol: read, write, view
             ├── SystemMemory   an object of POSIX shared memory
             └── CudaMemory     an allocation on a GPU, through the handles of CUDA IPC (CudaDriver)
-    Attachment         the regions that one request uses
+    attach             has one request use its regions
     BufferPool         memory into which inputs are copied (core/buffers.py)
 
 Source: docs/spec/shared-memory.md.
@@ -40,7 +40,6 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.response import (
     DevicePlace,
     InferenceResponse,
-    OnResponse,
     OutputTensor,
     PlacedOutput,
     RegionInput,
@@ -551,68 +550,37 @@ def _too_many(name: str, reason: str) -> InvalidRequest:
 _Place = tuple[Region, int, int]
 
 
-class Attachment:
-    """Receives the responses in place of the request's caller, writes outputs into regions, and passes them on.
-
-    `respond` is called on any thread, one at a time.
-    """
-
-    __slots__ = ("_on_response", "_places", "_regions", "_used")
-
-    def __init__(
-        self, regions: Regions, used: list[Region], places: Mapping[str, _Place], on_response: OnResponse
-    ) -> None:
-        self._regions = regions
-        self._used = used
-        self._places = places
-        self._on_response = on_response
-
-    def respond(self, response: InferenceResponse) -> None:
-        if self._places and response.error is None and response.outputs:
-            try:
-                response = self._placed(response)
-            except Exception as error:
-                is_final = response.final
-                failure = expected(error, f"writing an output of model '{response.model_name}' into shared memory")
-                response = InferenceResponse.failed(response, failure)
-                response.final = is_final
-        if response.final:
-            # Before the caller knows: then it may look at the regions, or register them anew.
-            used, self._used = self._used, []
-            self._regions.release(used)
-        self._on_response(response)
-
-    def _placed(self, response: InferenceResponse) -> InferenceResponse:
-        """Write outputs into their regions, and return a response that says so. Others may have the same outputs."""
-        outputs: list[OutputTensor] = []
-        for output in response.outputs:
-            place = self._places.get(output.name)
-            # The model may have written it there itself.
-            if place is None or type(output) is PlacedOutput:
-                outputs.append(output)
-                continue
-            region, start, byte_size = place
-            content = output.content()
-            if len(content) > byte_size:
-                raise RegionFailed(
-                    f"shared memory size specified with the request for output '{output.name}' ({byte_size} bytes) "
-                    f"should be at least {len(content)} bytes to hold the results"
-                )
-            if self._regions.maps(region, len(content)):
-                region.memory.view(start, len(content))[:] = memoryview(content)
-            else:
-                region.memory.write(start, content)
-            outputs.append(PlacedOutput(output.name, output.datatype, output.shape))
-        placed = InferenceResponse(
-            response.model_name,
-            response.model_version,
-            outputs,
-            id=response.id,
-            parameters=response.parameters,
-            final=response.final,
-        )
-        placed.times = response.times
-        return placed
+def _placed(regions: Regions, places: Mapping[str, _Place], response: InferenceResponse) -> InferenceResponse:
+    """Write outputs into their regions, and return a response that says so. Others may have the same outputs."""
+    outputs: list[OutputTensor] = []
+    for output in response.outputs:
+        place = places.get(output.name)
+        # The model may have written it there itself.
+        if place is None or type(output) is PlacedOutput:
+            outputs.append(output)
+            continue
+        region, start, byte_size = place
+        content = output.content()
+        if len(content) > byte_size:
+            raise RegionFailed(
+                f"shared memory size specified with the request for output '{output.name}' ({byte_size} bytes) "
+                f"should be at least {len(content)} bytes to hold the results"
+            )
+        if regions.maps(region, len(content)):
+            region.memory.view(start, len(content))[:] = memoryview(content)
+        else:
+            region.memory.write(start, content)
+        outputs.append(PlacedOutput(output.name, output.datatype, output.shape))
+    placed = InferenceResponse(
+        response.model_name,
+        response.model_version,
+        outputs,
+        id=response.id,
+        parameters=response.parameters,
+        final=response.final,
+    )
+    placed.times = response.times
+    return placed
 
 
 def _read(buffers: BufferPool, region: Region, start: int, size: int, into: memoryview | None) -> memoryview:
@@ -648,6 +616,25 @@ def attach(pending: PendingRequest, request: RegionRequest, regions: Regions) ->
     }
     on_device = {name: region.memory.on_device(start, size) for name, (region, start, size) in places.items()}
     request.outputs_on_device = {name: place for name, place in on_device.items() if place is not None}
-    attachment = Attachment(regions, [region for region, _ in used], places, pending.on_response)
-    pending.on_response = attachment.respond
+    in_use = [region for region, _ in used]
+    on_response = pending.on_response
+
+    def respond(response: InferenceResponse) -> None:
+        """Write the outputs of a response into their regions, and pass it on. Any thread, one response at a time."""
+        if places and response.error is None and response.outputs:
+            try:
+                response = _placed(regions, places, response)
+            except Exception as error:
+                is_final = response.final
+                failure = expected(error, f"writing an output of model '{response.model_name}' into shared memory")
+                response = InferenceResponse.failed(response, failure)
+                response.final = is_final
+        if response.final:
+            # Before the caller knows: then it may look at the regions, or register them anew.
+            ended = in_use.copy()
+            in_use.clear()
+            regions.release(ended)
+        on_response(response)
+
+    pending.on_response = respond
     request.needs_regions = False
