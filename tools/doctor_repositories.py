@@ -24,9 +24,12 @@ from trident.core.errors import AccessRefused, NotInstalled, ServerError
 from trident.core.repository.cache import CacheContents, free_bytes
 from trident.core.repository.cloud_sources import open_store
 from trident.core.repository.config import read_config
+from trident.core.repository.layout_hints import no_models_hint
+from trident.core.repository.layouts import can_be_model
 from trident.core.repository.location import Location, Scheme
-from trident.core.repository.repository import ModelDirectory, model_names, no_models_hint, version_number
-from trident.core.repository.sources import UNREADABLE, SourceFile, SourceOpener, SourceOptions, can_be_model
+from trident.core.repository.opener import SourceOpener, SourceOptions
+from trident.core.repository.repository import ModelDirectory, model_names, version_number
+from trident.core.repository.sources import UNREADABLE, SourceFile
 from trident.core.repository.stores.object_store import (
     RegionOrigin,
     StorageAccess,

@@ -12,7 +12,7 @@ from trident.app.settings.reading import split_arguments
 from trident.app.settings.server import SERVER_OPTIONS, cache_directory
 
 if TYPE_CHECKING:
-    from trident.core.repository.sources import SourceOpener
+    from trident.core.repository.opener import SourceOpener
 
 
 def read_values(options: Sequence[Option], arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -51,7 +51,7 @@ class CloudCache:
 
     def opener(self) -> SourceOpener:
         """A new opener of repositories; it must be stopped."""
-        from trident.core.repository.sources import SourceOpener, SourceOptions
+        from trident.core.repository.opener import SourceOpener, SourceOptions
 
         return SourceOpener(
             SourceOptions(cache_directory=self.path, cache_bytes=self.max_bytes, credential_path=self.credential_path)

@@ -41,16 +41,13 @@ from trident.core.cuda import gpu_ids
 from trident.core.errors import NotInstalled, ServerError
 from trident.core.lifecycle.golden_check import check_golden
 from trident.core.observability.log import LogOptions, configure_logging, escaped
-from trident.core.repository.config import check_model, read_config, warnings_of
+from trident.core.repository.check import check_model, warnings_of
+from trident.core.repository.config import read_config
+from trident.core.repository.layout_hints import no_models_hint
 from trident.core.repository.location import Scheme, parse_location
-from trident.core.repository.repository import (
-    ModelDirectory,
-    no_models_hint,
-    scan_repository,
-    select_versions,
-    version_directories,
-)
-from trident.core.repository.sources import Fetched, Source, SourceFile, SourceOpener
+from trident.core.repository.opener import SourceOpener
+from trident.core.repository.repository import ModelDirectory, scan_repository, select_versions, version_directories
+from trident.core.repository.sources import Fetched, Source, SourceFile
 from trident.tools.options import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
 from trident.tools.trial import first_instance
 

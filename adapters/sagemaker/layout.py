@@ -18,8 +18,9 @@ from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, InvalidRequest
 from trident.core.observability.log import escaped
 from trident.core.repository.config import read_config
+from trident.core.repository.layouts import AnyLayoutSource, FolderShape, can_be_model, folder_shape
 from trident.core.repository.repository import ModelDirectory, select_versions, version_number
-from trident.core.repository.sources import AnyLayoutSource, FolderShape, LocalSource, can_be_model, folder_shape
+from trident.core.repository.sources import LocalSource
 
 DEEPEST = 32
 """Levels of folders. A recursive walk over them must end."""

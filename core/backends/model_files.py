@@ -18,7 +18,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from trident.core.config.problem import is_plain
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable
-from trident.core.repository.repository import chmod_hint, missing_file_hint
+from trident.core.repository.layout_hints import missing_file_hint
+from trident.core.repository.repository import chmod_hint
 
 _LFS_POINTER = b"version https://git-lfs"
 

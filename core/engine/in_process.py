@@ -53,8 +53,8 @@ from trident.core.observability.statistics import (
 from trident.core.observability.switches import SWITCHES, TraceGate
 from trident.core.observability.tracing.trace import Changes, TraceEvent, TraceRecord
 from trident.core.observability.tracing.tracer import Tracer
+from trident.core.repository.opener import SourceOpener, SourceOptions
 from trident.core.repository.progress import DownloadSnapshot
-from trident.core.repository.sources import SourceOpener, SourceOptions
 from trident.core.response_cache.response_cache import LocalCache, ResponseCache
 from trident.core.scheduling.rate_limiter import RateLimiter
 from trident.core.shared_memory import CudaRegion, RegionKind, Regions, SystemRegion

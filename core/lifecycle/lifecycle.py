@@ -45,18 +45,9 @@ from trident.core.lifecycle.state import (
 )
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.history import Activity
-from trident.core.repository.sources import (
-    NOT_UNIQUE,
-    FolderShape,
-    LocalSource,
-    Located,
-    ModelKey,
-    OverrideSource,
-    Repositories,
-    SingleModelSource,
-    Source,
-    folder_shape,
-)
+from trident.core.repository.layouts import FolderShape, SingleModelSource, folder_shape
+from trident.core.repository.override_source import OverrideSource
+from trident.core.repository.sources import NOT_UNIQUE, LocalSource, Located, ModelKey, Repositories, Source
 
 _log = logging.getLogger("trident.lifecycle")
 

@@ -63,17 +63,18 @@ from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import ServerParts
 from trident.core.lifecycle.version import FindSteps, ModelVersion
 from trident.core.repository.config import check_checksums, check_config, load_config, read_config
+from trident.core.repository.content_digest import ContentDigest
+from trident.core.repository.layout_hints import layout_hint
+from trident.core.repository.layouts import SingleModelSource
 from trident.core.repository.repository import (
-    ContentDigest,
     ModelDirectory,
     available_versions,
     chmod_hint,
     detection_files,
-    layout_hint,
     read_labels,
     version_path,
 )
-from trident.core.repository.sources import Located, SingleModelSource
+from trident.core.repository.sources import Located
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.rate_limiter import InstanceReservations
 from trident.core.scheduling.run_once import run_once

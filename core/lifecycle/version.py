@@ -31,7 +31,8 @@ from trident.core.observability.statistics import DeviceMemoryMetrics, FailureRe
 from trident.core.observability.switches import SWITCHES, TraceGate
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.options import LatencyOptions
-from trident.core.repository.repository import ContentDigest, ModelDirectory
+from trident.core.repository.content_digest import ContentDigest
+from trident.core.repository.repository import ModelDirectory
 from trident.core.repository.sources import Fetched
 from trident.core.scheduling.queue import COUNTING
 from trident.core.scheduling.rate_limiter import InstanceReservations

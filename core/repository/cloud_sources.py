@@ -24,9 +24,10 @@ from trident.core.config.platforms import unused_in_hub_folder
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cache import FileLock, ModelCache, Snapshot, disk_failure, is_full
 from trident.core.repository.location import Location, Scheme
+from trident.core.repository.opener import SourceOptions
 from trident.core.repository.progress import DownloadProgress, ModelDownload
 from trident.core.repository.repository import ModelDirectory, version_of
-from trident.core.repository.sources import Fetched, SourceFile, SourceOptions, UsableNames
+from trident.core.repository.sources import Fetched, SourceFile, UsableNames
 from trident.core.repository.stores.object_store import (
     AzureCredential,
     Checksum,

@@ -33,7 +33,7 @@ from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Shape, shape_text
 from trident.core.observability.log import LogOptions, configure_logging
-from trident.core.repository.config import ModelCheck, check_model
+from trident.core.repository.check import ModelCheck, check_model
 from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.repository import CONFIG_FILE, GOLDEN_REQUESTS, ModelDirectory, version_path
 from trident.core.scheduling.run_once import run_once

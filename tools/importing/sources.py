@@ -22,8 +22,9 @@ from trident.core.backends.pytorch.backend import tensors_of
 from trident.core.config.platforms import is_hub_folder
 from trident.core.errors import InvalidRequest
 from trident.core.inference.tensors import Shape
-from trident.core.repository.repository import CONFIG_FILE, EXPORTS, is_passed_over
-from trident.core.repository.sources import FolderShape, can_be_model, folder_shape
+from trident.core.repository.layout_hints import EXPORTS
+from trident.core.repository.layouts import FolderShape, can_be_model, folder_shape
+from trident.core.repository.repository import CONFIG_FILE, is_passed_over
 
 MODELS = Path(__file__).parent / "stub"
 _ORIGINAL = Path(__file__).parent / "original.py"

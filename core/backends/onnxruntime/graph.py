@@ -21,7 +21,7 @@ from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec
 from trident.core.errors import RepositoryUnavailable, Unsupported
 from trident.core.inference.tensors import BY_ONNX_NAME
-from trident.core.repository.repository import missing_file_hint
+from trident.core.repository.layout_hints import missing_file_hint
 
 DEFAULT_FILE = "model.onnx"
 

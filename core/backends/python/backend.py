@@ -38,7 +38,7 @@ from trident.core.inference.request import InferenceRequest
 from trident.core.interprocess.restarts import Restarts
 from trident.core.interprocess.shared_memory import LARGEST
 from trident.core.observability.statistics import ModelProcessMetrics
-from trident.core.repository.repository import missing_file_hint
+from trident.core.repository.layout_hints import missing_file_hint
 
 _log = logging.getLogger("trident.backends.python")
 

@@ -25,8 +25,9 @@ from trident.core.config.schema import parse_model_config
 from trident.core.errors import BackendFailed, RepositoryUnavailable
 from trident.core.lifecycle.state import ModelState
 from trident.core.repository.cloud_sources import ObjectStoreSource
+from trident.core.repository.opener import SourceOpener, SourceOptions
 from trident.core.repository.repository import ModelDirectory
-from trident.core.repository.sources import Source, SourceOpener, SourceOptions
+from trident.core.repository.sources import Source
 from trident.tools.validate import (
     CloudRepository,
     Finding,

@@ -23,7 +23,7 @@ from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerErro
 from trident.core.observability.log import escaped
 from trident.core.repository.cloud_sources import GivenUp
 from trident.core.repository.location import Scheme, parse_location
-from trident.core.repository.sources import SourceOpener
+from trident.core.repository.opener import SourceOpener
 from trident.core.repository.stores.object_store import paths_problem
 from trident.tools.emulators.container import Interrupted, make_read_only, remove_folder
 from trident.tools.emulators.sagemaker.invocation import ApiError, endpoint_deleted, validation_error

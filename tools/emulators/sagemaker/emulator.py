@@ -14,7 +14,7 @@ from typing import TextIO
 
 from trident.adapters.sagemaker.platform import BIND_TO_PORT, MULTI_MODEL, as_integer
 from trident.core.errors import ConfigInvalid
-from trident.core.repository.sources import SourceOpener
+from trident.core.repository.opener import SourceOpener
 from trident.tools.emulators.container import (
     HOST,
     HTTP_ADDRESS,

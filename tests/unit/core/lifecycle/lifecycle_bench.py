@@ -39,7 +39,8 @@ from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import HardwareGauges
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.statistics import ModelProcessMetrics
-from trident.core.repository.sources import LocalSource, Source, SourceOpener, SourceOptions
+from trident.core.repository.opener import SourceOpener, SourceOptions
+from trident.core.repository.sources import LocalSource, Source
 
 LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""

@@ -11,13 +11,8 @@ from trident.core.config.autocomplete import BackendFacts, GpuIds
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import BackendFailed, ModelLoadFailed, ModelNotFound, NotInstalled
-from trident.core.repository.config import (
-    check_checksums,
-    check_config,
-    check_model,
-    load_config,
-    read_config,
-)
+from trident.core.repository.check import check_model
+from trident.core.repository.config import check_checksums, check_config, load_config, read_config
 from trident.core.repository.repository import ModelDirectory
 
 COMPLETE = (

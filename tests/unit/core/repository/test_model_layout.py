@@ -16,13 +16,13 @@ from trident.core.errors import (
     ServerError,
     Unsupported,
 )
-from trident.core.repository.config import check_config, check_model, read_config
+from trident.core.repository.check import check_model
+from trident.core.repository.config import check_config, read_config
+from trident.core.repository.content_digest import ContentDigest
+from trident.core.repository.layout_hints import layout_hint, no_models_hint
 from trident.core.repository.repository import (
-    ContentDigest,
     ModelDirectory,
     available_versions,
-    layout_hint,
-    no_models_hint,
     read_labels,
     select_versions,
     version_directories,

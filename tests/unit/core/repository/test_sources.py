@@ -12,15 +12,10 @@ import pytest
 
 from trident.core.errors import ConfigInvalid, InvalidRequest, RepositoryUnavailable
 from trident.core.repository.cloud_sources import ObjectStoreSource
-from trident.core.repository.sources import (
-    AnyLayoutSource,
-    LocalSource,
-    OverrideSource,
-    Source,
-    SourceOpener,
-    SourceOptions,
-    UsableNames,
-)
+from trident.core.repository.layouts import AnyLayoutSource
+from trident.core.repository.opener import SourceOpener, SourceOptions
+from trident.core.repository.override_source import OverrideSource
+from trident.core.repository.sources import LocalSource, Source, UsableNames
 
 
 def test_folders_of_other_programs_are_passed_over_with_one_line(caplog: pytest.LogCaptureFixture) -> None:

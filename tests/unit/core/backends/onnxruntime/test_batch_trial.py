@@ -30,7 +30,7 @@ from trident.core.errors import BackendFailed
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
-from trident.core.repository.config import check_model
+from trident.core.repository.check import check_model
 from trident.core.repository.repository import ModelDirectory
 
 

@@ -18,7 +18,8 @@ from tests.unit.core.repository.memory_store import MemoryStore, downloader
 from tests.waiting import until
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
 from trident.core.repository.cloud_sources import ObjectFolder, ObjectStoreSource
-from trident.core.repository.sources import Source, SourceOpener, SourceOptions
+from trident.core.repository.opener import SourceOpener, SourceOptions
+from trident.core.repository.sources import Source
 from trident.tools.emulators.sagemaker.archives import (
     ArchiveStorage,
     CloudArchives,

@@ -1,0 +1,82 @@
+"""Opens the repositories of a server by their locations."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trident.core.repository.layouts import AnyLayoutSource
+from trident.core.repository.location import Scheme, parse_location
+from trident.core.repository.progress import DownloadProgress
+from trident.core.repository.sources import LocalSource, Source
+
+if TYPE_CHECKING:
+    from trident.core.repository.cloud_sources import CloudOpener, ObjectFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """`cache_bytes` limits the size of the cache in `cache_directory`; 0 means no limit.
+
+    `credential_path` is the value of TRITON_CLOUD_CREDENTIAL_PATH, empty if it is not set.
+    """
+
+    cache_directory: Path
+    cache_bytes: int
+    credential_path: str = ""
+
+
+class SourceOpener:
+    """Opens the repositories of one server; those in object stores share one cache and one `progress`.
+
+    It makes the cache directory and imports an SDK when the first repository needs them. Any thread.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.progress = DownloadProgress()
+        self._options = options
+        self._lock = threading.Lock()
+        self._clouds: CloudOpener | None = None
+
+    def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
+        """Return the source at `text`, without asking its storage.
+
+        With `any_layout` the place may also hold a single model, called `single_model` if that is not empty, and it
+        must hold something. This does not apply to the root of a bucket or a file system, which has no name.
+
+        Raises Unsupported and ConfigInvalid as `parse_location` and `read_cloud_credentials` do;
+        RepositoryUnavailable if no entry of the credential file fits or the cache directory is unusable.
+        """
+        location = parse_location(text)
+        if location.scheme is Scheme.LOCAL:
+            local, path = LocalSource(Path(location.text)), Path(location.text).absolute()
+            if not any_layout or not path.name:
+                return local
+            return AnyLayoutSource(LocalSource(path.parent), path.name, local, name=single_model, required=True)
+        clouds = self._cloud_opener()
+        source = clouds.open(location)
+        if not any_layout or not location.prefix:
+            return source
+        folder = location.prefix.rpartition("/")[2]
+        return AnyLayoutSource(clouds.open_above(location), folder, source, name=single_model, required=True)
+
+    def open_folder(self, text: str) -> ObjectFolder:
+        """Return the folder at `text`, in an object store, without asking it. Raises what `open` raises."""
+        return self._cloud_opener().open_folder(parse_location(text))
+
+    def stop(self) -> None:
+        """End the running downloads soon; none starts again."""
+        with self._lock:
+            clouds = self._clouds
+        if clouds is not None:
+            clouds.stop()
+
+    def _cloud_opener(self) -> CloudOpener:
+        from trident.core.repository.cloud_sources import CloudOpener  # for servers with an object store only
+
+        with self._lock:
+            if self._clouds is None:
+                self._clouds = CloudOpener(self._options, self.progress)
+            return self._clouds
