@@ -78,7 +78,11 @@ def _with_platforms(
     by_flag = {each.flag: each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag}
     texts = [PlatformText(by_flag[flag], text, source) for each in found for flag, text, source in each.options]
     for line in (line for each in found for line in each.arguments):
-        texts += parse_arguments(by_flag.values(), line.arguments, line.source)
+        try:
+            given_there = _only_options(by_flag.values(), line.arguments)
+        except BadOption as error:
+            raise BadOption.of(line.source, str(error)) from None
+        texts += [PlatformText(option, text, line.source) for option, text in given_there]
     given = collect(SERVER_OPTIONS, arguments, environ, platform=texts)
     if detected is not None and evidence:
         given.set("platform", detected.name, evidence)
@@ -137,7 +141,9 @@ def given_variables(options: Iterable[Option], environ: Mapping[str, str]) -> li
     known = {variable: each for each in options for variable in each.variables}
     found: list[tuple[Option, str, list[str]]] = []
     for name, text in environ.items():
-        if _is_service_link(name, text):
+        if name.startswith(PREFIX) and (
+            _SERVICE_LINK.fullmatch(name) or (name.endswith("_PORT") and _SERVICE_ADDRESS.match(text))
+        ):
             continue
         option = known.get(name)
         if option is not None:
@@ -146,12 +152,6 @@ def given_variables(options: Iterable[Option], environ: Mapping[str, str]) -> li
         elif name.startswith(PREFIX):
             raise BadOption.of(name, f"unknown variable{nearest(name, known)}")
     return found
-
-
-def _is_service_link(name: str, text: str) -> bool:
-    if not name.startswith(PREFIX):
-        return False
-    return bool(_SERVICE_LINK.fullmatch(name) or (name.endswith("_PORT") and _SERVICE_ADDRESS.match(text)))
 
 
 def split_arguments(options: Iterable[Option], arguments: Sequence[str]) -> tuple[list[tuple[Option, str]], list[str]]:
@@ -248,14 +248,6 @@ def collect(
     return given
 
 
-def parse_arguments(options: Iterable[Option], arguments: Sequence[str], source: str) -> list[PlatformText]:
-    """The options of the command line in the variable `source`. Raises BadOption, which names the variable."""
-    try:
-        return [PlatformText(option, text, source) for option, text in _only_options(options, arguments)]
-    except BadOption as error:
-        raise BadOption.of(source, str(error)) from None
-
-
 # --- combinations that end the start. Source: docs/spec/server-options.md sections 2 to 4
 
 
@@ -284,21 +276,15 @@ def _check_models(settings: ServerSettings) -> None:
         raise BadOption("Wildcard model name '*' must be the ONLY startup model if specified at all.")
     if "model_config_name" in settings.sources and not settings.model_config_name:
         raise BadOption("Error: empty argument for --model-config-name")
-    _check_single_model(settings)
-    if settings.multi_model and settings.model_control_mode != "explicit":
-        raise BadOption.of("--model-control-mode", "a multi-model container loads models on request only: use explicit")
-
-
-def _check_single_model(settings: ServerSettings) -> None:
     name = settings.single_model
     if not name and "single_model" in settings.sources:
         raise BadOption.of("--single-model", "the model's name is missing")
-    if not name:
-        return
-    if problem := name_problem(name):
+    if name and (problem := name_problem(name)):
         raise BadOption.of("--single-model", f"{problem} cannot be the name of a model")
-    if len(settings.model_repository) > 1:
+    if name and len(settings.model_repository) > 1:
         raise BadOption.of("--single-model", "it names the model of one repository, but several are given")
+    if settings.multi_model and settings.model_control_mode != "explicit":
+        raise BadOption.of("--model-control-mode", "a multi-model container loads models on request only: use explicit")
 
 
 def _check_http(settings: ServerSettings) -> None:
@@ -404,7 +390,13 @@ def _check_ports(settings: ServerSettings) -> None:
         raise BadOption(
             "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave nothing to serve."
         )
-    _check_named_ports(settings)
+    for platform in PLATFORMS:
+        # A port that a person named is closed only because nothing switches it on or off.
+        source = settings.sources.get(platform.port)
+        if source in (FLAG, ENVIRONMENT) and platform.switch not in settings.sources:
+            option, flag = SERVER_OPTIONS[platform.port], SERVER_OPTIONS[platform.switch].flag
+            spelled = f"--{option.flag}" if source == FLAG else option.variable
+            raise BadOption.of(spelled, f"this port is closed: add --{flag}=true to open it, or --{flag}=false")
     taken: dict[tuple[str, int], str] = {}
     for name, service in services.items():
         address, port = service.address, service.port
@@ -426,16 +418,6 @@ def _check_ports(settings: ServerSettings) -> None:
                     f"The server cannot listen to {name} requests at port {service.port}, allowed port range is "
                     f"[{low}, {high}]"
                 )
-
-
-def _check_named_ports(settings: ServerSettings) -> None:
-    """Raise BadOption for a port that a person named and that is closed only because nothing switches it on or off."""
-    for platform in PLATFORMS:
-        source = settings.sources.get(platform.port)
-        if source in (FLAG, ENVIRONMENT) and platform.switch not in settings.sources:
-            option, flag = SERVER_OPTIONS[platform.port], SERVER_OPTIONS[platform.switch].flag
-            spelled = f"--{option.flag}" if source == FLAG else option.variable
-            raise BadOption.of(spelled, f"this port is closed: add --{flag}=true to open it, or --{flag}=false")
 
 
 _LONGEST_NAME = 255
@@ -510,21 +492,18 @@ def _check_tracing(settings: ServerSettings) -> None:
     """Raise BadOption for invalid values, and for a missing package."""
     if not any(name in settings.sources for name in _TRACING):
         return
-    if settings.trace_options.mode is TraceMode.OPENTELEMETRY and not _has_otlp_exporter():
-        raise BadOption.of(
-            "--trace-config mode",
-            "the mode opentelemetry needs packages that are not installed: pip install 'trident-inference[otel]'",
-        )
-
-
-def _has_otlp_exporter() -> bool:
-    """Return whether the packages of the extra `otel` are installed. Does not import them."""
+    if settings.trace_options.mode is not TraceMode.OPENTELEMETRY:
+        return
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return all(version(name) for name in ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"))
+        for name in ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"):
+            version(name)
     except PackageNotFoundError:
-        return False
+        raise BadOption.of(
+            "--trace-config mode",
+            "the mode opentelemetry needs packages that are not installed: pip install 'trident-inference[otel]'",
+        ) from None
 
 
 # --- what a person is warned of

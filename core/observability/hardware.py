@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -261,7 +262,17 @@ class Nvml:
         """All GPUs of this machine or container, in PCI bus order."""
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        return [self._gpu(index) for index in range(count.value)]
+        found = []
+        for index in range(count.value):
+            handle = ctypes.c_void_p()
+            uuid = ctypes.create_string_buffer(_UUID_BYTES)
+            try:
+                self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+                self._call("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(_UUID_BYTES))
+            except NvmlError as error:
+                _log.warning("no metrics for GPU %d: %s", index, error)
+            found.append(Gpu(uuid.value.decode(), handle))
+        return found
 
     def named(self, uuid: str) -> Gpu | None:
         """The GPU, or the instance of one (MIG), with this whole UUID; None if there is none."""
@@ -295,40 +306,22 @@ class Nvml:
         self._call("nvmlDeviceGetMemoryInfo", gpu.handle, ctypes.byref(value))
         return int(value.total), int(value.used)
 
-    def power_usage(self, gpu: Gpu) -> float:
-        return self._milli("nvmlDeviceGetPowerUsage", gpu, ctypes.c_uint())
-
-    def power_limit(self, gpu: Gpu) -> float:
-        return self._milli("nvmlDeviceGetPowerManagementLimit", gpu, ctypes.c_uint())
-
-    def energy(self, gpu: Gpu) -> float:
-        """Joules since the driver was loaded."""
-        return self._milli("nvmlDeviceGetTotalEnergyConsumption", gpu, ctypes.c_ulonglong())
-
-    def _milli(self, function: str, gpu: Gpu, value: ctypes.c_uint | ctypes.c_ulonglong) -> float:
+    def watts(self, function: str, gpu: Gpu) -> float:
+        value = ctypes.c_uint()  # milliwatts
         self._call(function, gpu.handle, ctypes.byref(value))
         return value.value / 1000
 
-    def _gpu(self, index: int) -> Gpu:
-        handle = ctypes.c_void_p()
-        uuid = ctypes.create_string_buffer(_UUID_BYTES)
-        try:
-            self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-            self._call("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(_UUID_BYTES))
-        except NvmlError as error:
-            _log.warning("no metrics for GPU %d: %s", index, error)
-        return Gpu(uuid.value.decode(), handle)
+    def energy(self, gpu: Gpu) -> float:
+        """Joules since the driver was loaded."""
+        value = ctypes.c_ulonglong()  # millijoules
+        self._call("nvmlDeviceGetTotalEnergyConsumption", gpu.handle, ctypes.byref(value))
+        return value.value / 1000
 
     def _call(self, name: str, *arguments: object) -> None:
         function = getattr(self._library, name, None)
         code = _FUNCTION_NOT_FOUND if function is None else function(*arguments)
         if code != 0:
             raise NvmlError(name, code)
-
-
-def load_library() -> NvmlLibrary:
-    """The NVML of the installed driver. Raises OSError without one."""
-    return ctypes.CDLL(_NVML)
 
 
 _MIG = "MIG-"
@@ -383,7 +376,7 @@ def read_driver(visible: str | None = None, load: Callable[[], NvmlLibrary] | No
 
 def open_visible(visible: str | None, load: Callable[[], NvmlLibrary] | None) -> tuple[Nvml, list[Gpu]]:
     """A session and the visible GPUs. Raises OSError without the library, NvmlError if the library fails."""
-    nvml = Nvml((load or load_library)())
+    nvml = Nvml(load() if load is not None else ctypes.CDLL(_NVML))
     try:
         return nvml, visible_gpus(nvml.gpus(), visible, nvml.named)
     except NvmlError:
@@ -495,8 +488,8 @@ class GpuMeter:
             utilization=self._field(gpu, "utilization", self._nvml.utilization),
             memory_total=memory_total,
             memory_used=memory_used,
-            power_usage=self._field(gpu, "power usage", self._nvml.power_usage),
-            power_limit=self._field(gpu, "power limit", self._nvml.power_limit),
+            power_usage=self._field(gpu, "power usage", partial(self._nvml.watts, "nvmlDeviceGetPowerUsage")),
+            power_limit=self._field(gpu, "power limit", partial(self._nvml.watts, "nvmlDeviceGetPowerManagementLimit")),
             energy=energy,
         )
 
