@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
@@ -239,12 +240,9 @@ class InProcessSite(Site):
         applications = Applications(settings, engine, make_hub_bridge, tokens=credentials.tokens)
         self.applications = applications.by_port()
         self.http2_ports = grpc_ports(settings, engine, make_hub_bridge, credentials, show=applications.show)
-        from trident.app.sites.engine_start import (  # with the engine, which front ends lack
-            StartWatch,
-            make_metrics_log,
-        )
+        from trident.app.sites.engine_start import make_metrics_log, watch_start  # front ends have no engine
 
-        self._start_watch = StartWatch(settings, self._engine, started.fail)
+        self._watch_start = partial(watch_start, settings, self._engine, started.fail)
         self._metrics_log = make_metrics_log(settings, self._engine)
 
     @property
@@ -252,7 +250,7 @@ class InProcessSite(Site):
         return self._started.failure
 
     def start(self) -> None:
-        self._start_watch.start()
+        self._watch_start()
         self._credentials.watch()
         if self._metrics_log is not None:
             self._metrics_log.start()

@@ -32,7 +32,6 @@ from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, Engin
 from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
 from trident.core.observability.metrics_log import Format, MetricsLog, cloud_logging_line, embedded_metrics_line
 from trident.core.observability.statistics import MetricsOptions
-from trident.core.observability.tracing.trace import TraceOptions
 from trident.core.options import WindowLimits
 
 _ALONE = EnginePlace()
@@ -45,6 +44,18 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
     """The options of one of the server's engines. The memory of the response cache is divided among them."""
     has_page = settings.allow_metrics or bool(settings.open_platforms)
     has_metrics = has_page or settings.metrics_log != "none"
+    backends = settings.backend_settings
+    if CACHE_DIRECTORY not in backends.get("", {}):  # the environments of Python models are cached beside the models
+        cache = str(Path(settings.model_cache_directory, "environments"))
+        backends = {**backends, "python": {CACHE_DIRECTORY: cache, **backends.get("python", {})}}
+    # Engines after the first write traces to files of their own, and no two of them give a trace the same number.
+    traces = settings.trace_options
+    tracing = replace(
+        traces,
+        file=f"{traces.file}.engine-{place.index}" if traces.file and place.index else traces.file,
+        numbers=(1 + place.index, place.count),
+        kept=_KEPT_TRACES if settings.console else 0,
+    )
     gpu_memory, words = settings.gpu_memory_per_model, {"auto": AUTO, "none": UNLIMITED}
     return EngineOptions(
         repositories=settings.model_repository,
@@ -66,7 +77,7 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         load_retries=settings.model_load_retry_count,
         load_timeout_s=settings.model_load_timeout_secs,
         unload_timeout_s=settings.model_unload_timeout_secs,
-        backend_settings=_backend_settings(settings),
+        backend_settings=backends,
         cpu_instead_of_gpu=settings.gpu_missing == "cpu",
         gpu_memory_per_model=words[gpu_memory] if gpu_memory in words else int(gpu_memory),
         gpu_memory_idle_s=settings.gpu_memory_idle_secs,
@@ -83,26 +94,11 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         shm_map_from=settings.client_shm_map_bytes,
         response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
         resource_limits=settings.resource_limits,
-        tracing=_tracing(settings.trace_options, place, _KEPT_TRACES if settings.console else 0),
+        tracing=tracing,
         latencies=replace(MetricsOptions(config=settings.metrics_settings).latencies, steps=settings.console),
         console=settings.console,
         place=place,
     )
-
-
-def _backend_settings(settings: ServerSettings) -> dict[str, dict[str, str]]:
-    """The values of --backend-config. The environments of Python models are cached beside the models."""
-    cache = str(Path(settings.model_cache_directory, "environments"))
-    found = settings.backend_settings
-    if CACHE_DIRECTORY in found.get("", {}):
-        return found
-    return {**found, "python": {CACHE_DIRECTORY: cache, **found.get("python", {})}}
-
-
-def _tracing(options: TraceOptions, place: EnginePlace, kept: int) -> TraceOptions:
-    """Engines after the first write traces to files of their own, and no two of them give a trace the same number."""
-    file = f"{options.file}.engine-{place.index}" if options.file and place.index else options.file
-    return replace(options, file=file, numbers=(1 + place.index, place.count), kept=kept)
 
 
 def make_metrics_log(settings: ServerSettings, engine: InferenceEngine) -> MetricsLog | None:
@@ -150,68 +146,49 @@ class EngineStart:
 _POLL_SECONDS = 0.25
 
 
-class StartWatch:
-    """Watches `engine` on its own thread after `start`. Calls `fail` with the reason if the server cannot serve.
+def watch_start(
+    settings: ServerSettings,
+    engine: InferenceEngine,
+    fail: Callable[[str], None],
+    *,
+    reports: bool = True,
+    on_success: Callable[[], None] = lambda: None,
+) -> None:
+    """Watch `engine` on a thread until its models are loaded. Calls `fail` with the reason if the server cannot serve.
 
     The lines that tools wait for are logged when the models are loaded, as Triton does, although the ports are open
-    before.
+    before. `reports`: of several engines one logs what the server serves. `on_success` is called before it does.
     """
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        engine: InferenceEngine,
-        fail: Callable[[str], None],
-        *,
-        reports: bool = True,
-        on_success: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`reports`: of several engines one logs what the server serves. `on_success` is called before it does."""
-        self._on_success = on_success
-        self._reports = reports
-        self._settings = settings
-        self._engine = engine
-        self._fail = fail
-        self._thread = threading.Thread(target=self._watch, name="trident-start", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _watch(self) -> None:
-        if not self._wait_loaded():
-            return
-        rows = [model_row(line) for line in self._engine.overview()]
-        if self._reports:
-            log_settings(self._settings)
-            log_models(rows)
-        failure = start_failure(self._settings, self._engine.phase(), rows)
-        if failure:
-            self._fail(failure)
-            return
-        self._on_success()
-        settle_collector()
-        if self._reports:
-            log_services(self._settings)
-            ready = dict.fromkeys(row.model for row in rows if row.state == ModelState.READY.value)
-            log_first_request(self._settings, self._specs(ready))
-
-    def _specs(self, models: Iterable[str]) -> Iterator[ModelSpec]:
+    def specs(models: Iterable[str]) -> Iterator[ModelSpec]:
         for model in models:
             with suppress(ServerError):  # unloaded meanwhile, or one of two that have the name
-                yield self._engine.model_spec(model)
+                yield engine.model_spec(model)
 
-    def _wait_loaded(self) -> bool:
-        """Draw the progress until the models are loaded. Returns False if the server stops before."""
-        shown = ProgressBar() if self._reports else None
-        while not self._engine.wait_loaded(timeout_s=_POLL_SECONDS):
-            phase = self._engine.phase()
+    def watch() -> None:
+        progress = ProgressBar()
+        while not engine.wait_loaded(timeout_s=_POLL_SECONDS):
+            phase = engine.phase()
             if phase.name == Phase.EXITING:
-                return False
-            if shown is not None:
-                shown.show(phase.download)
-        if shown is not None:
-            shown.show(None)
-        return True
+                return
+            if reports:
+                progress.show(phase.download)
+        progress.show(None)
+        rows = [model_row(line) for line in engine.overview()]
+        if reports:
+            log_settings(settings)
+            log_models(rows)
+        if failure := start_failure(settings, engine.phase(), rows):
+            fail(failure)
+            return
+        on_success()
+        settle_collector()
+        if reports:
+            log_services(settings)
+            ready = dict.fromkeys(row.model for row in rows if row.state == ModelState.READY.value)
+            log_first_request(settings, specs(ready))
+
+    threading.Thread(target=watch, name="trident-start", daemon=True).start()
 
 
 _MAX_SHOWN = 3

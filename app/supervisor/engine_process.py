@@ -31,7 +31,7 @@ from trident.app.process.environment import (
 )
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.engine_start import StartWatch, engine_options, make_metrics_log
+from trident.app.sites.engine_start import engine_options, make_metrics_log, watch_start
 from trident.app.sites.site import ServerParts
 from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
 from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
@@ -125,9 +125,7 @@ class EngineProcess:
         )
         server.start()
         engine.start()
-        StartWatch(
-            self._settings, engine, self._fail, reports=not self._place.index, on_success=self._served.touch
-        ).start()
+        watch_start(self._settings, engine, self._fail, reports=not self._place.index, on_success=self._served.touch)
         metrics_log = make_metrics_log(self._settings, engine)
         if metrics_log is not None:
             metrics_log.start()

@@ -13,7 +13,7 @@ from tests.project import ROOT
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, living, write
 from tests.waiting import until
 from trident.app.settings.reading import read_settings
-from trident.app.sites.engine_start import StartWatch, default_model_problem
+from trident.app.sites.engine_start import default_model_problem, watch_start
 from trident.app.terminal import ModelRow
 
 # Imported by what needs them: object stores, platforms, other protocols, backends and schedulers, and the tools of this
@@ -160,7 +160,7 @@ def test_the_lines_that_tools_wait_for_are_logged(tmp_path: Path, caplog: pytest
     caplog.set_level(logging.INFO)
     write(tmp_path, "m", 1)
     with living(tmp_path) as bench:
-        StartWatch(read_settings(OPTIONS, {}), bench.engine, pytest.fail).start()
+        watch_start(read_settings(OPTIONS, {}), bench.engine, pytest.fail)
         until(lambda: len(started(caplog)) == len(STARTED))
         assert started(caplog) == STARTED
 
@@ -170,7 +170,7 @@ def test_a_server_that_fails_does_not_log_that_it_started(tmp_path: Path, caplog
     write(tmp_path, "m", BROKEN)
     reasons: list[str] = []
     with living(tmp_path) as bench:
-        StartWatch(read_settings(OPTIONS, {}), bench.engine, reasons.append).start()
+        watch_start(read_settings(OPTIONS, {}), bench.engine, reasons.append)
         until(lambda: bool(reasons))
         (reason,) = reasons
         assert reason.startswith("Internal - failed to load all models (m: version 1 is UNAVAILABLE: Internal: the wei")
