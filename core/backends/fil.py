@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
+import re
+import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -92,6 +95,8 @@ class FilBackend:
         width = element_count(tuple(dim for dim in output.dims if dim != -1))
         threads = settings.threads or context.threads or 1
 
+        rules = rules_of(path, settings)
+
         def load(placement: Placement) -> Any:
             trees = read_trees(path, settings, config.name)
             check_trees(config, header_of(trees), settings, width)
@@ -99,7 +104,7 @@ class FilBackend:
 
         def runner(trees: Any, placement: Placement) -> Runner:
             # How far a row goes in a tree differs with its values, but no further than the tree is deep.
-            return Runner(run=run_of(trees, settings, INPUT, width, threads), may_run_inline=True)
+            return Runner(run=run_of(trees, settings, rules, INPUT, width, threads), may_run_inline=True)
 
         framework = Framework(
             load=load,
@@ -113,7 +118,10 @@ class FilBackend:
 
 @dataclass(frozen=True, slots=True)
 class TreeSettings:
-    """`threads` is 0 where the thread plan decides. `allows_unknown_fields`: in XGBoost's JSON."""
+    """`threads` is 0 where the thread plan decides. `allows_unknown_fields`: in XGBoost's JSON.
+
+    `missing` is the number that counts as missing, as NaN does, which it is by default.
+    """
 
     model_type: str
     is_classifier: bool
@@ -121,6 +129,7 @@ class TreeSettings:
     threshold: float
     threads: int
     allows_unknown_fields: bool
+    missing: float = math.nan
 
     @classmethod
     def read(cls, config: ModelConfig) -> TreeSettings:
@@ -150,6 +159,7 @@ class TreeSettings:
             allows_unknown_fields=_boolean(
                 "xgboost_allow_unknown_field", given.get("xgboost_allow_unknown_field", "false")
             ),
+            missing=_number("missing", given.get("missing", "nan")),
         )
 
 
@@ -415,6 +425,84 @@ def _check(status: int) -> None:
         raise treelite.TreeliteError(_library().TreeliteGetLastError().decode(errors="replace"))
 
 
+# --- what Treelite reads otherwise than the library that made the trees
+
+# Bits of a node's `decision_type` in LightGBM's files: a node of categories, and which values are missing.
+_CATEGORIES, _MISSING, _ZERO, _NAN = 1, 3 << 2, 1 << 2, 2 << 2
+_NODES = re.compile(r"^split_feature=(.*)\n(?:[a-z].*\n)*?decision_type=(.*)$", re.MULTILINE)
+_DECISIONS = re.compile(r"^decision_type=(.*)$", re.MULTILINE)
+# Numbers that LightGBM takes for zero.
+_LEAST = 1e-35
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """What is done to rows before Treelite sees them. False if nothing is.
+
+    `zero_missing` are the features whose zeros are missing, `truncated` those that are categories, whose numbers are
+    cut to whole ones: Treelite would take -0.5 for no category, LightGBM takes it for category 0.
+    """
+
+    missing: float
+    zero_missing: tuple[int, ...] = ()
+    truncated: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.zero_missing or self.truncated or not math.isnan(self.missing))
+
+    def applied(self, rows: Array) -> Array:
+        """Return `rows` [row, feature] as Treelite has to see them."""
+        made: Array = np.array(rows)
+        if not math.isnan(self.missing):
+            made[made == self.missing] = np.nan
+        for feature in self.zero_missing:
+            column = made[..., feature]
+            column[np.abs(column) <= _LEAST] = np.nan
+        for feature in self.truncated:
+            made[..., feature] = np.trunc(made[..., feature])
+        return made
+
+
+def rules_of(path: Path, settings: TreeSettings) -> RowRules:
+    """The rules for the trees in the file at `path`. Raises Unsupported for linear leaves of LightGBM."""
+    if settings.model_type != "lightgbm":
+        return RowRules(settings.missing)
+    text = path.read_text(errors="replace")
+    if re.search(r"^is_linear=1$", text, re.MULTILINE):
+        raise Unsupported("trees of LightGBM with linear leaves cannot be read: train without linear_tree")
+    zero_missing: set[int] = set()
+    truncated: set[int] = set()
+    for features, decisions in _NODES.findall(text):
+        for feature, decision in zip(map(int, features.split()), map(int, decisions.split()), strict=True):
+            if decision & _CATEGORIES:
+                truncated.add(feature)
+            elif decision & _MISSING == _ZERO:
+                zero_missing.add(feature)
+    return RowRules(settings.missing, tuple(sorted(zero_missing)), tuple(sorted(truncated)))
+
+
+def _load_lightgbm(path: Path) -> Any:
+    """The trees, in which features whose zeros are missing are as those of which NaN is: `RowRules` makes it so."""
+    import treelite
+
+    text = path.read_text(errors="replace")
+
+    def with_nan(found: re.Match[str]) -> str:
+        decisions = [
+            each & ~_MISSING | _NAN if not each & _CATEGORIES and each & _MISSING == _ZERO else each
+            for each in map(int, found[1].split())
+        ]
+        return f"decision_type={' '.join(map(str, decisions))}"
+
+    changed = _DECISIONS.sub(with_nan, text)
+    if changed == text:
+        return treelite.frontend.load_lightgbm_model(str(path))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(changed)
+        file.flush()
+        return treelite.frontend.load_lightgbm_model(file.name)
+
+
 def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
     """The Treelite model in the file at `path`. Raises ModelLoadFailed with Treelite's text."""
     import treelite
@@ -424,7 +512,7 @@ def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
         if kind == "treelite_checkpoint":
             return treelite.Model.deserialize(file)
         if kind == "lightgbm":
-            return frontend.load_lightgbm_model(file)
+            return _load_lightgbm(path)
         if kind == "xgboost":
             return frontend.load_xgboost_model_legacy_binary(file)
         format_choice = "json" if kind == "xgboost_json" else "ubjson"
@@ -446,11 +534,12 @@ def header_of(trees: Any) -> TreeHeader:
     )
 
 
-def run_of(trees: Any, settings: TreeSettings, tensor: str, width: int, threads: int) -> Run:
+def run_of(trees: Any, settings: TreeSettings, rules: RowRules, tensor: str, width: int, threads: int) -> Run:
     """Make the run of an instance: `width` values for each row of the input `tensor`, on at most `threads` threads."""
     prediction = TreePrediction(trees, threads)
 
     def run(names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
-        return [answers(prediction.scores(feed[tensor]), settings, width)]
+        rows = rules.applied(feed[tensor]) if rules else feed[tensor]
+        return [answers(prediction.scores(rows), settings, width)]
 
     return run

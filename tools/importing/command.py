@@ -28,9 +28,8 @@ from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.cuda import gpu_ids
 from trident.core.errors import InvalidRequest, NotInstalled, ServerError
-from trident.core.http.sample_request import Place, SampleRequest, make_sample, parse_shape, write_request
+from trident.core.http.sample_request import Place, SampleInput, SampleRequest, make_sample, parse_shape, write_request
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Shape, shape_text
 from trident.core.observability.log import LogOptions, configure_logging
 from trident.core.repository.check import ModelCheck, check_model
@@ -70,8 +69,9 @@ _INPUT = _own(
 )
 _PYTHON = _own("python", FILE, sys.executable, "The interpreter that has the source's framework; default this one.")
 _LINK = _own("link", SWITCH, False, "Link to the files of the source instead of copying them.")
+_KEEP = _own("keep", SWITCH, False, "Keep a model that answers otherwise than its source.")
 _NO_RUN = _own("no-run", SWITCH, False, "Neither run the model nor compare it.")
-ACCEPTED = (_NAME, REPOSITORY, _DRY_RUN, _TRUST, _INPUT, _PYTHON, _LINK, _NO_RUN, *CACHE_OPTIONS)
+ACCEPTED = (_NAME, REPOSITORY, _DRY_RUN, _TRUST, _INPUT, _PYTHON, _LINK, _NO_RUN, _KEEP, *CACHE_OPTIONS)
 _FITS = re.compile(r"[^A-Za-z0-9._-]+")
 _URL = "http://localhost:8000"
 
@@ -194,6 +194,9 @@ def _import(
                 say(trial)
             else:
                 status = _compared(plan, trial, options)
+        if status and not values[_KEEP.flag]:
+            say("nothing was made: --keep makes it all the same")
+            return status
         say(f"\n{_tree(folder)}\n\nserve it: trident serve {target.parent}")
         folder.rename(target)
     if example:
@@ -203,21 +206,33 @@ def _import(
 
 def _compared(plan: Plan, trial: TrialRun, options: Options) -> int:
     """Print how the answer differs from that of the original. Returns 1 if it differs too much."""
-    answers = ", ".join(f"{each.name} {each.datatype} {shape_text(each.shape)}" for each in trial.outputs)
+    answers = ", ".join(f"{name} {trial.datatypes[name]} {shape_text(a.shape)}" for name, a in trial.outputs[0].items())
     print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
     if not plan.original:
         print("it is not compared: nothing else runs such a source here")
         return 0
-    try:
-        difference = compare(plan, trial, options)
-    except Differs as error:
-        print(f"error: the original, run by itself, answers otherwise: {error}")
-        return 1
-    except ServerError as error:
-        hint = f"\n  hint: {error.hint}" if error.hint else ""
-        print(f"it is not compared with the original: {error.message}{hint}")
-    else:
-        print(f"the original, run by itself, answers the same: largest difference {difference:.2g}")
+    compared, worst, refused = 0, (0.0, ""), []
+    for group, inputs, outputs in zip(trial.groups, trial.inputs, trial.outputs, strict=True):
+        try:
+            originals = ask_original(plan, inputs, options)
+        except ServerError as error:
+            if group is not trial.groups[0]:
+                refused.append(f"{group.name}: {error.message}")
+                continue
+            hint = f"\n  hint: {error.hint}" if error.hint else ""
+            print(f"it is not compared with the original: {error.message}{hint}")
+            return 0
+        try:
+            found = compare(outputs, originals)
+        except Differs as error:
+            print(f"error: the original, run by itself, answers otherwise ({group.name}): {error}")
+            return 1
+        worst = max(worst, found)
+        compared += group.rows
+    for text in refused:
+        print(f"not compared, as the original refuses them: {text}")
+    place = f" at {worst[1]}" if worst[0] else ""
+    print(f"the original, run by itself, answers the same to {compared} rows: largest difference {worst[0]:.2g}{place}")
     return 0
 
 
@@ -272,16 +287,35 @@ def check(folder: Path, name: str, plan: Plan, backends: BackendRegistry) -> Mod
     return found
 
 
-# --- one request to the model, and to the original
-_ROWS = 2
+# --- requests to the model, and to the original
+
+# Rows that are compared; those of models that take long end with the time. Seconds.
+_ROWS = 256
+_TIME = 20.0
+_REQUEST = 64
+_SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e-38, -1e-38, 1e-3, 1e6, -1e6)
+_EXTREME = (np.nan, np.inf, -np.inf, 3.4e38, -3.4e38)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Rows that are asked together, so that what the original refuses concerns them alone."""
+
+    name: str
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRun:
-    """One request to the model and its answer. `seconds` are those of the second run."""
+    """The rows of each group and the model's answers to them. `seconds` are those of the second request.
 
-    inputs: Mapping[str, Array]
-    outputs: Sequence[OutputTensor]
+    `datatypes` are those of the outputs.
+    """
+
+    groups: Sequence[RowGroup]
+    inputs: Sequence[Mapping[str, Array]]
+    outputs: Sequence[Mapping[str, Array]]
+    datatypes: Mapping[str, str]
     seconds: float
 
 
@@ -293,52 +327,113 @@ def try_model(
     backends: BackendRegistry,
     shapes: Mapping[str, Shape],
 ) -> TrialRun | str:
-    """Load the model and ask it twice; or why it is not run. Raises ServerError for a model that fails."""
+    """Load the model and ask it; or why it is not run. Raises ServerError for a model that fails."""
     if is_ensemble(config):
         return "it is not run, because it is an ensemble: trident validate checks it with its steps"
     sample = make_sample(spec, shapes=shapes)
-    inputs = _inputs(sample)
-    tensors = [
-        InputTensor(each.name, each.datatype.name, array.shape, array)
-        for each, array in zip(sample.inputs, inputs.values(), strict=True)
-    ]
     path = version_path(ModelDirectory(spec.name, folder, is_renamed=True), spec.version)
+    groups: list[RowGroup] = []
+    inputs: list[dict[str, Array]] = []
+    outputs: list[dict[str, Array]] = []
+    times: list[float] = []
     try:
         with first_instance(backends, path, config, spec) as instance:
             if plan.body:
                 return plan.body
-            for _ in range(2):
-                request = InferenceRequest(
-                    spec.name, tensors, model_version=spec.version, parameters=dict(sample.parameters)
-                )
-                begin = time.perf_counter()
-                (outputs,) = run_once(instance, [request], RequestValidator(spec).check)
-                seconds = time.perf_counter() - begin
-            copies = [OutputTensor(o.name, o.datatype, o.shape, np.array(o.array)) for o in outputs]
+            begin = time.perf_counter()
+            for name, rows in _groups(sample, plan):
+                asked: list[dict[str, Array]] = []
+                answered: list[dict[str, Array]] = []
+                for part in _requests(sample, rows):
+                    started = time.perf_counter()
+                    if started - begin > _TIME and len(times) > 1:
+                        break
+                    answered.append(_answer(instance, sample, part))
+                    times.append(time.perf_counter() - started)
+                    asked.append(part)
+                if asked:
+                    inputs.append(_joined(asked))
+                    outputs.append(_joined(answered))
+                    groups.append(RowGroup(name, len(next(iter(inputs[-1].values())))))
     except NotInstalled as error:
         return f"it is not run: {error.message}; {error.hint}"
-    return TrialRun(inputs, copies, seconds)
+    datatypes = {each.name: each.datatype.name for each in spec.outputs.values()}
+    return TrialRun(groups, inputs, outputs, datatypes, times[1] if len(times) > 1 else times[0])
 
 
-def _inputs(sample: SampleRequest) -> dict[str, Array]:
-    """Made-up tensors in the shapes of `sample`, with two rows where the model batches."""
+def _answer(instance: Any, sample: SampleRequest, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    spec = sample.spec
+    tensors = [
+        InputTensor(each.name, each.datatype.name, arrays[each.name].shape, arrays[each.name]) for each in sample.inputs
+    ]
+    request = InferenceRequest(spec.name, tensors, model_version=spec.version, parameters=dict(sample.parameters))
+    (outputs,) = run_once(instance, [request], RequestValidator(spec).check)
+    return {each.name: np.array(each.array) for each in outputs}
+
+
+def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    if len(parts) == 1:
+        return dict(parts[0])
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Rows of random numbers and special ones, those at thresholds, and extreme ones, which originals may refuse."""
     random = np.random.default_rng(0)
-    rows = min(_ROWS, sample.spec.max_batch_size)
-    found: dict[str, Array] = {}
-    for each in sample.inputs:
-        shape = (rows, *each.inner) if rows and len(each.inner) < len(each.shape) else each.shape
-        if each.datatype is BYTES:
-            found[each.name] = np.full(shape, b"text", object)
-        elif each.datatype.kind in "iub":
-            found[each.name] = random.integers(0, 2, shape).astype(each.datatype.dtype)
-        elif each.datatype.name == "BF16":
-            found[each.name] = np.full(shape, 0x3F80, each.datatype.dtype)
-        else:
-            found[each.name] = random.normal(size=shape).astype(each.datatype.dtype)
-    return found
+    rows = _ROWS if sample.spec.max_batch_size > 0 else 0
+    yield "random and special rows", {each.name: _made(each, rows, random, _SPECIAL) for each in sample.inputs}
+    if rows and len(sample.inputs) == 1 and sample.inputs[0].datatype.kind == "f":
+        (given,) = sample.inputs
+        if thresholds := plan.thresholds():
+            yield "rows at thresholds", {given.name: _at(thresholds, given, random)}
+        yield "extreme rows", {given.name: _made(given, 4 * len(_EXTREME), random, _EXTREME)}
 
 
-# Of the largest number of an output: what another order of the same sums makes of FP32.
+def _made(each: SampleInput, rows: int, random: Any, special: Sequence[float]) -> Array:
+    """A made-up tensor, with `rows` rows where the model batches; a few numbers of half of the rows are special."""
+    shape = (rows, *each.inner) if rows and len(each.inner) < len(each.shape) else each.shape
+    if each.datatype is BYTES:
+        texts = np.array([b"text", b"", b"a longer text of several words", "caf\u00e9".encode()], object)
+        return np.full(shape, b"text", object) if not rows else np.asarray(texts[random.integers(0, 4, shape)])
+    if each.datatype.kind in "iub":
+        return np.asarray(random.integers(0, 2, shape).astype(each.datatype.dtype))
+    if each.datatype.name == "BF16":
+        return np.full(shape, 0x3F80, each.datatype.dtype)
+    made = random.normal(size=shape)
+    if rows:
+        chosen = random.random(shape) < 0.2
+        chosen[: rows // 2] = False
+        made = np.where(chosen, random.choice(special, shape), made)
+    with np.errstate(over="ignore"):
+        return np.asarray(made.astype(each.datatype.dtype))
+
+
+def _at(thresholds: Sequence[tuple[int, float]], each: SampleInput, random: Any) -> Array:
+    """Rows in which one feature is at a threshold, or the next number on either side."""
+    width = each.inner[-1] if each.inner else each.shape[-1]
+    chosen = [thresholds[at] for at in random.permutation(len(thresholds))[:1024]]
+    numbers = np.array([number for _, number in chosen], np.float32)
+    near = [np.nextafter(numbers, np.float32(-np.inf)), numbers, np.nextafter(numbers, np.float32(np.inf))]
+    made = random.normal(size=(3 * len(chosen), width)).astype(np.float32)
+    features = [feature for feature, _ in chosen] * 3
+    made[np.arange(len(made)), features] = np.concatenate(near)
+    return np.asarray(made.astype(each.datatype.dtype))
+
+
+def _requests(sample: SampleRequest, arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """The rows as one and as many as the model takes at once."""
+    most = sample.spec.max_batch_size
+    if most <= 0:
+        yield dict(arrays)
+        return
+    count = len(next(iter(arrays.values())))
+    start, size = 0, 1
+    while start < count:
+        yield {name: array[start : start + size] for name, array in arrays.items()}
+        start, size = start + size, min(most, _REQUEST)
+
+
+# What another order of the same sums makes of FP32, of each number and of the usual size of an output.
 _TOLERANCE = 1e-3
 
 
@@ -346,41 +441,59 @@ class Differs(Exception):
     """The model answers otherwise than its source; the argument says where."""
 
 
-def compare(plan: Plan, trial: TrialRun, options: Options) -> float:
-    """The largest difference from the answer of the source itself. Raises Differs, and ServerError if that cannot run
-    here."""
+def ask_original(plan: Plan, inputs: Mapping[str, Array], options: Options) -> dict[str, Array]:
+    """The answer of the source itself. Raises ServerError if that cannot run here, or refuses the rows."""
     given, answered = options.scratch / "given.npz", options.scratch / "answered.npz"
-    np.savez(given, allow_pickle=False, **{name: _plain(array) for name, array in trial.inputs.items()})
+    np.savez(given, allow_pickle=False, **{name: _plain(array) for name, array in inputs.items()})
     run_original(options, plan.original, str(plan.original_file), str(given), str(answered))
     with np.load(answered, allow_pickle=False) as stored:
-        originals = dict(stored)
+        return dict(stored)
+
+
+def compare(outputs: Mapping[str, Array], originals: Mapping[str, Array]) -> tuple[float, str]:
+    """The largest difference, and where it is. Raises Differs, and ServerError if no output has an original."""
     # Trees and packages have no names of Triton's form: theirs are numbers.
     pairs = [
-        (output.name, _plain(output.array), originals[name])
-        for number, output in enumerate(trial.outputs)
-        for name in [output.name if output.name in originals else str(number)]
-        if name in originals
+        (name, _plain(array), originals[key])
+        for number, (name, array) in enumerate(outputs.items())
+        for key in [name if name in originals else str(number)]
+        if key in originals
     ]
     if not pairs:
-        raise ServerError(f"the original answers {', '.join(originals)}, and the model {trial.outputs[0].name}")
+        raise ServerError(f"the original answers {', '.join(originals)}, and the model {next(iter(outputs))}")
     return max(_difference(*pair) for pair in pairs)
 
 
-def _difference(name: str, ours: Array, original: Array) -> float:
+def _difference(name: str, ours: Array, original: Array) -> tuple[float, str]:
     if ours.size != original.size:
         raise Differs(f"{name} has {ours.size} elements, and the original's {original.size}")
     original = original.reshape(ours.shape)
     if ours.dtype.kind in "USb" or original.dtype.kind in "USb":
-        if not np.array_equal(ours.astype(str), original.astype(str)):
-            raise Differs(f"{name} is {ours.ravel()[:3]}, and the original's {original.ravel()[:3]}")
-        return 0.0
-    distance = np.abs(ours.astype(float) - original.astype(float))
-    worst = float(distance.max(initial=0.0))
-    if not worst <= _TOLERANCE * max(1.0, float(np.abs(original.astype(float)).max(initial=0.0))):
-        at = np.unravel_index(int(distance.argmax()), ours.shape)
-        place = [int(index) for index in at]
-        raise Differs(f"{name}{place} is {ours[at]:g}, and the original's {original[at]:g}")
-    return worst
+        found = ours.astype(str)
+        wrong = np.argwhere(found != original.astype(str))
+        if len(wrong):
+            at = tuple(wrong[0])
+            raise Differs(f"{name}{list(map(int, at))} is {found[at]!r}, and the original's {original[at]!r}")
+        return 0.0, ""
+    mine, theirs = ours.astype(float), original.astype(float)
+    usual = np.abs(theirs[np.isfinite(theirs)])
+    scale = float(np.median(usual)) if usual.size else 1.0
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(mine - theirs)
+        is_same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+        distance[is_same] = 0.0
+        allowed = _TOLERANCE * np.maximum(np.abs(theirs), max(scale, 1e-6))
+        wrong = np.argwhere(~is_same & ~(distance <= allowed))
+    if len(wrong):
+        at = tuple(wrong[0])
+        raise Differs(
+            f"{len(wrong)} of {mine.size} numbers; {name}{list(map(int, at))} is {ours[at]:g}, and the original's "
+            f"{original[at]:g}"
+        )
+    if not distance.size:
+        return 0.0, ""
+    worst = np.unravel_index(int(np.argmax(distance)), distance.shape)
+    return float(distance[worst]), f"{name}{list(map(int, worst))}"
 
 
 def _plain(array: Array) -> Array:

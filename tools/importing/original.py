@@ -58,7 +58,15 @@ def xgboost(path: str, given: dict[str, Any]) -> dict[str, Any]:
     import xgboost as xgb
 
     booster = xgb.Booster(model_file=path)
-    return _scores(booster.inplace_predict(_only(given), validate_features=False), "binary:" in booster.save_config())
+    rounds = (0, _best_round(booster))
+    scores = booster.inplace_predict(_only(given), iteration_range=rounds, validate_features=False)
+    return _scores(scores, "binary:logistic" in booster.save_config())
+
+
+def _best_round(booster: Any) -> int:
+    """The rounds that XGBoost's classes for scikit-learn predict with; 0 for all."""
+    best = booster.attr("best_iteration")
+    return int(best) + 1 if best is not None else 0
 
 
 def lightgbm(path: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -220,6 +228,16 @@ def from_catboost(path: str, folder: str, asked: Any) -> dict[str, Any]:
     return {"made": "onnx", "what": f"CatBoost {cat.__version__}"}
 
 
+def from_early_stopped(path: str, folder: str, asked: Any) -> dict[str, Any]:
+    """The trees of XGBoost up to the best round, with which its classes for scikit-learn predict."""
+    import xgboost as xgb
+
+    booster = xgb.Booster(model_file=path)
+    rounds = _best_round(booster)
+    booster[:rounds].save_model(str(Path(folder, "xgboost.json")))
+    return {"rounds": rounds, "of": booster.num_boosted_rounds()}
+
+
 def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
     """A pickled estimator as trees or ONNX; `made` is `pickled`, with the reason, where it can only be unpickled."""
     model = _unpickle(path)
@@ -229,7 +247,8 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
     if top == "xgboost":
         booster = model.get_booster() if hasattr(model, "get_booster") else model
         booster.save_model(str(Path(folder, "xgboost.json")))
-        return {"made": "xgboost.json", "what": what}
+        missing = getattr(model, "missing", None)
+        return {"made": "xgboost.json", "what": what, "missing": None if missing is None else str(missing)}
     if top == "lightgbm":
         booster = getattr(model, "booster_", model)
         booster.save_model(str(Path(folder, "model.txt")))
@@ -272,7 +291,7 @@ ANSWERS: Mapping[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     for each in (onnx, openvino, savedmodel, xgboost, lightgbm, catboost, pickled, boosted, torchscript, package)
 }
 CONVERSIONS: Mapping[str, Callable[[str, str, Any], dict[str, Any]]] = {
-    each.__name__: each for each in (from_catboost, from_pickle)
+    each.__name__: each for each in (from_catboost, from_early_stopped, from_pickle)
 }
 
 

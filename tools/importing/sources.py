@@ -50,7 +50,7 @@ class Plan:
 
     `original` is the answer of original.py that the model has to give too, and `original_file` what it is asked of;
     `is_small_batched`: it batches only as far as a model without a configuration does. `body` is why no request can be
-    made up for it; then it is loaded, and not asked.
+    made up for it; then it is loaded, and not asked. `thresholds` gives the features and numbers at which it decides.
     """
 
     what: str
@@ -62,6 +62,7 @@ class Plan:
     name: str = ""
     is_small_batched: bool = False
     body: str = ""
+    thresholds: Callable[[], list[tuple[int, float]]] = list
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +247,9 @@ def _with_tensors(head: str, entries: Sequence[tuple[str, str, str, Sequence[int
 
 def _package(path: Path, options: Options) -> Plan:
     head = 'platform: "torch_aoti"'
+    with zipfile.ZipFile(path) as archive:
+        if code := [name for name in archive.namelist() if name.endswith(_CODE)]:
+            check_trust(path, options, f"is compiled code ({code[0]})")
     tensors = tensors_of(path)
     what = "a package of torch.export"
     if tensors is None or len(tensors.of_outputs) < len(tensors.outputs):
@@ -316,8 +320,9 @@ def _type_of_trees(path: Path) -> str:
     return "xgboost" if is_old and _OBJECTIVE.search(start_of(path, _READ) or b"") else ""
 
 
-def _trees(path: Path, options: Options) -> Plan:
+def _trees(path: Path, options: Options, missing: str = "nan") -> Plan:
     kind = _type_of_trees(path)
+    file = path
     notes: tuple[str, ...] = ()
     original = "lightgbm" if kind == "lightgbm" else "xgboost"
     if kind == "lightgbm":
@@ -329,22 +334,44 @@ def _trees(path: Path, options: Options) -> Plan:
         text = _end_of(path, _READ) + (start_of(path, _READ) or b"")
         match = _OBJECTIVE.search(text)
         objective = match[0] if match else b""
-        has_classes = objective.startswith(_CLASSES)
+        has_classes = objective.startswith(_CLASSES) and objective != b"binary:logitraw"
         # These two answer the class itself.
         has_probabilities = has_classes and objective not in (b"multi:softmax", b"binary:hinge")
+        if b"best_iteration" in text:
+            made = run_original(options, "from_early_stopped", str(path), str(options.scratch))
+            kind, file = "xgboost_json", options.scratch / "xgboost.json"
+            notes = (f"it has the {made['rounds']} rounds up to the best one, of {made['of']}",)
     parameters = {"model_type": kind, "is_classifier": has_classes, "predict_proba": has_probabilities}
+    if missing != "nan":
+        parameters["missing"] = missing
     lines = [
         f'  {{ key: "{key}" value {{ string_value: "{str(value).lower()}" }} }}' for key, value in parameters.items()
     ]
     config = f'backend: "fil"\nmax_batch_size: {_TREES_BATCH_SIZE}\ndynamic_batching {{ }}\nparameters [\n'
     return Plan(
         what=f"trees of {origin_of(path) or 'Treelite' if kind != 'xgboost' else 'an old XGBoost'}",
-        files=_file(DEFAULT_FILES[kind], path),
+        files=_file(DEFAULT_FILES[kind], file),
         texts={CONFIG_FILE: config + ",\n".join(lines) + "\n]\n"},
         notes=notes,
         original=original,
         original_file=path,
+        thresholds=lambda: _thresholds(kind, file),
     )
+
+
+def _thresholds(kind: str, path: Path) -> list[tuple[int, float]]:
+    """Features and the numbers at which trees divide them, of a file that says them in text."""
+    found: set[tuple[int, float]] = set()
+    if kind == "lightgbm":
+        text = path.read_text(errors="replace")
+        for features, numbers in re.findall(r"^split_feature=(.*)\n(?:[a-z].*\n)*?threshold=(.*)$", text, re.MULTILINE):
+            found |= {(int(f), float(n)) for f, n in zip(features.split(), numbers.split(), strict=True)}
+    elif kind == "xgboost_json":
+        booster = json.loads(path.read_text())["learner"]["gradient_booster"]
+        for tree in booster.get("gbtree", booster)["model"]["trees"]:
+            rows = zip(tree["split_indices"], tree["split_conditions"], tree["left_children"], strict=True)
+            found |= {(feature, number) for feature, number, child in rows if child != -1}
+    return sorted(found)
 
 
 def _catboost(path: Path, options: Options) -> Plan:
@@ -389,7 +416,8 @@ def _pickle(path: Path, options: Options) -> Plan:
         plan = replace(_onnx(file, options), original="pickled", original_file=path)
         return replace(plan, what=f"a {made['what']}, converted to ONNX")
     if made["made"] != "pickled":
-        plan = replace(_trees(file, options), original="boosted", original_file=path)
+        trees = _trees(file, options, made.get("missing") or "nan")
+        plan = replace(trees, original="boosted", original_file=path)
         return replace(plan, what=f"a {made['what']}, saved as trees")
     outputs = [("output", "label", made["label"], [-1, *made["columns"]])]
     if made["has_classes"]:
@@ -517,6 +545,10 @@ _PORTED = {
 _MOST_UNPACKED = 16 << 30
 
 
+# What Python or the system may run if it lies where modules are looked for.
+_CODE = (".py", ".pyc", ".pyd", ".so", ".dll")
+
+
 def _torchserve(path: Path, options: Options) -> Plan:
     folder = path
     if path.is_file():
@@ -534,21 +566,29 @@ def _torchserve(path: Path, options: Options) -> Plan:
             hint=f"import {model.get('serializedFile')} from it (a .mar is a zip file), and write {_PORTED[handler]} "
             "into a Python model: trident init NAME",
         )
-    code = [each.name for each in folder.glob("*.py")]
-    if handler not in _HANDLERS and f"{handler}.py" not in code:
+    if handler not in _HANDLERS and not (folder / f"{handler}.py").is_file():
         raise InvalidRequest(f"{path.name} lacks its handler {handler}", hint="pack it again")
-    if code:
-        check_trust(path, options, f"has code of its author ({', '.join(sorted(code))})")
+    names = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file())
+    code = [name for name in names if name.endswith(_CODE)]
+    notes = ["a request is what TorchServe took as a body, in the input data, and the answer its body as text"]
+    files = {"1/archive": folder}
+    if handler not in _HANDLERS or model.get("modelFile"):
+        check_trust(path, options, f"has code of its author ({', '.join(code)})")
+    elif code and not options.trust_pickle:
+        # Its handler is TorchServe's: what else there is could only take the place of modules that it imports.
+        wanted = [_MANIFEST, str(model.get("serializedFile", "")), "index_to_name.json"]
+        files = {f"1/archive/{name}": folder / name for name in wanted if name in names and name not in code}
+        notes.append(f"code of its author is left out ({', '.join(code)}): --trust-pickle takes it")
     return Plan(
         what=f"a TorchServe archive with the handler {handler}, as a Python model",
-        files={"1/archive": folder, **_file("model.py", MODELS / "torchserve.py")},
+        files={**files, **_file("model.py", MODELS / "torchserve.py")},
         texts={
             CONFIG_FILE: f'backend: "python"\nmax_batch_size: {_MAX_BATCH_SIZE}\ndynamic_batching {{ }}\n'
             'input { name: "data" data_type: TYPE_STRING dims: [ 1 ] }\n'
             'output { name: "prediction" data_type: TYPE_STRING dims: [ 1 ] }\n'
             "instance_group { count: 1 kind: KIND_CPU }\n"
         },
-        notes=("a request is what TorchServe took as a body, in the input data, and the answer its body as text",),
+        notes=tuple(notes),
         body="it has loaded, and is not asked: only its handler knows what a body is",
         name=str(model.get("modelName", "")),
     )

@@ -148,13 +148,19 @@ def stand_in_for_torchserve():
         setattr(sys.modules["ts.torch_handler"], module, made)
 
 
+BUILT_IN = {"base_handler": BaseHandler, "image_classifier": ImageClassifier}
+
+
+def is_built_in(handler):
+    return handler.partition(":")[0].removesuffix(".py") in BUILT_IN
+
+
 def service_of(name, context):
     """The function `handle(data, context)` of a handler: a function of its module, or the method of its class."""
-    built_in = {"base_handler": BaseHandler, "image_classifier": ImageClassifier}
     name, _, function = name.partition(":")
     name = name.removesuffix(".py")
-    if name in built_in:
-        made = built_in[name]()
+    if name in BUILT_IN:
+        made = BUILT_IN[name]()
     else:
         module = importlib.import_module(name)
         if hasattr(module, function or "handle"):
@@ -167,8 +173,10 @@ def service_of(name, context):
 class TritonPythonModel:
     def initialize(self, args):
         stand_in_for_torchserve()
-        sys.path.insert(0, str(ARCHIVE))
         manifest = json.loads((ARCHIVE / "MAR-INF" / "MANIFEST.json").read_text())
+        if not is_built_in(manifest["model"]["handler"]) or manifest["model"].get("modelFile"):
+            # The author's code imports what lies beside it. Otherwise nothing in the archive is a module.
+            sys.path.insert(0, str(ARCHIVE))
         self.context = Context(manifest, torch.device("cuda:0" if torch.cuda.is_available() else "cpu"))
         self.handle = service_of(manifest["model"]["handler"], self.context)
 

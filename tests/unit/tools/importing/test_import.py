@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import sys
 import warnings
 import zipfile
@@ -191,12 +192,18 @@ def test_an_answer_that_differs_from_the_original_is_an_error(
 ) -> None:
     """A Python that answers in the place of ONNX Runtime, and wrongly."""
     python = tmp_path / "python"
-    script = "import json, sys, numpy; numpy.savez(sys.argv[5], y=numpy.zeros((2, 3))); print(json.dumps(['y']))"
+    script = "import json, sys, numpy; numpy.savez(sys.argv[5], y=numpy.full((256, 3), 7)); print(json.dumps(['y']))"
     python.write_text(f"#!{sys.executable}\n\n{script}\n")
     python.chmod(0o755)
     source = write_onnx(tmp_path / "net.onnx")
-    assert run(source, f"--python={python}", f"--repository={tmp_path}/models") == 1
-    assert "error: the original, run by itself, answers otherwise: y[" in capsys.readouterr().out
+    models = tmp_path / "models"
+    assert run(source, f"--python={python}", f"--repository={models}") == 1
+    assert (
+        "error: the original, run by itself, answers otherwise (random and special rows): " in capsys.readouterr().out
+    )
+    assert list(models.iterdir()) == []
+    assert run(source, f"--python={python}", f"--repository={models}", "--keep") == 1
+    assert [each.name for each in models.iterdir()] == ["net"]
 
 
 def test_a_model_that_does_not_load_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,6 +320,47 @@ def test_an_archive_of_torchserve_runs_its_own_handler(tmp_path: Path, capsys: p
     (model / "1" / "archive" / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
     assert run(model / "1" / "archive", *options) == 1
     assert "import net.pt from it" in capsys.readouterr().err
+
+
+def test_code_in_an_archive_with_a_handler_of_torchserve_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = {"model": {"modelName": "cats", "handler": "image_classifier", "serializedFile": "net.pt"}}
+    with zipfile.ZipFile(tmp_path / "cats.mar", "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        for name in ("net.pt", "index_to_name.json", "PIL/__init__.py", "PIL/Image.py", "numpy.so"):
+            archive.writestr(name, "raise SystemExit")
+    assert run(tmp_path / "cats.mar", f"--repository={tmp_path}/models", "--no-run") == 0
+    made = tmp_path / "models" / "cats" / "1" / "archive"
+    files = {each.relative_to(made).as_posix() for each in made.rglob("*") if each.is_file()}
+    assert files == {"MAR-INF/MANIFEST.json", "net.pt", "index_to_name.json"}
+    assert "code of its author is left out (PIL/Image.py, PIL/__init__.py, numpy.so)" in capsys.readouterr().out
+    manifest["model"]["modelFile"] = "net.py"
+    with zipfile.ZipFile(tmp_path / "own.mar", "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        archive.writestr("net.py", "raise SystemExit")
+    assert run(tmp_path / "own.mar", f"--repository={tmp_path}/models", "--no-run") == 1
+    assert "has code of its author (net.py)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["reg:squarederror", "binary:logistic", "binary:logitraw", "binary:hinge"])
+@pytest.mark.parametrize("best", [None, 1])
+def test_trees_of_xgboost_answer_as_its_classes_predict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], objective: str, best: int | None
+) -> None:
+    trees = xgboost.train({"objective": objective}, xgboost.DMatrix(TABLE, label=CLASSES > 1), 5)
+    if best is not None:
+        trees.set_attr(best_iteration=str(best))
+    trees.save_model(tmp_path / "trees.json")
+    assert run(tmp_path / "trees.json", f"--repository={tmp_path}/models") == 0
+    shown = capsys.readouterr().out
+    assert ("the 2 rounds up to the best one, of 5" in shown) == (best is not None)
+    rows = int(re.search(r"answers the same to (\d+) rows", shown)[1])
+    assert rows >= 256 + 20 + 3
+    made = json.loads((tmp_path / "models" / "trees" / "1" / "xgboost.json").read_text())
+    count = made["learner"]["gradient_booster"]["model"]["gbtree_model_param"]["num_trees"]
+    assert count == ("5" if best is None else "2")
 
 
 @pytest.mark.slow

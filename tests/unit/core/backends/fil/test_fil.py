@@ -191,3 +191,48 @@ def test_scores_of_many_rows_are_those_of_the_library() -> None:
     for count in (1, 3, 600):
         expected = treelite.gtil.predict(trees, rows[:count])[:, 0, :]
         np.testing.assert_array_equal(TreePrediction(trees, 2).scores(rows[:count]), expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"zero_as_missing": True}, {"use_missing": False}, {"boosting": "dart"}])
+@pytest.mark.parametrize("has_categories", [False, True])
+@pytest.mark.parametrize("has_nan", [False, True])
+def test_missing_values_and_categories_are_those_of_lightgbm(
+    tmp_path: Path, settings: dict[str, Any], has_categories: bool, has_nan: bool
+) -> None:
+    lightgbm = needed.lightgbm()
+    random = np.random.default_rng(1)
+    table, asked = (random.normal(size=(600, FEATURES)) for _ in range(2))
+    for rows in (table, asked):
+        rows[random.random(rows.shape) < 0.15] = 0
+    asked[:100] *= 1e-36
+    if has_categories:
+        table[:, 2] = random.integers(0, 8, len(table))
+        asked[:, 2] = random.choice([0, 1, 3, 6, 9, 100, -1, -0.5, 0.5, 1.7, np.nan, np.inf, -np.inf], len(asked))
+    target = table[:, 0] * 2 + np.isin(table[:, 2], [1, 3, 6])
+    if has_nan:
+        table[random.random(table.shape) < 0.1] = np.nan
+    asked[random.random(asked.shape) < 0.1] = np.nan
+    rows = asked.astype(np.float32)
+    data = lightgbm.Dataset(table, target, categorical_feature=[2] if has_categories else "auto", params=settings)
+    more = {"verbose": -1, "min_data_per_group": 5, "cat_smooth": 1, **settings}
+    lightgbm.train(more, data, 10).save_model(tmp_path / "model.txt")
+    found = served(tmp_path, tree_config("lightgbm", 1), rows[:512])
+    expected = lightgbm.Booster(model_file=str(tmp_path / "model.txt")).predict(rows.astype(float))
+    np.testing.assert_allclose(found, expected[:512], rtol=1e-5, atol=1e-6)
+
+
+def test_a_number_that_is_missing_counts_as_nan(tmp_path: Path) -> None:
+    table = np.where(np.random.default_rng(2).random(TABLE.shape) < 0.3, 9, TABLE).astype(np.float32)
+    data = xgboost.DMatrix(table, label=table[:, 0], missing=9)
+    trained = xgboost.train({"max_depth": 4}, data, 5)
+    trained.save_model(tmp_path / "xgboost.json")
+    found = served(tmp_path, tree_config("xgboost_json", 1, "missing=9"), table)
+    np.testing.assert_allclose(found, trained.predict(data), rtol=1e-5)
+
+
+def test_linear_leaves_of_lightgbm_are_refused(tmp_path: Path) -> None:
+    lightgbm = needed.lightgbm()
+    data = lightgbm.Dataset(TABLE, TARGETS["regression"], params={"linear_tree": True})
+    lightgbm.train({"verbose": -1, "linear_tree": True}, data, 2).save_model(tmp_path / "model.txt")
+    with pytest.raises(Unsupported, match="linear leaves"):
+        served(tmp_path, tree_config("lightgbm", 1))
