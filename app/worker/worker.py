@@ -60,7 +60,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
     """Serves the site that its application makes.
 
     It differs from `GeventWorker`: nothing is monkey-patched; `http1.request` parses requests; a sweep enforces
-    the timeouts; SIGTERM starts `Shutdown`; SIGINT, SIGHUP and SIGUSR2 are ignored.
+    the timeouts; SIGTERM starts `shut_down`; SIGINT, SIGHUP and SIGUSR2 are ignored.
     """
 
     site: Site
@@ -195,7 +195,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     def _shut_down(self, times: StopTimes) -> bool:
         first_ports = (self._http2_ports, self._ports)
-        return Shutdown(self.site, first_ports, self._last_ports, times, self._tick).run()
+        return shut_down(self.site, first_ports, self._last_ports, times, self._tick)
 
 
 def _serve(service: Http1Service, sock: socket.socket, peer: Any) -> None:
@@ -342,81 +342,63 @@ class Ports(NamedTuple, Generic[C]):
         self.connections.close_idle()
 
 
-class Shutdown:
-    """One stop. Runs in the worker's main greenlet, and calls `tick` about every second to keep the worker alive.
+def shut_down(
+    site: Site, ports: Sequence[Ports[Any]], last_ports: Ports[Any], times: StopTimes, tick: Callable[[], None]
+) -> bool:
+    """Stop gracefully, in the worker's main greenlet; `tick`, called about every second, keeps the worker alive.
 
     `ports` close first; `last_ports` close when all requests through the others are answered and the site has finished.
+    Returns True if all requests in flight were answered, False if the exit timeout ended first.
     """
+    next_tick = 0.0
 
-    def __init__(
-        self,
-        site: Site,
-        ports: Sequence[Ports[Any]],
-        last_ports: Ports[Any],
-        times: StopTimes,
-        tick: Callable[[], None],
-    ) -> None:
-        self._site = site
-        self._ports = ports
-        self._last_ports = last_ports
-        self._times = times
-        self._tick = tick
-        self._next_tick = 0.0
-
-    def run(self) -> bool:
-        """Returns True if all requests in flight were answered, False if the exit timeout ended first."""
-        self._site.begin_exit()
-        for ports in self._ports:
-            ports.connections.announce_end()
-        self._wait(time.monotonic() + self._times.drain_grace_s, lambda: False)
-        self._close(*self._ports)
-        deadline = time.monotonic() + self._times.exit_timeout_s
-        drained = self._wait(deadline, lambda: not any(ports.connections.open for ports in self._ports), self._report)
-        drained = drained or not self._in_flight()
-        drained = self._finish_site(deadline) and drained
-        self._close(self._last_ports)
-        self._wait(time.monotonic() + _LAST_S, lambda: not self._last_ports.connections.open)
-        if not drained:
-            log.error("Exit timeout expired. Exiting immediately.")
-        return drained
-
-    def _close(self, *all_ports: Ports[Any]) -> None:
-        for ports in all_ports:
-            ports.drop_handshakes()
-        has_listeners = any(ports.listeners for ports in all_ports)
-        self._wait(time.monotonic() + _LAST_HANDSHAKES_S, lambda: not has_listeners)
-        for ports in all_ports:
-            ports.close()
-
-    def _finish_site(self, deadline: float) -> bool:
-        remaining = max(0.0, deadline - time.monotonic())
-        finished = gevent.get_hub().threadpool.spawn(self._site.finish, remaining)
-        # The engine waits for the same time. One more second lets it report first.
-        self._wait(deadline + 1.0, finished.ready)
-        return bool(finished.ready() and finished.get())
-
-    def _wait(self, until: float, is_done: Callable[[], bool], report: Callable[[int], None] | None = None) -> bool:
-        """Continue to serve until `is_done()` or the monotonic time `until`. Returns whether it was done."""
+    def wait(until: float, is_done: Callable[[], bool], report: Callable[[int], None] | None = None) -> bool:
+        """Continue to serve until `is_done()` or the monotonic time `until`. Returns True once it is done."""
+        nonlocal next_tick
         while not is_done():
             now = time.monotonic()
             if now >= until:
                 return False
-            if now >= self._next_tick:
-                self._next_tick = now + 1.0
-                self._tick()
+            if now >= next_tick:
+                next_tick = now + 1.0
+                tick()
                 if report is not None:
                     report(round(until - now))
             gevent.sleep(min(_STEP_S, until - now))
         return True
 
-    def _in_flight(self) -> int:
-        return sum(ports.connections.in_flight() for ports in self._ports)
+    def close(*closing: Ports[Any]) -> None:
+        for each in closing:
+            each.drop_handshakes()
+        has_listeners = any(each.listeners for each in closing)
+        wait(time.monotonic() + _LAST_HANDSHAKES_S, lambda: not has_listeners)
+        for each in closing:
+            each.close()
 
-    def _report(self, seconds_left: int) -> None:
-        in_flight = self._in_flight()
-        if in_flight:
-            log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, in_flight)
-        self._site.log_in_flight(seconds_left)
+    def in_flight() -> int:
+        return sum(each.connections.in_flight() for each in ports)
+
+    def report(seconds_left: int) -> None:
+        if count := in_flight():
+            log.info("Timeout %d: Found %d connections with requests in flight", seconds_left, count)
+        site.log_in_flight(seconds_left)
+
+    site.begin_exit()
+    for each in ports:
+        each.connections.announce_end()
+    wait(time.monotonic() + times.drain_grace_s, lambda: False)
+    close(*ports)
+    deadline = time.monotonic() + times.exit_timeout_s
+    drained = wait(deadline, lambda: not any(each.connections.open for each in ports), report) or not in_flight()
+    finished = gevent.get_hub().threadpool.spawn(site.finish, max(0.0, deadline - time.monotonic()))
+    # The engine waits for the same time. One more second lets it report first.
+    wait(deadline + 1.0, finished.ready)
+    drained = bool(finished.ready() and finished.get()) and drained
+    close(last_ports)
+    wait(time.monotonic() + _LAST_S, lambda: not last_ports.connections.open)
+    if not drained:
+        log.error("Exit timeout expired. Exiting immediately.")
+    return drained
 
 
 # --- the connection to the engine, without a thread between its socket and the greenlets. Frames are collected and
