@@ -343,7 +343,8 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             worker = self.WORKERS.pop(pid, None)
             engine = next((each for each in self.engines if each.pid == pid), None)
             if engine is not None:
-                self._engine_ended(engine, os.waitstatus_to_exitcode(status))
+                if not engine.ended(os.waitstatus_to_exitcode(status)) and not self._stopping:
+                    raise HaltServer("the server could not be created", 1)
             elif worker is not None:
                 self._output.pop(pid).end(pid)
                 worker.tmp.close()
@@ -360,10 +361,6 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         else:
             delay = self._restarts.ended(started)
             log.error("the worker (pid %d) %s and is restarted in %d s", pid, end_text(code), delay)
-
-    def _engine_ended(self, engine: EngineChild, code: int) -> None:
-        if not engine.ended(code) and not self._stopping:
-            raise HaltServer("the server could not be created", 1)
 
     def stop(self, graceful: bool = True) -> None:
         """Stop once, gracefully or not; signals during the graceful stop are ignored."""

@@ -261,8 +261,9 @@ KEPT_MS = 60 * 60_000
 # The slowest are found for each of these intervals, so that those of a bad hour do not hide those of the next one.
 _INTERVAL_MS = 10 * 60_000
 _INTERVALS = KEPT_MS // _INTERVAL_MS + 1
-_LONGEST_ID = 256
-_LONGEST_ERROR = 1024
+LONGEST_ID = 256
+LONGEST_ERROR = 1024
+"""Characters of a noted request's id and error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,16 +328,6 @@ class SlowestRequests:
     def report(self, name: str, version: int, now_ms: int) -> VersionRequests:
         requests = [request for heap in self._intervals for _, _, request in heap]
         return _report(name, version, requests, self._failed, now_ms - KEPT_MS)
-
-
-def noted_id(request_id: str) -> str:
-    """As much of the id of a request as is kept."""
-    return request_id[:_LONGEST_ID]
-
-
-def noted_error(error: str) -> str:
-    """As much of the text of an error as is kept."""
-    return error[:_LONGEST_ERROR]
 
 
 def merged_requests(parts: Iterable[VersionRequests]) -> list[VersionRequests]:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import IDLE, CloseReason
 from trident.core.observability.history import (
+    LONGEST_ERROR,
+    LONGEST_ID,
     NotedRequest,
     SlowestRequests,
     VersionRequests,
-    noted_error,
-    noted_id,
 )
 from trident.core.observability.latencies import LatencyMeters, LatencyMetrics
 from trident.core.observability.statistics import (
@@ -186,7 +186,7 @@ class ModelStatistics:
             input_ns, infer_ns, output_ns = times
             noted.add(
                 NotedRequest(
-                    id=noted_id(pending.request.id),
+                    id=pending.request.id[:LONGEST_ID],
                     ended_ms=now_ms,
                     duration_ns=duration_ns,
                     queue_ns=queue_ns,
@@ -324,11 +324,11 @@ class ModelStatistics:
         self._failed_count += 1
         self._noted.add_failed(
             NotedRequest(
-                id=noted_id(pending.request.id),
+                id=pending.request.id[:LONGEST_ID],
                 ended_ms=self._wall_clock() // 1_000_000,
                 duration_ns=duration_ns,
                 failure=reason.value,
-                error=noted_error(error),
+                error=error[:LONGEST_ERROR],
             )
         )
 
