@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, BinaryIO, Protocol
 
@@ -512,7 +512,12 @@ class TraceFiles:
             if text:
                 setting.kept.append(text)
                 setting.kept_size += len(text)
-            if _is_full(setting):
+            frequency, sampler = setting.settings.frequency, setting.sampler
+            if (
+                (frequency and len(setting.kept) >= frequency)
+                or (not sampler.left and setting.collected >= sampler.sampled)
+                or setting.kept_size >= _MOST_KEPT
+            ):
                 self._write_numbered(setting)
         if written:
             self._append(written)
@@ -528,26 +533,43 @@ class TraceFiles:
 
     def close(self) -> None:
         file, self._file = self._file, None
-        if file is not None:
-            self._try(lambda: _end(file, self._size), 0)
+        if file is None:
+            return
+
+        def end() -> None:
+            with file:
+                file.seek(self._size)
+                file.truncate()
+                _write_all(file, b"]" if self._size else b"[]")
+
+        self._try(end, 0)
 
     def _append(self, texts: list[str]) -> None:
-        self._try(lambda: self._append_whole(texts), len(texts))
+        def write() -> None:
+            if self._file is None:
+                self._file = open(self._path, "wb", buffering=0, opener=_opener)  # noqa: SIM115
+            content = (("," if self._size else "[") + ",".join(texts)).encode()
+            self._file.seek(self._size)
+            self._file.truncate()
+            _write_all(self._file, content)
+            self._size += len(content)
 
-    def _append_whole(self, texts: list[str]) -> None:
-        if self._file is None:
-            self._file = open(self._path, "wb", buffering=0, opener=_opener)  # noqa: SIM115
-        content = (("," if self._size else "[") + ",".join(texts)).encode()
-        file = self._file
-        file.seek(self._size)
-        file.truncate()
-        _write_all(file, content)
-        self._size += len(content)
+        self._try(write, len(texts))
 
     def _write_numbered(self, setting: Setting) -> None:
         kept, setting.kept, setting.kept_size = setting.kept, [], 0
         path = f"{self._path}.{self._next}"
-        if self._try(lambda: _write_file(path, f"[{','.join(kept)}]".encode()), len(kept)):
+
+        def write() -> None:
+            try:
+                with open(path, "wb", buffering=0, opener=_opener) as file:
+                    _write_all(file, f"[{','.join(kept)}]".encode())
+            except OSError:
+                if os.path.exists(path):
+                    os.unlink(path)
+                raise
+
+        if self._try(write, len(kept)):
             self._next += 1
 
     def _try(self, write: Callable[[], None], count: int) -> bool:
@@ -567,27 +589,6 @@ class TraceFiles:
         return True
 
 
-def _is_full(setting: Setting) -> bool:
-    """Return whether a numbered file has all its traces."""
-    frequency, sampler = setting.settings.frequency, setting.sampler
-    return (
-        (frequency and len(setting.kept) >= frequency)
-        or (not sampler.left and setting.collected >= sampler.sampled)
-        or setting.kept_size >= _MOST_KEPT
-    )
-
-
-def _write_file(path: str, content: bytes) -> None:
-    """Raises OSError; then there is no such file."""
-    try:
-        with open(path, "wb", buffering=0, opener=_opener) as file:
-            _write_all(file, content)
-    except OSError:
-        if os.path.exists(path):
-            os.unlink(path)
-        raise
-
-
 def _opener(path: str, flags: int) -> int:
     # A named pipe without a reader is an error, not something to wait for.
     return os.open(path, flags | os.O_NONBLOCK, 0o666)
@@ -600,13 +601,6 @@ def _write_all(file: BinaryIO, content: bytes) -> None:
         left = left[file.write(left) :]
 
 
-def _end(file: BinaryIO, size: int) -> None:
-    with file:
-        file.seek(size)
-        file.truncate()
-        _write_all(file, b"]" if size else b"[]")
-
-
 # Source: docs/spec/trace-and-log.md section 3.
 
 
@@ -617,38 +611,34 @@ _CHARACTERS = frozenset({"INT8", "UINT8"})
 
 def trace_text(root: Trace, levels: tuple[str, ...]) -> str:
     """The objects of a request and of those that it led to, separated by commas; empty if there is nothing to show."""
-    return ",".join(
-        [each for trace in root.family() for each in _objects(trace, TIMESTAMPS in levels, TENSORS in levels)]
-    )
-
-
-def _objects(trace: Trace, has_times: bool, has_tensors: bool) -> Iterator[str]:
-    number = trace.number
-    if has_times:
-        for event in trace.ahead:
-            yield _timestamp(number, event)
-        yield _header(trace)
-        for event in trace.events:
-            yield _timestamp(number, event)
-    if has_tensors:
-        for tensor in trace.tensors:
-            yield _tensor(number, tensor)
-    if has_times:
-        for event in trace.behind:
-            yield _timestamp(number, event)
-
-
-def _header(trace: Trace) -> str:
-    header: dict[str, Any] = {
-        "id": trace.number,
-        "model_name": trace.model_name,
-        "model_version": trace.model_version,
-    }
-    if trace.request_id:
-        header["request_id"] = trace.request_id
-    if trace.parent is not None:
-        header["parent_id"] = trace.parent.number
-    return _compact(header)
+    texts: list[str] = []
+    for trace in root.family():
+        number = trace.number
+        if TIMESTAMPS in levels:
+            header: dict[str, Any] = {
+                "id": number,
+                "model_name": trace.model_name,
+                "model_version": trace.model_version,
+            }
+            if trace.request_id:
+                header["request_id"] = trace.request_id
+            if trace.parent is not None:
+                header["parent_id"] = trace.parent.number
+            texts += [_timestamp(number, event) for event in trace.ahead]
+            texts.append(_compact(header))
+            texts += [_timestamp(number, event) for event in trace.events]
+        if TENSORS in levels:
+            for tensor in trace.tensors:
+                shown = {
+                    "name": tensor.name,
+                    "data": _elements(tensor),
+                    "shape": ",".join(map(str, tensor.shape)),
+                    "dtype": tensor.datatype,
+                }
+                texts.append(_compact({"id": number, "activity": tensor.activity, "tensor": shown}))
+        if TIMESTAMPS in levels:
+            texts += [_timestamp(number, event) for event in trace.behind]
+    return ",".join(texts)
 
 
 def _timestamp(number: int, event: TraceEvent) -> str:
@@ -657,22 +647,12 @@ def _timestamp(number: int, event: TraceEvent) -> str:
     return f'{{"id":{number},"timestamps":[{{"name":"{name}","ns":{ns}}}]}}'
 
 
-def _tensor(number: int, tensor: TracedTensor) -> str:
-    shown = {
-        "name": tensor.name,
-        "data": _elements(tensor),
-        "shape": ",".join(map(str, tensor.shape)),
-        "dtype": tensor.datatype,
-    }
-    return _compact({"id": number, "activity": tensor.activity, "tensor": shown})
-
-
 def _elements(tensor: TracedTensor) -> str:
     """The elements as Triton shows them. Those that are incomplete at the end of a shortened content are left out."""
     name, content = tensor.datatype, tensor.content
     datatype = BY_NAME[name]
     if datatype is BYTES:
-        return ",".join([_quoted(each) for each in _strings(content)])
+        return ",".join([f'"{each.decode("utf-8", "replace")}"' for each in _strings(content)])
     if name in _UNSHOWN:
         return ""
     if name in _CHARACTERS:
@@ -693,10 +673,6 @@ def _strings(content: bytes) -> list[bytes]:
         found.append(content[at + 4 : at + 4 + size])
         at += 4 + size
     return found
-
-
-def _quoted(text: bytes) -> str:
-    return f'"{text.decode("utf-8", "replace")}"'
 
 
 def _compact(document: dict[str, Any]) -> str:
