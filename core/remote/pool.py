@@ -127,8 +127,8 @@ class PooledModel:
                     if candidate.engine.has_in_memory(first.data):  # which reads it in place
                         return candidate
         # The one with the fewest requests; of equal ones another first with each request.
-        first = next(self._requests)
-        places = [(first + offset) % len(candidates) for offset in range(len(candidates))]
+        start = next(self._requests)
+        places = [(start + offset) % len(candidates) for offset in range(len(candidates))]
         return candidates[min(places, key=[each.engine.in_flight for each in candidates].__getitem__)]
 
 

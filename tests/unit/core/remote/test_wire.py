@@ -14,11 +14,12 @@ from trident.core.inference.response import (
     InferenceResponse,
     Origin,
     OutputTensor,
+    PackedOutputs,
     RegionInput,
     RegionReference,
     RegionRequest,
 )
-from trident.core.inference.tensors import Array, Buffer
+from trident.core.inference.tensors import Array, Buffer, layout_of
 from trident.core.interprocess.frames import LARGE, BadFrame, FrameReader
 from trident.core.remote.wire import (
     REQUEST,
@@ -246,8 +247,9 @@ def test_similar_responses_are_read_as_they_were_written() -> None:
         ("A", np.arange(3)[::-1].copy(), None),
     ):
         response = InferenceResponse("m", 1, [output(name, "INT64", array)], parameters=parameters)
-        for final in (True, False):
-            response.final = final
+        packed = PackedOutputs(layout_of([(name, "INT64", array.shape, array.nbytes)]), memoryview(array.tobytes()))
+        for final, outputs in ((True, response.outputs), (False, response.outputs), (True, packed), (False, packed)):
+            response.final, response.outputs = final, outputs
             found = read_response(writer.write(response, 1), reader)
             assert (found.outputs[0].name, found.parameters, found.final) == (name, parameters, final)
             assert (found.outputs[0].array == array).all()
