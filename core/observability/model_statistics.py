@@ -253,13 +253,14 @@ class ModelStatistics:
 
         Only the first 1024 responses of a request count: an endless one must not cost memory.
         """
+        if index >= _MOST_RESPONSES:
+            return
         with self._lock:
-            while len(self._responses) <= min(index, _MOST_RESPONSES - 1):
+            while len(self._responses) <= index:
                 self._responses.append(([0] * len(ResponseKind), [0] * len(ResponseKind)))
-            if index < _MOST_RESPONSES:
-                counts, durations_ns = self._responses[index]
-                counts[kind] += 1
-                durations_ns[kind] += duration_ns
+            counts, durations_ns = self._responses[index]
+            counts[kind] += 1
+            durations_ns[kind] += duration_ns
 
     def record_bucket(self, use: BucketUse) -> None:
         """Count the padding of an execution that `record_batch` counts."""
