@@ -129,7 +129,7 @@ class Applications:
         def page(openmetrics: bool) -> bytes:
             own = front_end()
             families = (*metric_families(self._engine.metrics(), self._metrics_options), log_family())
-            pause = TimeSlice(own.bridge.give_way)
+            pause = TimeSlice(own.bridge.let_others_run)
             own_families = render(families, openmetrics=openmetrics, pause=pause)
             return own_families + request_metrics_page(self._request_counts or own.request_metrics, openmetrics)
 

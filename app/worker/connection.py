@@ -282,7 +282,7 @@ class Connection:
             self._writable = self._loop.io(self._sock.fileno(), _WRITE)
         return self._writable
 
-    def take_turn(self) -> None:
+    def let_others_run(self) -> None:
         """Let all other ready greenlets run first, although this connection has the bytes it needs."""
         with self._loop.timer(0) as turn:
             self._hub.wait(turn)

@@ -81,7 +81,7 @@ class Bridge(Protocol):
         """As `run`, for a function that may take minutes: it does not occupy a thread that `run` uses."""
         ...
 
-    def give_way(self) -> None:
+    def let_others_run(self) -> None:
         """Let the other requests of this thread proceed; called between the steps of long work."""
         ...
 
@@ -185,7 +185,7 @@ class ThreadBridge:
     def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
-    def give_way(self) -> None:
+    def let_others_run(self) -> None:
         """Nothing to do: other requests have their own threads."""
 
     def close(self) -> None:
@@ -475,14 +475,14 @@ _LONGEST_S = 0.0002
 
 
 class TimeSlice:
-    """Call it between the steps of long work: it calls `Bridge.give_way` once the work has run for 0.2 ms."""
+    """Call it between the steps of long work: it calls `Bridge.let_others_run` once the work has run for 0.2 ms."""
 
-    def __init__(self, give_way: Callable[[], None], *, now: Callable[[], float] = time.perf_counter) -> None:
-        self._give_way = give_way
+    def __init__(self, let_others_run: Callable[[], None], *, now: Callable[[], float] = time.perf_counter) -> None:
+        self._let_others_run = let_others_run
         self._now = now
         self._since = now()
 
     def __call__(self) -> None:
         if self._now() - self._since >= _LONGEST_S:
-            self._give_way()
+            self._let_others_run()
             self._since = self._now()

@@ -280,7 +280,7 @@ class GeventBridge:
         finally:
             del future, call  # see `_wait`
 
-    def give_way(self) -> None:
+    def let_others_run(self) -> None:
         # A timer that is due at once. The loop looks at all sockets before it fires, and serves those that are ready
         # before it fires again.
         self.mailbox().get(0.0)

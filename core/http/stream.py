@@ -370,15 +370,15 @@ class ModelStream:
             else:
                 self._sequence = None
                 if origin is Origin.REJECTED:
-                    self._leave_slot(sequence)
+                    self._free_slot(sequence)
         elif joined.ends and origin is Origin.REFUSED:
             if self._latest is sequence and not self._has_ended:
                 self._sequence = sequence
             else:
-                self._leave_slot(sequence)
+                self._free_slot(sequence)
         self._go_on()
 
-    def _leave_slot(self, sequence: _Sequence) -> None:
+    def _free_slot(self, sequence: _Sequence) -> None:
         """End a sequence without its END. A request that is cancelled before it runs does that; otherwise the sequence
         would have its slot until it was idle for long enough."""
         model, first = sequence.first  # a later one may be what was refused
@@ -397,7 +397,7 @@ class ModelStream:
     def answer(self, asked: _Asked, answer: InferenceResponse | Exception) -> None:
         """An answer to a request, the last one if `asked.is_over`. On the hub."""
         if self._has_ended:
-            self._leave(asked, asked.is_over, 0)
+            self._forget(asked, asked.is_over, 0)
             return
         if asked.is_streamed:
             self._outbox.append((asked, answer))
@@ -431,10 +431,10 @@ class ModelStream:
         self._unsent -= message.size
         if message.asked.is_streamed:
             message.asked.take(1)
-        self._leave(message.asked, message.is_last, began_ns)
+        self._forget(message.asked, message.is_last, began_ns)
         self.changed()
 
-    def _leave(self, asked: _Asked, is_last: bool, began_ns: int) -> None:
+    def _forget(self, asked: _Asked, is_last: bool, began_ns: int) -> None:
         if not is_last:
             return
         if asked in self._in_flight:
@@ -502,7 +502,7 @@ class ModelStream:
                 asked.pending.cancel()
         sequence, self._sequence = self._sequence, None
         if sequence is not None:
-            self._leave_slot(sequence)
+            self._free_slot(sequence)
 
 
 def _nothing() -> None:

@@ -143,7 +143,7 @@ class Http1Connection(Connection):
         """Receive one request and answer it. Returns whether the connection continues."""
         buffer = self._buffer
         if buffer:
-            self.take_turn()  # a pipelined request
+            self.let_others_run()  # a pipelined request
         else:
             buffer = self.receive(_RECEIVE_SIZE)
             if not buffer:
@@ -600,7 +600,7 @@ class Transport(Protocol):
     def send(self, parts: list[Buffer], size: int) -> None:
         """Send all parts, `size` bytes together. Takes over the list. Raises ClientGone if the client has left."""
 
-    def take_turn(self) -> None:
+    def let_others_run(self) -> None:
         """Let other connections run."""
 
 
@@ -667,7 +667,7 @@ class Response:
                 self.write(part)
                 if perf_counter_ns() - turn_ns > _TURN_NS:
                     # Parts that are always ready, and a client that always reads them, would stop the hub.
-                    self._transport.take_turn()
+                    self._transport.let_others_run()
                     turn_ns = perf_counter_ns()
             self._finish()
         finally:

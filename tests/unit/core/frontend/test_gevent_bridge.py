@@ -36,7 +36,7 @@ def on_a_hub(test: Callable[[GeventBridge], None]) -> Callable[[], None]:
 
 
 @on_a_hub
-def test_give_way_lets_greenlets_and_ready_sockets_run(bridge: GeventBridge) -> None:
+def test_let_others_run_lets_greenlets_and_ready_sockets_run(bridge: GeventBridge) -> None:
     order: list[str] = []
     left, right = gevent.socket.socketpair()
     with left, right:
@@ -45,7 +45,7 @@ def test_give_way_lets_greenlets_and_ready_sockets_run(bridge: GeventBridge) -> 
         left.sendall(b"socket")
         running = gevent.spawn(order.append, "greenlet")
         for _ in range(2):
-            bridge.give_way()
+            bridge.let_others_run()
         order.append("work")
         gevent.joinall([reading, running], timeout=LIMIT_S)
     assert sorted(order[:2]) == ["greenlet", "socket"]

@@ -276,7 +276,7 @@ class Sink:
     def is_closing(self) -> bool:
         return self.closing
 
-    def take_turn(self) -> None:
+    def let_others_run(self) -> None:
         self.turns += 1
 
 
