@@ -29,10 +29,11 @@ from trident.core.engine.protocol import (
 )
 from trident.core.errors import InvalidRequest
 from trident.core.lifecycle.cached_versions import with_response_cache
-from trident.core.lifecycle.lifecycle import Lifecycle, overview
+from trident.core.lifecycle.index import overview, repository_index, version_states
+from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger, read_gpus
-from trident.core.lifecycle.model import is_met, repository_index, version_states
+from trident.core.lifecycle.model import is_met
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import ServerParts
 from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, VersionOverview

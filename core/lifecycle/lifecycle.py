@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,19 +32,16 @@ from trident.core.errors import (
 from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.long_executions import LongExecutions
-from trident.core.lifecycle.model import Model, Unloads, index_entry, log_in_flight, poll_failure
-from trident.core.lifecycle.models import Loads, Models, StartProgress, find_steps
+from trident.core.lifecycle.model import Model, Unloads, log_in_flight, poll_failure
+from trident.core.lifecycle.models import Loads, Models, find_steps
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.polling import Poller, seconds_until_poll
+from trident.core.lifecycle.start_progress import StartProgress
 from trident.core.lifecycle.state import (
-    IndexEntry,
     LoadCause,
-    ModelState,
     Phase,
-    VersionOverview,
 )
 from trident.core.lifecycle.version import ModelVersion
-from trident.core.observability.history import Activity
 from trident.core.repository.layouts import FolderShape, SingleModelSource, folder_shape
 from trident.core.repository.override_source import OverrideSource
 from trident.core.repository.sources import NOT_UNIQUE, LocalSource, Located, ModelKey, Repositories, Source
@@ -421,28 +418,3 @@ def check_model_name(name: str) -> None:
         raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
     if name == ".." or "/" in name:
         raise InvalidRequest(f"invalid model name '{name}', model name must not contain path traversal characters")
-
-
-def overview(models: Iterable[Model], active: Mapping[tuple[str, int], Activity]) -> list[VersionOverview]:
-    """Every version and the models without one; `active` are the versions that did something."""
-    lines: list[VersionOverview] = []
-    for model in models:
-        if not model.versions:
-            failed = IndexEntry(name=model.key.name, state=ModelState.UNAVAILABLE, reason=model.problem)
-            lines.append(VersionOverview(entry=failed))
-        for number, version in sorted(model.versions.items()):
-            processes = version.processes()
-            lines.append(
-                VersionOverview(
-                    entry=index_entry(model, version),
-                    device=version.description.get("device", ""),
-                    execution_provider=version.description.get("execution provider", ""),
-                    backend=version.spec.backend if version.is_ready else "",
-                    load_seconds=version.load_seconds,
-                    memory_bytes=sum(each.resident_bytes for each in processes),
-                    restarts=sum(each.restarts for each in processes),
-                    sequences=version.sequences,
-                    activity=active.get((model.key.name, number)),
-                )
-            )
-    return lines

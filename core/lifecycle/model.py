@@ -18,9 +18,8 @@ from trident.core.config.schema import ModelConfig, core_config
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.lifecycle.loader import ModelLoader, Prepared
 from trident.core.lifecycle.options import Readiness
-from trident.core.lifecycle.state import UNLOADED, IndexEntry, ModelState
+from trident.core.lifecycle.state import UNLOADED, ModelState
 from trident.core.lifecycle.version import Find, FindSteps, ModelVersion
-from trident.core.observability.statistics import VersionStateMetrics
 from trident.core.repository.repository import CONFIG_FILE, NAMED_CONFIGS, select_versions, version_of
 from trident.core.repository.sources import NOT_UNIQUE, Located, ModelKey, SourceFile
 
@@ -576,24 +575,6 @@ def _hints(versions: Iterable[ModelVersion]) -> str | None:
     return "; ".join(dict.fromkeys(version.hint for version in versions if version.hint)) or None
 
 
-def version_states(model: Model) -> Iterator[VersionStateMetrics]:
-    """One entry per version that serves, is being loaded or unloaded, or has failed.
-
-    Versions that were unloaded have none: then UNAVAILABLE always means a failure, and the page does not grow with
-    every model that was ever loaded.
-    """
-    namespace = model.key.namespace or None
-    if not model.versions and model.problem:
-        yield VersionStateMetrics(
-            model=model.key.name, version="", state=ModelState.UNAVAILABLE.value, namespace=namespace
-        )
-    for number, version in sorted(model.versions.items()):
-        if version.state.reason != UNLOADED:
-            yield VersionStateMetrics(
-                model=model.key.name, version=str(number), state=version.state.current.value, namespace=namespace
-            )
-
-
 def is_met(readiness: Readiness, models: Iterable[Model]) -> bool:
     """Return whether the server is ready, if its start has ended."""
     if readiness is Readiness.STARTED:
@@ -601,45 +582,3 @@ def is_met(readiness: Readiness, models: Iterable[Model]) -> bool:
     if readiness is Readiness.STRICT:
         return all(model.is_ready and not model.trouble for model in models)
     return all(not model.required or (model.serving and not model.trouble) for model in models)
-
-
-# --- the repository index. Source: docs/spec/http.md section 8, docs/spec/repository.md sections 1.4 and 1.13.
-
-
-def repository_index(models: Iterable[Model], names: Mapping[ModelKey, str], ready_only: bool) -> list[IndexEntry]:
-    """The entries by model and version. `names` maps every model directory to why it cannot be loaded, or to "": that
-    is said of a model that does not serve.
-    """
-    entries: dict[ModelKey, list[IndexEntry]] = {}
-    if not ready_only:
-        entries = {key: [_without_version(key, problem)] for key, problem in names.items()}
-    for model in models:
-        versions = [version for _, version in sorted(model.versions.items()) if version.is_ready or not ready_only]
-        if versions and (model.serving or not names.get(model.key)):
-            entries[model.key] = [index_entry(model, version) for version in versions]
-        elif model.problem and not model.versions and not ready_only:
-            entries[model.key] = [_without_version(model.key, model.problem)]
-    return [entry for key in sorted(entries) for entry in entries[key]]
-
-
-def index_entry(model: Model, version: ModelVersion) -> IndexEntry:
-    state = version.state.current
-    return IndexEntry(
-        name=model.key.name,
-        version=version.version,
-        state=state,
-        reason=_reason(model, version),
-        device_bytes=version.device_bytes,
-    )
-
-
-def _without_version(key: ModelKey, problem: str) -> IndexEntry:
-    return IndexEntry(name=key.name, state=ModelState.UNAVAILABLE if problem else None, reason=problem)
-
-
-def _reason(model: Model, version: ModelVersion) -> str:
-    """The last thing that went wrong: a problem of the model concerns all of its versions that are not unloaded."""
-    own = version.state.reason or version.reload_failure or version.trouble
-    if not own and version.is_ready:
-        own = version.restriction
-    return own if own == UNLOADED or version.state.current is ModelState.UNLOADING else model.problem or own

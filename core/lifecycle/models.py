@@ -20,7 +20,7 @@ from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoading, Mod
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import LoadReplaced, Model
 from trident.core.lifecycle.options import EnginePlace
-from trident.core.lifecycle.state import LoadCause, LoadCounts, ModelState, Phase, ServingPhase
+from trident.core.lifecycle.state import LoadCause, LoadCounts, ModelState
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.sources import Located, ModelKey, Source
 
@@ -341,95 +341,6 @@ def cycle_from(key: ModelKey, models: Models) -> tuple[ModelKey, ...]:
                 seen.add(model.key)
                 ways.append((*way, model.key))
     return ()
-
-
-class StartProgress:
-    """Any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._phase = Phase.STARTING
-        self._loading: list[str] = []
-        self._done = 0
-        self._total = 0
-        self._failures: dict[str, str] = {}
-        self._listed = threading.Event()
-        self._ended = threading.Event()
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
-    def has_ended(self) -> bool:
-        return self._ended.is_set()
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._ended.wait(timeout_s)
-
-    def wait_listed(self, timeout_s: float) -> bool:
-        """Return whether the repositories were read, or the start ended, within `timeout_s` seconds. Blocks."""
-        return self._listed.wait(timeout_s)
-
-    def begin(self, total: int) -> None:
-        """STARTING -> LOADING: the start has `total` models."""
-        with self._lock:
-            self._total = total
-            if self._phase is Phase.STARTING:
-                self._phase = Phase.LOADING
-        self._listed.set()
-
-    def begin_model(self, name: str) -> None:
-        with self._lock:
-            self._loading.append(name)
-
-    def end_model(self, name: str, failure: str) -> None:
-        """`failure` is why the model could not be loaded, or ""."""
-        with self._lock:
-            self._loading.remove(name)
-            if failure:
-                self._failures[name] = failure
-            else:
-                self._done += 1
-
-    def fail(self, what: str, reason: str) -> None:
-        """Record a failure of a model, or of anything else that the start needs."""
-        with self._lock:
-            self._failures[what] = reason
-
-    def end(self) -> None:
-        """LOADING -> READY, or FAILED if anything failed."""
-        with self._lock:
-            if self._phase is not Phase.EXITING:
-                self._phase = Phase.FAILED if self._failures else Phase.READY
-        self._listed.set()
-        self._ended.set()
-
-    def exit(self) -> None:
-        """-> EXITING, from any phase."""
-        with self._lock:
-            self._phase = Phase.EXITING
-
-    def serving_phase(self, models: Models) -> ServingPhase:
-        """The phase in detail.
-
-        `done` counts the models of the start that were loaded, not those that failed. After the start, `model` and
-        `failures` are the models that are not what their repository has now, whether or
-        not they keep the server unready, and what the start did not find.
-        That looks at every model, so it is not for a hot path.
-        """
-        with self._lock:
-            name, loading, failures = self._phase, self._loading[:1], dict(self._failures)
-            done, total = self._done, self._total
-        if self.has_ended:
-            # A model that failed at the start may serve by now.
-            unready = models.unready()
-            known = models.names()
-            done += sum(what in known and what not in unready for what in failures)
-            loading = [model for model, reason in unready.items() if not reason]
-            failures = {what: reason for what, reason in failures.items() if what not in known}
-            failures |= {model: reason for model, reason in unready.items() if reason}
-        return ServingPhase(name=name, model=loading[0] if loading else "", done=done, total=total, failures=failures)
 
 
 # --- loads

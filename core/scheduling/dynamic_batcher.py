@@ -94,7 +94,7 @@ class DynamicBatcher:
         # --- guarded by the lock
         self._queue = RequestQueue(batching, context.delay_until)
         self._pool = InstancePool(self._lock, self._queue, limits_of(spec))
-        self._inline = InlineExecution(self._short, self._pool, self._lock, context.clock)
+        self._inline_execution = InlineExecution(self._short, self._pool, self._lock, context.clock)
         self._looks_ns = sys.maxsize  # when to look for expired requests
         self._stopped = False
         self._accepts_nested = False
@@ -164,11 +164,11 @@ class DynamicBatcher:
         with self._lock:
             if self._stopped and not (self._accepts_nested and pending.is_nested):
                 raise stopping(pending, self._spec.name)
-            instance = self._inline.borrow_for(pending) if pending.is_alone and self._runs_alone else None
+            instance = self._inline_execution.borrow_for(pending) if pending.is_alone and self._runs_alone else None
             if instance is None:
                 self._enqueue(pending, now_ns)
         if instance is not None:
-            self._inline.execute(instance, Work([pending], []), now_ns + LONGEST_NS)
+            self._inline_execution.execute(instance, Work([pending], []), now_ns + LONGEST_NS)
 
     def _enqueue(self, pending: PendingRequest, now_ns: int) -> None:
         """Under the lock."""
@@ -191,9 +191,9 @@ class DynamicBatcher:
             or may_end(delaying.wait, pending, queue.items)
             or not (queue.is_in_order or queue.is_last(pending))
         ):
-            if pending.defer is not None and self._inline.is_possible():
+            if pending.defer is not None and self._inline_execution.is_possible():
                 try:
-                    pending.defer(self._inline.execute_queued)
+                    pending.defer(self._inline_execution.execute_queued)
                     return
                 except Exception:  # the caller's
                     _log.exception("deferring an execution of model '%s' failed unexpectedly", self._spec.name)

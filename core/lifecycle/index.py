@@ -1,0 +1,97 @@
+"""The models and versions as the repository index, the overview and the metrics show them.
+
+Source: docs/spec/http.md section 8, docs/spec/repository.md sections 1.4 and 1.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from trident.core.lifecycle.model import Model
+from trident.core.lifecycle.state import UNLOADED, IndexEntry, ModelState, VersionOverview
+from trident.core.lifecycle.version import ModelVersion
+from trident.core.observability.history import Activity
+from trident.core.observability.statistics import VersionStateMetrics
+from trident.core.repository.sources import ModelKey
+
+
+def repository_index(models: Iterable[Model], names: Mapping[ModelKey, str], ready_only: bool) -> list[IndexEntry]:
+    """The entries by model and version. `names` maps every model directory to why it cannot be loaded, or to "": that
+    is said of a model that does not serve.
+    """
+    entries: dict[ModelKey, list[IndexEntry]] = {}
+    if not ready_only:
+        entries = {key: [_without_version(key, problem)] for key, problem in names.items()}
+    for model in models:
+        versions = [version for _, version in sorted(model.versions.items()) if version.is_ready or not ready_only]
+        if versions and (model.serving or not names.get(model.key)):
+            entries[model.key] = [index_entry(model, version) for version in versions]
+        elif model.problem and not model.versions and not ready_only:
+            entries[model.key] = [_without_version(model.key, model.problem)]
+    return [entry for key in sorted(entries) for entry in entries[key]]
+
+
+def index_entry(model: Model, version: ModelVersion) -> IndexEntry:
+    state = version.state.current
+    return IndexEntry(
+        name=model.key.name,
+        version=version.version,
+        state=state,
+        reason=_reason(model, version),
+        device_bytes=version.device_bytes,
+    )
+
+
+def _without_version(key: ModelKey, problem: str) -> IndexEntry:
+    return IndexEntry(name=key.name, state=ModelState.UNAVAILABLE if problem else None, reason=problem)
+
+
+def _reason(model: Model, version: ModelVersion) -> str:
+    """The last thing that went wrong: a problem of the model concerns all of its versions that are not unloaded."""
+    own = version.state.reason or version.reload_failure or version.trouble
+    if not own and version.is_ready:
+        own = version.restriction
+    return own if own == UNLOADED or version.state.current is ModelState.UNLOADING else model.problem or own
+
+
+def overview(models: Iterable[Model], active: Mapping[tuple[str, int], Activity]) -> list[VersionOverview]:
+    """Every version and the models without one; `active` are the versions that did something."""
+    lines: list[VersionOverview] = []
+    for model in models:
+        if not model.versions:
+            failed = IndexEntry(name=model.key.name, state=ModelState.UNAVAILABLE, reason=model.problem)
+            lines.append(VersionOverview(entry=failed))
+        for number, version in sorted(model.versions.items()):
+            processes = version.processes()
+            lines.append(
+                VersionOverview(
+                    entry=index_entry(model, version),
+                    device=version.description.get("device", ""),
+                    execution_provider=version.description.get("execution provider", ""),
+                    backend=version.spec.backend if version.is_ready else "",
+                    load_seconds=version.load_seconds,
+                    memory_bytes=sum(each.resident_bytes for each in processes),
+                    restarts=sum(each.restarts for each in processes),
+                    sequences=version.sequences,
+                    activity=active.get((model.key.name, number)),
+                )
+            )
+    return lines
+
+
+def version_states(model: Model) -> Iterator[VersionStateMetrics]:
+    """One entry per version that serves, is being loaded or unloaded, or has failed.
+
+    Versions that were unloaded have none: then UNAVAILABLE always means a failure, and the page does not grow with
+    every model that was ever loaded.
+    """
+    namespace = model.key.namespace or None
+    if not model.versions and model.problem:
+        yield VersionStateMetrics(
+            model=model.key.name, version="", state=ModelState.UNAVAILABLE.value, namespace=namespace
+        )
+    for number, version in sorted(model.versions.items()):
+        if version.state.reason != UNLOADED:
+            yield VersionStateMetrics(
+                model=model.key.name, version=str(number), state=version.state.current.value, namespace=namespace
+            )
