@@ -11,7 +11,7 @@ from tests.unit.pending_requests import pending_request as request
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull
 from trident.core.inference.pending_request import CancelCause, PendingRequest
-from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE
+from trident.core.inference.request import DEADLINE, DELAY, FULL, SHAPE
 from trident.core.inference.request import IDLE as NO_WAIT
 from trident.core.inference.response import Origin
 from trident.core.scheduling.batch_forming import (
@@ -25,48 +25,11 @@ from trident.core.scheduling.queue import RequestQueue
 
 S = 1_000_000_000
 DELAYED = BatchLimits(8, frozenset((2, 6)), 6, 10 * S)
-IMMEDIATE = BatchLimits(8, frozenset((4, 6)), 6, 0)
 NONE_PREFERRED = BatchLimits(8, frozenset((8,)), 8, 0)
 
 
 def requests(*sizes: int, enqueue_ns: int = S) -> list[PendingRequest]:
     return [pending_request(batch_size=size, enqueue_ns=enqueue_ns) for size in sizes]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "decision"),
-    [
-        ([], None),
-        # preferred sizes run at once; others wait for the next preferred size
-        ([2], Run(1, PREFERRED)),
-        ([6], Run(1, PREFERRED)),
-        ([1, 1], Run(2, PREFERRED)),
-        ([1], Wait(11 * S, 2, None, S)),
-        ([3], Wait(11 * S, 6, None, S)),
-        ([3, 2], Wait(11 * S, 6, None, S)),
-        ([2, 1], Run(1, PREFERRED)),
-        # a first request above every preferred size runs at once
-        ([7], Run(1, PREFERRED)),
-        ([8], Run(1, FULL)),
-        ([7, 1], Run(1, PREFERRED)),
-        # requests that would exceed the largest preferred size stay queued
-        ([3, 4], Run(1, PREFERRED)),
-        ([4], Wait(11 * S, 6, None, S)),
-        ([3, 6], Run(1, PREFERRED)),
-        ([5, 4], Run(1, PREFERRED)),
-        # the largest preferred size that can be reached
-        ([1] * 6, Run(6, PREFERRED)),
-        ([1] * 5, Run(2, PREFERRED)),
-        ([1] * 7, Run(6, PREFERRED)),
-        ([1] * 8, Run(6, PREFERRED)),
-        ([1, 1, 4, 1], Run(3, PREFERRED)),
-        ([1, 2, 3], Run(3, PREFERRED)),
-        # a batch dimension of zero counts as one item
-        ([0, 0], Run(2, PREFERRED)),
-    ],
-)
-def test_preferred_two_and_six_with_a_delay(sizes: list[int], decision: object) -> None:
-    assert form_batch(requests(*sizes), DELAYED, 2 * S) == decision
 
 
 @pytest.mark.parametrize(
@@ -115,14 +78,6 @@ def test_the_delay_ends_after_the_oldest_arrival_or_before_a_timeout() -> None:
     queue = requests(1, 2)
     queue[1].expires_ns = 5 * S
     assert form_batch(queue, DELAYED, 2 * S) == Wait(5 * S, 6, None, S)
-
-
-@pytest.mark.parametrize(("limits", "count"), [(IMMEDIATE, 6), (DELAYED, 6), (NONE_PREFERRED, 8)])
-def test_a_batch_of_requests_that_overtook_another_is_closed_by_priority(limits: BatchLimits, count: int) -> None:
-    queue = requests(*[1] * (count - 1), enqueue_ns=S + 2) + requests(1, enqueue_ns=S + 1) + requests(1, enqueue_ns=S)
-    assert form_batch(queue, limits, 2 * S) == Run(count, PRIORITY)
-    queue[-1].enqueue_ns = S + 1
-    assert form_batch(queue, limits, 2 * S) != Run(count, PRIORITY)
 
 
 def test_with_a_margin_a_batch_is_closed_before_one_of_its_requests_expires() -> None:

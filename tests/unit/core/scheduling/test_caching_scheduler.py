@@ -176,19 +176,6 @@ def test_equal_requests_at_the_same_time_are_executed_once(bench: Bench) -> None
     assert bench.scheduler.queued == 0
 
 
-def test_what_waits_gets_its_answer_even_if_it_is_too_large_for_the_cache(bench: Bench) -> None:
-    bench.scheduler.close()
-    bench.cache = LocalCache(10)
-    bench.scheduler = bench.open()
-    bench.executor.refusal = None
-    bench.submit("a", 1)
-    bench.submit("b", 1)
-    bench.executor.answer(10)
-    assert (bench.value("a"), bench.value("b")) == (10, 10)
-    bench.submit("c", 1)
-    assert len(bench.executor.submitted) == 1
-
-
 def test_a_failure_is_shared_by_those_that_wait_and_not_kept(bench: Bench) -> None:
     for id in "ab":
         bench.submit(id, 1)
@@ -205,18 +192,6 @@ def test_requests_that_wait_share_the_error_of_the_model_whatever_its_code(bench
         bench.submit(id, 1)
     bench.executor.fail(BackendFailed("broken", code=code))
     assert (str(bench.error("b")), bench.resubmitted) == ("broken", [])
-
-
-@pytest.mark.parametrize("origin", [Origin.CANCELLED, Origin.REJECTED])
-def test_when_the_executed_request_alone_fails_another_one_is_executed(bench: Bench, origin: Origin) -> None:
-    for id in "abc":
-        bench.submit(id, 1)
-    bench.executor.fail(QueueFull("full", model="m"), origin)
-    assert str(bench.error("a")) == "full"
-    assert bench.resubmitted == ["b", "c"]
-    assert [pending.request.id for pending in bench.executor.submitted] == ["b"]
-    bench.executor.answer(10)
-    assert (bench.value("b"), bench.value("c")) == (10, 10)
 
 
 def test_a_cancelled_request_does_not_wait_any_longer(bench: Bench) -> None:
@@ -280,18 +255,6 @@ def test_a_stopped_scheduler_answers_nothing_from_the_cache(bench: Bench) -> Non
 
 
 # --- answers at hand
-
-
-def test_a_cached_answer_is_a_hit_without_a_wait(bench: Bench) -> None:
-    assert bench.scheduler.answers_at_once(request_of("a", 1), 1) is None
-    assert bench.statistics.snapshot().cache_miss_count == 0  # `submit` counts it
-    bench.submit("a", 1)
-    bench.executor.answer(10)
-    answer = bench.scheduler.answers_at_once(request_of("b", 1), 1)
-    assert answer is not None
-    assert (answer.id, answer.outputs[0].array.tolist(), answer.final, answer.times) == ("b", [10], True, None)
-    counted = bench.statistics.snapshot()
-    assert (counted.cache_hit_count, counted.request_success) == (1, 1)
 
 
 def test_hits_have_their_times_for_those_who_want_them(bench: Bench) -> None:

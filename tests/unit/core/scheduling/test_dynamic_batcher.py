@@ -199,19 +199,6 @@ def holding(make_bench: MakeBench, limiter: RateLimiter) -> Bench:
     return bench
 
 
-def test_a_batch_that_waits_for_its_turn_grows(make_bench: MakeBench, limiter: RateLimiter) -> None:
-    holder = holding(make_bench, limiter)
-    bench = make_bench(batching(8), limiter=limiter, limits=[ONE])
-    bench.scheduler.start()
-    bench.submit("a")
-    waiting_for_turn(bench)
-    bench.submit("b", "c")
-    assert (bench.scheduler.queued, bench.backend.batches) == (3, [])
-    holder.backend.gate.set()
-    assert bench.wait(3) == ["a", "b", "c"]
-    assert bench.backend.batches == [["a", "b", "c"]]
-
-
 def test_another_instance_delays_the_batch_after_the_delaying_one_is_removed(make_bench: MakeBench) -> None:
     bench = make_bench(batching(2, delay_ns=LONG_NS), instances=2)
     scheduler = bench.scheduler

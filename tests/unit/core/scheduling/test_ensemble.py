@@ -23,9 +23,7 @@ from trident.core.errors import (
 from trident.core.inference.pending_request import StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Origin
-from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.statistics import FailureReason
-from trident.core.options import DEFAULT_BUCKETS, FIRST_RESPONSE, LatencyOptions
 
 CHAIN = "a(X=i:Y=t)", "b(X=t:Y=o)"
 
@@ -168,15 +166,6 @@ def test_calls_are_made_though_another_thread_takes_the_last_step() -> None:
     assert calls == ["first"]
 
 
-def test_a_second_answer_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench("i", "o", *CHAIN)
-    bench.submit(i=1)
-    bench.a.answer(Y=2)
-    bench.a.answer(Y=3)
-    assert len(bench.b.pending) == 1
-    assert "model 'a' answered a request of an ensemble again after its last response" in caplog.text
-
-
 def test_a_step_with_one_response_must_not_have_two() -> None:
     bench = Bench("i", "o", *CHAIN)
     bench.submit(i=1)
@@ -261,20 +250,6 @@ def test_requests_of_models_are_accepted_until_the_end() -> None:
 
 
 # --- decoupled steps
-
-
-def test_the_first_of_several_responses_is_measured() -> None:
-    now = [1]
-    bench = Bench("i", "o", *CHAIN, decoupled="b", clock=lambda: now[0])
-    bench.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), DEFAULT_BUCKETS))
-    bench.submit(i=1)
-    bench.a.answer(Y=2)
-    for milliseconds, final in [(7, False), (5000, True)]:
-        now[0] = 1 + milliseconds * 1_000_000
-        bench.b.answer(Y=3, final=final)
-    assert bench.statistics.snapshot().request_ns == 5_000_000_000
-    sums = {each.name: each.sum for each in bench.statistics.latencies(now[0]).histograms}
-    assert sums[FIRST_RESPONSE] == 7
 
 
 def test_a_decoupled_step_waits_for_a_client_that_reads_slowly() -> None:

@@ -79,18 +79,6 @@ def test_the_size_fits_twice_into_the_budget_saves_work_and_keeps_up(controller:
     assert setting.max_size == 13  # 64 times the fixed cost
 
 
-def test_latencies_over_the_target_shrink_the_budget_which_grows_back(controller: BatchController) -> None:
-    calm = window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5, latency_ms=5)
-    full = controller.update(calm, 1).max_size
-    sizes = [
-        controller.update(window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5, latency_ms=17), 1).max_size for _ in range(3)
-    ]
-    assert full > sizes[0] > sizes[1] > sizes[2]
-    for _ in range(20):
-        setting = controller.update(calm, 1)
-    assert setting.max_size == full
-
-
 def test_a_queue_that_has_grown_is_worked_off_with_the_size_that_saves_most(controller: BatchController) -> None:
     def size(latency_ms: float) -> int:
         return controller.update(window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5, latency_ms=latency_ms), 1).max_size

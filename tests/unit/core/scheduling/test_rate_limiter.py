@@ -118,17 +118,6 @@ def test_a_busy_instance_of_priority_n_gets_an_nth_of_the_turns(priority: int, e
     assert (ran["a"], ran["b"]) == expected
 
 
-def test_an_instance_that_was_idle_or_is_new_does_not_make_up_for_its_turns() -> None:
-    limiter = RateLimiter()
-    one, idle = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(r=1))
-    busy(one)
-    run(1000, one)
-    new = entered(limiter, "c", limit(r=1))
-    busy(idle, new)
-    assert run(31, one, idle, new) == {"a": 9, "b": 11, "c": 11}, "two executions at most are made up for"
-    assert run(30, one, idle, new) == {"a": 10, "b": 10, "c": 10}
-
-
 def test_implied_limits_change_with_the_instances() -> None:
     limiter = RateLimiter()
     small = [entered(limiter, f"s{number}", limit(r=1)) for number in range(3)]

@@ -46,20 +46,6 @@ def make_bench() -> Iterator[MakeBench]:
         yield make
 
 
-def test_a_state_survives_a_failed_execution_and_begins_anew_at_start(
-    make_bench: MakeBench, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = make_bench(OLDEST + SUM)
-    bench.scheduler.start()
-    for id, flags in (("a", "s"), ("x", ""), ("b", ""), ("c", "s"), ("d", "")):
-        bench.submit(id, 1, flags)
-    bench.wait(5)
-    assert bench.answer("x").error is not None
-    del bench.answers[1]
-    assert bench.values() == {"a": 1, "b": 2, "c": 1, "d": 2}
-    assert "The previous sequence did not end before this sequence start" in caplog.text
-
-
 def test_a_running_request_is_not_idleness(make_bench: MakeBench) -> None:
     bench = make_bench("max_sequence_idle_microseconds: 10000 oldest { max_candidate_sequences: 2 }")
     bench.backend.gate.clear()
