@@ -14,8 +14,6 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, core/grpc/transport.py; the access log: docs
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable, Sequence
 from time import monotonic, monotonic_ns, perf_counter_ns
 from typing import Final
@@ -39,10 +37,8 @@ from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
+from trident.core.observability.access_log import log_access
 from trident.core.observability.switches import SWITCHES
-
-_access_log: Final = logging.getLogger("trident.access")
-_LONGEST_LOGGED: Final = 1024
 
 # Deflate makes a message at most this much smaller.
 MOST_INFLATED: Final = 1032
@@ -377,36 +373,24 @@ class Call(Receiver):
         self.response = None
         if method is not None and method.group == "health" and not SWITCHES.probes:
             return
-        fields: dict[str, object] = {
-            "duration_ms": round((perf_counter_ns() - self._began_ns) / 1_000_000, 3),
-            "received_bytes": self._bytes_in,
-            "sent_bytes": self._bytes_out,
-        }
-        if response is not None:
-            if response.id:
-                fields["request_id"] = response.id[:_LONGEST_LOGGED]
-            fields["model"] = response.model_name
-            if response.model_version > 0:
-                fields["version"] = response.model_version
-            if response.times is not None:
-                fields |= {name.removeprefix("timing_"): value for name, value in response.times.parameters().items()}
-        text = "".join([f" {name}={_logged(value)}" for name, value in fields.items()])
-        path = self.head.path[:_LONGEST_LOGGED]
-        client = self._client.rpartition(":")[0] or self._client  # without the port, as HTTP's lines
-        extra = {"client": client, "method": "gRPC", "path": path, "status": status.name, **fields}
-        _access_log.info('%s "gRPC %s" %s%s', client, path, status.name, text, extra=extra)
+        log_access(
+            self._client.rpartition(":")[0] or self._client,  # without the port, as HTTP's lines
+            "gRPC",
+            self.head.path,
+            status.name,
+            self._began_ns,
+            {"received_bytes": self._bytes_in, "sent_bytes": self._bytes_out},
+            request_id=response.id if response is not None else "",
+            model=response.model_name if response is not None else "",
+            version=response.model_version if response is not None else 0,
+            times=response.times if response is not None else None,
+        )
 
     def _release(self) -> None:
         # The stream refers to this call as its receiver.
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.release()
-
-
-def _logged(value: object) -> str:
-    """A value of a text line: quoted if it could be taken for more than one."""
-    text = str(value)
-    return json.dumps(text) if not text or any(c in text for c in ' "=') else text
 
 
 class UnaryCall(Call):

@@ -8,7 +8,6 @@ RFC 9110 sections 6.4 and 8.6; RFC 9112 sections 6 and 7.
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 from collections.abc import Callable, Iterable
@@ -53,6 +52,7 @@ from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
 from trident.core.http.stream import UPGRADE_KEY, ModelStream
 from trident.core.inference.tensors import Buffer, size_of
 from trident.core.memo import Memo
+from trident.core.observability.access_log import LONGEST_LOGGED, log_access
 from trident.core.observability.switches import SWITCHES, TraceGate
 
 if TYPE_CHECKING:
@@ -448,13 +448,7 @@ def _unknown(environ: dict[str, Any]) -> int:
     return 0
 
 
-# --- the access log: a line for each request, after its response, while it is switched on. In a text format it is
-# `CLIENT "METHOD PATH" STATUS name=value ...`; in JSON each value is a field of its own. A value that is not known is
-# left out. docs/http.md lists the values.
-
-_access_log = logging.getLogger("trident.access")
-
-_LONGEST_LOGGED = 1024
+# --- the access log
 
 
 def log_answered(
@@ -467,58 +461,29 @@ def log_answered(
     if PROBE_KEY in environ and not SWITCHES.probes:
         return
     length = environ.get("CONTENT_LENGTH") or ""
-    fields: dict[str, object] = {
-        "duration_ms": _milliseconds(began_ns),
-        "received_bytes": int(length) if length.isdecimal() else 0,
-        "sent_bytes": sent,
-    }
+    sizes: dict[str, object] = {"received_bytes": int(length) if length.isdecimal() else 0, "sent_bytes": sent}
     if aborted:
-        fields["aborted"] = True
-    if request_id := environ.get(REQUEST_ID_KEY):
-        fields["request_id"] = request_id[:_LONGEST_LOGGED]
+        sizes["aborted"] = True
     note: InferenceNote | None = environ.get(INFERENCE_KEY)
-    if note is not None:
-        fields["model"] = note.model
-        if note.version > 0:
-            fields["version"] = note.version
-        if note.times is not None:
-            fields |= {name.removeprefix("timing_"): value for name, value in note.times.parameters().items()}
-    _write(client, environ["REQUEST_METHOD"], environ["RAW_URI"], status, fields)
-
-
-def log_refused(client: str, received: bytes, status: int, began_ns: int, sent: int) -> None:
-    """Log a request that the worker itself refused. `received` is the beginning of the request, as far as known."""
-    method, path = _first_line(received)
-    _write(client, method, path, status, {"duration_ms": _milliseconds(began_ns), "sent_bytes": sent})
-
-
-def _milliseconds(began_ns: int) -> float:
-    return round((perf_counter_ns() - began_ns) / 1_000_000, 3)
-
-
-def _first_line(received: bytes) -> tuple[str, str]:
-    """Method and target of a request that may be incomplete or no HTTP at all."""
-    words = received.partition(b"\n")[0][:_LONGEST_LOGGED].decode("latin-1").split(maxsplit=2)
-    return (words[0], words[1]) if len(words) > 1 else ("-", "-")
-
-
-def _write(client: str, method: str, path: str, status: int, fields: dict[str, object]) -> None:
-    text = "".join([f" {name}={_plain(value)}" for name, value in fields.items()])
-    _access_log.info(
-        '%s "%s %s" %d%s',
+    log_access(
         client,
-        method,
-        path[:_LONGEST_LOGGED],
+        environ["REQUEST_METHOD"],
+        environ["RAW_URI"],
         status,
-        text,
-        extra={"client": client, "method": method, "path": path[:_LONGEST_LOGGED], "status": status, **fields},
+        began_ns,
+        sizes,
+        request_id=environ.get(REQUEST_ID_KEY) or "",
+        model=note.model if note is not None else "",
+        version=note.version if note is not None else 0,
+        times=note.times if note is not None else None,
     )
 
 
-def _plain(value: object) -> str:
-    """A value of a text line: quoted if it could be taken for more than one."""
-    text = str(value)
-    return json.dumps(text) if not text or any(c in text for c in ' "=') else text
+def log_refused(client: str, received: bytes, status: int, began_ns: int, sent: int) -> None:
+    """Log a request that the worker itself refused. `received` is its beginning, which may be no HTTP at all."""
+    words = received.partition(b"\n")[0][:LONGEST_LOGGED].decode("latin-1").split(maxsplit=2)
+    method, path = (words[0], words[1]) if len(words) > 1 else ("-", "-")
+    log_access(client, method, path, status, began_ns, {"sent_bytes": sent})
 
 
 # --- the response to one request
