@@ -216,7 +216,9 @@ def _curl_binary(sample: SampleRequest, place: Place) -> str:
     if sample.spec.decoupled:
         raise InvalidRequest("a model that answers any number of times takes no binary tensors over HTTP", hint="grpc")
     head = _json(_binary_head(sample))
-    elements = [_Repeated(_octal(each.packed), each.count) for each in sample.inputs if each.count]
+    elements = [
+        _Repeated("".join(f"\\{byte:03o}" for byte in each.packed), each.count) for each in sample.inputs if each.count
+    ]
     words = _curl_words(place, f"{sample.path}/infer")
     for header in (f"Inference-Header-Content-Length: {len(head)}", "Content-Type: application/octet-stream"):
         words += ["-H", shlex.quote(header)]
@@ -238,10 +240,6 @@ def _binary_head(sample: SampleRequest) -> dict[str, Any]:
         for each in sample.inputs
     ]
     return {"inputs": inputs, **({"parameters": parameters} if parameters else {})}
-
-
-def _octal(content: bytes) -> str:
-    return "".join(f"\\{byte:03o}" for byte in content)
 
 
 def curl(place: Place, path: str) -> str:
@@ -398,7 +396,8 @@ def _python_body(sample: SampleRequest, binary_type: str) -> tuple[list[str], st
         lines.append(f'        {start}, "data": {_python_data(each)}}},')
     lines.append("    ],")
     if sample.parameters:
-        lines.append(f'    "parameters": {_python_members(sample.parameters)},')
+        members = ", ".join(f"{_python(name)}: {value}" for name, value in sample.parameters.items())
+        lines.append(f'    "parameters": {{{members}}},')
     return [*lines, "})"], '"application/json"', "json"
 
 
@@ -407,10 +406,6 @@ def _python_data(given: SampleInput, *, flat: bool = False) -> str:
     if given.count == 1:
         return value if flat else f"[{value}]"
     return f"[{value}] * {given.count}"
-
-
-def _python_members(values: Mapping[str, Any]) -> str:
-    return f"{{{', '.join(f'{_python(name)}: {value}' for name, value in values.items())}}}"
 
 
 def _python(text: str) -> str:
@@ -560,6 +555,14 @@ def place_of(front_end: HttpFrontEnd, environ: Environ, url: str = "") -> Place:
 
 
 def sample_json(sample: SampleRequest, place: Place) -> dict[str, Any]:
+    forms = []
+    for form in FORMS.values():
+        shown = {"name": form.name, "title": form.title, "language": form.language}
+        try:
+            form.write(sample, place)
+        except InvalidRequest as error:
+            shown["unavailable"] = error.message
+        forms.append(shown)
     return {
         "model": sample.spec.name,
         "version": sample.version,
@@ -570,14 +573,5 @@ def sample_json(sample: SampleRequest, place: Place) -> dict[str, Any]:
         ],
         "parameters": sample.parameters,
         "headers": [name for name, _, _ in place.headers],
-        "forms": [_form_json(form, sample, place) for form in FORMS.values()],
+        "forms": forms,
     }
-
-
-def _form_json(form: Form, sample: SampleRequest, place: Place) -> dict[str, str]:
-    shown = {"name": form.name, "title": form.title, "language": form.language}
-    try:
-        form.write(sample, place)
-    except InvalidRequest as error:
-        shown["unavailable"] = error.message
-    return shown

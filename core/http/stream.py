@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
-from trident.core.config.spec import ModelSpec, SequenceSpec
+from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import ErrorCode, InvalidRequest, SequenceNotFound
 from trident.core.frontend.bridge import SingleResponse
@@ -350,7 +350,13 @@ class ModelStream:
         begins = sequence is None
         if sequence is None:
             assert model.spec.sequence is not None
-            sequence = self._latest = _Sequence(_new_id(model.spec.sequence), model, request)
+            control = model.spec.sequence.correlation_id
+            if control is not None and control.datatype is BYTES:
+                new_id: int | str = secrets.token_hex(16)
+            else:  # of the datatype that the model wants, never 0
+                bits = 63 if control is None else control.datatype.size * 8 - 1
+                new_id = secrets.randbelow(2**bits - 1) + 1
+            sequence = self._latest = _Sequence(new_id, model, request)
             request.sequence_start = True
         request.correlation_id = sequence.id
         self._sequence = None if ends else sequence
@@ -511,15 +517,6 @@ def _nothing() -> None:
 
 def _ignore(response: InferenceResponse) -> None:
     """Nobody waits for the end of a sequence."""
-
-
-def _new_id(sequence: SequenceSpec) -> int | str:
-    """A random correlation id of the datatype that the model wants, never 0."""
-    control = sequence.correlation_id
-    if control is not None and control.datatype is BYTES:
-        return secrets.token_hex(16)
-    bits = 63 if control is None else control.datatype.size * 8 - 1
-    return secrets.randbelow(2**bits - 1) + 1
 
 
 def _output_chunk(response: InferenceResponse) -> tuple[bytes, bool]:

@@ -419,17 +419,14 @@ def check_request(fields: Fields) -> int | None:
             raise _malformed("CONNECT has no :authority, or more than that")
     elif not pseudo.get(b":path") or not pseudo.get(b":method") or not pseudo.get(b":scheme"):
         raise _malformed("a pseudo-header field is missing")
-    _check_host(pseudo.get(b":authority"), fields[regular:])
-    return check_fields(fields[regular:])
-
-
-def _check_host(authority: bytes | None, fields: Fields) -> None:
-    """A request must not name two hosts, of which two programs may take one each. Source: RFC 9113 section 8.3.1."""
-    hosts = {value.lower() for name, value in fields if name == b"host"}
+    # A request must not name two hosts, of which two programs may take one each (RFC 9113 section 8.3.1).
+    hosts = {value.lower() for name, value in fields[regular:] if name == b"host"}
+    authority = pseudo.get(b":authority")
     if authority is not None:
         hosts.add(authority.lower())
     if len(hosts) > 1:
         raise _malformed("host and :authority differ")
+    return check_fields(fields[regular:])
 
 
 def check_fields(fields: Fields) -> int | None:

@@ -266,7 +266,10 @@ def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, 
         return rows
     columns = _columns(instances, spec, rules, row_name)
     first_name = next(iter(columns))
-    signature = instance_signature(spec, _rank_at(columns[first_name][0], spec.inputs[first_name]))
+    first, expected = columns[first_name][0], spec.inputs[first_name]
+    # Raw bytes have no nesting; their rank is that of the dims.
+    rank = len(expected.dims) if is_b64(first) and expected.datatype.size else rank_of(first)
+    signature = instance_signature(spec, rank)
     payload = DecodedPayload(arrays={}, count=len(instances), stacked=signature.stacked)
     try:
         payload.arrays = _arrays(columns, signature, row_name)
@@ -274,7 +277,11 @@ def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, 
         # Instances that are run one by one may have different shapes; an error within an instance is raised again.
         if signature.stacked or not any(-1 in expected.dims for expected in signature.inputs.values()):
             raise
-        payload.rows = [_row_arrays(columns, signature, row_name, index) for index in range(len(instances))]
+        payload.rows = []
+        for index in range(len(instances)):
+            own = {name: [values[index]] for name, values in columns.items()}
+            arrays = _arrays(own, signature, lambda _, index=index: row_name(index))
+            payload.rows.append({name: array.reshape(array.shape[1:]) for name, array in arrays.items()})
     return payload
 
 
@@ -316,19 +323,6 @@ def _arrays(columns: dict[str, list[Any]], signature: InstanceSignature, row_nam
         name: column_array(values, signature.inputs[name], ErrorLocation(row_name, name))
         for name, values in columns.items()
     }
-
-
-def _row_arrays(
-    columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName, index: int
-) -> dict[str, Array]:
-    own = {name: [values[index]] for name, values in columns.items()}
-    arrays = _arrays(own, signature, lambda _: row_name(index))
-    return {name: array.reshape(array.shape[1:]) for name, array in arrays.items()}
-
-
-def _rank_at(value: Any, expected: InputSpec) -> int:
-    # Raw bytes have no nesting; their rank is that of the dims.
-    return len(expected.dims) if is_b64(value) and expected.datatype.size else rank_of(value)
 
 
 def _columns(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> dict[str, list[Any]]:
