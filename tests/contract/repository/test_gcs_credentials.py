@@ -57,17 +57,6 @@ def test_refusal_names_identity_object_and_permission(fake: FakeStorage, status:
     )
 
 
-def test_emulator_is_asked_anonymously_without_a_metadata_server(
-    fake: FakeStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake.answer = lambda request: as_json({"prefixes": ["repo/m/"]})
-    with FakeStorage(lambda request: Reply(404)) as metadata_server:
-        monkeypatch.setenv("GCE_METADATA_IP", metadata_server.endpoint.removeprefix("http://"))
-        assert list(store_at().folders()) == ["m"]
-        assert metadata_server.requests == []
-    assert "authorization" not in fake.requests[0].headers
-
-
 def test_access_without_credentials_is_anonymous(tmp_path: Path) -> None:
     """In a new process, because the SDK reads the setting for the metadata server when it is imported."""
     program = (
@@ -117,36 +106,29 @@ def everything_said(error: BaseException) -> str:
     return "\n".join(texts)
 
 
-def assert_refused_without_secrets(fake: FakeStorage, store: GcsStore) -> None:
+@pytest.mark.parametrize("is_default", [False, True], ids=["key file", "default credentials"])
+def test_credentials_are_used_and_their_account_named_without_secrets(
+    fake: FakeStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_default: bool
+) -> None:
+    def answer(request: Request) -> Reply:
+        if request.path == "/token":
+            return as_json({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"})
+        return as_json({"error": {"code": 403, "message": "denied"}}, 403)
+
+    fake.answer = answer
+    path = str(key_file(tmp_path, f"{fake.endpoint}/token"))
+    if is_default:
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+        monkeypatch.setenv("API_ENDPOINT_OVERRIDE", fake.endpoint)
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+    store = store_at(credential=None if is_default else GcsCredential(path))
     with pytest.raises(RepositoryUnavailable, match=f"was refused to service account {EMAIL}") as refused:
         list(store.list())
     asked = [request for request in fake.requests if request.path.startswith("/storage/")]
     assert asked[-1].headers["authorization"] == f"Bearer {TOKEN}"
-    said = everything_said(refused.value) + repr(store) + repr(vars(store))
+    said = everything_said(refused.value) + repr(store)
     assert TOKEN not in said
     assert "PRIVATE KEY" not in said
-
-
-def token_for_a_refusal(request: Request) -> Reply:
-    if request.path == "/token":
-        return as_json({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"})
-    return as_json({"error": {"code": 403, "message": "denied"}}, 403)
-
-
-def test_key_file_is_used_and_its_account_named(fake: FakeStorage, tmp_path: Path) -> None:
-    fake.answer = token_for_a_refusal
-    path = key_file(tmp_path, f"{fake.endpoint}/token")
-    assert_refused_without_secrets(fake, store_at(credential=GcsCredential(str(path))))
-
-
-def test_default_credentials_are_used_and_their_account_named(
-    fake: FakeStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake.answer = token_for_a_refusal
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
-    monkeypatch.setenv("API_ENDPOINT_OVERRIDE", fake.endpoint)
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_file(tmp_path, f"{fake.endpoint}/token")))
-    assert_refused_without_secrets(fake, store_at())
 
 
 def test_revoked_key_is_final(fake: FakeStorage, tmp_path: Path) -> None:

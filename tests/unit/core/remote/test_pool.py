@@ -242,20 +242,6 @@ def infer(front: EnginePool, count: int, model: str = "double", version: int = -
         assert answer.get().outputs[0].array.tolist() == [[number]]
 
 
-def test_a_model_is_loaded_and_unloaded_in_all_engines(real: EnginePool) -> None:
-    real.load_model("other", {})
-    assert real.is_model_ready("other")
-    infer(real, 10, "other")
-    assert [(entry.name, entry.state) for entry in real.repository_index(True)] == [
-        ("double", ModelState.READY),
-        ("other", ModelState.READY),
-    ]
-    real.unload_model("other", False, wait=True)
-    with pytest.raises(ModelNotFound):
-        real.model("other")
-    assert [entry.name for entry in real.repository_index(True)] == ["double"]
-
-
 def test_hold_is_used_in_its_engine(real: EnginePool) -> None:
     held = [real.hold_version("double") for _ in range(4)]
     assert len(set(held)) >= 2
