@@ -30,6 +30,8 @@ LARGE = 16 << 20
 UNFINISHED = 16 << 20
 IDLE = 1000
 RESETS = 1250
+# On stream 1: the head of a DATA frame of 4 MiB, and that of a message of LARGE in it.
+BEGUN_MESSAGE = (4 << 20).to_bytes(3, "big") + bytes([frames.DATA, 0, 0, 0, 0, 1, 0]) + LARGE.to_bytes(4, "big")
 # KB of resident memory.
 IDLE_KB = 12
 
@@ -64,7 +66,7 @@ def test_connections_closed_mid_message_release_everything(server: ServerProcess
         with raw_connection(server) as client:
             client.next(frames.SETTINGS)
             client.begin(1)
-            client.send(frames.data_head(1, 4 << 20), b"\0" + LARGE.to_bytes(4, "big"), bytes(3 << 20))
+            client.send(BEGUN_MESSAGE, bytes(3 << 20))
             if resets:
                 client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert_serves(server)
@@ -85,7 +87,7 @@ def test_unfinished_messages_on_many_connections_use_bounded_memory(http_workers
         for client in clients:
             client.next(frames.SETTINGS)
             client.begin(1)
-            client.send(frames.data_head(1, 4 << 20), b"\0" + LARGE.to_bytes(4, "big"), bytes(sent))
+            client.send(BEGUN_MESSAGE, bytes(sent))
         values = np.arange(1 << 18, dtype=np.float32).reshape(1, -1)
         with client_of(server) as client:
             echoed = client.infer("identity_fp32", [tensor("INPUT0", values, "FP32")]).as_numpy("OUTPUT0")
