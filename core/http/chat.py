@@ -126,7 +126,7 @@ def _message(message: Mapping[str, Any], at: int) -> dict[str, Any]:
 def _call(call: Any, at: int) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(arguments, str):
+    if not isinstance(function, dict) or not isinstance(arguments, str):
         return call
     try:
         return {**call, "function": {**function, "arguments": orjson.loads(arguments or "{}")}}
@@ -152,7 +152,7 @@ def _flag(body: Mapping[str, Any], member: str, default: bool) -> bool:
 def _compiled(source: str) -> Any:
     # Jinja is imported by the first chat.
     from jinja2.ext import Extension, loopcontrols
-    from jinja2.nodes import CallBlock
+    from jinja2.nodes import CallBlock, Node
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -161,7 +161,7 @@ def _compiled(source: str) -> Any:
 
         tags = {"generation"}  # noqa: RUF012
 
-        def parse(self, parser: Parser) -> CallBlock:
+        def parse(self, parser: Parser) -> Node:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)

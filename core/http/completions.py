@@ -277,6 +277,7 @@ def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """`POST /`, where huggingface_hub's client sends whatever it asks a server: the only model that fits answers."""
     body = read_object(front_end, environ)
     name = body.get("model")
+    model: ServedModel | None
     if isinstance(name, str) and name:
         model = front_end.engine.model(name)
     else:

@@ -279,8 +279,11 @@ def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, 
             raise
         payload.rows = []
         for index in range(len(instances)):
-            own = {name: [values[index]] for name, values in columns.items()}
-            arrays = _arrays(own, signature, lambda _, index=index: row_name(index))
+
+            def own_name(_: int, index: int = index) -> str:
+                return row_name(index)
+
+            arrays = _arrays({name: [values[index]] for name, values in columns.items()}, signature, own_name)
             payload.rows.append({name: array.reshape(array.shape[1:]) for name, array in arrays.items()})
     return payload
 
