@@ -52,7 +52,7 @@ _LARGEST = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class RegionKind(Enum):
-    """The value is the word in routes and in texts."""
+    """The values are used in routes and texts."""
 
     SYSTEM = "system"
     CUDA = "cuda"
@@ -244,7 +244,7 @@ def open_object(key: str, directory: str = DIRECTORY) -> SystemMemory:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise _not_opened(key, f"{directory}/{name} is no shared memory")
+            raise _not_opened(key, f"{directory}/{name} is not an object of shared memory")
         # The superuser can open everything, which must not serve clients.
         if found.st_uid != os.geteuid() and found.st_mode & _OPEN_TO_ALL != _OPEN_TO_ALL:
             raise _not_opened(

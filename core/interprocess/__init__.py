@@ -1,1 +1,1 @@
-"""What processes of one server exchange data with: frames on a socket, and shared memory."""
+"""Data between processes of one server: frames on a socket, and shared memory."""

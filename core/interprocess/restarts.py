@@ -13,11 +13,6 @@ _MAX_DELAY_S = 31
 _IMMEDIATE = 3
 
 
-def restart_delay_s(early_ends: int) -> int:
-    """Seconds until the restart of a process after `early_ends` early ends in a row; the first are immediate."""
-    return min(_MAX_DELAY_S, (1 << max(0, early_ends - _IMMEDIATE)) - 1)
-
-
 class Restarts:
     """The restarts of one process, or of several processes of one kind. Times are monotonic seconds."""
 
@@ -47,7 +42,7 @@ class Restarts:
         if started >= self._ended:
             self._early_ends = self._early_ends + 1 if now - started < _EARLY_S else 0
             self._ended = now
-            self._next = now + restart_delay_s(self._early_ends)
+            self._next = now + min(_MAX_DELAY_S, (1 << max(0, self._early_ends - _IMMEDIATE)) - 1)
         return max(0, round(self._next - now))
 
 

@@ -246,7 +246,7 @@ def encode_result(call: EngineMethod, value: object) -> bytes:
 
 
 def encode_failure(error: BaseException) -> bytes:
-    """Like `error_to_plain`, logs an error that is no ServerError."""
+    """Write a failed call; like `error_to_plain`, it logs any error but a ServerError."""
     return write_plain([False, error_to_plain(error)])
 
 

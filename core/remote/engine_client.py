@@ -99,7 +99,7 @@ class RemoteEngine:
         self._link = link
         self._memory_bytes = memory_bytes
         self.connection: EngineConnection | None = None
-        """The present connection, None while there is no engine."""
+        """The present connection, None without an engine."""
         self._state = engine_down(_NOT_YET)
         self._models: dict[tuple[str, int], RemoteModel] = {}
         self._waiting: deque[tuple[float, PendingRequest]] = deque()
@@ -324,7 +324,7 @@ class RemoteEngine:
         return ServingPhase(name=Phase.EXITING) if self._is_exiting else self._state.phase
 
     def begin(self, call: EngineMethod, arguments: Sequence[object]) -> PendingCall:
-        """Send a call. Raises EngineGone if there is no engine."""
+        """Send a call. Raises EngineGone without an engine."""
         connection = self.connection
         if connection is None:
             raise self.no_engine()

@@ -266,7 +266,7 @@ class EnginePool:
     # --- asked of the first engine that answers
 
     def _ask_one(self, call: EngineMethod, arguments: Sequence[object]) -> Any:
-        """Return the first engine's result that is no error. Raises the most telling error if all fail."""
+        """Return the result of the first engine that does not fail. Raises the most telling error if all fail."""
         return self._first_answer(self._engines, lambda engine: engine.begin(call, arguments).result())
 
     def _first_answer(self, engines: Sequence[RemoteEngine], ask: Callable[[RemoteEngine], T]) -> T:

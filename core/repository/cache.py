@@ -1,4 +1,4 @@
-"""The folder that keeps models from object stores, shared by processes and kept for the next start.
+"""The folder with models from object stores, shared by processes and reused at the next start.
 
     blobs/<id>                 the content of an object, read-only; complete or absent
     parts/<id>.part            a download in progress, under an exclusive lock, as `<id>.lock` for a model

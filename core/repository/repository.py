@@ -23,7 +23,7 @@ CONFIG_FILE = "config.pbtxt"
 NAMED_CONFIGS = "configs"
 GOLDEN_REQUESTS = "golden"
 BYTECODE = "__pycache__"
-"""The folder into which Python writes what it has compiled, beside the code of a model that runs."""
+"""The folder of compiled Python code, beside the code of a model."""
 
 _OF_OTHER_PROGRAMS = frozenset({"lost+found", BYTECODE})
 
@@ -42,7 +42,7 @@ class ModelDirectory:
     is_renamed: bool = False
 
     def folders(self) -> list[str]:
-        """The names of the sub-directories, sorted; empty if the directory does not exist. Raises OSError."""
+        """Return the names of the sub-directories, sorted; empty if the directory does not exist. Raises OSError."""
         if self.listed is not None:
             return sorted(self.listed)
         if not self.path.is_dir():
@@ -50,7 +50,7 @@ class ModelDirectory:
         return sorted(entry.name for entry in self.path.iterdir() if entry.is_dir())
 
     def names_in(self, folder: str) -> frozenset[str]:
-        """The names in one of `folders`. Raises OSError."""
+        """Return the names in one of `folders`. Raises OSError."""
         if self.listed is not None:
             return self.listed[folder]
         return frozenset(entry.name for entry in (self.path / folder).iterdir())

@@ -1,1 +1,1 @@
-"""The response cache: what a request's answer depends on, and answers that are kept in memory."""
+"""The response cache: keys of requests, and stored answers in memory or in Redis."""

@@ -100,7 +100,7 @@ class CircuitBreaker:
 #         magic     8s   of this version of the format
 #         head      u32  size of the head in bytes
 #         content   u64  size of the content in bytes
-#         checksum  u32  CRC-32 of the name that the value is kept under, the head and the content
+#         checksum  u32  CRC-32 of the name of the value, the head and the content
 #
 # The head is JSON: the name, datatype, shape and size of each output, and the parameters. The content is the outputs,
 # one after the other, as the v2 protocol sends them. Nothing in it is ever executed.

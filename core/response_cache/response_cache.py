@@ -58,8 +58,8 @@ class CachedResponse:
             layout = layout_of([(out.name, out.datatype, tuple(out.shape), len(each)) for out, each in named])
             content = b"".join(contents)
         # The times of the execution are not those of a later answer.
-        kept = {name: value for name, value in (response.parameters or {}).items() if name not in _TIMES}
-        return cls(layout, content, kept or None)
+        lasting = {name: value for name, value in (response.parameters or {}).items() if name not in _TIMES}
+        return cls(layout, content, lasting or None)
 
     def answer(self, request: InferenceRequest, name: str, version: int) -> InferenceResponse:
         """Make the response of `name` and `version` of a model to `request`."""

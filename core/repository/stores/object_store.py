@@ -122,11 +122,11 @@ class ObjectStore(Protocol):
         ...
 
     def folders(self) -> Iterator[str]:
-        """The names of the folders directly under the store's prefix."""
+        """Yield the names of the folders directly under the store's prefix."""
         ...
 
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
-        """The bytes [start, stop) of `wanted`, in pieces of up to 256 KiB, of exactly the listed content.
+        """Yield the bytes [start, stop) of `wanted`, in pieces of up to 256 KiB, of exactly the listed content.
 
         A body that ends early raises TransientError after the pieces that arrived.
         """
