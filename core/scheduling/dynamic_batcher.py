@@ -138,7 +138,6 @@ class DynamicBatcher:
 
     @property
     def in_flight(self) -> int:
-        """Requests that a thread has taken, and whose final response was not delivered."""
         return self._pool.in_flight.count
 
     def start(self) -> None:
@@ -385,10 +384,6 @@ class DynamicBatcher:
                 self._pool.wake()
 
     def add(self, instance: BackendInstance) -> None:
-        """Execute on `instance` as well, at once if the threads were started. Waits for no execution.
-
-        Raises ServerStopping after `close`, ValueError for an instance that the batcher already has.
-        """
         with self._changing:
             if self._pool.closed:
                 raise ServerStopping("Server is stopping, scheduler for model has ended", model=self._spec.name)
@@ -401,11 +396,6 @@ class DynamicBatcher:
             self._count_instances()
 
     def remove(self, instance: BackendInstance) -> None:
-        """Give `instance` no more work, and block until its requests are answered and its thread has ended.
-
-        Raises ValueError for an unknown instance and for the last one (add its successor first), and RuntimeError on
-        the instance's own thread, which cannot wait for itself; then nothing has changed.
-        """
         with self._changing:
             leaving = self._find(instance)
             if leaving is None or leaving.is_removed:
@@ -432,7 +422,6 @@ class DynamicBatcher:
             self._tuner.instances = max(1, len(self._instances))
 
     def forget(self, instance: BackendInstance) -> None:
-        """Fail the requests that are to be executed again; others do not depend on what the instance remembers."""
         found = self._find(instance)
         if found is None or found.open_requests is None:
             return
@@ -442,7 +431,6 @@ class DynamicBatcher:
     # --- the end
 
     def stop(self, *, accept_nested: bool = False) -> None:
-        """Accept no more requests, or only nested ones. No batch waits any longer for those that no longer arrive."""
         with self._lock:
             self._stopped = True
             self._accepts_nested = accept_nested
@@ -452,17 +440,11 @@ class DynamicBatcher:
                 self._pool.wake()
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Block until nothing is queued or in flight, at most `timeout_s` seconds. Returns whether that happened."""
         with self._lock:
             pool = self._pool
             return pool.in_flight.wait_until(lambda: not pool.queue.size and not pool.in_flight.count, timeout_s)
 
     def close(self, timeout_s: float | None = None, because: str = "") -> bool:
-        """Stop, answer what is queued with ServerStopping, and block until the threads have ended.
-
-        Executions that have begun are finished, and requests that are answered later are answered. Returns whether that
-        happened, within `timeout_s` seconds for each thread.
-        """
         self.stop()
         with self._changing, self._lock:
             instances = list(self._instances)

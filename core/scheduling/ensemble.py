@@ -123,7 +123,6 @@ class EnsembleScheduler:
         raise ValueError("an ensemble has no instances")
 
     def submit(self, pending: PendingRequest) -> None:
-        """Run the first steps of a validated request. Raises ServerStopping after `stop`."""
         pending.enqueue_ns = now_ns = self.clock()
         if not pending.start_ns:
             pending.start_ns = now_ns
@@ -150,7 +149,6 @@ class EnsembleScheduler:
             return self._ends.wait_until(lambda: not self._requests, timeout_s)
 
     def close(self, timeout_s: float | None = None, because: str = "") -> bool:
-        """Stop, and block until the requests are answered, at most `timeout_s` seconds. Returns whether they are."""
         self.stop()
         return self.drain(timeout_s)
 

@@ -503,7 +503,6 @@ class SequenceScheduler:
         )
 
     def close(self, timeout_s: float | None = None, because: str = "") -> bool:
-        """Stop, answer what is queued with ServerStopping, and block until what executes has finished."""
         change = Change()
         with self._lock:
             self._stopped = True
