@@ -9,6 +9,19 @@ import pytest
 from trident.core.interprocess.restarts import Restarts, end_text
 
 
+def test_delay_grows_with_early_ends_and_is_over_after_a_long_run() -> None:
+    now = 100.0
+    restarts = Restarts(lambda: now)
+    assert [restarts.ended(restarts.started()) for _ in range(9)] == [0, 0, 0, 1, 3, 7, 15, 31, 31]
+    assert not restarts.is_due()
+    now += 31
+    assert restarts.is_due()
+    started = restarts.started()
+    now += 60
+    assert restarts.ended(started) == 0
+    assert restarts.is_due()
+
+
 def test_processes_that_end_together_are_one_end() -> None:
     now = 100.0
     restarts = Restarts(lambda: now)
