@@ -110,7 +110,10 @@ class MessageDecoder:
         if not stream:
             one_response(model, _NOT_BY_MODEL_INFER)
         for kind in ("parameters", "inputs", "outputs"):
-            _check_count(kind, len(getattr(parsed, kind)))
+            count = len(getattr(parsed, kind))
+            if count > _MOST:  # reading them one by one would hold everything up
+                text = f"the request has {count} {kind}, which are more than the maximum of {_MOST}"
+                raise InvalidRequest(text)
         request = InferenceRequest(name, [], model_version=version, id=parsed.id)
         empty_final = read_parameters(parsed.parameters, request, PARAMETERS)
         own = request.parameters
@@ -137,12 +140,6 @@ def request_id(message: Buffer) -> str:
     except MalformedMessage:
         return ""
     return found
-
-
-def _check_count(kind: str, count: int) -> None:
-    """Raise InvalidRequest for more than any model has: reading them one by one would hold everything up."""
-    if count > _MOST:
-        raise InvalidRequest(f"the request has {count} {kind}, which are more than the maximum of {_MOST}")
 
 
 # --- tensors

@@ -296,6 +296,7 @@ def _tritonclient(sample: SampleRequest, place: Place, module: str, url: str) ->
     at = urlsplit(url)
     secure = ", ssl=True" if at.scheme == "https" else ""
     lines = [
+        f"# pip install 'tritonclient[{module}]'",
         *(["import os"] if place.headers else []),
         *(["import queue", ""] if sample.spec.decoupled else [""] if place.headers else []),
         "import numpy as np",
