@@ -27,7 +27,7 @@ from tests.unit.core.remote.remote_parts import (
 from tests.unit.onnx_serving import running_engine
 from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, ModelSpec
-from trident.core.errors import ModelNotFound
+from trident.core.errors import InvalidRequest, ModelNotFound
 from trident.core.lifecycle.options import EnginePlace
 from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
 from trident.core.observability.hardware import CpuReading, HardwareReading
@@ -240,6 +240,26 @@ def infer(front: EnginePool, count: int, model: str = "double", version: int = -
     for number, answer in enumerate(answers):
         assert answer.get().error is None, answer.get().error
         assert answer.get().outputs[0].array.tolist() == [[number]]
+
+
+def test_statistics_index_and_changes_are_those_of_one_server(real: EnginePool) -> None:
+    infer(real, 40)
+    (found,) = real.model_statistics("double")
+    assert (found.statistics.request_success, found.statistics.inference_count) == (40, 40)
+    (metrics,) = real.metrics().models
+    assert metrics.statistics.request_success == 40
+    with pytest.raises(InvalidRequest):
+        real.model_statistics("unknown")
+    real.load_model("other", {})
+    assert real.is_model_ready("other")
+    infer(real, 10, "other")
+    names = ["double", "other"]
+    assert [entry.name for entry in real.repository_index(True)] == names
+    assert sorted(line.entry.name for line in real.overview()) == names
+    real.unload_model("other", False, wait=True)
+    with pytest.raises(ModelNotFound):
+        real.model("other")
+    assert [entry.name for entry in real.repository_index(True)] == ["double"]
 
 
 def test_hold_is_used_in_its_engine(real: EnginePool) -> None:
