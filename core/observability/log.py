@@ -24,8 +24,8 @@ from datetime import UTC, datetime
 from logging.handlers import QueueHandler
 from math import isfinite
 from pathlib import PurePath
-from queue import Empty, Full, Queue
-from typing import Any, TextIO
+from queue import Empty, SimpleQueue
+from typing import TextIO
 from weakref import WeakSet
 
 from trident.core.errors import ConfigInvalid
@@ -179,11 +179,11 @@ class LineHandler(QueueHandler):
     and the child none.
     """
 
-    queue: Queue[Any]
+    queue: SimpleQueue[bytes | threading.Event | None]
 
     def __init__(self, write: Callable[[bytes], None], *, write_size: int = _PIPE_WRITE, encoding: str = "utf-8"):
         """`write` runs on the thread. It may block, and may raise OSError or ValueError."""
-        super().__init__(Queue())
+        super().__init__(SimpleQueue())
         self.write = write
         self.encoding = encoding
         self._write_size = write_size
@@ -191,9 +191,11 @@ class LineHandler(QueueHandler):
         _handlers.add(self)
 
     def _begin(self) -> None:
-        self.queue = Queue(_MOST_WAITING)
+        self.queue = SimpleQueue()
         self._hurry = threading.Event()
-        self._dropped = 0
+        # Each is changed by one side only: under the lock of the handler, and on the thread.
+        self._queued = self._dropped = 0
+        self._written = self._reported = 0
         self._writing_since: float | None = None
         self._thread: threading.Thread | None = None
 
@@ -202,23 +204,27 @@ class LineHandler(QueueHandler):
 
     def enqueue(self, line: bytes) -> None:  # type: ignore[override]
         """Have the thread write `line`. Does not block."""
-        try:
-            self.queue.put_nowait(line)
-        except Full:
+        waiting = self._queued - self._written
+        if waiting >= _MOST_WAITING:
             self._dropped += 1
             _count(1)
-        if self.queue.qsize() > _MOST_WAITING // 2:
+            return
+        self._queued += 1
+        self.queue.put(line)
+        if waiting > _MOST_WAITING // 2:
             self._hurry.set()
-        if not self._is_running:
+        if self._thread is None:
             self._start()
 
     def flush(self, within_s: float = FLUSH_S) -> None:
         """Wait until the lines so far are written, but no longer than `within_s`, and not at all if nothing could be
         written for that long."""
-        if not self._is_running and not self.queue.empty():  # it was ended while a line was logged
+        if self._thread is None and not self.queue.empty():  # it was ended while a line was logged
             self._start()
-        written = threading.Event()
-        if self._is_running and self._ask(written, within_s):
+        if self._thread is not None:
+            written = threading.Event()
+            self.queue.put(written)
+            self._hurry.set()
             written.wait(self._patience(within_s))
 
     def close(self) -> None:
@@ -229,26 +235,19 @@ class LineHandler(QueueHandler):
         """End the thread after the lines so far; the next line starts another one. Waits as `flush` does. Returns
         whether it has ended."""
         with self.lock:  # type: ignore[union-attr]
-            if self._thread is not None and self._is_running and self._ask(None, FLUSH_S):
-                self._thread.join(self._patience(FLUSH_S))
-            return not self._is_running
-
-    @property
-    def _is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+            thread = self._thread
+            if thread is None:
+                return True
+            self.queue.put(None)
+            self._hurry.set()
+            thread.join(self._patience(FLUSH_S))
+            return not thread.is_alive()
 
     def failed(self, error: OSError | ValueError) -> None:
         """Called on the thread when lines could not be written."""
 
     def has_dropped(self, count: int) -> None:
         """Called on the thread when there is room again after `count` lines were dropped."""
-
-    def _ask(self, item: threading.Event | None, within_s: float) -> bool:
-        self._hurry.set()
-        with contextlib.suppress(Full):
-            self.queue.put(item, timeout=self._patience(within_s))
-            return True
-        return False
 
     def _patience(self, within_s: float) -> float:
         since = self._writing_since
@@ -266,7 +265,6 @@ class LineHandler(QueueHandler):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _run(self) -> None:
-        reported = 0
         while True:
             items = [self.queue.get()]
             self._hurry.wait(_GATHER_S)
@@ -283,11 +281,12 @@ class LineHandler(QueueHandler):
                     lines = []
                     item.set()
             self._write_lines(lines)
-            dropped = self._dropped - reported
+            dropped = self._dropped - self._reported
             if dropped:
-                reported += dropped
+                self._reported += dropped
                 self.has_dropped(dropped)
             if None in items and self.queue.empty():
+                self._thread = None
                 return
 
     def _write_lines(self, lines: list[bytes]) -> None:
@@ -303,6 +302,7 @@ class LineHandler(QueueHandler):
                 _count(count)
                 self.failed(error)
             self._writing_since = None
+            self._written += count
             lines = lines[count:]
 
 
@@ -546,7 +546,8 @@ def reopen_log_if_asked() -> None:
     """Open the log file again also in a process that has nothing to log. Any thread."""
     for sink in _sinks():
         if isinstance(sink.target, LogFile) and sink.target.is_asked:
-            sink.enqueue(b"")
+            with sink.lock:  # type: ignore[union-attr]
+                sink.enqueue(b"")
 
 
 def _sinks() -> list[_Sink]:

@@ -260,14 +260,17 @@ def test_log_lines_behind_a_stalled_reader_are_dropped_and_counted() -> None:
     before = lines_dropped()
     handler.handle(logging.makeLogRecord({"msg": "first"}))
     assert stalled.wait(30)
-    for number in range(_MOST_WAITING + 7):
+    for number in range(1, _MOST_WAITING + 7):
         handler.handle(logging.makeLogRecord({"msg": str(number)}))
     handler.flush(0.0)
     assert lines_dropped() - before == 7
     may_write.set()
     assert until(lambda: handler.end_thread())
-    assert (written[0], written[-1], len(written)) == (b"first", b"%d" % (_MOST_WAITING - 1), 1 + _MOST_WAITING)
+    assert (written[0], written[-1], len(written)) == (b"first", b"%d" % (_MOST_WAITING - 1), _MOST_WAITING)
     assert counts == [7]
+    handler.handle(logging.makeLogRecord({"msg": "later"}))  # on another thread, which does not report them again
+    assert handler.end_thread()
+    assert (written[-1], counts) == (b"later", [7])
 
 
 def test_a_child_writes_its_own_lines_only() -> None:
