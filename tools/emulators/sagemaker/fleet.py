@@ -374,7 +374,7 @@ _PROBE_POLL_S = 0.05
 
 
 class PingProbes:
-    """PingProbes `container` with `client` and reports breaches. One thread at a time."""
+    """Probes `container` with `client` and reports breaches. One thread at a time."""
 
     def __init__(
         self,

@@ -276,7 +276,7 @@ class _Start(Enum):
 
 
 class HealthProbes:
-    """HealthProbes `port` and `health_path` of a container. One thread, except for `has_traffic`."""
+    """Probes `port` and `health_path` of a container. One thread, except for `has_traffic`."""
 
     def __init__(
         self,
