@@ -497,7 +497,7 @@ class LoadSlots:
 
     @contextmanager
     def released(self, asker: str, asked: str) -> Iterator[None]:
-        """The change of the model `asked` for which `asker` waits; if that is not being loaded, it has no slot to lend.
+        """The change of the model `asked` for which `asker` waits; the slot of its load is free meanwhile.
 
         Raises ModelLoadFailed if the change waits for the load of `asker`.
         """

@@ -257,7 +257,7 @@ class DynamicBatcher:
     def _perform_next(self, instance: ModelInstance) -> bool:
         """Block until there is work, and do it. False if the thread must end.
 
-        Nothing refers to the requests when it returns: a resting thread must not keep those of its last work alive.
+        Nothing refers to the requests when it returns: an idle thread must not keep those of its last work alive.
         """
         while True:
             with self._lock:

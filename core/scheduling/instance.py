@@ -254,18 +254,18 @@ class ModelInstance:
         try:
             start_ns = self._clock()
             opened = open_requests.open(requests, start_ns)
-            execution, claimed, again = self._run_open(opened, start_ns, open_requests)
+            execution, closed, again = self._run_open(opened, start_ns, open_requests)
         except Exception as error:
             # All are closed first: with the frames of the error their senders end.
             unanswered = opened or open_requests.open(requests, 0)
-            for request in [each for each in unanswered if not each.is_closed and each.claim()]:
+            for request in [each for each in unanswered if not each.is_closed and each.close()]:
                 request.answer(self._failed(request.pending, error))
             return
-        successful = [request.pending for request, outcome in claimed if not isinstance(outcome, Exception)]
+        successful = [request.pending for request, outcome in closed if not isinstance(outcome, Exception)]
         self._count(execution, successful, reason)
         for request in again:
             open_requests.give_back(request)
-        for request, outcome in claimed:
+        for request, outcome in closed:
             request.answer(self._response(request.pending, outcome, execution, reason))
 
     def _run_open(
@@ -280,7 +280,7 @@ class ModelInstance:
         execution = self.executing.execute([request.pending.request for request in opened], batch_sizes, senders)
         checked(execution, len(opened))
         self._note_end(execution, start_ns, batch_sizes)
-        claimed: list[tuple[OpenRequest, Outputs | Exception]] = []
+        closed: list[tuple[OpenRequest, Outputs | Exception]] = []
         again: list[OpenRequest] = []
         for request, sender, outcome in zip(opened, senders, execution.outputs, strict=True):
             if outcome is LATER:
@@ -288,9 +288,9 @@ class ModelInstance:
             elif outcome is AGAIN:
                 sender.end()
                 again.append(request)
-            elif request.claim():
-                claimed.append((request, outcome))
-        return execution, claimed, again
+            elif request.close():
+                closed.append((request, outcome))
+        return execution, closed, again
 
     def _note_end(self, execution: Execution, start_ns: int, batch_sizes: Sequence[int]) -> None:
         execution.start_ns = start_ns

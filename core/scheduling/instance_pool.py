@@ -124,7 +124,7 @@ class InstancePool:
     def take_back(self, instance: ModelInstance) -> None:
         """BORROWED -> IDLE, or on its way to end if it was removed or the pool closed."""
         if instance.is_removed:
-            self._end_resting(instance)
+            self._end_idle(instance)
         elif self.closed:
             self._wake(instance)
         else:
@@ -142,7 +142,7 @@ class InstancePool:
             _interrupt(instance)
         elif instance.state is IDLE or instance.state is DELAYING:
             self._withdraw(instance)
-            self._end_resting(instance)
+            self._end_idle(instance)
 
     def end(self, instance: ModelInstance) -> None:
         """RUNNING -> ENDED, unless it was told so already."""
@@ -184,12 +184,12 @@ class InstancePool:
         self.waking += 1
         instance.token.release()
 
-    def _end_resting(self, instance: ModelInstance) -> None:
+    def _end_idle(self, instance: ModelInstance) -> None:
         instance.move(ENDED)
         instance.token.release()
 
     def _withdraw(self, instance: ModelInstance) -> None:
-        """Take an IDLE or DELAYING thread out of the resting ones."""
+        """Take an IDLE or DELAYING thread out of those that can be woken."""
         if instance is self.delaying:
             self.delaying = None
         else:

@@ -162,7 +162,7 @@ class OpenRequest:
         window = self._window
         return window is not None and window.is_full and not self.pending.cancelled
 
-    def claim(self) -> bool:
+    def close(self) -> bool:
         """Close it for senders; the caller then passes its final response to `answer`. False if it was closed."""
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
@@ -171,7 +171,7 @@ class OpenRequest:
         return not was_closed
 
     def answer(self, response: InferenceResponse) -> None:
-        """Deliver the final response to a request that the caller has claimed, after those that were sent before."""
+        """Deliver the final response to a request that the caller has closed, after those that were sent before."""
         if not (self._delivering or self._waiting):
             # Closed: no other thread delivers from now on. Most requests of a model that answers once end here.
             self._end()
@@ -471,7 +471,7 @@ class OpenRequests:
 
     def _end(self, pending: PendingRequest, response: InferenceResponse) -> None:
         request = self._given_back.pop(pending)
-        if request.claim():
+        if request.close():
             request.answer(response)
 
     def count(self, request: OpenRequest, now_ns: int) -> None:
