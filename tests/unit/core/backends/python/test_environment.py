@@ -199,6 +199,7 @@ def test_loads_at_the_same_time_share_one_installation(
     printed = subprocess.run([first.interpreter, "-c", program], check=True, capture_output=True, text=True).stdout
     assert printed.strip() == f"1.2 {FAKE_NUMPY}"
     assert Path(first.variables["VIRTUAL_ENV"]).parent == settings.cache
+    assert first.variables["PYTHONHOME"] == ""  # that of the server is not passed on
 
 
 def test_package_that_cannot_be_had_ends_the_load_with_the_words_of_pip(
