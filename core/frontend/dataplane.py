@@ -15,37 +15,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from trident.core.compiled import mypyc_attr
-from trident.core.engine.protocol import Engine, ServedModel
+from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, Unsupported
-from trident.core.frontend.admin import LoadReports
 from trident.core.frontend.request import RESERVED_PREFIX, set_parameter, version_number
 from trident.core.inference.request import InferenceRequest, Parameter
 
 _NOT_LISTED: Final = (False, 0)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class FrontEnd:
-    """The engine, and what all protocols note about requests to it. `trace_gate` says if requests may be traced."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.trace_gate = engine.trace_gate
-        self.load_reports = LoadReports(engine)
-
-    def served_model(self, name: str, version: int) -> ServedModel:
-        """The model's `version`, -1 for the latest. Raises the lookup errors of `Engine.model`."""
-        return self.engine.model(name, version)
+Lookup = Callable[[str, int], ServedModel]
+"""`Engine.model`, or one that does not wait."""
 
 
-def find_model(front_end: FrontEnd, model: str, version: str) -> tuple[ServedModel, int]:
+def find_model(lookup: Lookup, model: str, version: str) -> tuple[ServedModel, int]:
     """Return the model that serves, and the version that the client asked for, -1 for the latest.
 
-    Raises InvalidRequest for a `version` that is no number, and as `FrontEnd.served_model`.
+    Raises InvalidRequest for a `version` that is no number, and as `lookup`.
     """
     number = version_number(version)
-    return front_end.served_model(model, number), number
+    return lookup(model, number), number
 
 
 _NOT_OVER_HTTP: Final = "HTTP end point doesn't support models with decoupled transaction policy"

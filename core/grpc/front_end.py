@@ -16,7 +16,7 @@ from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerStopping
 from trident.core.frontend.access import AuthTokens, RestrictedApi
-from trident.core.frontend.dataplane import FrontEnd
+from trident.core.frontend.admin import LoadReports
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.grpc.headers import Method, RequestHead
@@ -80,7 +80,7 @@ class WouldBlock(Exception):
         self.version = version
 
 
-class GrpcFrontEnd(FrontEnd):
+class GrpcFrontEnd:
     """The engine, the bridge to it, the options, and what the server gives: greenlets and memory. On the hub's thread.
 
     `is_exiting`: open streams take no new requests.
@@ -95,12 +95,14 @@ class GrpcFrontEnd(FrontEnd):
         allocate: Allocate | None,
         methods: Sequence[Method],
     ) -> None:
-        super().__init__(engine)
+        self.engine = engine
+        self.trace_gate = engine.trace_gate
+        self.load_reports = LoadReports(engine)
         self.options = options
         self.bridge = bridge
         self.spawn = spawn
         self.allocate = allocate
-        self._decoder = MessageDecoder(self)
+        self._decoder = MessageDecoder(self._find)
         self._is_loaded = False
         self.tensor_offset = self._decoder.tensor_offset
         self.deadlines: Deadlines = bridge.deadlines
@@ -141,8 +143,7 @@ class GrpcFrontEnd(FrontEnd):
         self.is_exiting = True
         self.streams.begin_exit()
 
-    def served_model(self, name: str, version: int) -> ServedModel:
-        """As of FrontEnd, without waiting. Raises WouldBlock."""
+    def _find(self, name: str, version: int) -> ServedModel:
         model = self.engine.model_nowait(name, version)
         if model is None:
             raise WouldBlock(name, version)

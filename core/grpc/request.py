@@ -16,7 +16,7 @@ import numpy as np
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest
 from trident.core.frontend.dataplane import (
-    FrontEnd,
+    Lookup,
     ParameterForm,
     ResponsePlan,
     find_model,
@@ -55,10 +55,10 @@ class DecodedRequest:
 
 
 class MessageDecoder:
-    """Decodes requests for the models of a front end. Any thread."""
+    """Decodes requests for the models that `lookup` finds; its errors are passed on. Any thread."""
 
-    def __init__(self, front_end: FrontEnd) -> None:
-        self._front_end = front_end
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
         self._templates = RequestTemplates()
 
     def decode(self, message: Buffer, forwarded: Forwarded = (), *, stream: bool = False) -> DecodedRequest:
@@ -77,7 +77,7 @@ class MessageDecoder:
         known = self._templates.fill(message)
         if known is not None:
             request, plan = known
-            model = self._front_end.served_model(request.model_name, request.model_version)
+            model = self._lookup(request.model_name, request.model_version)
             if not stream:
                 one_response(model, _NOT_BY_MODEL_INFER)
             for name, value in forwarded:
@@ -106,7 +106,7 @@ class MessageDecoder:
         stream: bool,
     ) -> DecodedRequest:
         name = parsed.model_name
-        model, version = find_model(self._front_end, name, parsed.model_version)
+        model, version = find_model(self._lookup, name, parsed.model_version)
         if not stream:
             one_response(model, _NOT_BY_MODEL_INFER)
         for kind in ("parameters", "inputs", "outputs"):

@@ -84,7 +84,7 @@ _LONGEST_INTEGER: Final = 20
 def infer(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """Run the request in `environ` on `model`; `version` is text, empty for the latest. Raises ServerError."""
     try:
-        found, number = find_model(front_end, model, version)
+        found, number = find_model(front_end.engine.model, model, version)
         one_response(found)
         body = read_body(front_end, environ)
     except ServerError as error:

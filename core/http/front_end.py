@@ -13,8 +13,8 @@ from trident.core.compiled import mypyc_attr
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
 from trident.core.frontend.access import AuthTokens, RestrictedApi
+from trident.core.frontend.admin import LoadReports
 from trident.core.frontend.bridge import Bridge
-from trident.core.frontend.dataplane import FrontEnd
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.http import errors
 from trident.core.http.reply import JSON, Environ, Headers
@@ -52,8 +52,9 @@ class HttpOptions:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class HttpFrontEnd(FrontEnd):
-    """The engine, the bridge that waits for it, the options, and how a platform marks its bodies.
+class HttpFrontEnd:
+    """The engine, the bridge that waits for it, the options, and how a platform marks its bodies. `trace_gate` says
+    if requests may be traced.
 
     A subclass changes what its platform wants changed, by these and nothing else:
 
@@ -70,9 +71,11 @@ class HttpFrontEnd(FrontEnd):
     inference_header: ClassVar[str] = "Inference-Header-Content-Length"
 
     def __init__(self, engine: Engine, options: HttpOptions, bridge: Bridge) -> None:
-        super().__init__(engine)
+        self.engine = engine
         self.options = options
         self.bridge = bridge
+        self.trace_gate = engine.trace_gate
+        self.load_reports = LoadReports(engine)
         self._header_key = "HTTP_" + self.inference_header.upper().replace("-", "_")
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:

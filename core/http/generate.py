@@ -59,13 +59,13 @@ _NO_RESPONSES = (Origin.REFUSED, Origin.CANCELLED)
 
 def generate(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """Answer with one object. `version` is text, empty for the latest. Raises ServerError."""
-    found, number = find_model(front_end, model, version)
+    found, number = find_model(front_end.engine.model, model, version)
     return answer_object(front_end, environ, found, read_identity(front_end, environ), number)
 
 
 def generate_stream(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """Answer with an event for each response. Raises ServerError for what goes wrong before the first one."""
-    found, number = find_model(front_end, model, version)
+    found, number = find_model(front_end.engine.model, model, version)
     return answer_events(front_end, environ, found, read_identity(front_end, environ), number)
 
 

@@ -96,7 +96,7 @@ class Forms:
 
 def stream(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """Open a stream to `model`; `version` is text, empty for the latest. Raises ServerError."""
-    return open_socket(front_end, environ, partial(find_model, front_end, model, version), Forms())
+    return open_socket(front_end, environ, partial(find_model, front_end.engine.model, model, version), Forms())
 
 
 def open_socket(front_end: HttpFrontEnd, environ: Environ, find: Find, forms: Forms) -> Reply:

@@ -30,7 +30,6 @@ from trident.core.config.request_check import RequestValidator
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest, ModelNotFound, ServerError
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.frontend.dataplane import FrontEnd
 from trident.core.grpc.infer import encode_response
 from trident.core.grpc.request import MessageDecoder
 from trident.core.http.application import V2Application
@@ -252,7 +251,7 @@ class Server:
     def __init__(self) -> None:
         self._engine = EchoEngine()
         self._application = V2Application(self._engine, HttpOptions(), ThreadBridge())
-        self._decoder = MessageDecoder(FrontEnd(self._engine))
+        self._decoder = MessageDecoder(self._engine.model)
 
     def answer(self, sent: Sent) -> tuple[list[str], object]:
         """What the model saw, and the whole answer."""

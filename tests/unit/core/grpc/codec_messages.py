@@ -9,7 +9,6 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from tests.unit.fake_engine import FakeEngine
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
-from trident.core.frontend.dataplane import FrontEnd
 from trident.core.grpc.request import DecodedRequest, MessageDecoder
 from trident.core.inference.tensors import BY_NAME, Buffer
 
@@ -47,4 +46,4 @@ def infer_message(**fields: Any) -> Any:
 def decode(message: Any, *, decoder: MessageDecoder | None = None, **options: Any) -> DecodedRequest:
     """Decode a message, or bytes, for the engine of the tests."""
     content: Buffer = message if isinstance(message, (bytes, bytearray, memoryview)) else message.SerializeToString()
-    return (decoder or MessageDecoder(FrontEnd(FakeEngine()))).decode(content, **options)
+    return (decoder or MessageDecoder(FakeEngine().model)).decode(content, **options)

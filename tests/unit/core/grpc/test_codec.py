@@ -21,7 +21,7 @@ from tests.project import ROOT
 from tests.unit.core.grpc.codec_messages import FIRST, NAMES, SECOND, decode, infer_message, spec
 from tests.unit.fake_engine import FakeEngine, FakeModel
 from trident.core.errors import BackendFailed, InvalidRequest, ModelNotFound, Unsupported
-from trident.core.frontend.dataplane import FrontEnd, ResponsePlan, read_parameters
+from trident.core.frontend.dataplane import ResponsePlan, read_parameters
 from trident.core.grpc.infer import (
     FINAL,
     Encoded,
@@ -56,7 +56,7 @@ def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bo
     engine = FakeEngine()
     known = replace(spec(), counts_arrival=waits)
     engine.model = lambda name, version=-1: FakeModel(engine, known)  # type: ignore[method-assign]
-    decoder = MessageDecoder(FrontEnd(engine))
+    decoder = MessageDecoder(engine.model)
     begin_ns = time.monotonic_ns()
     for _ in range(2):  # the second one is known
         request = decode(infer_message(), decoder=decoder).request
@@ -66,7 +66,7 @@ def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bo
 
 def test_a_known_request_for_a_model_that_is_gone_is_refused() -> None:
     engine = FakeEngine()
-    decoder = MessageDecoder(FrontEnd(engine))
+    decoder = MessageDecoder(engine.model)
     decode(infer_message(), decoder=decoder)
     engine.versions.clear()
     with pytest.raises(ModelNotFound):
@@ -74,14 +74,14 @@ def test_a_known_request_for_a_model_that_is_gone_is_refused() -> None:
 
 
 def test_forwarded_headers_are_parameters_of_this_request_only_and_never_reserved() -> None:
-    decoder = MessageDecoder(FrontEnd(FakeEngine()))
+    decoder = MessageDecoder(FakeEngine().model)
     message = infer_message()
     message.parameters["mine"].bool_param = True
     for value in ("one", "two"):
         request = decode(message, decoder=decoder, forwarded=[("x-tag", value)]).request
         assert request.parameters == {"mine": True, "x-tag": value}
     assert decode(message, decoder=decoder).request.parameters == {"mine": True}
-    decoder = MessageDecoder(FrontEnd(FakeEngine()))
+    decoder = MessageDecoder(FakeEngine().model)
     decode(infer_message(), decoder=decoder)
     for message in (infer_message(), infer_message(outputs=[{"name": "OUTPUT0"}])):
         with pytest.raises(InvalidRequest, match="Header 'timeout' is reserved for Triton usage"):
@@ -89,7 +89,7 @@ def test_forwarded_headers_are_parameters_of_this_request_only_and_never_reserve
 
 
 def test_a_stream_may_use_a_model_that_answers_many_times() -> None:
-    decoder = MessageDecoder(FrontEnd(DecoupledEngine()))
+    decoder = MessageDecoder(DecoupledEngine().model)
     assert decode(infer_message(), decoder=decoder, stream=True).model.spec.decoupled
     for _ in range(2):
         with pytest.raises(Unsupported, match="ModelInfer RPC doesn't support models with decoupled transaction poli"):
@@ -174,7 +174,7 @@ def test_a_great_many_surplus_tensors_are_ignored() -> None:
 
 
 def test_tensors_in_regions_have_their_places() -> None:
-    decoder = MessageDecoder(FrontEnd(FakeEngine()))
+    decoder = MessageDecoder(FakeEngine().model)
     for _ in range(2):  # such a request is not remembered
         message = output_in_region(in_region(infer_message(id="7")), shared_memory_offset=8)
         del message.raw_input_contents[0]
@@ -356,7 +356,7 @@ def test_protobuf_is_imported_with_the_first_message_and_grpc_never() -> None:
 
 
 def test_tensors_whose_boundary_has_moved_are_read_apart() -> None:
-    decoder = MessageDecoder(FrontEnd(FakeEngine()))
+    decoder = MessageDecoder(FakeEngine().model)
     for large in (b"", bytes(100_000)):
         first = infer_message()
         first.raw_input_contents[0] = large + FIRST
@@ -370,7 +370,7 @@ def test_tensors_whose_boundary_has_moved_are_read_apart() -> None:
 
 @pytest.mark.parametrize("size", [0, 2048])
 def test_requests_without_tensors_or_with_long_heads_are_not_remembered(size: int) -> None:
-    decoder = MessageDecoder(FrontEnd(FakeEngine()))
+    decoder = MessageDecoder(FakeEngine().model)
     message = infer_message()
     if size:
         message.inputs[0].name = "n" * size

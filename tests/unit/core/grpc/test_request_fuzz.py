@@ -19,7 +19,6 @@ from tests.unit.core.grpc.codec_messages import infer_message
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.pending_requests import FIELDS
 from trident.core.errors import ServerError
-from trident.core.frontend.dataplane import FrontEnd
 from trident.core.grpc.request import MessageDecoder, request_id
 from trident.core.inference.request import InferenceRequest
 
@@ -64,7 +63,7 @@ messages = st.builds(
 )
 
 UNKNOWN_FIELD = b"\x50\x01"
-DECODER = MessageDecoder(FrontEnd(FakeEngine()))
+DECODER = MessageDecoder(FakeEngine().model)
 
 
 def described(request: InferenceRequest) -> dict[str, Any]:
