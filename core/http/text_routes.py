@@ -150,13 +150,14 @@ def _similarities(
 
 
 def rerank(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /rerank`: the indices of texts with their scores, the best first; `documents` are answered as Jina AI does.
+    """`POST /rerank`: the indices of texts with their scores, the best first; `documents` as Jina AI ranks them.
 
     The scores are between 0 and 1 unless `raw_scores` is true.
     """
     body = read_object(front_end, environ)
     if "documents" in body:
-        return _documents_ranked(front_end, environ, body, with_documents=False)
+        # infinity has this route, and answers documents as texts; vLLM has it, too, and answers objects.
+        return _documents_ranked(front_end, environ, body | {"return_documents": False}, with_documents=False)
     _refuse_unknown(body, MEMBERS["/rerank"])
     return json_reply(_ranked(front_end, environ, _model_with(front_end, _name(body), SCORE), body))
 

@@ -229,7 +229,8 @@ def test_reranking_is_answered_in_the_forms_of_other_servers(server: ServerProce
     logits = {text: (mean_of("who", text) @ head_of(1)).item() for text in ("anna", "cat")}
     asked = {"query": "who", "documents": list(logits)}
     for path, shows in (("/v1/rerank", True), ("/v2/rerank", False), ("/rerank", False)):
-        results = server.json("POST", path, asked)["results"]
+        more = {"return_documents": True} if path == "/rerank" else {}
+        results = server.json("POST", path, {**asked, **more})["results"]
         assert [("document" in each) for each in results] == [shows, shows]
         assert {list(logits)[each["index"]]: each["relevance_score"] for each in results} == pytest.approx(
             {text: 1 / (1 + np.exp(-logit)) for text, logit in logits.items()}, rel=1e-4
