@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 from tests.waiting import until
+from trident.core.observability.access_log import log_access
 from trident.core.observability.log import (
     _MOST_WAITING,
     JsonFormatter,
@@ -273,19 +274,41 @@ def test_log_lines_behind_a_stalled_reader_are_dropped_and_counted() -> None:
     assert (written[-1], counts) == (b"later", [7])
 
 
-def test_a_child_writes_its_own_lines_only() -> None:
+def test_a_child_writes_its_own_lines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the thread of the parent cannot end before the fork, because a reader stalls."""
+    monkeypatch.setattr("trident.core.observability.log.FLUSH_S", 0.05)
     reader, writer = os.pipe()
-    handler = LineHandler(lambda lines: write_stream(os.fdopen(writer, "w", closefd=False), lines))
+    stalled, may_write, parent = threading.Event(), threading.Event(), os.getpid()
+
+    def write(lines: bytes) -> None:
+        stalled.set()
+        if os.getpid() == parent:
+            assert may_write.wait(30)
+        os.write(writer, lines)
+
+    handler = LineHandler(write)
     handler.handle(logging.makeLogRecord({"msg": "of the parent"}))
+    assert stalled.wait(30)
     if not (child := os.fork()):
         handler.handle(logging.makeLogRecord({"msg": "of the child"}))
         handler.flush(30)
         os._exit(0)
     os.waitpid(child, 0)
-    assert handler.end_thread()
+    may_write.set()
+    assert until(lambda: handler.end_thread())
     os.close(writer)
     with open(reader) as file:
-        assert file.read().splitlines() == ["of the parent", "of the child"]
+        assert file.read().splitlines() == ["of the child", "of the parent"]
+
+
+def test_access_log_shortens_long_values_and_leaves_out_unknown_ones(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_access("::1", "POST", "/" + "x" * 2000, 200, 0, {"sent_bytes": 2}, request_id="a b" * 1000)
+    (found,) = caplog.records
+    assert (len(found.__dict__["path"]), len(found.__dict__["request_id"])) == (1024, 1024)
+    assert found.getMessage().startswith('::1 "POST /xxx')
+    assert ' sent_bytes=2 request_id="a ba b' in found.getMessage()
+    assert not {"model", "version", "received_bytes"} & set(found.__dict__)
 
 
 def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
