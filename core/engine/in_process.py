@@ -35,7 +35,7 @@ from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger, read_gpus
 from trident.core.lifecycle.model import is_met
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.parts import ServerParts
+from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, VersionOverview
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids
@@ -72,7 +72,7 @@ class InferenceEngine:
         lifecycle: Lifecycle,
         hardware: HardwareGauges,
         sources: SourceOpener,
-        parts: ServerParts,
+        parts: EngineParts,
         response_cache: ResponseCache | None = None,
     ) -> None:
         self._options = options
@@ -357,7 +357,7 @@ def make_engine(
         if on_fatal is not None:
             on_fatal(f"Internal - the device {device} can run no more models until the process is replaced")
 
-    parts = ServerParts(
+    parts = EngineParts(
         gpu_uuids=uuids,
         on_device_lost=on_device_lost,
         metrics=CustomMetrics(is_reserved, enabled=options.custom_metrics),

@@ -60,7 +60,7 @@ from trident.core.lifecycle.ensembles import SchedulerProbe, compose_model
 from trident.core.lifecycle.golden_check import check_golden
 from trident.core.lifecycle.memory import Need
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.parts import ServerParts
+from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.version import FindSteps, ModelVersion
 from trident.core.repository.config import check_checksums, check_config, load_config, read_config
 from trident.core.repository.content_digest import ContentDigest
@@ -102,7 +102,7 @@ class ModelLoader:
     `models` is what the loaded models ask other models through; it is set before the first load.
     """
 
-    def __init__(self, options: EngineOptions, backends: BackendRegistry, parts: ServerParts) -> None:
+    def __init__(self, options: EngineOptions, backends: BackendRegistry, parts: EngineParts) -> None:
         self._options = options
         self._backends = backends
         self._threads = 0

@@ -24,7 +24,7 @@ def _ignore(device: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerParts:
+class EngineParts:
     """What the loader gives to all versions.
 
     `gpu_uuids` are indexed by GPU number. `on_device_lost` is called with a GPU (`Placement.device`) on which nothing

@@ -432,8 +432,11 @@ class ModelVersion:
         self.gone.set()
 
     def _end_requests(self, limit_s: float | None) -> None:
-        while not self._wait_released(limit_s):
-            # Who holds it leaves, too, and may wait for an execution here.
+        while True:
+            with self._released:
+                if self._released.wait_for(lambda: self._is_abandoned or not self._holds, limit_s):
+                    break
+            # Its holder is unloaded, too, and may wait for an execution here.
             self._end_executions(limit_s)
         scheduler = self._scheduler
         if scheduler is None:
@@ -451,10 +454,6 @@ class ModelVersion:
         for instance in list(self._instances):
             if isinstance(instance, EndableInstance):
                 instance.abort(reason, for_good=True)
-
-    def _wait_released(self, timeout_s: float | None) -> bool:
-        with self._released:
-            return self._released.wait_for(lambda: self._is_abandoned or not self._holds, timeout_s)
 
     def _end_executions(self, limit_s: float | None) -> None:
         """End those that have run for `limit_s` seconds, where that is possible; the instances go on serving."""

@@ -299,7 +299,8 @@ class SequenceScheduler:
 
     def _free_instance(self) -> SequenceInstance | None:
         """The instance for a new sequence: that with the lowest free slot; None if all slots are taken."""
-        free = (instance for instance in self._instances if instance.has_free_slot)
+        slots = self._sequence.slots
+        free = (each for each in self._instances if not each.is_leaving and each.lowest_slot < slots)
         return min(free, key=lambda instance: instance.lowest_slot, default=None)
 
     def _assign(self, sequence: OpenSequence, instance: SequenceInstance, now_ns: int) -> None:
@@ -421,7 +422,7 @@ class SequenceScheduler:
         """Raises ValueError if `instance` is among the `others`."""
         if any(other.instance is instance for other in others):
             raise ValueError(f"'{instance.placement.name}' is an instance already")
-        made = SequenceInstance(instance, self._sequence.slots)
+        made = SequenceInstance(instance)
         through: Through | None = None
         if self._sequence.is_direct:
             through = partial(DirectInstance, controls=self._controls, sequences=made.sequences)
@@ -627,23 +628,18 @@ class SequenceInstance:
     `sequences` are by slot. One that `is_leaving` gets no new sequence.
     """
 
-    def __init__(self, instance: BackendInstance, slots: int) -> None:
+    def __init__(self, instance: BackendInstance) -> None:
         self.instance = instance
         self.batcher: DynamicBatcher
         self.sequences: dict[int, OpenSequence] = {}
         self.is_leaving = False
-        self._slots = slots
         self._fresh = 0
         self._released: list[int] = []
 
     @property
     def lowest_slot(self) -> int:
-        """The lowest free slot; `slots` if none is free."""
+        """The lowest free slot; the number of slots if none is free."""
         return self._released[0] if self._released else self._fresh
-
-    @property
-    def has_free_slot(self) -> bool:
-        return not self.is_leaving and self.lowest_slot < self._slots
 
     def assign(self, sequence: OpenSequence) -> None:
         if self._released:

@@ -34,7 +34,7 @@ from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.parts import ServerParts
+from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import HardwareGauges
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
@@ -176,7 +176,7 @@ class Bench:
         self.options = EngineOptions(repositories=tuple(map(str, repositories)), **options)  # type: ignore[arg-type]
         self.backend = FakeBackend()
         self.metrics = CustomMetrics()
-        parts = ServerParts(metrics=self.metrics, memory=memory or MemoryLedger(lambda devices: {}, {}))
+        parts = EngineParts(metrics=self.metrics, memory=memory or MemoryLedger(lambda devices: {}, {}))
         loader = ModelLoader(self.options, registry_of(self.backend), parts)
         self.lifecycle = Lifecycle(self.options, loader, open_source)
         self.bls = loader.models = EngineBlsClient(self.lifecycle)

@@ -23,7 +23,7 @@ from trident.core.backends.backend import LoadContext
 from trident.core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory, ServerError
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader, Prepared
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.parts import ServerParts
+from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.state import UNLOADED, LoadCause, LoadCounts
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.repository import ModelDirectory
@@ -75,7 +75,7 @@ def source(tmp_path: Path) -> Iterator[CountingSource]:
 
 
 def loader_of(backend: FakeBackend, **options: object) -> ModelLoader:
-    return ModelLoader(EngineOptions(repositories=(), **options), registry_of(backend), ServerParts())  # type: ignore[arg-type]
+    return ModelLoader(EngineOptions(repositories=(), **options), registry_of(backend), EngineParts())  # type: ignore[arg-type]
 
 
 def located(source: LocalSource, name: str = "m") -> Located:

@@ -24,7 +24,7 @@ from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import Holding, MemoryLedger, MemoryReading, reserve_of
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions
-from trident.core.lifecycle.parts import ServerParts
+from trident.core.lifecycle.parts import EngineParts
 from trident.core.observability.hardware import resident_bytes, trim_heap
 from trident.core.observability.metrics.families import metric_families
 from trident.core.observability.statistics import MetricsOptions
@@ -170,7 +170,7 @@ def test_a_model_needs_its_weights_on_each_gpu_that_it_has_instances_on(
     folder = write(tmp_path, "m", 1, config=BASIC + groups)
     registry = BackendRegistry({}, gpu_ids=(0, 1), makers={"fake": lambda settings: OnGpus()})
     ledger = MemoryLedger(lambda devices: {}, {GPU: "", "gpu:1": ""})
-    loader = ModelLoader(EngineOptions(repositories=()), registry, ServerParts(memory=ledger))
+    loader = ModelLoader(EngineOptions(repositories=()), registry, EngineParts(memory=ledger))
     directory = ModelDirectory("m", folder)
     assert loader._need_of(directory, read_config(directory), 1) == dict.fromkeys(devices, 400 * MIB)
 

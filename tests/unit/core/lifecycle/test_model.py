@@ -35,7 +35,7 @@ from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Content, Model, ReloadPlan, Unloads, plan_reload
 from trident.core.lifecycle.models import Models, find_steps
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.parts import ServerParts
+from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.state import UNLOADED, ModelState
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.sources import LocalSource, Located, ModelKey, SourceFile
@@ -99,7 +99,7 @@ class Repository:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.backend = FakeBackend()
-        loader = ModelLoader(EngineOptions(repositories=()), registry_of(self.backend), ServerParts())
+        loader = ModelLoader(EngineOptions(repositories=()), registry_of(self.backend), EngineParts())
         self.unloads = Unloads()
         self.published: list[list[int]] = []
         self.model = Model(ModelKey("m"), loader, self.unloads, self._publish, self._find, lambda name, steps: [])
@@ -284,7 +284,7 @@ def test_a_load_that_ends_after_the_exit_is_discarded(repository: Repository, we
 
 
 def empty(*, namespacing: bool = False) -> Models:
-    loader = ModelLoader(EngineOptions(repositories=()), BackendRegistry({}), ServerParts())
+    loader = ModelLoader(EngineOptions(repositories=()), BackendRegistry({}), EngineParts())
     known = Models(
         lambda key, models: Model(
             key, loader, Unloads(), models.publish, models.find, partial(find_steps, models, key.namespace)
