@@ -81,7 +81,7 @@ def test_words_and_bytes_stand_in_one_answer() -> None:
     assert b'"data":[NaN,1.0]' in encode_response(both, ResponsePlan(), SPEC)[0][0]
     assert b'"data":["null","\xff"]' in encode_response(both, ResponsePlan(), SPEC)[0][0]
     words = InferenceResponse("m", 1, [outputs[0], outputs[2]])
-    assert encode_response(words, ResponsePlan(), SPEC)[0][0].endswith(b'"data":["null"]}]}')
+    assert bytes(encode_response(words, ResponsePlan(), SPEC)[0][0]).endswith(b'"data":["null"]}]}')
 
 
 # --- A response written with a remembered text equals, to the byte, one that is encoded from scratch
