@@ -31,9 +31,9 @@ from tests.unit.fake_engine import identity_spec
 from tests.waiting import until
 from trident.core.errors import ModelNotFound, QueueFull, RequestCancelled
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.interprocess.frames import LARGE
+from trident.core.interprocess.frames import LARGE, Frame, FrameReader
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.statistics import MetricsSnapshot
 from trident.core.options import WindowLimits
@@ -41,6 +41,7 @@ from trident.core.remote import engine_client as engine_client
 from trident.core.remote.calls import EngineGone
 from trident.core.remote.connection import EngineConnection
 from trident.core.remote.engine_client import RemoteEngine
+from trident.core.remote.wire import ACK, HELLO, REQUEST, TO_ENGINE
 
 
 @pytest.fixture
@@ -93,6 +94,28 @@ def test_connecting_does_not_block_on_a_full_backlog(tmp_path: Path) -> None:
 
 
 # --- requests
+
+
+def test_acknowledgements_are_added_until_they_are_sent(tmp_path: Path) -> None:
+    path = str(tmp_path / "engine")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        connection = EngineConnection(path, SHARED, lambda state: None, lambda: None)
+        pending = StreamedRequest(numbers(SMALL), lambda response: None)
+        connection.submit(pending)
+        for count in (1, 2):
+            assert pending.on_take is not None
+            pending.on_take(pending, count)
+        connection.flush()
+        peer, _ = listener.accept()
+        reader, frames = FrameReader(TO_ENGINE, "peer"), list[Frame]()
+        with peer:
+            while len(frames) < 3:
+                frames += reader.receive(peer)
+        connection.lose("the test is over")
+    assert [(kind, number) for kind, _, _, number, _ in frames] == [(HELLO, 0), (REQUEST, 1), (ACK, 1)]
+    assert int(bytes(frames[-1][4])) == 3
 
 
 @pytest.mark.parametrize("size", [0, 4, LARGE - 4, LARGE, HALF, HALF + 4, 8 * SHARED])
