@@ -83,8 +83,8 @@ FAULTS = (
     Fault(
         "an instance is loaded with as many executions as the others had",
         "scheduling.rate_limiter:Reservation.__init__",
-        "self.turn = LOAD_EXECUTIONS * priority",
-        "self.turn = 0",
+        "self.position = LOAD_EXECUTIONS * priority",
+        "self.position = 0",
         1000,
     ),
     Fault(
