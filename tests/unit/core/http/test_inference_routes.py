@@ -11,6 +11,7 @@ import orjson
 import pytest
 from werkzeug.test import Client, EnvironBuilder
 
+from tests.project import pure_python_only
 from tests.unit.core.http.streaming_engine import StreamingEngine, end, failed, said
 from tests.unit.fake_engine import FakeEngine, FakeModel, identity_spec
 from trident.core.errors import BackendFailed, DeadlineExceeded, ErrorCode, InvalidRequest, QueueFull
@@ -65,6 +66,7 @@ class NotedCalls(ThreadBridge):
         return function(*args, **kwargs)
 
 
+@pure_python_only
 @pytest.mark.parametrize(("count", "calls"), [(1000, []), (300_000, ["decode_request", "encode_response"])])
 def test_long_json_is_read_and_written_off_the_hub(count: int, calls: list[str]) -> None:
     bridge = NotedCalls()
