@@ -27,7 +27,7 @@ from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.http.chat import MEMBERS as CHAT_MEMBERS
 from trident.core.http.chat import chat_prompt
 from trident.core.http.dataplane import add_load, complete, off_hub, open_streams, run, run_many
-from trident.core.http.errors import EVENT_STREAM, UNBUFFERED, event
+from trident.core.http.errors import EVENT_STREAM, UNBUFFERED, RouteNotFound, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
 from trident.core.http.text_routes import openai_error_object, pipeline_at_the_root, read_object, ready_models
@@ -274,7 +274,12 @@ def _generated(
 
 
 def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /`, where huggingface_hub's client sends whatever it asks a server: the only model that fits answers."""
+    """`POST /`, where huggingface_hub's client sends whatever it asks a server: the only model that fits answers.
+
+    As for Triton, there is nothing to get.
+    """
+    if environ["REQUEST_METHOD"] != "POST":
+        raise RouteNotFound
     body = read_object(front_end, environ)
     name = body.get("model")
     model: ServedModel | None

@@ -97,7 +97,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents, openai_errors=True),
     Route("v2_rerank", ("/v2/rerank",), "inference", POST, text_routes.rerank_documents_of_cohere),
-    Route("text_root", ("/",), "inference", POST, completions.at_the_root),
+    Route("text_root", ("/",), "inference", BOTH, completions.at_the_root, refusal_mime=TEXT),
     Route("text_info", ("/info",), "metadata", GET, text_routes.info),
     Route("text_similarity", ("/similarity",), "inference", POST, text_routes.similarity),
     Route("responses", ("/v1/responses",), "inference", POST, text_routes.other_apis),

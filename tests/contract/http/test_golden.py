@@ -33,7 +33,6 @@ def exchanges() -> list[Exchange]:
 
 # The exchanges that this server answers differently on purpose: the status, and a part of the body.
 OTHERWISE: dict[int, tuple[int, str]] = {
-    5: (405, "Method Not Allowed"),  # GET /: clients of text models POST there
     14: (404, "Request for unknown model: 'simple' version 9 is not found"),
     15: (404, "Request for unknown model: 'nope' is not found"),
     51: (400, "input 'IN' of model 'str_id' has strings that are not UTF-8"),
