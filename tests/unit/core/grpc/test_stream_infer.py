@@ -225,6 +225,23 @@ def test_a_stream_with_too_many_requests_in_flight_is_paused() -> None:
     assert stream.status == 0
 
 
+@on_hub
+def test_the_error_of_a_refused_request_keeps_its_order() -> None:
+    engine = SlowEngine()
+    client = serve(engine)
+    stream = client.begin("ModelStreamInfer")
+    send(client, stream, "a")
+    client.feed(stream, frame(infer_request("bad", model_version="no number")))
+    send(client, stream, "b")
+    client.end(stream)
+    until(lambda: len(engine.kept) == 2)
+    engine.answer("b")
+    assert stream.messages == []
+    engine.answer("a")
+    assert ids(stream) == ["a", "bad", "b"]
+    assert [bool(answer.error_message) for answer in answers(stream)] == [False, True, False]
+
+
 @pytest.mark.parametrize("count", [4, 100_000])
 @on_hub
 def test_compressed_requests_and_responses_keep_their_order(count: int) -> None:
