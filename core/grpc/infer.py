@@ -415,7 +415,7 @@ class StreamInferCall(Call):
             return
         request = _StreamRequest(self, None, 0)
         request.is_over = True
-        self._ordered.appendleft(request)
+        self._ordered.append(request)
         self._settle(request, self._error_message(error, request_id(message), None))
         error.__traceback__ = None  # see Call.fail
         self._finish_if_done()
