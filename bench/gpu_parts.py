@@ -40,7 +40,7 @@ from bench.results import RESULTS, UNPUBLISHED, Comparison, Figures, Publication
 from bench.runner import Ask, Interleaved, NotServed
 from bench.servers.server import JSON_HEADERS, Server, trident
 from tests.project import ROOT
-from trident.core.cuda import CudaDriver, DeviceMemory, IpcHandle
+from trident.core.cuda import CudaDriver, DeviceBlock, IpcHandle
 from trident.core.observability.hardware import GpuMeter
 from trident.core.shared_memory import DIRECTORY
 
@@ -331,7 +331,7 @@ def cuda_region(server: Server, content: bytes, size: int) -> Iterator[str]:
     driver = CudaDriver.open()
     if driver is None:
         raise NotServed("no GPU")
-    with driver.on(0), contextlib.closing(DeviceMemory(driver)) as memory:
+    with driver.on(0), contextlib.closing(DeviceBlock(driver)) as memory:
         address, handle = memory.address(size), IpcHandle()
         driver.copy_to_device(0, address, np.frombuffer(content, np.uint8).ctypes.data, len(content))
         driver.call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(address))
