@@ -432,12 +432,13 @@ class ModelVersion:
         self.gone.set()
 
     def _end_requests(self, limit_s: float | None) -> None:
-        while True:
+        is_released = False
+        while not is_released:
             with self._released:
-                if self._released.wait_for(lambda: self._is_abandoned or not self._holds, limit_s):
-                    break
-            # Its holder is unloaded, too, and may wait for an execution here.
-            self._end_executions(limit_s)
+                is_released = self._released.wait_for(lambda: self._is_abandoned or not self._holds, limit_s)
+            if not is_released:
+                # Whoever holds it is unloaded, too, and may wait for an execution here.
+                self._end_executions(limit_s)
         scheduler = self._scheduler
         if scheduler is None:
             return
