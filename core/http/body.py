@@ -10,7 +10,6 @@ import io
 import json
 import logging
 import re
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
@@ -158,7 +157,7 @@ class BodyInput(io.RawIOBase):
 
 
 # --- JSON. simdjson has no wheels for some Pythons: there orjson reads large documents too, with the same results, but
-# slower. Each thread has a parser.
+# slower. Threads share the parsers that are free.
 
 log = logging.getLogger("trident.http")
 
@@ -172,7 +171,8 @@ T = TypeVar("T")
 
 # A parser keeps up to ten times the largest document it has seen, so one that has seen a larger one is not kept.
 _LARGEST_KEPT = 8 << 20
-_local = threading.local()
+_MOST_KEPT = 4
+_parsers: list[Any] = []
 
 
 def parse(text: Buffer, read: Callable[[Any], T]) -> T:
@@ -183,12 +183,14 @@ def parse(text: Buffer, read: Callable[[Any], T]) -> T:
     """
     if simdjson is None:
         raise ValueError("simdjson is not installed")
-    parser = getattr(_local, "parser", None) or simdjson.Parser()
-    # Taken away meanwhile: a parser whose document is still referred to after an error must not be used again.
-    _local.parser = None
+    # A parser whose document is still referred to after an error must not be used again: it is not given back.
+    try:
+        parser = _parsers.pop()
+    except IndexError:
+        parser = simdjson.Parser()
     result = read(parser.parse(text))
-    if len(text) <= _LARGEST_KEPT:
-        _local.parser = parser
+    if len(text) <= _LARGEST_KEPT and len(_parsers) < _MOST_KEPT:
+        _parsers.append(parser)
     return result
 
 
