@@ -259,9 +259,8 @@ def _generated(
         if options.pop("do_sample", None) is False:
             options["temperature"] = 0
         for name in _ONLY_AS_INPUT:
-            if options.get(name) and name not in model.spec.inputs:
+            if name not in model.spec.inputs and options.pop(name, None):
                 raise InvalidRequest(f"'{name}' is not supported by model '{model.spec.name}'")
-            options.pop(name, None)
         counts.append(_choices_of_each({"n": options.pop("num_return_sequences", 1)}, asked))
         for at in range(counts[-1]):
             beginnings.append(prompt if begins else "")

@@ -92,7 +92,7 @@ def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
 
 
 def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /v1/rerank` and `/v2/rerank`: documents in the order of their relevance for a query."""
+    """`POST /v1/rerank`: documents in the order of their relevance for a query."""
     return _documents_ranked(front_end, environ, read_object(front_end, environ), with_documents=True)
 
 
@@ -192,29 +192,23 @@ def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def info(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`GET /info`: the only text model that is ready, as text-embeddings-inference describes its own."""
+    """`GET /info`: the only text model that is ready, in the members of text-embeddings-inference that are known here.
+
+    Raises InvalidRequest if there is none, or several.
+    """
     for output, kind in ((EMBEDDING, "embedding"), (SCORES, "classifier"), (SCORE, "reranker")):
         try:
             spec = _model_with(front_end, "", output).spec
         except InvalidRequest:
             continue
-        labels = spec.outputs[output].labels or ()
-        types: dict[str, dict[str, Any]] = {
-            "embedding": {"pooling": "mean"},
-            "classifier": {
-                "id2label": {str(at): label for at, label in enumerate(labels)},
-                "label2id": {label: at for at, label in enumerate(labels)},
-            },
-            "reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}},
-        }
+        names = {str(at): label for at, label in enumerate(spec.outputs[output].labels or ())}
+        labels = {"id2label": names, "label2id": {label: int(at) for at, label in names.items()}} if names else {}
         return json_reply(
             {
                 "model_id": spec.name,
                 "served_model_name": spec.name,
-                "model_dtype": "float32",
-                "model_type": {kind: types[kind]},
+                "model_type": {kind: labels},
                 "max_client_batch_size": _MOST_TEXTS,
-                "auto_truncate": True,
                 "version": front_end.engine.server_metadata().version,
             }
         )

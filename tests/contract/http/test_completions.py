@@ -7,6 +7,7 @@ from typing import Any
 
 import openai
 import pytest
+import requests
 
 from tests.contract.servers.server import ServerProcess
 
@@ -29,6 +30,8 @@ class TritonPythonModel:
                     sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("the model has failed")))
                     break
                 word = f"seed{options.get('seed')}" if word == "seed" else word
+                if word == "cut":
+                    word = str(pb_utils.get_input_tensor_by_name(request, "truncate").as_numpy()[0])
                 is_last = at + 1 == min(len(words), options.get("max_tokens", 100))
                 reason = b"None" if not is_last else b"length" if at + 1 < len(words) else b"stop"
                 tensors = [
@@ -56,6 +59,7 @@ input {{ name: "text_input" data_type: TYPE_STRING dims: [1] }}
 input {{ name: "sampling_parameters" data_type: TYPE_STRING dims: [1] optional: true }}
 input {{ name: "return_logprobs" data_type: TYPE_BOOL dims: [1] optional: true }}
 input {{ name: "stream" data_type: TYPE_BOOL dims: [1] optional: true }}
+input {{ name: "truncate" data_type: TYPE_INT32 dims: [1] optional: true }}
 output {{ name: "text_output" data_type: TYPE_STRING dims: [-1] }}
 output {{ name: "finish_reason" data_type: TYPE_STRING dims: [-1] }}
 output {{ name: "logprobs" data_type: TYPE_STRING dims: [-1] }}
@@ -176,6 +180,14 @@ def test_the_first_chunk_of_each_choice_alone_has_the_role(client: Any) -> None:
     with client.chat.completions.stream(**asked) as stream:
         stream.until_done()
         assert stream.get_final_completion().choices[0].message.role == "assistant"
+
+
+def test_an_option_that_the_model_has_as_an_input_reaches_it(client: Any) -> None:
+    asked = {"model": "writer", "inputs": "cut", "parameters": {"truncate": 7}}
+    root = str(client.base_url).removesuffix("/v1/")
+    assert requests.post(root, json=asked).json() == [{"generated_text": "7 "}]
+    asked["parameters"] = {"details": True}
+    assert "'details' is not supported" in requests.post(root, json=asked).json()["error"]
 
 
 @pytest.mark.parametrize("path", ["/responses", "/messages"])
