@@ -39,8 +39,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_folder(repository / "classifier" / "1", "BertForSequenceClassification", labels=LABELS, graph="model.onnx")
     write_folder(repository / "ranker", "BertForSequenceClassification", labels=["LABEL_0"])
     write_folder(repository / "filler", "BertForMaskedLM")
-    options = ("--shutdown-grace-secs=0", "--error-hints=field", "--allow-sagemaker=true")
-    with ServerProcess(repository, folder / "log", *options) as running:
+    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0", "--error-hints=field") as running:
         yield running
 
 
@@ -163,7 +162,8 @@ def test_clients_of_text_embeddings_inference_are_answered(server: ServerProcess
         "POST", "/similarity", {"inputs": {"source_sentence": "cat", "sentences": ["dog", "cat"]}, "model": "embedder"}
     )
     np.testing.assert_allclose(cosines, [unit(mean_of("cat")) @ unit(mean_of("dog")), 1], rtol=1e-5)
-    assert server.json("GET", "/info")["model_type"] == {"embedding": {"pooling": "mean"}}
+    described = server.json("GET", "/info")
+    assert (described["model_id"], described["model_type"]) == ("embedder", {"embedding": {}})
     assert server.request("POST", "/tokenize", b'{"inputs": "cat"}')[0] == 501
 
 
