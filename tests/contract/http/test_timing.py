@@ -57,13 +57,17 @@ class Platforms(ServerProcess):
             *options,
         )
 
-    def access_line(self, path: str) -> dict[str, Any]:
-        """The last line of the access log about `path`, as soon as it is written."""
+    def access_line(self, path: str, request_id: str | None = None) -> dict[str, Any]:
+        """The line of the access log about the request for `path` with this id, as soon as it is written.
+
+        Several processes write the log: its order is not that of the answers.
+        """
 
         def found() -> list[dict[str, Any]]:
             # The last line may not be whole yet.
             events = [json.loads(line) for line in self.log_text().split("\n")[:-1]]
-            return [event for event in events if event["logger"] == "trident.access" and event["path"] == path]
+            events = [event for event in events if event["logger"] == "trident.access" and event["path"] == path]
+            return [event for event in events if event.get("request_id") == request_id]
 
         return until(found, lambda: f"{path} is not in the log")[-1]
 
@@ -129,14 +133,12 @@ def test_each_inference_is_in_the_access_log(platforms: Platforms) -> None:
     for port, path, body, headers, batch_size in requests:
         status, _, answer = platforms.request("POST", path, body, {**JSON, **headers}, port=port)
         assert status == 200, answer
-        until(lambda path=path: platforms.access_line(path).get("request_id"))  # type: ignore[misc]
-        line = platforms.access_line(path)
+        line = platforms.access_line(path, "request 7")
         expected = {
             "client": HOST,
             "method": "POST",
             "status": 200,
             "received_bytes": len(body),
-            "request_id": "request 7",
             "model": "simple",
             "version": 1,
             "batch_size": batch_size,
