@@ -39,7 +39,7 @@ class ComposedModel:
             raise
 
     def describe(self) -> dict[str, str]:
-        return {"device": "none", "execution provider": f"ensemble of {len(self.versions)} steps"}
+        return {"execution provider": f"ensemble of {len(self.versions)} steps"}
 
     def watch(self, on_change: OnChange) -> None:
         """It has no instances."""

@@ -28,6 +28,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import good_document
 from tests.needed import program
 from tests.project import ROOT
+from trident.app.version import VERSION
 
 pytestmark = [
     pytest.mark.slow,
@@ -325,6 +326,9 @@ def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Pa
         ask(server, "digits", digits)
         ask(server, "simple", good_document())
     page = open_page()
+    expect(page.locator(".brand")).to_have_text(f"Trident {VERSION}")
+    ensemble = page.get_by_role("row").filter(has=page.get_by_role("link", name="classify_text", exact=True))
+    expect(ensemble.locator("td").nth(1)).to_have_text("\u2013")  # a dash: it is on no device of its own
     names = page.locator("table.models tbody th a")
     expect(page.locator("tr.slowest")).to_have_count(1)
     page.get_by_role("button", name="Requests").focus()
@@ -336,6 +340,7 @@ def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Pa
     page.get_by_label("Find a model").fill("nothing like it")
     expect(page.get_by_text("No model matches")).to_be_visible()
     page = open_page("/models/digits/configuration")
+    expect(page.locator(".crumbs")).to_have_text("Overview / digits")
     expect(page.get_by_role("row").filter(has_text="default_model_filename")).to_contain_text("completed")
     page.get_by_role("link", name="Requests", exact=True).click()
     expect(page.get_by_role("img", name="compute").first).to_be_visible()

@@ -40,7 +40,7 @@ function App() {
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
     <header class="top">
-      <a class="brand" href="#/"><img src="console/page/icon.svg" alt="" width="26" height="26" /><span>Trident</span></a>
+      <a class="brand" href="#/"><img src="console/page/icon.svg" alt="" width="26" height="26" /><span>Trident${server && html` <small class="muted">${server.version}</small>`}</span></a>
       <nav aria-label="Views">${VIEWS.map(([view, title]) => html`
         <a key=${view} href=${`#/${view}`} aria-current=${view === at.view || (!view && at.view === "models") ? "page" : undefined}>${title}</a>`)}</nav>
       <div class="health" role="status">${error && error.status !== 401 ? html`<span class="pill bad">no answer</span>` : server && html`<${Health} server=${server} />`}</div>
@@ -55,7 +55,7 @@ function App() {
 }
 
 const Health = ({ server }) => server.is_ready
-  ? html`<span class="pill good">ready</span><span class="muted hide-small">${server.name} ${server.version}</span>`
+  ? html`<span class="pill good">ready</span>${server.name !== "triton" && html`<span class="muted hide-small">${server.name}</span>`}`
   : html`<span class="pill bad">not ready</span><span class="muted">${server.phase}${server.model ? ` ${server.model}` : ""}, ${server.loaded} of ${server.total} loaded</span>`;
 
 function Login({ onGiven }) {

@@ -23,7 +23,7 @@ export function Model({ name, tab, theme }) {
   const serving = versions.filter((each) => each.state === "READY");
   const row = versions.find((each) => each.version === chosen) || serving[serving.length - 1] || versions[0];
   return html`
-    <p class="crumbs"><a href="#/">Overview</a> <span aria-hidden="true">/</span></p>
+    <p class="crumbs"><a href="#/">Overview</a> <span aria-hidden="true">/</span> <span aria-current="page">${name}</span></p>
     <div class="title"><h1>${name}</h1>${row && html`<${State} state=${row.state} />`}
       ${row?.execution_provider && html`<span class="muted">${[row.backend, row.device.toUpperCase(), row.execution_provider].filter(Boolean).join(" · ")}</span>`}
       ${versions.length > 1 && html`<label class="inline">Version <select value=${row.version} onChange=${(event) => setChosen(+event.target.value)}>
