@@ -35,14 +35,13 @@ def serve(settings: ServerSettings) -> int:
     import logging
     from dataclasses import replace
 
-    from trident.app.process.environment import collect_rarely, disable_telemetry, has_colours, let_openmp_sleep
+    from trident.app.process.environment import collect_rarely, has_colours, let_openmp_sleep
     from trident.app.process.files import IN_MEMORY, temporary_directory
     from trident.app.process.stray_output import log_stray_messages
     from trident.core.backends.cpu_budget import available_cores, may_spin
     from trident.core.observability.log import configure_logging, log_failure
 
     collect_rarely()
-    disable_telemetry()
     if not may_spin(available_cores()):
         let_openmp_sleep()
     try:

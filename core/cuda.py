@@ -302,7 +302,7 @@ class CudaStream:
 LEAST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 OLD_DRIVER_CURE = (
     "use a machine with a newer driver; in place of CUDA 13 the image with CUDA 12 (docker build --build-arg CUDA=12; "
-    "with pip: trident-inference[gpu12]); see docs/gpu.md"
+    "with pip: the extra 'gpu12'); see docs/gpu.md"
 )
 
 

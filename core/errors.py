@@ -223,3 +223,8 @@ class RepositoryUnavailable(ServerError):
 
 class AccessRefused(RepositoryUnavailable):
     """A storage refused a call: the identity lacks a permission, or its credentials are not valid."""
+
+
+def installation(extra: str) -> str:
+    """The command that installs an extra. The project is on no index, where somebody else could take its name."""
+    return f"pip install '.[{extra}]' in the checkout, or with a wheel's file name in place of the dot"

@@ -64,6 +64,7 @@ print(len(names), "modules")
 """
 # Begins to start CUDA's provider, as a session of the server does.
 START_CUDA = """
+import trident
 import onnxruntime
 onnxruntime.preload_dlls()
 model = "/models/simple/1/model.onnx"

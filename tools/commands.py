@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from trident.adapters.common.options import Option
 from trident.app.settings.groups import PLATFORMS
-from trident.core.errors import Unsupported
+from trident.core.errors import Unsupported, installation
 
 _IMPORT = """\
 Usage: trident import [options] SOURCE
@@ -294,7 +294,7 @@ def _check_installed(command: str) -> None:
     if not is_installed(command):
         raise Unsupported(
             f"`trident {command}` is not part of this image, which serves models",
-            hint="install the project where you work with models: pip install 'trident-inference[cpu]'",
+            hint=f"install the project where you work with models: {installation('cpu')}",
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trident.adapters.common.options import SWITCH, Option, is_unix, spell_endpoint
-from trident.app.process.environment import disable_telemetry, process_environment
+from trident.app.process.environment import process_environment
 from trident.app.process.files import IN_MEMORY, NoTemporaryDirectory, max_connections, temporary_directory
 from trident.app.settings.reading import read_settings, with_repositories
 from trident.app.settings.server import HTTP, ServerSettings, Service
@@ -63,7 +63,6 @@ def doctor(arguments: Sequence[str]) -> int:
     settings = read_settings(with_repositories(of_serve), needs_repository=False)
     # The report has everything that a log would say.
     configure_logging(LogOptions(info=False, warning=False, error=False))
-    disable_telemetry()
     lines = [line for url in urls for line in server_lines(url, settings.metrics_port)]
     if not urls:
         lines = examine_machine(settings)

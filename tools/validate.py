@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trident.adapters.common.options import SWITCH, BadOption, BadValue, Option, choice, integer
-from trident.app.process.environment import disable_telemetry, process_environment
+from trident.app.process.environment import process_environment
 from trident.app.settings.groups import split_backend_settings
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.terminal import counted, drawn
@@ -114,7 +114,6 @@ def validate(arguments: Sequence[str]) -> int:
     options = read_validate_options(arguments, process_environment())
     # Warnings to stderr, and no errors: the report contains them.
     configure_logging(LogOptions(info=False, error=False))
-    disable_telemetry()
     check = RepositoryCheck(options)
     opener = options.cache.opener()
 

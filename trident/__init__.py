@@ -5,6 +5,7 @@ beside this one; an installation has one package, `trident`. `import trident` lo
 needs.
 """
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,16 @@ except ModuleNotFoundError:
             "and `git checkout -- trident`, on Windows in a shell that may make links (CONTRIBUTING.md)"
         ) from None
     raise
+
+# Libraries would tell their makers of their use, from here, from the processes of models, or from programs that import
+# them beside this package. They read these variables when they are imported or first used; a user's own values count.
+for _name, _value in (
+    ("ORT_DISABLE_TELEMETRY", "1"),  # ONNX Runtime and ONNX Runtime GenAI
+    ("DO_NOT_TRACK", "1"),  # Hugging Face's
+    ("MLFLOW_DISABLE_TELEMETRY", "true"),
+    ("RAY_USAGE_STATS_ENABLED", "0"),
+):
+    os.environ.setdefault(_name, _value)
 
 if TYPE_CHECKING:
     from trident.app.library.functions import FunctionModel, model

@@ -42,11 +42,6 @@ def show_gpus(visible: str) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = visible
 
 
-def disable_telemetry() -> None:
-    """Keep ONNX Runtime from sending telemetry. Call it before its import: ONNX Runtime's own switch comes too late."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-
 def let_openmp_sleep() -> None:
     """Have OpenMP's threads sleep while they wait for each other. Call it before a library that has OpenMP is loaded.
 

@@ -25,7 +25,7 @@ from trident.app.settings.server import (
     ServerSettings,
     overridden_trace_options,
 )
-from trident.core.errors import ConfigInvalid, ServerError
+from trident.core.errors import ConfigInvalid, ServerError, installation
 from trident.core.observability.tracing.trace import TraceMode
 from trident.core.repository.stores.object_store import name_problem
 
@@ -480,8 +480,7 @@ def _check_response_cache(settings: ServerSettings) -> None:
     if find_spec("redis") is None:
         raise BadOption.of(
             flag,
-            "the response cache 'redis' needs the package redis, which is not installed: "
-            "pip install 'trident-inference[redis]'",
+            f"the response cache 'redis' needs the package redis, which is not installed: {installation('redis')}",
         )
 
 
@@ -502,7 +501,7 @@ def _check_tracing(settings: ServerSettings) -> None:
     except PackageNotFoundError:
         raise BadOption.of(
             "--trace-config mode",
-            "the mode opentelemetry needs packages that are not installed: pip install 'trident-inference[otel]'",
+            f"the mode opentelemetry needs packages that are not installed: {installation('otel')}",
         ) from None
 
 

@@ -23,7 +23,7 @@ from trident.core.backends.model_files import integer
 from trident.core.config.autocomplete import CpuInstead, GpuIds, Watch, unwatched
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
-from trident.core.errors import ConfigInvalid, NotInstalled
+from trident.core.errors import ConfigInvalid, NotInstalled, installation
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ def importing(backend: str) -> Iterator[None]:
 
 
 def _install_hint(backend: str) -> str:
-    return f"install its framework: pip install 'trident-inference[{BUILT_IN[backend].extra}]'"
+    return f"install its framework: {installation(BUILT_IN[backend].extra)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from trident.core.backends.registry import is_installed
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig, copy_of
 from trident.core.config.validate import validate_against_signature
-from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, installation
 
 _log = logging.getLogger("trident.backends")
 
@@ -72,8 +72,8 @@ class TensorFlowBackend:
         if not (_has_tensorflow(config) or is_installed("openvino")):
             raise NotInstalled(
                 f"failed to load model '{config.name}': TensorFlow is not installed",
-                hint="install it: pip install 'trident-inference[tensorflow]'; or OpenVINO, which is a tenth of its "
-                "size and reads most models: pip install 'trident-inference[openvino]'",
+                hint=f"install it: {installation('tensorflow')}; or OpenVINO, the extra 'openvino', which is a tenth "
+                "of its size and reads most models",
             )
 
     def load(self, context: LoadContext) -> BackendModel:
@@ -100,7 +100,7 @@ class TensorFlowBackend:
             raise ModelLoadFailed(
                 error.message,
                 hint=f"'{path.name}'{written_by(path)} cannot be run by OpenVINO; install TensorFlow: "
-                "pip install 'trident-inference[tensorflow]'",
+                f"{installation('tensorflow')}",
             ) from error
 
 

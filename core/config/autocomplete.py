@@ -98,7 +98,7 @@ def instance_group_problems(config: ModelConfig, model_name: str, gpu_ids: GpuId
 def _gpu_problems(group: ModelInstanceGroup, path: str, prefix: str, gpu_ids: GpuIds) -> list[Problem]:
     if gpu_ids is None:
         text = f"{prefix} has kind KIND_GPU but server does not support GPUs"
-        return [Problem(f"{path}.kind", text, f"{_ON_CPU} install trident-inference[gpu] and {_ON_GPU}")]
+        return [Problem(f"{path}.kind", text, f"{_ON_CPU} install the extra 'gpu' and {_ON_GPU}")]
     if not gpu_ids:
         text = f"{prefix} has kind KIND_GPU but no GPUs are available"
         return [Problem(f"{path}.kind", text, f"{_ON_CPU} {_ON_GPU}")]

@@ -21,7 +21,7 @@ from threading import BoundedSemaphore, Event, Lock, Semaphore
 from typing import TYPE_CHECKING, TypeVar
 
 from trident.core.config.platforms import unused_in_hub_folder
-from trident.core.errors import RepositoryUnavailable
+from trident.core.errors import RepositoryUnavailable, installation
 from trident.core.repository.cache import FileLock, ModelCache, Snapshot, disk_failure, is_full
 from trident.core.repository.location import Location, Scheme
 from trident.core.repository.opener import SourceOptions
@@ -213,7 +213,7 @@ def open_store(location: Location, credential: CloudCredential | None) -> S3Stor
         except ImportError as error:
             raise RepositoryUnavailable(
                 f"as:// file-system not supported: {location.text} needs the package {error.name}",
-                hint="pip install 'trident-inference[azure]'",
+                hint=installation("azure"),
             ) from None
         return AzureStore(location, credential if isinstance(credential, AzureCredential) else None)
     from trident.core.repository.stores.gcs import GcsStore

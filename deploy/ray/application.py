@@ -1,6 +1,6 @@
 """A Ray Serve application whose replicas each have a server in their process.
 
-    TRIDENT_MODELS=$PWD/deploy/models serve run deploy.ray.application:application
+    RAY_USAGE_STATS_ENABLED=0 TRIDENT_MODELS=$PWD/deploy/models serve run deploy.ray.application:application
 
 Source: deploy/ray/README.md.
 """

@@ -17,6 +17,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+import trident  # noqa: F401  # before the libraries that would tell their makers of their use
+
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -35,7 +35,7 @@ from trident.app.process.environment import process_environment, replace_process
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import ConfigInvalid, ModelNotReady, RepositoryUnavailable
+from trident.core.errors import ConfigInvalid, ModelNotReady, RepositoryUnavailable, installation
 from trident.core.protos.grpc_service_pb2 import (
     ModelConfigRequest,
     ModelConfigResponse,
@@ -446,7 +446,7 @@ class Server:
         except ModuleNotFoundError:
             raise ConfigInvalid(
                 f"asking {self.url} over gRPC needs the package grpcio",
-                hint="pip install 'trident-inference[tools]', or --v2-url for a port with HTTP",
+                hint=f"--v2-url names a port with HTTP; or {installation('tools')}",
             ) from None
         try:
             with grpc.insecure_channel(self.url) as channel:

@@ -18,7 +18,7 @@ import numpy as np
 from google.protobuf.text_format import MessageToString
 
 from trident.adapters.common.options import FILE, FOLDER, SWITCH, TEXT, BadOption, BadValue, Kind, Option
-from trident.app.process.environment import disable_telemetry, process_environment
+from trident.app.process.environment import process_environment
 from trident.app.terminal import drawn
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.backends.registry import BackendRegistry
@@ -86,7 +86,6 @@ def import_model(arguments: Sequence[str]) -> int:
         raise BadOption("one source is expected: trident import SOURCE")
     # Warnings that concern the model are in its report.
     configure_logging(LogOptions(info=False, warning=False, error=False))
-    disable_telemetry()
     repository = Path(values[REPOSITORY.flag])
     if parse_location(values[REPOSITORY.flag]).scheme is not Scheme.LOCAL:
         raise BadOption.of("--repository", "a model is made in a folder: upload it from there")

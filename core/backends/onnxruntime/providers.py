@@ -27,8 +27,8 @@ TENSORRT = "TensorrtExecutionProvider"
 
 # Hints for a provider that the installed ONNX Runtime was built without.
 CURES = {
-    CUDA: "install trident-inference[gpu] instead of [cpu]",
-    TENSORRT: "install trident-inference[gpu] and TensorRT, or remove the accelerator 'tensorrt'",
+    CUDA: "install the extra 'gpu' instead of 'cpu'",
+    TENSORRT: "install the extra 'gpu' and TensorRT, or remove the accelerator 'tensorrt'",
     OPENVINO: "install onnxruntime-openvino, or remove the accelerator 'openvino'",
 }
 

@@ -278,7 +278,7 @@ LIBRARIES = Path(onnxruntime.__file__).parent / "capi"
 # Such as "13.0"; only builds for GPUs have it.
 CUDA_VERSION: str = getattr(build_and_package_info, "cuda_version", "")
 
-# Some builds of ONNX Runtime collect telemetry. Nothing about the server's models may leave it.
+# For a program that imported ONNX Runtime before `import trident`, which keeps it from sending telemetry otherwise.
 onnxruntime.disable_telemetry_events()
 
 # Two sessions with OpenVINO must not be made at the same time.

@@ -62,8 +62,7 @@ class EmulatorProcess:
         self._log = folder / "log"
         self._arguments = arguments
         self._ready = ready
-        # ONNX Runtime would write a file there.
-        self._variables = {"TMPDIR": str(self.temporary), "ORT_DISABLE_TELEMETRY": "1", **(variables or {})}
+        self._variables = {"TMPDIR": str(self.temporary), **(variables or {})}
 
     def __enter__(self) -> Self:
         self._log.parent.mkdir(parents=True, exist_ok=True)

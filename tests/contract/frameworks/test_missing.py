@@ -92,7 +92,7 @@ def test_every_backend_with_a_framework_is_among_these() -> None:
 
 @pytest.mark.parametrize(("name", "extra"), EXTRAS.items())
 def test_missing_framework_is_named_with_its_command(server: ServerProcess, name: str, extra: str) -> None:
-    command = f"pip install 'trident-inference[{extra}]'"
+    command = f"pip install '.[{extra}]'"
     status, _, body = server.request("POST", f"/v2/models/{name}/infer", b'{"inputs": []}')
     answer = json.loads(body)
     assert status == 503

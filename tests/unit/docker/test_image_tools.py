@@ -52,7 +52,8 @@ def test_an_image_says_where_its_other_commands_are(image: Path, arguments: list
     assert ended.returncode == 1
     assert ended.stderr == (
         f"error: `trident {arguments[0]}` is not part of this image, which serves models\n"
-        "hint: install the project where you work with models: pip install 'trident-inference[cpu]'\n"
+        "hint: install the project where you work with models: pip install '.[cpu]' in the checkout, or with a wheel's "
+        "file name in place of the dot\n"
     )
 
 

@@ -148,6 +148,21 @@ def test_every_named_file_exists() -> None:
     assert missing_paths("see core/no_such.py and core/errors.py, app/no_room/") == ["app/no_room/", "core/no_such.py"]
 
 
+def test_no_text_installs_the_project_by_its_name_from_an_index() -> None:
+    """It is on none, so that somebody else could take the name. Texts have `installation` of core/errors.py."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    by_name = re.compile(r"trident-inference\[|install [^\n]*\btrident-inference\b")
+    texts = [
+        ROOT / name
+        for name in listed.split("\0")
+        if name.endswith((".md", ".py", ".sh", ".yaml", ".yml", ".html", ".js"))
+    ]
+    assert texts
+    assert [
+        str(path) for path in texts if path != Path(__file__) and path.is_file() and by_name.search(path.read_text())
+    ] == []
+
+
 def test_the_pictures_and_the_tree_name_what_there_is() -> None:
     pictures = MERMAID.findall(PAGE)
     assert len(pictures) == 4

@@ -115,7 +115,7 @@ def test_only_the_frameworks_of_the_models_are_asked_for(
             "backend onnxruntime": Severity.OK,
             **dict.fromkeys(missing, Severity.FAILED),
         }
-        assert all("pip install 'trident-inference[tensorrt]'" in backends[check].cure for check in missing)
+        assert all("pip install '.[tensorrt]'" in backends[check].cure for check in missing)
 
 
 LINES = [

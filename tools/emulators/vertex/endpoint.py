@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from trident.core.errors import installation
 from trident.core.grpc.status import Status
 from trident.tools.emulators.container import (
     BreachReport,
@@ -208,7 +209,7 @@ def refused(status: int, text: str) -> GoogleError:
 # --- calls
 
 _OK = 200
-GRPC_INSTALLATION = "pip install 'trident-inference[tools]'"
+GRPC_INSTALLATION = installation("tools")
 _JSON = {"Content-Type": "application/json"}
 
 

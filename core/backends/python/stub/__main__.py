@@ -32,6 +32,8 @@ def main() -> None:
     sock, memory, readiness, lifeline = map(int, sys.argv[1:5])
     # As in Triton: a model, or what it imports, may parse the command line, which is not its own.
     sys.argv = [""]
+    # OpenVINO's import sends usage to its maker, unless this package is missing.
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     # What a crash of native code writes is in the server's log, and names the line of the model.
     faulthandler.enable(all_threads=False)
     _die_with_the_server(lifeline)

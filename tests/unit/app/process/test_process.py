@@ -14,10 +14,8 @@ import pytest
 from tests.project import ROOT
 from trident.app.process.environment import (
     IdleTrim,
-    disable_telemetry,
     keep_freed_memory,
     keep_memory_shared,
-    let_openmp_sleep,
     settle_collector,
     use_one_heap,
 )
@@ -25,18 +23,18 @@ from trident.app.worker.listening_sockets import owner_of
 
 
 @pytest.mark.parametrize(
-    ("choose", "variable", "default"),
-    [(disable_telemetry, "ORT_DISABLE_TELEMETRY", "1"), (let_openmp_sleep, "OMP_WAIT_POLICY", "PASSIVE")],
+    ("program", "variable", "default"),
+    [
+        ("import trident", "ORT_DISABLE_TELEMETRY", "1"),
+        ("from trident.app.process.environment import *; let_openmp_sleep()", "OMP_WAIT_POLICY", "PASSIVE"),
+    ],
 )
-def test_a_default_is_set_unless_a_user_chose_otherwise(
-    choose: Callable[[], None], variable: str, default: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(variable, "chosen")
-    choose()
-    assert os.environ[variable] == "chosen"
-    monkeypatch.delenv(variable)
-    choose()
-    assert os.environ[variable] == default
+def test_a_default_is_set_unless_a_user_chose_otherwise(program: str, variable: str, default: str) -> None:
+    program += f"; import os; print(os.environ[{variable!r}])"
+    others = {name: value for name, value in os.environ.items() if name != variable}
+    for given, expected in ({}, default), ({variable: "chosen"}, "chosen"):
+        command = [sys.executable, "-c", program]
+        assert subprocess.check_output(command, cwd=ROOT, env=others | given, text=True).strip() == expected
 
 
 def test_exit_now_flushes_the_output_and_skips_pythons_finalisation() -> None:

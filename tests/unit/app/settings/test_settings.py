@@ -279,7 +279,7 @@ def test_a_missing_package_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.path", [path for path in sys.path if "site-packages" not in path])
     monkeypatch.delitem(sys.modules, "redis", raising=False)
     importlib.invalidate_caches()
-    assert "pip install 'trident-inference[redis]'" in refusal("--cache-config=redis,host=cache,port=1")
+    assert "pip install '.[redis]'" in refusal("--cache-config=redis,host=cache,port=1")
 
 
 # --- combinations that end the start or are warned of

@@ -68,7 +68,7 @@ def test_provider_that_is_not_installed_is_named_with_a_hint() -> None:
         "unable to load model 'm', it needs CUDAExecutionProvider, which the installed ONNX Runtime does not have "
         "(it has AzureExecutionProvider, CPUExecutionProvider)"
     )
-    assert caught.value.hint == "install trident-inference[gpu] instead of [cpu]"
+    assert caught.value.hint == "install the extra 'gpu' instead of 'cpu'"
 
 
 # --- options
