@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import ClassVar, Final
@@ -48,14 +49,15 @@ from trident.core.errors import AlreadyLoaded, OutOfMemory
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.default_model import DefaultModel
 from trident.core.frontend.request import LATEST
+from trident.core.http import completions
 from trident.core.http.admin import MetricsPage, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.generate import answer_events, answer_object, read_identity
-from trident.core.http.openapi import Operation
+from trident.core.http.openapi import Operation, operations
 from trident.core.http.payloads.inference import SIZE
 from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply
-from trident.core.http.routes import GET, POST, Route
+from trident.core.http.routes import GET, POST, ROUTES, Route, View
 from trident.core.http.stream import Forms, open_socket
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
@@ -64,6 +66,7 @@ _MB = 1 << 20
 _NOT_YET = 503
 _TARGET_MODEL = environ_key(TARGET_MODEL)
 _GENERATES = {InferenceType.GENERATE: answer_object, InferenceType.GENERATE_STREAM: answer_events}
+_OPENAI = {"chat_completions", "completions", "embeddings", "v1_models"}
 _GET_DELETE = frozenset({"GET", "DELETE"})
 
 
@@ -120,13 +123,21 @@ def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: MetricsPage) -> t
             "execution_parameters", ("/execution-parameters",), "metadata", GET, partial(execution_parameters, settings)
         ),
     )
+    # The platform passes /endpoints/NAME/openai/v1/chat/completions to /v1/chat/completions; OpenAI's other routes are
+    # for clients beside the platform. Callers of these cannot name a model of a multi-model endpoint.
+    views: dict[str, View] = {
+        "chat_completions": partial(completions.chat_completions, default=settings.default_model),
+        "completions": partial(completions.completions, default=settings.default_model),
+    }
+    openai = [replace(route, view=views.get(route.name, route.view)) for route in ROUTES if route.name in _OPENAI]
     multi = (
         Route("models", ("/models",), "model-repository", GET | POST, partial(collection, endpoint.loaded_models)),
         Route("model", ("/models/<model>",), "model-repository", _GET_DELETE, partial(member, endpoint.loaded_models)),
         Route("invoke_model", ("/models/<model>/invoke",), "inference", POST, partial(_invoke_model, endpoint)),
     )
-    listed = (health, *(multi if settings.multi_model else single), metrics)
-    return (health, *single, metrics, *multi, absent_route(", ".join(map(_shown, listed))))
+    listed = (health, *(multi if settings.multi_model else (*single, *openai)), metrics)
+    served = [] if settings.multi_model else openai
+    return (health, *single, *served, metrics, *multi, absent_route(", ".join(map(_shown, listed))))
 
 
 def execution_parameters(settings: SageMakerSettings, application: V2Application, environ: Environ) -> Reply:
@@ -245,7 +256,8 @@ class SageMakerApplication(V2Application):
 
     def documented_routes(self) -> list[tuple[Route, Operation]]:
         shown = OPERATIONS.keys() - (_SINGLE if self._is_multi_model else _MULTI)
-        return [(route, OPERATIONS[route.name]) for route in self.routes if route.name in shown]
+        known = {**{name: operations()[name] for name in _OPENAI}, **OPERATIONS}
+        return [(route, known[route.name]) for route in self.routes if route.name in shown | _OPENAI]
 
     def named(self, arguments: dict[str, str]) -> dict[str, str]:
         """The multi-model routes take the encoding off names themselves, once."""

@@ -189,14 +189,14 @@ _COMPLETION = _Form("text_completion", "text_completion", "cmpl", is_chat=False)
 _CHAT = _Form("chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
 
 
-def completions(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """OpenAI's `POST /v1/completions`."""
-    return _answer(front_end, environ, _COMPLETION)
+def completions(front_end: HttpFrontEnd, environ: Environ, default: str = "") -> Reply:
+    """OpenAI's `POST /v1/completions`. `default` is the model of a body that names none, "" for the only one."""
+    return _answer(front_end, environ, _COMPLETION, default)
 
 
-def chat_completions(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """OpenAI's `POST /v1/chat/completions`."""
-    return _answer(front_end, environ, _CHAT)
+def chat_completions(front_end: HttpFrontEnd, environ: Environ, default: str = "") -> Reply:
+    """OpenAI's `POST /v1/chat/completions`. `default` is the model of a body that names none, "" for the only one."""
+    return _answer(front_end, environ, _CHAT, default)
 
 
 def invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
@@ -296,9 +296,9 @@ def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     return pipeline_at_the_root(front_end, environ, body)
 
 
-def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form) -> Reply:
+def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form, default: str) -> Reply:
     body = read_object(front_end, environ)
-    return _completed(front_end, environ, form, _model(front_end, body.get("model")), body)
+    return _completed(front_end, environ, form, _model(front_end, body.get("model") or default), body)
 
 
 def _model(front_end: HttpFrontEnd, name: object) -> ServedModel:

@@ -123,7 +123,9 @@ _SCALING: dict[str, Option] = {
     "--out-cooldown-secs": _number(60),
 }
 _REQUEST: dict[str, Option] = {
-    "--request": {"type": Path, "required": True, "help": "a file with v2 JSON, such as deploy/digits/6.json"},
+    "--request": {"type": Path, "help": "a file with v2 JSON, such as deploy/digits/6.json"},
+    "--chat": _text("instead of --request: a text to send over the endpoint's OpenAI API"),
+    "--component": _text("--chat: the inference component"),
     "--form": {"action": "append", "choices": list(Form), "type": Form, "default": [], "help": "default: all"},
     "--target-model": _text("key of an archive below the prefix of --model-data"),
 }
@@ -135,7 +137,7 @@ _ACTIONS: dict[str, tuple[Any, str, dict[str, Option]]] = {
         {**_CAPACITY, **_TRAFFIC},
     ),
     "scale": (scale, "scale the instances, or the warm capacity, with the load", _SCALING),
-    "smoke": (smoke, "send one request in every form and compare the answers", _REQUEST),
+    "smoke": (smoke, "send one request in every form and compare the answers, or a chat", _REQUEST),
     "delete": (delete, "delete everything that was created for an endpoint", _SETTINGS),
 }
 

@@ -1,10 +1,18 @@
-"""`smoke`: one request in every form; all responses must agree."""
+"""`smoke`: one request in every form, whose responses must all agree; or a chat over OpenAI's API."""
 
 from __future__ import annotations
 
+import base64
+import json
+import urllib.error
+import urllib.request
 from argparse import Namespace
 from typing import Any
 
+import boto3
+from botocore.auth import SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from deploy.sagemaker.aws import Aws, BadSettings, DeployError, Kind, error_of, failure
@@ -19,6 +27,11 @@ _MISSING = ("NoSuchKey", "404", "AccessDenied")
 
 def smoke(aws: Aws, given: Namespace) -> None:
     """Raises DeployError for a malformed response or one that differs from the first form's."""
+    if bool(given.chat) == bool(given.request):
+        raise BadSettings("either --request or --chat is needed")
+    if given.chat:
+        _chat(aws, given)
+        return
     try:
         request = Request.read(given.request)
     except BadFile as error:
@@ -83,3 +96,44 @@ def _object(aws: Aws, location: str) -> tuple[bytes, str] | None:
             return None
         raise failure("s3", "GetObject", {}, error) from error
     return found["Body"].read(), found["ContentType"]
+
+
+_TIMEOUT_S = 90
+
+
+def _chat(aws: Aws, given: Namespace) -> None:
+    """Send a chat as OpenAI's clients do, with a bearer token. Raises DeployError."""
+    component = f"/inference-components/{given.component}" if given.component else ""
+    path = f"/endpoints/{given.name}{component}/openai/v1/chat/completions"
+    body = json.dumps({"model": "", "messages": [{"role": "user", "content": given.chat}]})
+    if aws.client_of is None:
+        aws.say(f"POST {path} {body}")
+        return
+    meta = aws.client_of("sagemaker-runtime").meta
+    credentials = boto3.session.Session().get_credentials()
+    if credentials is None and not given.endpoint_url:
+        raise DeployError("there are no credentials", hint="use aws configure or AWS_PROFILE")
+    token = bearer_token(credentials or Credentials("any", "any"), meta.region_name)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    asked = urllib.request.Request(f"{meta.endpoint_url}{path}", body.encode(), headers)
+    started = aws.clock()
+    try:
+        with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as answer:
+            text = json.load(answer)["choices"][0]["message"]["content"]
+    except urllib.error.HTTPError as error:
+        raise DeployError(f"POST {path}: {error.code}: {error.read(2000).decode(errors='replace')}") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DeployError(f"POST {path}: no answer of OpenAI's API: {error}") from None
+    aws.say(f"chat: {text!r}, {(aws.clock() - started) * 1000:.0f} ms")
+
+
+def bearer_token(credentials: Any, region: str, lasts_s: int = 60) -> str:
+    """The token that callers of an endpoint's OpenAI API need: a request of CallWithBearerToken, presigned.
+
+    Source: docs/spec/sagemaker.md section A10.
+    """
+    asked = AWSRequest("POST", "https://sagemaker.amazonaws.com/", params={"Action": "CallWithBearerToken"})
+    asked.headers["host"] = "sagemaker.amazonaws.com"
+    SigV4QueryAuth(credentials.get_frozen_credentials(), "sagemaker", region, expires=lasts_s).add_auth(asked)
+    signed = f"{asked.url.removeprefix('https://')}&Version=1"
+    return "sagemaker-api-key-" + base64.b64encode(signed.encode()).decode()

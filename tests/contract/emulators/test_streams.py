@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+from botocore.credentials import Credentials
 from google.api import httpbody_pb2
 
+from deploy.sagemaker.smoke import bearer_token
 from tests.contract.emulators.printed_requests import model_of, run_sagemaker_request, run_vertex_request
 from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator
 from tests.contract.emulators.vertex_emulator import VertexEmulator
 from tests.contract.servers.streamer import write_streamer
+from tests.unit.deploy.sagemaker.sagemaker_command import run
 from tests.unit.tools.emulators.sagemaker.bidirectional_caller import Caller
 
 pytestmark = pytest.mark.slow
@@ -72,6 +77,51 @@ def test_sagemaker_passes_events_on_as_they_come(
         assert said_back == ["one", "two"]
         run_sagemaker_request(emulator, STREAMER, monkeypatch)
         assert '"said":"text"' in capsys.readouterr().out
+        emulator.end()
+        assert emulator.breaches() == []
+
+
+def test_openai_clients_chat_with_an_inference_component(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    component = {"Specification": {"ComputeResourceRequirements": {"MinMemoryRequiredInMb": 128}}}
+    settings.write_text(json.dumps({"CreateInferenceComponent": component}))
+    model = write_streamer(tmp_path / "model")
+    with (model / "streamer" / "config.pbtxt").open("a") as config:
+        config.write('parameters { key: "chat_template" value { string_value: "count {{ messages[0].content }}" } }\n')
+    shutil.copytree(model / "streamer", model / "other")
+    options = (
+        f"--settings={settings}",
+        "--env=SAGEMAKER_TRITON_DEFAULT_MODEL_NAME=streamer",
+        "--env=SAGEMAKER_TRITON_ADDITIONAL_ARGS=--load-model=other",
+    )
+    with SageMakerEmulator(tmp_path / "log", model, *options) as emulator:
+        endpoint = f"{emulator.client.meta.endpoint_url}/endpoints/any"
+        address = f"{endpoint}/inference-components/model/openai/v1"
+
+        def client(token: str, base_url: str = address) -> openai.OpenAI:
+            return openai.OpenAI(base_url=base_url, api_key=token, max_retries=0)
+
+        identity = Credentials("any", "any")
+        with client(bearer_token(identity, "us-east-1")) as caller:
+            chat = [{"role": "user", "content": "3"}]
+            whole = caller.chat.completions.create(model="", messages=chat)
+            assert (whole.model, whole.choices[0].message.content) == ("streamer", "012")
+            chunks: Any = caller.chat.completions.create(model="", messages=chat, stream=True)
+            with chunks:
+                assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "012"
+            with pytest.raises(openai.BadRequestError) as refused:
+                caller.chat.completions.create(model="", messages=[])
+            assert refused.value.code == "model_error"
+            assert refused.value.body["message"].startswith("Received client error (400) from primary with message")
+            with pytest.raises(openai.NotFoundError):  # the platform passes on chats alone
+                caller.embeddings.create(model="", input="a text")
+        for token in ("any", bearer_token(identity, "us-east-1", lasts_s=-1)):
+            with client(token) as stranger, pytest.raises(openai.PermissionDeniedError):
+                stranger.chat.completions.create(model="", messages=chat)
+        smoke = ("smoke", "any", "--chat=3", f"--endpoint-url={emulator.client.meta.endpoint_url}")
+        result = run(*smoke, "--component=model")
+        assert (result.status, result.out.partition(",")[0]) == (0, "chat: '012'"), result.errors
+        assert '"code":"validation_error"' in run(*smoke).errors  # the endpoint has components
         emulator.end()
         assert emulator.breaches() == []
 

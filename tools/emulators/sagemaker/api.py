@@ -1,7 +1,7 @@
 """The runtime API on a port of this machine, as the SDK calls it, and the queue of asynchronous invocations.
 
 Signatures are not checked, and calls may use any endpoint name.
-Source: docs/spec/sagemaker.md sections A3 and A6.
+Source: docs/spec/sagemaker.md sections A3, A6 and A10.
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ from trident.tools.emulators.sagemaker.api_model import problems
 from trident.tools.emulators.sagemaker.endpoint import Endpoint, SageMakerLimits
 from trident.tools.emulators.sagemaker.fleet import Fleet
 from trident.tools.emulators.sagemaker.invocation import (
+    COMPONENT,
     CUSTOM_ATTRIBUTES,
     INFERENCE_ID,
     LARGEST_PART,
     MEDIA_TYPE,
     NAME,
+    OPENAI_PATH,
     PREFIX,
     ApiError,
     Invocation,
+    check_token,
     endpoint_deleted,
+    openai_error,
     passed_back,
     payload_part,
     read_invocation,
@@ -52,8 +56,10 @@ VARIANT = "AllTraffic"
 ASYNC_HEADERS = ("InputLocation", "S3OutputPathExtension", "Filename", "RequestTTLSeconds", "InvocationTimeoutSeconds")
 Manage = Callable[[Mapping[str, Any]], dict[str, Any]]
 _TARGET = "X-Amz-Target"
+_OPENAI = f"/openai{OPENAI_PATH}"
 _OPERATIONS = (
-    "InvokeEndpoint, InvokeEndpointWithResponseStream, InvokeEndpointWithBidirectionalStream and InvokeEndpointAsync"
+    "InvokeEndpoint, InvokeEndpointWithResponseStream, InvokeEndpointWithBidirectionalStream, InvokeEndpointAsync "
+    f"and of OpenAI's API {OPENAI_PATH}"
 )
 
 
@@ -84,6 +90,8 @@ class RuntimeApi(ApiServer):
         self.route("POST", "/endpoints/<name>/invocations-response-stream", self._stream)
         self.route("POST", "/endpoints/<name>/async-invocations", self._invoke_later)
         self.route("POST", "/endpoints/<name>/invocations-bidirectional-stream", self._relay)
+        self.route("POST", f"/endpoints/<name>{_OPENAI}", self._chat)
+        self.route("POST", f"/endpoints/<name>/inference-components/<component>{_OPENAI}", self._chat)
         self.application.url_value_preprocessor(_take_name)
         self.application.after_request(_identified)
         self.application.register_error_handler(ApiError, _error)
@@ -141,6 +149,33 @@ class RuntimeApi(ApiServer):
             reply.call_on_close(held.pop_all().close)
         return reply
 
+    def _chat(self, component: str = "") -> Response:
+        """OpenAI's API. The container answers with a stream if the body asks for one."""
+        if COMPONENT in request.headers:
+            raise validation_error(f"The header {COMPONENT} is not taken here: the path names the component")
+        check_token(request.headers.get("Authorization", ""))
+        found = self._invocation(is_stream=False)
+        headers = {**found.headers, COMPONENT: component} if component else found.headers
+        invocation = Invocation(headers, found.body, found.target_model, path=OPENAI_PATH)
+        try:
+            is_stream = orjson.loads(found.body).get("stream") is True
+        except (orjson.JSONDecodeError, AttributeError):
+            is_stream = False  # the container refuses it
+        if not is_stream:
+            answer = self._endpoint.invoke(invocation)
+            return Reply(answer.body, 200, passed_back(answer.headers, self._report))
+        with ExitStack() as held:
+            stream = held.enter_context(self._endpoint.stream(invocation))
+            reply = Reply.of_parts(self._as_it_is(stream), 200, passed_back(stream.headers, self._report))
+            reply.call_on_close(held.pop_all().close)
+        return reply
+
+    def _as_it_is(self, stream: ContainerStream) -> Iterator[bytes]:
+        try:
+            yield from stream.parts()
+        except ContainerFault as fault:
+            self._report.add(f"a streamed answer: the container {fault}")
+
     def _invocation(self, *, is_stream: bool, is_async: bool = False) -> Invocation:
         request.max_content_length = self._limits.body_bytes
         try:
@@ -180,9 +215,9 @@ class RuntimeApi(ApiServer):
 def _take_name(view: str | None, values: dict[str, Any] | None) -> None:
     """Keep the endpoint's name in the path for the calls that need it."""
     if values:
-        g.endpoint_name = values.pop("name")
-        if not NAME.fullmatch(g.endpoint_name):
+        if not all(NAME.fullmatch(name) for name in values.values()):
             raise NotFound
+        g.endpoint_name = values.pop("name")
 
 
 def _identified(response: Response) -> Response:
@@ -193,6 +228,9 @@ def _identified(response: Response) -> Response:
 
 
 def _error(error: ApiError) -> Response:
+    if request.path.endswith(_OPENAI):
+        status, body = openai_error(error)
+        return Reply(body, status, {"Content-Type": "application/json"})
     headers = {"Content-Type": "application/json", "x-amzn-ErrorType": error.kind}
     return Reply(error.body(), error.status, headers)
 

@@ -265,7 +265,7 @@ class Endpoint(Protocol):
 
 
 class SingleModelEndpoint:
-    """Forwards every invocation to /invocations."""
+    """Forwards every invocation to its path, /invocations or OpenAI's."""
 
     def __init__(self, client: ContainerClient, limits: SageMakerLimits, report: BreachReport) -> None:
         self._client = client
@@ -274,7 +274,7 @@ class SingleModelEndpoint:
 
     def invoke(self, invocation: Invocation) -> ContainerAnswer:
         _refuse_target(invocation)
-        answer = _ask(self._client, "/invocations", invocation, self._limits, self._report)
+        answer = _ask(self._client, invocation.path, invocation, self._limits, self._report)
         return _successful(answer)
 
     @contextmanager
@@ -282,7 +282,7 @@ class SingleModelEndpoint:
         _refuse_target(invocation)
         opened = self._client.open(
             "POST",
-            "/invocations",
+            invocation.path,
             headers=invocation.headers,
             body=invocation.body,
             within_s=self._limits.stream_s,
@@ -294,7 +294,7 @@ class SingleModelEndpoint:
                     answer = stream.whole(self._limits.body_bytes)
                     raise model_error(answer.status, answer.text)
             except ContainerFault as fault:
-                raise _no_answer("POST /invocations", fault, self._report) from fault
+                raise _no_answer(f"POST {invocation.path}", fault, self._report) from fault
             yield stream
 
     def bidirectional(self, headers: Mapping[str, str]) -> BidirectionalStream:

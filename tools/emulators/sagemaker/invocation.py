@@ -1,10 +1,11 @@
 """One call of the runtime API: its headers, the events of its streams, its errors, and the stream in both directions.
 
-Source: docs/spec/sagemaker.md sections A3 and A8.
+Source: docs/spec/sagemaker.md sections A3, A8 and A10.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import re
 import struct
@@ -12,7 +13,9 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
+from urllib.parse import parse_qsl
 
 import orjson
 from botocore.eventstream import EventStreamBuffer, ParserError
@@ -62,15 +65,16 @@ RESPONSE_HEADERS: Mapping[str, re.Pattern[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """`headers` and `body` as the container receives them. `target_model` is "" if the caller named none.
+    """`headers` and `body` as the container of one model receives them at `path`.
 
-    `within_s` 0 means the platform's limit for the time of a call.
+    `target_model` is "" if the caller named none. `within_s` 0 means the platform's limit for the time of a call.
     """
 
     headers: Mapping[str, str]
     body: bytes
     target_model: str = ""
     within_s: float = 0.0
+    path: str = "/invocations"
 
 
 def read_invocation(headers: Mapping[str, str], body: bytes, *, is_stream: bool = False) -> Invocation:
@@ -144,6 +148,52 @@ def model_error(status: int, original: str) -> ApiError:
     message = f'Received {whose} error ({status}) from primary with message "{original}".'
     return ApiError(424, "ModelError", message, {"OriginalStatusCode": status, "OriginalMessage": original})
 
+
+# --- OpenAI's API: callers have a bearer token, and the container's answers are passed on as they are
+
+OPENAI_PATH = "/v1/chat/completions"
+_TOKEN = "sagemaker-api-key-"
+_SIGNED = "sagemaker.amazonaws.com/?"
+
+
+def openai_error(error: ApiError) -> tuple[int, bytes]:
+    """The status and body of an error as OpenAI's clients read it: the container's status, if it gave one."""
+    is_model = error.kind == "ModelError"
+    found = {
+        "message": error.message,
+        "type": "server_error" if is_model else "invalid_request_error",
+        "code": "model_error" if is_model else "access_denied" if error.status == 403 else "validation_error",
+    }
+    return int(str(error.members.get("OriginalStatusCode") or error.status)), orjson.dumps({"error": found})
+
+
+def check_token(authorization: str) -> None:
+    """Check the header of a caller of OpenAI's API: a token of the SDK's `generate_token`, in its time.
+
+    A token is a presigned request of the action CallWithBearerToken. Its signature is not checked. Raises ApiError.
+    """
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token.startswith(_TOKEN):
+        raise access_denied("the route takes 'Authorization: Bearer TOKEN', made by sagemaker.core's generate_token")
+    try:
+        signed = base64.b64decode(token.removeprefix(_TOKEN), validate=True).decode()
+        given = dict(parse_qsl(signed.removeprefix(_SIGNED), strict_parsing=True))
+        begun = datetime.strptime(given["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        lasts_s = int(given["X-Amz-Expires"])
+        _, _, _, service, _ = given["X-Amz-Credential"].split("/")
+    except (ValueError, KeyError) as error:
+        raise access_denied(f"the bearer token is not one of generate_token: {error}") from None
+    if not signed.startswith(_SIGNED) or (given.get("Action"), service) != ("CallWithBearerToken", "sagemaker"):
+        raise access_denied("the bearer token was made for another service")
+    if not 0 < lasts_s <= _LONGEST_TOKEN_S or datetime.now(UTC) > begun + timedelta(seconds=lasts_s):
+        raise access_denied(f"the bearer token of {begun:%Y-%m-%dT%H:%M:%SZ} was valid for {lasts_s} s")
+
+
+def access_denied(message: str) -> ApiError:
+    return ApiError(403, "AccessDeniedException", message)
+
+
+_LONGEST_TOKEN_S = 12 * 3600
 
 # --- event streams
 
