@@ -2,7 +2,7 @@
 # On a fresh Debian or Ubuntu: apt install python3-venv.
 
 PYTHON ?= python3
-SERVE_ARGS ?= --model-repository=deploy/models --http-port=8000 --metrics-port=8002
+SERVE_ARGS ?= --model-repository=deploy/models --model-control-mode=explicit '--load-model=*' --http-port=8000 --metrics-port=8002
 TEST_ARGS ?=
 # Processes that run the tests, a file at a time. On two cores two of them take half the time of one.
 TEST_WORKERS ?= 2

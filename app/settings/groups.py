@@ -318,7 +318,7 @@ class HttpSettings:
         "Largest request body in bytes, sent and decompressed.")
     console: bool = option(False, BOOLEAN,
         "Serve the page /console: models and their load, a form to try them, the log and traces. "
-        "Tokens protect it, if there are any.", own=True)
+        "Tokens protect it, if there are any. `trident serve FILE` has it unless it is false.", own=True)
     health_body: str = option("empty", choice("health-body", "empty", "json"),
         "Body of healthy answers: empty, as in Triton, or JSON such as {\"ready\":true}, for clients "
         "of KServe.", own=True)

@@ -114,11 +114,15 @@ def _detected(given: OptionValues, environ: Mapping[str, str]) -> tuple[Platform
 def with_repositories(arguments: Sequence[str], around: Callable[[str], str] = str) -> list[str]:
     """Return the arguments of `trident serve` in which each word that is not an option is a `--model-repository`.
 
-    `around` gives the repository for a word. Raises BadOption as `read_settings` does.
+    `around` gives the repository for a word; around a model it is another folder, and the console is on unless the
+    arguments or the environment say otherwise. Raises BadOption as `read_settings` does.
     """
     given, words = split_arguments((*SERVER_OPTIONS.values(), *UNUSED_OPTIONS), arguments)
     options = [f"--{option.flag}={text}" if option.takes_value else f"--{option.flag}" for option, text in given]
-    return options + [f"--model-repository={around(word)}" for word in words]
+    repositories = [around(word) for word in words]
+    if repositories != words and SERVER_OPTIONS["console"].variables[0] not in process_environment():
+        options.insert(0, "--console=true")
+    return options + [f"--model-repository={each}" for each in repositories]
 
 
 # --- the values that command line, environment and platform give, and the source of each.

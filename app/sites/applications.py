@@ -146,6 +146,7 @@ def http_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         allow_client_shm=settings.allow_client_shm,
         health_json=settings.health_body == "json",
         error_hints=ErrorHints(settings.error_hints),
+        console=settings.console,
         grpc_port=settings.grpc_port if settings.allow_grpc else 0,
         grpc_tls=settings.grpc_use_ssl,
     )

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, Counter
 from trident.core.compiled import mypyc_attr
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ModelNotFound, ServerError
-from trident.core.frontend.access import HEALTH, Restrictions
+from trident.core.frontend.access import HEALTH, PAGE, Restrictions
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.request import HTTP, NOT_NOTED, Span, end_trace
 from trident.core.http import errors
@@ -172,9 +172,10 @@ class V2Application(HttpFrontEnd):
     def answer(self, environ: Environ, route: Route, arguments: dict[str, str]) -> Reply:
         """The request boundary: whatever goes wrong in a view becomes a reply here."""
         try:
-            for check in self._guards:
-                check(route.group, partial(header_of, environ))
             method = environ["REQUEST_METHOD"]
+            group = PAGE if route.open_get and method == "GET" else route.group
+            for check in self._guards:
+                check(group, partial(header_of, environ))
             if method in route.methods:
                 reply = route.view(self, environ, **arguments)
             elif method == "OPTIONS" and self.answers_options:

@@ -27,9 +27,9 @@ from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.http.chat import MEMBERS as CHAT_MEMBERS
 from trident.core.http.chat import chat_prompt
 from trident.core.http.dataplane import add_load, complete, off_hub, open_streams, run, run_many
-from trident.core.http.errors import EVENT_STREAM, UNBUFFERED, RouteNotFound, event
+from trident.core.http.errors import DOCUMENTED, EVENT_STREAM, NO_CONSOLE, UNBUFFERED, RouteNotFound, event
 from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
-from trident.core.http.reply import Environ, Reply, json_reply
+from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
 from trident.core.http.text_routes import openai_error_object, pipeline_at_the_root, read_object, ready_models
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
@@ -275,10 +275,13 @@ def _generated(
 def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """`POST /`, where huggingface_hub's client sends whatever it asks a server: the only model that fits answers.
 
-    As for Triton, there is nothing to get.
+    As for Triton, there is nothing to get; a browser is sent to the console if the server has one.
     """
     if environ["REQUEST_METHOD"] != "POST":
-        raise RouteNotFound
+        is_for_browser = "text/html" in (header_of(environ, "accept") or "")
+        if front_end.options.console and is_for_browser:
+            return text_reply(302, b"", TEXT, [("Location", "console")])
+        raise RouteNotFound(NO_CONSOLE if is_for_browser else DOCUMENTED)
     body = read_object(front_end, environ)
     name = body.get("model")
     model: ServedModel | None

@@ -81,6 +81,11 @@ class HttpError(ServerError):
     status = 400
 
 
+# Hints to those who look for a page at a path that has none.
+NO_CONSOLE: Final = "for a page in the browser start the server with --console=true: it is then at /console"
+DOCUMENTED: Final = "GET /v2/docs/openapi.json describes the routes"
+
+
 class RouteNotFound(HttpError):
     status = 404
 

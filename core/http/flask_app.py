@@ -70,6 +70,13 @@ class RouteMap:
 
 
 _V1_MODEL = re.compile(r"/v1/models/([\w.-]{1,200})")
+# What people look for at paths of other servers, and of this one's other ports and options.
+_ELSEWHERE = {
+    **dict.fromkeys(("/docs", "/openapi.json", "/swagger", "/redoc", "/v2/docs"), errors.DOCUMENTED),
+    "/console": errors.NO_CONSOLE,
+    "/metrics": "metrics are on a port of their own, --metrics-port (8002)",
+    "/v2/models": "POST /v2/repository/index lists the models",
+}
 
 
 class FlaskApp(Flask):
@@ -118,6 +125,8 @@ class FlaskApp(Flask):
             model = found[1] if found else "MODEL"
             return f"this server speaks the v2 protocol: POST /v2/models/{model}/infer"
         shorter = path.rstrip("/")
+        if shorter in _ELSEWHERE:
+            return _ELSEWHERE[shorter]
         if shorter != path and self.url_map.bind("localhost", path_info=shorter).test():
             return "leave out the slash at the end of the path"
         return None

@@ -27,8 +27,8 @@ class HttpOptions:
     """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, ignoring case; empty
     forwards no header, and a token is never forwarded if there are `tokens`, of which a client must have one.
     `health_json`: the 200 of a health probe has a JSON body, which is otherwise empty. `allow_client_shm`: clients may
-    register regions of shared memory. `error_hints` says how clients get the hint of an error. `grpc_port`, 0 for none,
-    and `grpc_tls` are named in the requests that a client may copy.
+    register regions of shared memory. `error_hints` says how clients get the hint of an error. `console`: browsers are
+    sent to it. `grpc_port`, 0 for none, and `grpc_tls` are named in the requests that a client may copy.
 
     Raises ConfigInvalid for a pattern that is not a regular expression.
     """
@@ -40,6 +40,7 @@ class HttpOptions:
     health_json: bool = False
     allow_client_shm: bool = False
     error_hints: ErrorHints = ErrorHints.FIELD
+    console: bool = False
     grpc_port: int = 8001
     grpc_tls: bool = False
     header_pattern: HeaderPattern | None = field(init=False, repr=False, default=None)

@@ -31,7 +31,7 @@ class Route:
     `view(front_end, environ, **captured)` returns a Reply or raises. `group` is the group of restricted APIs.
     `error_mime` is the content type of an error, `refusal_mime` that of a refusal before the view is called. The view
     of a route that `passes_on` answers as another route, for which the answer is counted. With `openai_errors` an error
-    has the form of OpenAI's.
+    has the form of OpenAI's. With `open_get` a GET is open to everyone.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Route:
     refusal_mime: str = JSON
     passes_on: bool = False
     openai_errors: bool = False
+    open_get: bool = False
     label: str = field(init=False)
     """The name of the route in metrics: its first rule."""
 
@@ -97,7 +98,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents, openai_errors=True),
     Route("v2_rerank", ("/v2/rerank",), "inference", POST, text_routes.rerank_documents_of_cohere),
-    Route("text_root", ("/",), "inference", BOTH, completions.at_the_root, refusal_mime=TEXT),
+    Route("text_root", ("/",), "inference", BOTH, completions.at_the_root, refusal_mime=TEXT, open_get=True),
     Route("text_info", ("/info",), "metadata", GET, text_routes.info),
     Route("text_similarity", ("/similarity",), "inference", POST, text_routes.similarity),
     Route("responses", ("/v1/responses",), "inference", POST, text_routes.other_apis),

@@ -53,6 +53,7 @@ def test_a_file_is_served_as_it_is_and_a_change_is_loaded(tmp_path: Path) -> Non
         outputs = server.json("POST", "/v2/models/model/infer", good_document())["outputs"]
         assert outputs[0]["data"][:3] == [3, 4, 5]
         assert f"{server.file} is served as the model model: an ONNX model." in server.log_text()
+        assert server.request("GET", "/console")[0] == 200
         assert answer() == [0.25, 0.75]
         code.write_text(written.replace("numbers / sums", "2 * numbers / sums"))
         until(lambda: answer() == [0.5, 1.5], server.log_text)

@@ -18,7 +18,7 @@ import pytest
 from trident.adapters.common.options import BadOption, SettingRow
 from trident.adapters.sagemaker.platform import SageMakerSettings
 from trident.app.settings.groups import UNUSED_OPTIONS, BackendsSettings, LoggingSettings, split_backend_settings
-from trident.app.settings.reading import read_settings, tls_files
+from trident.app.settings.reading import read_settings, tls_files, with_repositories
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings, cache_directory
 from trident.app.settings.usage import HELP_TOPIC, serve_usage
 from trident.core.observability.log import LogOptions
@@ -137,6 +137,17 @@ def test_error_hints_default_to_text_on_a_terminal(
     with redirect_stdout(shown):
         assert settings().error_hints == hints
         assert settings("--error-hints=off").error_hints == "off"
+
+
+def test_a_model_that_is_served_directly_has_the_console_unless_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_console(*arguments: str, around: str = "/tmp/made") -> bool:
+        return read_settings(with_repositories(arguments, lambda _: around)).console
+
+    assert has_console("net.onnx")
+    assert not has_console("net.onnx", "--console=false")
+    assert not has_console("models", around="models")
+    monkeypatch.setenv("TRIDENT_CONSOLE", "false")
+    assert not has_console("net.onnx")
 
 
 def test_variables_of_triton_and_cuda_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

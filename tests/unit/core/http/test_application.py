@@ -109,6 +109,11 @@ def page_of(application: V2Application) -> str:
         ("/v1/models/m:explain", "this server speaks the v2 protocol: POST /v2/models/m/infer"),
         ("/v1/x", "this server speaks the v2 protocol: POST /v2/models/MODEL/infer"),
         (f"{INFER}/", "leave out the slash at the end of the path"),
+        ("/docs", "GET /v2/docs/openapi.json describes the routes"),
+        ("/openapi.json", "GET /v2/docs/openapi.json describes the routes"),
+        ("/console", "for a page in the browser start the server with --console=true: it is then at /console"),
+        ("/metrics", "metrics are on a port of their own, --metrics-port (8002)"),
+        ("/v2/models", "POST /v2/repository/index lists the models"),
         ("/nope/", None),
     ],
 )

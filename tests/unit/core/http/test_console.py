@@ -21,6 +21,14 @@ from trident.core.lifecycle.state import IndexEntry, ModelState, VersionOverview
 from trident.core.observability.history import Activity
 
 
+@pytest.fixture
+def tokens(tmp_path: Path) -> AuthTokens:
+    file = tmp_path / "tokens"
+    file.write_text("a-token-of-this-server\n")
+    file.chmod(0o600)
+    return AuthTokens(str(file), Scope.ALL)
+
+
 class ManyModels(FakeEngine):
     def overview(self, name: str = "") -> list[VersionOverview]:
         entries = [IndexEntry(name=f"m{i:05}", version=1, state=ModelState.READY) for i in range(10_000)]
@@ -81,18 +89,27 @@ def test_files_are_open_and_nothing_else_is_served() -> None:
     assert again.status_code == 304
 
 
+def test_a_browser_at_the_root_is_sent_to_the_console_or_told_its_option(tokens: AuthTokens) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    # Without a token: the page itself is open, too.
+    root = client(FakeEngine(), console=True, tokens=tokens).get("/", headers=browser)
+    assert (root.status_code, root.headers["Location"]) == (302, "console")
+    without = client(FakeEngine(), tokens=tokens)
+    assert without.get("/", headers=browser).status_code == 404
+    assert "--console=true" in json.loads(without.get("/", headers=browser).data)["hint"]
+    assert "/v2/docs/openapi.json" in json.loads(client(FakeEngine(), console=True).get("/").data)["hint"]
+    assert without.post("/", json={"inputs": "x"}).status_code == 401
+
+
 def test_the_scripts_are_small_and_nothing_is_fetched_from_elsewhere() -> None:
     own = {name: text.decode() for name, text in _FILES.items() if not name.startswith("vendor/")}
     assert not [name for name, text in own.items() if "://" in text.replace("http://www.w3.org", "")]
     assert not [name for name, text in own.items() if "innerHTML" in text or "<script>" in text]
 
 
-def test_changes_need_a_token_and_the_header_of_the_page(tmp_path: Path) -> None:
-    file = tmp_path / "tokens"
-    file.write_text("a-token-of-this-server\n")
-    file.chmod(0o600)
+def test_changes_need_a_token_and_the_header_of_the_page(tokens: AuthTokens) -> None:
     engine = FakeEngine()
-    guarded = client(engine, tokens=AuthTokens(str(file), Scope.ALL))
+    guarded = client(engine, tokens=tokens)
     bearer = {"Authorization": "Bearer a-token-of-this-server"}
     body = json.dumps({"name": "simple"})
     assert guarded.get("/console").status_code == 200
