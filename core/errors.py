@@ -88,6 +88,11 @@ class ServerError(Exception):
         """`CODE: MESSAGE`, as the repository index and the log show a failure."""
         return f"{self.code.value}: {self.message}"
 
+    @property
+    def log_text(self) -> str:
+        """The message for a log, where an error whose message is empty for clients has one."""
+        return self.message
+
     def client_text(self, hints: ErrorHints) -> str:
         """The text of the error for a client, which ends with the hint if that belongs there."""
         if self.hint and hints is ErrorHints.TEXT:
@@ -156,6 +161,10 @@ class ServerStopping(ServerError):
 
 class RequestCancelled(ServerError):
     code = ErrorCode.CANCELLED
+
+    @property
+    def log_text(self) -> str:
+        return self.message or "the client went away"
 
 
 class Unsupported(ServerError):

@@ -22,6 +22,7 @@ from trident.core.inference.tensors import (
     BYTES,
     MAX_ELEMENTS,
     Array,
+    Datatype,
     Shape,
     TensorLayout,
     array_of,
@@ -175,7 +176,8 @@ class RequestValidator:
             if not tensor.shape:
                 raise InvalidRequest(
                     f"{request.log_prefix}input '{tensor.name}' has no shape but model requires batch dimension "
-                    f"for '{spec.name}'"
+                    f"for '{spec.name}'",
+                    hint=self._shape_hint(tensor),
                 )
             if batch is None:
                 batch = tensor.shape[0]
@@ -184,14 +186,16 @@ class RequestValidator:
             elif tensor.shape[0] != batch:
                 raise InvalidRequest(
                     f"{request.log_prefix}input '{tensor.name}' batch size does not match other inputs "
-                    f"for '{spec.name}'"
+                    f"for '{spec.name}'",
+                    hint=self._rank_hint(inputs) or "send as many items in each input",
                 )
         if batch is None:
             return 1
         if batch > spec.max_batch_size:
             raise InvalidRequest(
                 f"{request.log_prefix}inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'",
-                hint=f"the request has {batch} items: send fewer at once, or set max_batch_size in config.pbtxt. "
+                hint=self._rank_hint(inputs)
+                or f"the request has {batch} items: send fewer at once, or set max_batch_size in config.pbtxt. "
                 "A model without one gets the default, 4, which --backend-config=default-max-batch-size=32 changes",
             )
         return batch or 1
@@ -203,7 +207,8 @@ class RequestValidator:
         if tensor.datatype != datatype.name:
             raise InvalidRequest(
                 f"{request.log_prefix}inference input '{tensor.name}' data-type is '{tensor.datatype}', "
-                f"but model '{self._spec.name}' expects '{datatype.name}'"
+                f"but model '{self._spec.name}' expects '{datatype.name}'",
+                hint=_datatype_hint(tensor.name, datatype),
             )
         shape = tensor.shape
         dims = shape[1:] if self._has_batch(expected) else shape
@@ -272,8 +277,33 @@ class RequestValidator:
         full = (-1, *expected.dims) if self._has_batch(expected) else expected.dims
         raise InvalidRequest(
             f"{request.log_prefix}unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "
-            f"Expected {shape_text(full)}, got {shape_text(tensor.shape)}. {_BATCH_NOTE if self._batching else ''}"
+            f"Expected {shape_text(full)}, got {shape_text(tensor.shape)}. {_BATCH_NOTE if self._batching else ''}",
+            hint=self._shape_hint(tensor),
         )
+
+    def _rank_hint(self, inputs: Inputs) -> str:
+        """How to send the first input that has too many or too few dimensions; "" if none has."""
+        for tensor in inputs:
+            expected = self._spec.inputs[tensor.name]
+            if len(tensor.shape) != len(expected.dims) + self._has_batch(expected):
+                return self._shape_hint(tensor)
+        return ""
+
+    def _shape_hint(self, tensor: InputTensor) -> str:
+        """The shape to send: with as many items as the tensor has elements for, if that is possible."""
+        expected = self._spec.inputs[tensor.name]
+        dims = expected.dims
+        any_size = ", where -1 is any size" if -1 in dims else ""
+        if not self._has_batch(expected):
+            return f"send {tensor.name} as {shape_text(dims)}{any_size}"
+        given, size = prod(tensor.shape), prod(dims)
+        items = given // size if size > 0 and given % size == 0 else 1
+        if not 0 < items <= self._spec.max_batch_size:
+            items = 1
+        kind = "row" if len(dims) == 1 else "item"
+        number = f"one {kind}" if items == 1 else f"{items} {kind}s"
+        one = str(dims[0]) if len(dims) == 1 and not any_size else shape_text(dims)
+        return f"send {tensor.name} as {shape_text((items, *dims))}: {number} of {one}{any_size}"
 
     def _unspecified(self, request: InferenceRequest, tensor: InputTensor) -> InvalidRequest:
         return InvalidRequest(
@@ -327,6 +357,13 @@ class RequestValidator:
                     hint="send less, or add a larger size to LENGTH_BUCKETS in the model's configuration",
                 )
         return buckets.length(max(lengths.values(), default=0))
+
+
+def _datatype_hint(name: str, datatype: Datatype) -> str:
+    if datatype is BYTES:
+        return f"send {name} as BYTES: texts or bytes"
+    numpy_name = "" if datatype.name == "BF16" else f", in numpy .astype('{datatype.dtype.name}')"
+    return f"send {name} as {datatype.name}{numpy_name}"
 
 
 def _duplicate(inputs: Inputs) -> str:

@@ -109,7 +109,7 @@ def log_error(error: Exception, status: Status, method: str, request_id: str = "
     if not _logger.isEnabledFor(level):
         return
     hint = error.hint if isinstance(error, ServerError) else None
-    message = error.message if isinstance(error, ServerError) else repr(error)
+    message = error.log_text if isinstance(error, ServerError) else repr(error)
     _logger.log(
         level,
         "%s: %s %s%s%s",

@@ -220,7 +220,7 @@ def log_error(error: Exception, status: int, environ: Environ) -> None:
     if not _logger.isEnabledFor(level):
         return
     hint = error.hint if isinstance(error, ServerError) else None
-    message = error.message if isinstance(error, ServerError) else _refusal(error)[1] or repr(error)
+    message = error.log_text if isinstance(error, ServerError) else _refusal(error)[1] or repr(error)
     request_id = environ.get(REQUEST_ID_KEY, "")
     _logger.log(
         level,

@@ -36,6 +36,13 @@ _EXPECTED = {
     "f": "attempt to access JSON non-number as double",
     "O": "attempt to access JSON non-string as string",
 }
+_TAKES = {"b": "true or false", "i": "whole numbers", "u": "whole numbers from 0", "f": "numbers", "O": "strings"}
+# What numpy and model configurations call the datatypes.
+_OTHER_NAMES = {
+    **{row.dtype.name: name for name, row in BY_NAME.items() if name not in ("BYTES", "BF16")},
+    **{row.config_name.lower(): name for name, row in BY_NAME.items()},
+    **{"string": "BYTES", "float": "FP32", "double": "FP64"},
+}
 ELEMENT_TYPES: dict[str, frozenset[type]] = {
     "b": frozenset({bool}),
     "i": frozenset({int}),
@@ -54,7 +61,9 @@ def json_datatype(name: str, input_name: str) -> Datatype:
         raise InvalidRequest(
             f"receiving {name} data via JSON is not supported. Please use the binary data format for input {input_name}"
         )
-    raise InvalidRequest(f"invalid datatype for input {input_name}", hint=f"one of: {', '.join(BY_NAME)}")
+    meant = _OTHER_NAMES.get(name.lower()) or (name.upper() if name.upper() in BY_NAME else "")
+    text = f"did you mean {meant}?" if meant else f"one of: {', '.join(BY_NAME)}"
+    raise InvalidRequest(f"invalid datatype for input {input_name}", hint=text)
 
 
 def array_from_json(content: Any, datatype: Datatype, count: int | None, input_name: str) -> Array:
@@ -77,7 +86,10 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, 
         types = set(map(type, content))
     kind = datatype.kind
     if not types <= ELEMENT_TYPES[kind]:
-        raise InvalidRequest((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
+        raise InvalidRequest(
+            (_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind],
+            hint=f"'data' of '{input_name}', which is {datatype.name}, must have {_TAKES[kind]}",
+        )
     if kind == "O":
         return bytes_array([e.encode() for e in content], (len(content),))
     check_count(len(content), count)

@@ -63,6 +63,7 @@ _ONE_SOURCE: Final = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
 )
+_INSTANCES: Final = 'POST /v1/models/{0}:predict takes {{"instances":[...]}}; for this route '
 _NOTHING: Final = memoryview(b"")
 _NO_FORM: Final = ((False, 0), None)
 # Of an array. Copying smaller ones together takes less time than an array for each of them.
@@ -164,16 +165,24 @@ def _missing(field: str) -> InvalidRequest:
 
 def _read_inputs(document: dict[str, Any], tail: memoryview | None, spec: ModelSpec, max_input_size: int) -> Inputs:
     if "inputs" not in document:
-        raise _missing("inputs")
+        error = _missing("inputs")
+        error.hint = _route_hint(document, spec)
+        raise error
     items = document["inputs"]
     if type(items) is not list:
-        raise unable("inputs", _NON_ARRAY)
+        error = unable("inputs", _NON_ARRAY)
+        error.hint = _input_hint(None, spec)
+        raise error
     inputs: list[InputTensor] = []
     offset = 0
     packs = tail is None
     for item in items:
-        size = _data_source(item)
-        name, datatype, shape = _read_header(item)
+        try:
+            size = _data_source(item)
+            name, datatype, shape = _read_header(item)
+        except InvalidRequest as wrong:
+            wrong.hint = wrong.hint or _input_hint(item, spec)
+            raise
         if isinstance(size, RegionReference):
             # Triton looks for no region if there is nothing to read.
             is_empty = 0 in shape
@@ -200,6 +209,27 @@ def _read_inputs(document: dict[str, Any], tail: memoryview | None, spec: ModelS
     if tail is not None and offset != len(tail):
         raise InvalidRequest(f"unexpected additional input data for model '{spec.name}'")
     return _packed(inputs) if packs and inputs else inputs
+
+
+def _route_hint(document: dict[str, Any], spec: ModelSpec) -> str:
+    """What to do with a document that is no v2 request. That of a list is empty."""
+    other = "" if document and "instances" not in document else _INSTANCES.format(spec.name)
+    return f"{other}GET /v2/models/{spec.name}/request shows a request"
+
+
+def _input_hint(item: Any, spec: ModelSpec) -> str:
+    """The form of the input that `item` names; of the model's first one if it names none."""
+    name = item.get("name") if type(item) is dict else None
+    known = spec.inputs.get(name) if type(name) is str else None
+    expected = known or next(iter(spec.inputs.values()), None)
+    if expected is None:
+        return "the model has no inputs: send an empty list"
+    has_batch = spec.max_batch_size > 0 and not expected.is_shape_tensor
+    shape = ",".join(["1"] * has_batch + ["N" if dim < 0 else str(dim) for dim in expected.dims])
+    is_in_json = expected.datatype.name not in ("FP16", "BF16")
+    content = '"data":[...]' if is_in_json else '"parameters":{"binary_data_size":...}'
+    text = f'{{"name":"{expected.name}","datatype":"{expected.datatype.name}","shape":[{shape}],{content}}}'
+    return f"'inputs' is a list of objects such as {text}"
 
 
 def _packed(inputs: list[InputTensor]) -> PackedInputs:

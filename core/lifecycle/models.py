@@ -8,6 +8,7 @@ Source: docs/spec/http.md section 3 (lookup texts), docs/spec/repository.md sect
 
 from __future__ import annotations
 
+import difflib
 import logging
 import threading
 from collections import Counter
@@ -25,6 +26,8 @@ from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.sources import Located, ModelKey, Source
 
 _UNKNOWN: Final = "Request for unknown model: "
+_MOST_COMPARED: Final = 50
+_LONGEST_COMPARED: Final = 100
 _FIRST_HOLD: Final = -2
 _ALONE: Final = EnginePlace()
 
@@ -217,6 +220,14 @@ class Models:
                 return ModelLoading(f"model '{name}' is still being loaded", hint=_reasons(model) or None, model=name)
         return None
 
+    def _nearest(self, name: str) -> str:
+        """A hint with the model that a client may have meant. It is found in a millisecond at most, on the hub's
+        thread: not among many models, nor for a long name."""
+        known = sorted({model for model, _ in self._ready})
+        is_quick = len(known) <= _MOST_COMPARED and len(name) <= _LONGEST_COMPARED
+        found = difflib.get_close_matches(name, known, n=1) if is_quick else []
+        return f"did you mean '{found[0]}'?" if found else "the repository index lists the models"
+
     def _lookup_error(self, name: str, version: int) -> ServerError:
         models = [model for model in self.named(name) if not self._is_private(model.key)]
         models = [model for model in models if model.is_known] or models[:1]
@@ -234,7 +245,7 @@ class Models:
             return _failed_to_load(model)
         if model is None or not model.versions:
             kind = InvalidRequest if self._namespacing else ModelNotFound
-            return kind(f"{_UNKNOWN}'{name}' is not found")
+            return kind(f"{_UNKNOWN}'{name}' is not found", hint=self._nearest(name))
         if version == -1:
             return ModelNotFound(f"{_UNKNOWN}'{name}' has no available versions", hint=_reasons(model))
         if version not in model.versions:

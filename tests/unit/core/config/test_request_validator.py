@@ -125,6 +125,35 @@ def test_refusal_has_the_text_of_triton(tensors: list[InputTensor], message: str
     assert refusal(SIMPLE, *tensors) == message
 
 
+VARIABLE = spec(8, IN=("INT32", (-1, 4)))
+
+
+@pytest.mark.parametrize(
+    ("model", "tensors", "hint"),
+    [
+        (SIMPLE, [raw("INPUT0", 16), raw("INPUT1", 1, 16)], "send INPUT0 as [1,16]: one row of 16"),
+        (SIMPLE, [raw("INPUT0", 1, 16), raw("INPUT1", size=0)], "send INPUT1 as [1,16]: one row of 16"),
+        # More elements than items: it is the batch dimension that is missing.
+        (SIMPLE, [raw("INPUT0", 16), raw("INPUT1", 16)], "send INPUT0 as [1,16]: one row of 16"),
+        (SIMPLE, [raw("INPUT0", 3, 4, 4), raw("INPUT1", 3, 16)], "send INPUT0 as [3,16]: 3 rows of 16"),
+        (SIMPLE, [raw("INPUT0", 1, 15), raw("INPUT1", 1, 16)], "send INPUT0 as [1,16]: one row of 16"),
+        (SIMPLE, [raw("INPUT0", 2, 16), raw("INPUT1", 3, 16)], "send as many items in each input"),
+        (
+            SIMPLE,
+            [raw("INPUT0", 1, 16, datatype="FP32"), raw("INPUT1", 1, 16)],
+            "send INPUT0 as INT32, in numpy .astype('int32')",
+        ),
+        (spec(8, IN=("BYTES", (1,))), [raw("IN", 1, 1)], "send IN as BYTES: texts or bytes"),
+        (VARIABLE, [raw("IN", 2, 4)], "send IN as [1,-1,4]: one item of [-1,4], where -1 is any size"),
+        (spec(0, IN=("INT32", (2, 2))), [raw("IN", 4)], "send IN as [2,2]"),
+    ],
+)
+def test_a_refusal_hints_at_what_to_send(model: ModelSpec, tensors: list[InputTensor], hint: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check(model, *tensors)
+    assert caught.value.hint == hint
+
+
 def test_counts_beyond_64_bits_are_refused_before_any_allocation() -> None:
     model = spec(8, IN=("INT32", (-1, -1)))
     assert refusal(model, raw("IN", 1, 2**62, 16, size=64)) == (

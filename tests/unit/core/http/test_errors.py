@@ -23,6 +23,7 @@ from trident.core.http.errors import (
     UnsupportedEncoding,
     error_reply,
     header_value,
+    log_error,
     status_of,
 )
 from trident.core.http.reply import JSON
@@ -78,6 +79,12 @@ def test_error_reply_adds_the_headers_of_the_error(error: ServerError, header: t
 def test_an_error_that_cannot_be_told_is_still_answered() -> None:
     assert b"secret" not in error_reply(ValueError("secret"), 500, JSON, {}).body[0]
     assert error_reply(InvalidRequest("\ud800"), 400, JSON, {}).body == [b'{"error":"?"}']
+
+
+def test_a_request_whose_client_had_gone_is_logged_with_that_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    log_error(RequestCancelled(""), 400, {"REQUEST_METHOD": "POST", "PATH_INFO": "/x"})
+    assert caplog.messages == ["POST /x: 400 the client went away"]
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,35 @@ def in_region(**parameters: Any) -> dict[str, Any]:
     return item
 
 
+FORM = '{"name":"IN","datatype":"INT32","shape":[1,2],"data":[...]}'
+SHOWN = "GET /v2/models/m/request shows a request"
+INSTANCES = 'POST /v1/models/m:predict takes {"instances":[...]}; for this route ' + SHOWN
+
+
+@pytest.mark.parametrize(
+    ("document", "hint"),
+    [
+        *(
+            ({"inputs": [{key: value for key, value in tensor().items() if key != missing}]}, FORM)
+            for missing in ("name", "datatype", "shape", "data")
+        ),
+        ({"inputs": [[1, 2]]}, FORM),
+        ({"inputs": {"IN": [1, 2]}}, FORM),
+        ({"instances": [[1, 2]]}, INSTANCES),
+        ([[1, 2]], INSTANCES),
+        ({"IN": [1, 2]}, SHOWN),
+        ({"inputs": [tensor(data=[1.5, 2])]}, "'data' of 'IN', which is INT32, must have whole numbers"),
+        ({"inputs": [tensor(datatype="float32")]}, "did you mean FP32?"),
+        ({"inputs": [tensor(datatype="TYPE_STRING")]}, "did you mean BYTES?"),
+        ({"inputs": [tensor(datatype="int32")]}, "did you mean INT32?"),
+    ],
+)
+def test_a_refusal_hints_at_what_to_send(document: Any, hint: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode(document)
+    assert (caught.value.hint or "").removeprefix("'inputs' is a list of objects such as ") == hint
+
+
 def test_tensors_in_regions_have_their_places() -> None:
     place = {"shared_memory_offset": 8, "shared_memory_byte_size": 64}
     document = {

@@ -380,6 +380,15 @@ def test_any_name_may_exist_until_the_repositories_have_been_read() -> None:
     assert caught.value.retry_after_s == 1
 
 
+@pytest.mark.parametrize(
+    ("asked", "hint"), [("iriss", "did you mean 'iris'?"), ("resnet", "the repository index lists the models")]
+)
+def test_an_unknown_model_hints_at_the_one_that_may_be_meant(asked: str, hint: str) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        models(("iris", 1, ModelState.READY), ("digits", 1, ModelState.READY)).find(asked, -1)
+    assert caught.value.hint == hint
+
+
 def test_the_hint_gives_the_reason_why_a_version_is_not_ready() -> None:
     with pytest.raises(ModelNotReady) as caught:
         models(("m", 7, ModelState.UNAVAILABLE)).find("m", 7)
