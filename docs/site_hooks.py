@@ -1,4 +1,5 @@
-"""Hooks of MkDocs: the navigation is that of index.md, and links to files outside of docs become their names."""
+"""Hooks of MkDocs: the navigation is that of index.md, links to files outside of docs become their names, and programs
+find the pages' text: each beside its page, and their list in llms.txt (llmstxt.org)."""
 
 from __future__ import annotations
 
@@ -46,12 +47,27 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         place = (here / path).resolve().relative_to(DOCS.parent)
         return text if f"`{place}`" in text or text == str(place) else f"{text} (`{place}`)"
 
-    return LINK.sub(inside, markdown)
+    texts[page.file.src_uri] = LINK.sub(inside, markdown)
+    return texts[page.file.src_uri]
+
+
+# By the path of the page below docs.
+texts: dict[str, str] = {}
 
 
 def on_post_build(config: Any) -> None:
-    """What draws the diagrams, so that the site needs nothing from the internet. Without it they are shown as text."""
-    place = Path(config["site_dir"]) / "javascripts" / MERMAID.name
+    """The pages as text, llms.txt, and what draws the diagrams, so that the site needs nothing from the internet.
+
+    Without it the diagrams are shown as text.
+    """
+    site = Path(config["site_dir"])
+    for path, text in texts.items():
+        (site / path).write_text(text)
+    sections = texts["index.md"].partition("\n## ")[2].strip()
+    head = f"# {config['site_name']}\n\n> {config['site_description']}\n\n## "
+    specification = "\n".join(f"* [{path}]({path})" for path in texts if path.startswith("spec/"))
+    (site / "llms.txt").write_text(f"{head}{sections}\n\n## Specification\n\n{specification}\n")
+    place = site / "javascripts" / MERMAID.name
     place.parent.mkdir(exist_ok=True)
     if MERMAID.is_file():
         shutil.copyfile(MERMAID, place)
