@@ -6,7 +6,8 @@
     ├── ConfigInvalid          INVALID_ARG     the model configuration cannot be right
     ├── ModelNotFound          NOT_FOUND       no such model or version
     ├── ModelNotReady          UNAVAILABLE     known, but not ready to serve
-    │   └── ModelLoading       UNAVAILABLE     it is still being loaded
+    │   ├── ModelLoading       UNAVAILABLE     it is still being loaded
+    │   └── ModelCold          UNAVAILABLE     it is registered, and loaded when something asks for it
     ├── ModelLoadFailed        INTERNAL        loading ended with a failure
     │   ├── DeviceLost         INTERNAL        its GPU can run nothing more until the process is replaced
     │   └── NotInstalled       INTERNAL        its packages are not installed, and must not be
@@ -32,6 +33,7 @@ Source: Triton's `tritonserver.h` (codes), docs/spec/http.md section 1, docs/spe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -122,6 +124,13 @@ class ModelNotReady(ServerError):
 
 class ModelLoading(ModelNotReady):
     retry_after_s = 1
+
+
+class ModelCold(ModelNotReady):
+    """`await_load(then)` has it loaded: `then` is called when that has ended, well or badly, on any thread."""
+
+    retry_after_s = 1
+    await_load: Callable[[Callable[[], object]], None]
 
 
 class ModelLoadFailed(ServerError):

@@ -21,7 +21,7 @@ from trident.app.supervisor.arbiter import GunicornLog
 from trident.app.worker.listening_sockets import ConnectionLimits, StopTimes, open_listener
 from trident.app.worker.worker import TridentWorker
 from trident.core.engine.in_process import InferenceEngine
-from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.frontend.gevent_bridge import GeventBridge, mailbox_here
 
 _CONNECTIONS = 1000
 
@@ -94,6 +94,7 @@ class _ThreadSite(Site):
 
     def __init__(self, settings: ServerSettings, engine: InferenceEngine, credentials: Credentials) -> None:
         self._bridges: list[GeventBridge] = []
+        engine.make_mailbox = mailbox_here
         applications = Applications(settings, engine, self._make_bridge, tokens=credentials.tokens)
         self.applications = applications.by_port()
         self.tls = http_tls(settings, credentials)

@@ -127,6 +127,28 @@ def _gpu_memory(text: str) -> str:
         ) from None
 
 
+_UNITS = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "": 1}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?B?|%|)", re.ASCII | re.IGNORECASE)
+
+
+def _model_memory(text: str) -> str:
+    """`auto`, a number of bytes, or percent with their sign. Raises BadValue."""
+    found = _SIZE.fullmatch(text.strip())
+    if text == "auto" or found is None:
+        if text == "auto":
+            return text
+        raise BadValue(f"invalid argument for --model-memory: '{text}' is not auto, a size such as 4GiB, or 50%")
+    amount, unit = float(found[1]), found[2].upper()
+    if unit == "%":
+        if not 0 < amount <= 100:
+            raise BadValue(f"invalid argument for --model-memory: '{text}' is not above 0% and up to 100%")
+        return f"{amount:g}%"
+    size = int(amount * _UNITS[f"{unit[0]}IB" if unit else ""])
+    if not 0 < size <= INT64_MAX:
+        raise BadValue(f"invalid argument for --model-memory: '{text}' is not above 0 bytes")
+    return str(size)
+
+
 _RESOURCE = checked("<resource name>:<count>[:<device>]", resource_limit)
 
 
@@ -211,13 +233,23 @@ class RepositorySettings:
     model_repository: tuple[str, ...] = repeated(REPOSITORY,
         "Model repository with a directory for each model: local, s3://bucket/prefix, "
         "s3://host:port/bucket/prefix, gs://bucket/prefix or as://account/container/prefix.", aliases=("model-store",))
-    model_control_mode: str = option("none", choice("model-control-mode", "none", "poll", "explicit"),
+    model_control_mode: str = option("none", choice("model-control-mode", "none", "poll", "explicit", "demand"),
         "Models that are loaded: all at startup (none), also after changes of their repository "
-        "(poll), or those of --load-model and those that clients request (explicit).")
+        "(poll), those of --load-model and those that clients request (explicit), or those of "
+        "--load-model and whatever a request needs (demand).")
     load_model: tuple[str, ...] = repeated(TEXT,
-        "Model to load at startup, * for all; only with --model-control-mode=explicit.")
+        "Model to load at startup, * for all; only with --model-control-mode=explicit or demand, "
+        "which never lets go of it.")
     repository_poll_secs: int = option(15, at_least(0),
-        "Seconds between two polls; only with --model-control-mode=poll.")
+        "Seconds between two polls; only with --model-control-mode=poll, and for the names of "
+        "models with demand.")
+    model_memory: str = option("auto", Kind("auto|<bytes>|<percent>%", _model_memory, ("auto",)),
+        "Memory that models may take together, such as 4GiB, or 50% of the container's and of each "
+        "GPU's; only with --model-control-mode=demand. auto: what is free when the server has started.",
+        own=True)
+    model_idle_secs: float = option(0.0, number(0),
+        "Seconds without requests after which a model is let go, 0: only when others need its memory; "
+        "only with --model-control-mode=demand. A model's parameter IDLE_SECS is stronger.", own=True)
     reload: bool = option(False, SWITCH,
         "Load a changed model within a second, for its author; the old version serves until the new "
         "one can. This is --model-control-mode=poll with a short interval.",

@@ -272,8 +272,15 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
 
 
 def _check_models(settings: ServerSettings) -> None:
-    if settings.load_model and settings.model_control_mode != "explicit":
+    if settings.load_model and settings.model_control_mode not in ("explicit", "demand"):
         raise BadOption("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    for name in ("model_memory", "model_idle_secs"):
+        if name in settings.sources and settings.model_control_mode != "demand":
+            raise BadOption.of(f"--{name.replace('_', '-')}", "it needs --model-control-mode=demand")
+    if settings.model_control_mode == "demand" and settings.engines != "1":
+        raise BadOption.of("--engines", "models that are loaded on demand are in one engine: several would hold copies")
+    if settings.reload and settings.model_control_mode == "demand":
+        raise BadOption.of("--reload", "with --model-control-mode=demand a changed model is read at its next load")
     if settings.reload and settings.model_control_mode == "explicit":
         raise BadOption.of("--reload", "with --model-control-mode=explicit a request loads a model again, not a change")
     if len(set(settings.load_model)) > 1 and "*" in settings.load_model:

@@ -26,7 +26,7 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
 from trident.core.frontend.access import GRPC, AuthTokens, parse_restricted
 from trident.core.frontend.bridge import Bridge, ThreadBridge, TimeSlice
-from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.frontend.gevent_bridge import GeventBridge, mailbox_here
 from trident.core.http.admin import MetricsApplication, MetricsPage, request_metrics_page, share_request_counts
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
@@ -237,6 +237,7 @@ class InProcessSite(Site):
         self.tls = http_tls(settings, credentials)
         self._started = started
         self._engine = started.engine
+        self._engine.make_mailbox = mailbox_here
         engine = around(started.engine)
         applications = Applications(settings, engine, make_hub_bridge, tokens=credentials.tokens)
         self.applications = applications.by_port()

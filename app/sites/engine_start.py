@@ -28,7 +28,7 @@ from trident.core.backends.registry import MakeBackend
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.errors import ServerError
-from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, EnginePlace, Readiness
+from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, EnginePlace, MemoryShare, Readiness
 from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
 from trident.core.observability.metrics_log import Format, MetricsLog, cloud_logging_line, embedded_metrics_line
 from trident.core.observability.statistics import MetricsOptions
@@ -56,6 +56,7 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         numbers=(1 + place.index, place.count),
         kept=_KEPT_TRACES if settings.console else 0,
     )
+    memory = settings.model_memory
     gpu_memory, words = settings.gpu_memory_per_model, {"auto": AUTO, "none": UNLIMITED}
     return EngineOptions(
         repositories=settings.model_repository,
@@ -66,6 +67,11 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         config_name=settings.model_config_name,
         control_mode="poll" if settings.reload else settings.model_control_mode,
         load_models=settings.load_model,
+        model_memory=MemoryShare(
+            bytes=int(memory) // place.count if memory.isdigit() else 0,
+            part=float(memory[:-1]) / 100 / place.count if memory.endswith("%") else 0.0,
+        ),
+        model_idle_s=settings.model_idle_secs,
         poll_secs=_RELOAD_S if settings.reload else settings.repository_poll_secs,
         namespacing=settings.model_namespacing,
         any_layout=settings.any_layout,

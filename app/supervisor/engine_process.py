@@ -106,6 +106,7 @@ class EngineProcess:
         options = engine_options(self._settings, self._place)
         options = replace(options, load_models=tuple(name for name in options.load_models if name not in unloaded))
         engine = make_engine(options, self._fail, self._parts.makers)
+        engine.make_mailbox = None  # front ends wait, this process must not
         # The shared control log and this engine's own.
         logs = [ControlLog(self._directory.changes)]
         if self._is_one_of_many and self._settings.multi_model:

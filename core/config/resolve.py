@@ -393,6 +393,36 @@ def _target_ms(config: ModelConfig) -> float:
         return float("nan")
 
 
+# --- how long it stays in memory, in a server that loads on demand
+
+
+PINNED = "PINNED"
+IDLE_SECS = "IDLE_SECS"
+
+
+def is_pinned(config: ModelConfig) -> bool:
+    """Return whether it is never let go."""
+    return switch(config, PINNED)
+
+
+def idle_seconds(config: ModelConfig) -> float | None:
+    """The seconds without requests after which it is let go, 0 for never; None without a valid value."""
+    text = parameter(config, IDLE_SECS)
+    try:
+        seconds = float(text) if text else -1.0
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def residence_problems(config: ModelConfig) -> list[Problem]:
+    problems = switch_problems(config, PINNED, "a model that is true is never let go for the memory of others")
+    if IDLE_SECS in config.parameters and idle_seconds(config) is None:
+        text = f"{IDLE_SECS} must be seconds from 0, got '{parameter(config, IDLE_SECS)}' for {config.name}"
+        problems.append(Problem(f"parameters[{IDLE_SECS}]", text, "0 lets it stay however long it rests"))
+    return problems
+
+
 # --- despite a trial of its rows
 
 

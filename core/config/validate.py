@@ -36,6 +36,7 @@ from trident.core.config.resolve import (
     pad_value,
     pad_values_of,
     parameter,
+    residence_problems,
     resolve_sequence_spec,
     sizes_of,
 )
@@ -108,6 +109,7 @@ def validate_model_config(
     problems += instance_group_problems(config, model_name, gpu_ids)
     problems += count_problems(config)
     problems += _metrics_problems(config)
+    problems += residence_problems(config)
     problems += agent_problems(config)
     return problems
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, ServerError
+from trident.core.errors import BackendFailed, ModelCold, ServerError
 from trident.core.inference.pending_request import Defer, PendingRequest, StreamedRequest, deliver
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
@@ -45,11 +45,23 @@ class EngineBlsClient:
         if wait is not None:
             on_response = partial(self._waiting.answered, wait, on_response)
         call = kind(request, on_response, defer=defer, flush=flush)
+        self._submit(call, decoupled, holder, wait)
+        return call
+
+    def _submit(
+        self, call: PendingRequest, decoupled: bool, holder: Placement | None, wait: InstanceWait | None
+    ) -> None:
+        """Submit the request of a model, as soon as the one that it asks is loaded. Any thread."""
+        request = call.request
         try:
             version = self._models.find(request.model_name, request.model_version)
+        except ModelCold as cold:
+            call.defer = None
+            cold.await_load(partial(self._submit, call, decoupled, holder, wait))
+            return
         except ServerError as error:
             call.refuse(_not_ready(request.model_name, error))
-            return call
+            return
         if version.spec.decoupled and not decoupled:
             call.refuse(_decoupled(request.model_name))
         elif holder is not None and (resource := self._lacking(holder, version)):
@@ -58,7 +70,6 @@ class EngineBlsClient:
             call.refuse(waits_for_its_own_instance(wait.instance, request.model_name))
         else:
             call.submit_to(version)
-        return call
 
     def _lacking(self, holder: Placement, version: ModelVersion) -> str:
         """The resource for which `version`, or a step of it, waits as long as `holder` executes; "" for none."""

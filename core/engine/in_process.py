@@ -27,18 +27,19 @@ from trident.core.engine.protocol import (
     ServerMetadata,
     model_metadata,
 )
-from trident.core.errors import InvalidRequest
+from trident.core.errors import InvalidRequest, ModelCold
 from trident.core.lifecycle.cached_versions import with_response_cache
 from trident.core.lifecycle.index import overview, repository_index, version_states
 from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
-from trident.core.lifecycle.memory import MemoryLedger, read_gpus
+from trident.core.lifecycle.memory import MemoryLedger, ModelBudget, read_gpus
 from trident.core.lifecycle.model import is_met
+from trident.core.lifecycle.models import Models
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, VersionOverview
 from trident.core.lifecycle.version import ModelVersion
-from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids
+from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids, trim_heap
 from trident.core.observability.history import History, VersionHistory, VersionRequests, Watched
 from trident.core.observability.log import LogLevels, change_log
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
@@ -59,6 +60,7 @@ from trident.core.repository.progress import DownloadSnapshot
 from trident.core.response_cache.response_cache import LocalCache, ResponseCache
 from trident.core.scheduling.rate_limiter import RateLimiter
 from trident.core.shared_memory import CudaRegion, RegionKind, Regions, SystemRegion
+from trident.core.waiting import Mailbox, ThreadMailbox
 
 _log = logging.getLogger("trident.engine")
 
@@ -85,6 +87,9 @@ class InferenceEngine:
         self._regions = parts.regions
         self._response_cache = response_cache
         self._history = History(self._watched) if options.console else None
+
+        # Makes what its callers wait in for a model that is loaded when they ask for it; None: they do not wait.
+        self.make_mailbox: Callable[[], Mailbox[bool]] | None = ThreadMailbox
 
     @property
     def generation(self) -> int:
@@ -148,7 +153,7 @@ class InferenceEngine:
         ]
 
     def config_report(self, name: str, version: int = -1) -> ConfigReport:
-        config = self._models.find(name, version).config
+        config = self._find(name, version).config
         written = next((model.written_config for model in self._models.named(name) if model.serving), None)
         return ConfigReport(
             in_force=ConfigMessage.of(config),
@@ -157,16 +162,44 @@ class InferenceEngine:
         )
 
     def model(self, name: str, version: int = -1) -> ServedModel:
-        return self._models.find(name, version)
+        return self._find(name, version)
+
+    def _find(self, name: str, version: int) -> ModelVersion:
+        """The version that serves; one that is loaded when something asks for it is waited for."""
+        found: ModelVersion | None = None
+        while found is None:
+            try:
+                found = self._models.find(name, version)
+            except ModelCold as cold:
+                self._await(cold)
+        return found
+
+    def _await(self, cold: ModelCold) -> None:
+        """Wait for the end of a load. Raises `cold` where callers do not wait."""
+        if self.make_mailbox is None:
+            raise cold
+        mailbox = self.make_mailbox()
+        cold.await_load(partial(mailbox.put, True))
+        while mailbox.get() is None:
+            pass
 
     def model_nowait(self, name: str, version: int = -1) -> ServedModel | None:
-        return self._models.find(name, version)
+        try:
+            return self._models.find(name, version)
+        except ModelCold:
+            return None
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
-        return self._models.find(name, version).spec
+        return self._find(name, version).spec
 
     def hold_version(self, name: str, version: int = -1) -> int:
-        return self._models.hold(name, version)
+        number: int | None = None
+        while number is None:
+            try:
+                number = self._models.hold(name, version)
+            except ModelCold as cold:
+                self._await(cold)
+        return number
 
     def release_version(self, name: str, number: int) -> None:
         self._models.release(name, number)
@@ -175,11 +208,11 @@ class InferenceEngine:
         return ServerMetadata(name=self._options.server_id, version=self._options.server_version)
 
     def model_metadata(self, name: str, version: int = -1) -> ModelMetadata:
-        found = self._models.find(name, version)
+        found = self._find(name, version)
         return model_metadata(found.spec, self._models.ready_versions(name) if version == -1 else [version])
 
     def model_config(self, name: str, version: int = -1) -> ConfigMessage:
-        return ConfigMessage.of(self._models.find(name, version).config)
+        return ConfigMessage.of(self._find(name, version).config)
 
     def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
         return [
@@ -212,10 +245,15 @@ class InferenceEngine:
 
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         names = {} if ready_only else self._lifecycle.repository_names()
-        return repository_index(self._models.all(), names, ready_only)
+        demand = self._lifecycle.demand
+        registered = {each.key: each.versions for each in demand.all()} if demand is not None else {}
+        return repository_index(self._models.all(), names, ready_only, registered)
 
     def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
         self._lifecycle.load(name, parameters)
+
+    def prefetch_model(self, name: str) -> None:
+        self._lifecycle.prefetch(name)
 
     def load_directory(self, name: str, directory: str) -> None:
         self._lifecycle.load_directory(name, Path(directory))
@@ -337,6 +375,34 @@ def _response_cache(options: EngineOptions) -> ResponseCache | None:
     return LocalCache(options.response_cache_bytes) if options.response_cache_bytes else None
 
 
+def _memory(
+    options: EngineOptions, gpus: Sequence[int], uuids: Sequence[str], budget: ModelBudget | None
+) -> MemoryLedger:
+    devices = {f"gpu:{gpu}": uuids[gpu] if gpu < len(uuids) else "" for gpu in gpus}
+    read = partial(read_gpus, options.visible_gpus, options.model_memory.part or 1.0)
+    if budget is None:
+        return MemoryLedger(
+            read,
+            devices,
+            per_model=options.gpu_memory_per_model,
+            hint="unload another model, choose a larger GPU, or try all the same with --gpu-memory-per-model=none",
+            hint_never="choose a larger GPU",
+        )
+    return MemoryLedger(
+        read,
+        devices,
+        per_model=options.gpu_memory_per_model,
+        hint="unpin a model by unloading it, or give models more with --model-memory",
+        hint_never="give models more with --model-memory",
+        trim=trim_heap,
+        budget=budget,
+    )
+
+
+def _process_bytes(models: Models) -> list[int]:
+    return [process.resident_bytes for version in models.versions() for process in version.processes()]
+
+
 def make_engine(
     options: EngineOptions,
     on_fatal: Callable[[str], None] | None = None,
@@ -357,6 +423,7 @@ def make_engine(
         if on_fatal is not None:
             on_fatal(f"Internal - the device {device} can run no more models until the process is replaced")
 
+    budget = ModelBudget(options.model_memory) if options.control_mode == "demand" else None
     parts = EngineParts(
         gpu_uuids=uuids,
         on_device_lost=on_device_lost,
@@ -365,13 +432,7 @@ def make_engine(
         rate_limiter=RateLimiter(options.resource_limits) if options.resource_limits is not None else None,
         regions=Regions(options.shm_map_from, on_lost=on_device_lost),
         tracer=Tracer(options.tracing),
-        memory=MemoryLedger(
-            partial(read_gpus, options.visible_gpus),
-            {f"gpu:{gpu}": uuids[gpu] if gpu < len(uuids) else "" for gpu in gpus},
-            per_model=options.gpu_memory_per_model,
-            hint="unload another model, choose a larger GPU, or try all the same with --gpu-memory-per-model=none",
-            hint_never="choose a larger GPU",
-        ),
+        memory=_memory(options, gpus, uuids, budget),
     )
     loader = ModelLoader(
         options,
@@ -392,5 +453,7 @@ def make_engine(
     )
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
     lifecycle = Lifecycle(options, loader, open_source)
+    if budget is not None:
+        budget.processes = partial(_process_bytes, lifecycle.models)
     loader.models = EngineBlsClient(lifecycle, parts.rate_limiter)
     return InferenceEngine(options, lifecycle, hardware, sources, parts, response_cache)

@@ -56,10 +56,12 @@ class HoldChange(Enum):
 class CallMark:
     """`blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it only asks.
     `hold`: None if it has nothing to do with holds. `changes_state`: the front ends must know of the new state of the
-    engine before the caller has its answer.
+    engine before the caller has its answer. `loads`: where models are loaded on demand, it loads the one that its first
+    argument names, and its answer comes after that.
     """
 
     blocks: bool = False
+    loads: bool = False
     change: ModelChange | None = None
     hold: HoldChange | None = None
     changes_state: bool = False
@@ -68,6 +70,7 @@ class CallMark:
 def call(
     *,
     blocks: bool = False,
+    loads: bool = False,
     change: ModelChange | None = None,
     hold: HoldChange | None = None,
     changes_state: bool = False,
@@ -75,7 +78,9 @@ def call(
     """Mark a method of the protocol. All of its parameters and its result need annotations."""
 
     def marked(method: M) -> M:
-        mark = CallMark(blocks=blocks, change=change, hold=hold, changes_state=changes_state or change is not None)
+        mark = CallMark(
+            blocks=blocks, loads=loads, change=change, hold=hold, changes_state=changes_state or change is not None
+        )
         setattr(method, _ATTRIBUTE, mark)
         return method
 
@@ -219,19 +224,22 @@ class Engine(Protocol):
     """The engine as front ends see it. Any thread may call any method; those that block say so."""
 
     def model(self, name: str, version: int = -1) -> ServedModel:
-        """Find the ready `version`, -1 for the latest. Raises ModelNotFound or ModelNotReady with Triton's text."""
+        """Find the ready `version`, -1 for the latest. Raises ModelNotFound or ModelNotReady with Triton's text.
+
+        Where models are loaded on demand, waits for the load of one that does not serve.
+        """
         ...
 
     def model_nowait(self, name: str, version: int = -1) -> ServedModel | None:
         """As `model`, but never waits, not even for the engine's process: None if that has to be asked first."""
         ...
 
-    @call()
+    @call(loads=True)
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         """The `spec` of the model. Raises the lookup errors of `model`."""
         ...
 
-    @call(hold=HoldChange.TAKE)
+    @call(hold=HoldChange.TAKE, loads=True)
     def hold_version(self, name: str, version: int = -1) -> int:
         """Hold a version for requests that belong together: until `release_version` it answers them, though it is
         unloaded or replaced meanwhile.
@@ -249,12 +257,12 @@ class Engine(Protocol):
     @call()
     def server_metadata(self) -> ServerMetadata: ...
 
-    @call()
+    @call(loads=True)
     def model_metadata(self, name: str, version: int = -1) -> ModelMetadata:
         """Raises the lookup errors of `model`."""
         ...
 
-    @call()
+    @call(loads=True)
     def model_config(self, name: str, version: int = -1) -> ConfigMessage:
         """The complete configuration. Raises the lookup errors of `model`."""
         ...
@@ -283,7 +291,7 @@ class Engine(Protocol):
         minutes are known. Empty unless the server has its console."""
         ...
 
-    @call()
+    @call(loads=True)
     def config_report(self, name: str, version: int = -1) -> ConfigReport:
         """Raises the lookup errors of `model`."""
         ...
@@ -300,6 +308,11 @@ class Engine(Protocol):
         `parameters` may have `config`, a configuration as JSON text, and `file:PATH`, a file's content as bytes. Raises
         a ServerError, also if the control mode does not allow the call; the versions that serve then continue to.
         """
+        ...
+
+    @call()
+    def prefetch_model(self, name: str) -> None:
+        """Begin to load a model that is loaded on demand. Raises as `model` does, and InvalidRequest elsewhere."""
         ...
 
     @call(blocks=True, change=ModelChange.LOAD)

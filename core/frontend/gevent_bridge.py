@@ -30,7 +30,7 @@ from trident.core.frontend.bridge import (
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
-from trident.core.waiting import Deadlines, Mailbox
+from trident.core.waiting import Deadlines, Mailbox, ThreadMailbox
 
 _log = logging.getLogger("trident.borders")
 
@@ -160,6 +160,16 @@ class GreenletMailbox(Mailbox[T]):
             self._greenlet.switch()
 
 
+# The inbox of the hub of a thread that has one.
+_of_thread = threading.local()
+
+
+def mailbox_here() -> Mailbox[Any]:
+    """A mailbox for the caller: a greenlet of a hub that has a bridge, or a native thread."""
+    inbox = getattr(_of_thread, "inbox", None)
+    return ThreadMailbox() if inbox is None else GreenletMailbox(inbox)
+
+
 # --- the bridge
 
 
@@ -172,7 +182,7 @@ class GeventBridge:
     def __init__(self, hub: Any, threads: int = 8) -> None:
         """`threads` is the number of calls that `run` makes at the same time."""
         refuse_patched_threading()
-        self.inbox = Inbox(hub)
+        self.inbox = _of_thread.inbox = Inbox(hub)
         self._submissions = _Submissions(self.inbox)
         self._watch = _ClientWatch(hub)
         self.deadlines = Deadlines(hub)

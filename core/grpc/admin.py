@@ -103,9 +103,16 @@ def index(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
 
 
 def load(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """Load the model; answers when it serves."""
+    """Load the model; answers when it serves, or with the parameter `soon` at once."""
     call = parse("RepositoryModelLoadRequest", message)
     refuse_repository(call.repository_name)
+    if call.parameters and all(key == "soon" for key in call.parameters):
+        if call.parameters["soon"].WhichOneof(_CHOICE) != "bool_param":
+            raise InvalidRequest("invalid value type for load parameter 'soon', expected bool_param.")
+        if call.parameters["soon"].bool_param:
+            front_end.engine.prefetch_model(call.model_name)
+            return _NOTHING
+        call.parameters.clear()
     parameters: dict[str, str | bytes] = {}
     for key, parameter in call.parameters.items():
         if key == "config":
@@ -114,7 +121,8 @@ def load(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
             wanted = "bytes_param"
         else:
             raise InvalidRequest(
-                f"unrecognized load parameter '{key}'.", hint="the parameters are 'config' and 'file:PATH'"
+                f"unrecognized load parameter '{key}'.",
+                hint="the parameters are 'config' and 'file:PATH', or 'soon' alone",
             )
         if parameter.WhichOneof(_CHOICE) != wanted:
             raise InvalidRequest(f"invalid value type for load parameter '{key}', expected {wanted}.")

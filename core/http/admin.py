@@ -81,7 +81,12 @@ def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def model_ready(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
-    """200, or 400 if the version is loaded but cannot serve now. Raises the lookup errors of `model`."""
+    """200, or 400 if the version is loaded but cannot serve now. Raises the lookup errors of `model`.
+
+    With `?load=true` a model that is loaded on demand is, and the answer comes then.
+    """
+    if parse_qs(environ.get("QUERY_STRING", "")).get("load") == ["true"]:
+        front_end.engine.model(model, version_number(version))
     # The model itself may be asked. A probe's time is short, and the threads of `run` may be busy with large bodies.
     if not front_end.bridge.run_long(front_end.engine.is_model_ready, model, version_number(version)):
         raise InvalidRequest("Model version not ready", model=model)
@@ -216,9 +221,15 @@ def _entry(entry: IndexEntry) -> dict[str, Any]:
 
 
 def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
-    """Load the model; answers when it serves."""
+    """Load the model; answers when it serves, or with the parameter `soon` at once."""
     refuse_repository(repository)
-    parameters = _load_parameters(_body_parameters(front_end, environ))
+    given = _body_parameters(front_end, environ)
+    if boolean("soon", given.pop("soon", False)):
+        if given:
+            raise InvalidRequest(f"the parameter 'soon' goes with no other, but there is '{min(given)}'")
+        front_end.engine.prefetch_model(model)
+        return empty_reply(JSON)
+    parameters = _load_parameters(given)
     front_end.bridge.run_long(front_end.engine.load_model, model, parameters)
     return empty_reply(JSON)
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from trident.core.lifecycle.memory import MemoryLedger
+from trident.core.lifecycle.memory import CPU, MemoryLedger
 from trident.core.lifecycle.version import ModelVersion
 
 _log = logging.getLogger("trident.lifecycle")
@@ -69,7 +69,9 @@ class IdleMemory:
                 self._shrink(version, "executes nothing while a load needs memory")
 
     def _shrink(self, version: ModelVersion, why: str) -> None:
-        if version.memory is None:
+        # What a budget counts is the system's: to shrink each model on the CPU for a load would take longer than that.
+        is_counted = self._ledger.budget is not None and version.memory is not None and CPU in version.memory.need
+        if version.memory is None or is_counted:
             return
         size = self._ledger.shrink(version.memory, version.shrink)
         if size:

@@ -5,25 +5,35 @@ Source: docs/spec/http.md section 8, docs/spec/repository.md sections 1.4 and 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from trident.core.lifecycle.model import Model
-from trident.core.lifecycle.state import UNLOADED, IndexEntry, ModelState, VersionOverview
+from trident.core.lifecycle.state import REGISTERED, UNLOADED, IndexEntry, ModelState, VersionOverview
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.history import Activity
 from trident.core.observability.statistics import VersionStateMetrics
 from trident.core.repository.sources import ModelKey
 
 
-def repository_index(models: Iterable[Model], names: Mapping[ModelKey, str], ready_only: bool) -> list[IndexEntry]:
+def repository_index(
+    models: Iterable[Model],
+    names: Mapping[ModelKey, str],
+    ready_only: bool,
+    registered: Mapping[ModelKey, Sequence[int]] = MappingProxyType({}),
+) -> list[IndexEntry]:
     """The entries by model and version. `names` maps every model directory to why it cannot be loaded, or to "": that
-    is said of a model that does not serve.
+    is said of a model that does not serve. `registered` are the versions of those that are loaded when something asks
+    for them.
     """
     entries: dict[ModelKey, list[IndexEntry]] = {}
     if not ready_only:
         entries = {key: [_without_version(key, problem)] for key, problem in names.items()}
+        entries |= {key: [_registered(key, version) for version in found] for key, found in registered.items() if found}
     for model in models:
         versions = [version for _, version in sorted(model.versions.items()) if version.is_ready or not ready_only]
+        if model.key in registered:
+            versions = [version for version in versions if version.state.reason != UNLOADED]
         if versions and (model.serving or not names.get(model.key)):
             entries[model.key] = [index_entry(model, version) for version in versions]
         elif model.problem and not model.versions and not ready_only:
@@ -40,6 +50,10 @@ def index_entry(model: Model, version: ModelVersion) -> IndexEntry:
         reason=_reason(model, version),
         device_bytes=version.device_bytes,
     )
+
+
+def _registered(key: ModelKey, version: int) -> IndexEntry:
+    return IndexEntry(name=key.name, version=version, state=ModelState.UNAVAILABLE, reason=REGISTERED)
 
 
 def _without_version(key: ModelKey, problem: str) -> IndexEntry:

@@ -3,6 +3,7 @@
     none       all models are loaded at start
     poll       the same, and changes in the repositories are followed every few seconds
     explicit   only the named models are loaded at start; load and unload requests do the rest
+    demand     the same, and whatever a request needs is loaded then: core/lifecycle/demand.py
 
 Source: docs/spec/repository.md sections 1.3 to 1.7, docs/spec/server-options.md section 5.
 """
@@ -24,11 +25,13 @@ from trident.core.borders import guarded
 from trident.core.errors import (
     BackendFailed,
     InvalidRequest,
+    ModelCold,
     ModelLoadFailed,
     ModelNotReady,
     RepositoryUnavailable,
     ServerError,
 )
+from trident.core.lifecycle.demand import Demand
 from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.long_executions import LongExecutions
@@ -44,7 +47,7 @@ from trident.core.lifecycle.state import (
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.layouts import FolderShape, SingleModelSource, folder_shape
 from trident.core.repository.override_source import OverrideSource
-from trident.core.repository.sources import NOT_UNIQUE, LocalSource, Located, ModelKey, Repositories, Source
+from trident.core.repository.sources import NOT_UNIQUE, LocalSource, Located, ModelKey, Repositories, Scan, Source
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -53,7 +56,12 @@ NOT_FOUND = "model not found in any model repository"
 ALL_MODELS = "*"
 # More than an empty repository takes to be read.
 _START_SECONDS = 30.0
+# Between two looks for models that rest.
+_LOOK_S = 1.0
+# The bytes of files from which a model does not hold up smaller ones.
+_LARGE = 64 << 20
 _FILE = "file:"
+_ONLY_WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."
 
 
 class Lifecycle:
@@ -90,6 +98,16 @@ class Lifecycle:
             lambda: [version for model in self.models.all() for version in model.attempts],
         )
         self._idle_memory = IdleMemory(self._serving, loader.memory, options.gpu_memory_idle_s)
+        self.demand: Demand | None = None
+        if options.control_mode == "demand":
+            self.demand = Demand(
+                self.models,
+                self.loads,
+                loader,
+                self._threads.submit,
+                lambda: self._unloads.leaving,
+                options.model_idle_s,
+            )
         self._poller: Poller | None = None
         self._has_repositories = False
         self._exiting = threading.Event()
@@ -107,11 +125,13 @@ class Lifecycle:
         return self._has_repositories
 
     def repository_names(self) -> dict[ModelKey, str]:
-        """Every model directory, with why it cannot be loaded, or "". Blocks on storage."""
+        """Every model directory, with why it cannot be loaded, or "". Blocks on storage, unless they are registered."""
+        if self.demand is not None:
+            return dict.fromkeys([registration.key for registration in self.demand.all()], "")
         return self._repositories.names()
 
     def load(self, name: str, parameters: dict[str, Any]) -> None:
-        """Load or reload one model at the request of a client. Blocks until it serves.
+        """Load or reload one model at the request of a client, and pin it. Blocks until it serves.
 
         `parameters` are those of the load request: `config` as text, `file:PATH` as bytes. Raises a ServerError with
         Triton's text.
@@ -125,6 +145,17 @@ class Lifecycle:
                 raise ModelLoadFailed(poll_failure(name), hint=error.message, model=name) from error
             for one in located:
                 self.loads.load(one, LoadCause.REQUEST, request.config)
+        if self.demand is not None:
+            self.demand.pin(name, pinned=True)
+
+    def prefetch(self, name: str) -> None:
+        """Begin to load a model as a request for inference does. Raises a ServerError if it cannot be loaded now."""
+        if self.demand is None:
+            raise InvalidRequest("a load without a wait needs --model-control-mode=demand")
+        try:
+            self.models.find(name, -1)
+        except ModelCold as cold:
+            cold.await_load(lambda: None)
 
     def load_directory(self, name: str, directory: Path) -> None:
         """Load the model in `directory`, outside all repositories, under `name`. Blocks until it serves.
@@ -155,12 +186,14 @@ class Lifecycle:
             raise
 
     def unload(self, name: str, unload_dependents: bool = False, *, wait: bool = False) -> None:
-        """Begin to unload a model; with `wait` return when all of its memory is free.
+        """Begin to unload a model, and unpin it; with `wait` return when all of its memory is free.
 
         The ensembles that use it are unloaded as well. With `unload_dependents` so are the models of its own steps, see
         `Loads.unload`. It is no error if the model is unknown or not loaded.
         """
         self._refuse_unless_explicit()
+        if self.demand is not None:
+            self.demand.pin(name, pinned=False)
         leaving: list[ModelVersion] = []
         for model in self.models.named(name):
             leaving += self.loads.unload(model, "unload request", unload_dependents=unload_dependents)
@@ -172,6 +205,8 @@ class Lifecycle:
         self.progress.exit()
         self._exiting.set()
         self._threads.close()
+        if self.demand is not None:
+            self.demand.close()
         for model in self.models.all():
             model.stop_loading("the server is stopping")
 
@@ -199,7 +234,7 @@ class Lifecycle:
         return [version for model in self.models.all() for version in model.serving.values()]
 
     def _refuse_unless_explicit(self) -> None:
-        if self._options.control_mode != "explicit":
+        if self._options.control_mode not in ("explicit", "demand"):
             raise ModelNotReady(NOT_EXPLICIT, hint="start with --model-control-mode=explicit")
         # The phase, not `has_ended`: a client that was told that the server is ready must not be refused.
         if self.progress.phase in (Phase.STARTING, Phase.LOADING):
@@ -247,6 +282,17 @@ class Lifecycle:
         if self._options.control_mode == "poll" and self._options.poll_secs > 0:
             while not self._exiting.wait(self._until_poll_s()):
                 self._look(self.poll)
+        elif self.demand is not None:
+            self._let_go(self.demand)
+
+    def _let_go(self, demand: Demand) -> None:
+        """Look after models that rest, and for names that appear and disappear, until the exit."""
+        next_poll = time.monotonic() + self._options.poll_secs
+        while not self._exiting.wait(_LOOK_S):
+            self._look(demand.look)
+            if self._options.poll_secs > 0 and time.monotonic() >= next_poll:
+                self._look(partial(demand.look_for_names, self._repositories))
+                next_poll = time.monotonic() + self._options.poll_secs
 
     def _look(self, poll: Callable[[], None]) -> None:
         try:
@@ -279,9 +325,11 @@ class Lifecycle:
             for name in sorted(scan.duplicates):
                 self.models.add(ModelKey(name)).note_duplicate(required=True)
                 self.progress.fail(name, NOT_UNIQUE)
+            if self.demand is not None:
+                return self._register(self.demand, scan, named)
             return list(scan.models.values())
         if ALL_MODELS in named:
-            raise InvalidRequest("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+            raise InvalidRequest(_ONLY_WILDCARD)
         self._repositories.check()
         self._repositories.warn_of_empty()
         located: list[Located] = []
@@ -292,8 +340,21 @@ class Lifecycle:
                 self.progress.fail(name, error.hint or error.reason)
         return located
 
+    def _register(self, demand: Demand, scan: Scan, named: Sequence[str]) -> list[Located]:
+        """Register all models. Returns those to load at the start, which are pinned."""
+        began = time.monotonic()
+        for one in scan.models.values():
+            demand.register(one)
+        _log.info("registered %d models in %.1f s", len(scan.models), time.monotonic() - began)
+        for name in set(named) - {key.name for key in scan.models} - {ALL_MODELS}:
+            self.progress.fail(name, NOT_FOUND)
+        pinned = [one for one in scan.models.values() if one.key.name in named or ALL_MODELS in named]
+        for one in pinned:
+            demand.pin(one.key.name, pinned=True)
+        return pinned
+
     def _load_all(self, located: Sequence[Located], poller: Poller) -> None:
-        self._loader.plan_threads(len(located))
+        self._loader.plan_threads(len(located) if self.demand is None else self._options.load_threads)
         for one in located:
             model = self.models.add(one.key)
             model.required = model.is_awaited = True
@@ -329,6 +390,7 @@ class Lifecycle:
 class LoadThreads:
     """Threads that load models. Any thread may call the methods. What submitted work raises is logged.
 
+    One of several threads is for small models: large ones, which may take minutes, wait for each other.
     They are daemon threads: a load that never ends must not keep the process alive, as `concurrent.futures` would.
     """
 
@@ -336,41 +398,55 @@ class LoadThreads:
         self._limit = max(1, limit)
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._running = 0
+        # By whether the model is large, in the order of arrival.
+        self._waiting: dict[bool, deque[Callable[[], None]]] = {False: deque(), True: deque()}
+        self._running = {False: 0, True: 0}
         self._closed = False
 
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run `work` in its turn; after `close` drop it."""
+    def submit(self, work: Callable[[], None], size: int = 0) -> None:
+        """Run `work`, which loads files of `size` bytes, in its turn; after `close` drop it."""
         with self._lock:
             if self._closed:
                 return
-            self._waiting.append(work)
-            if self._running == self._limit:
+            is_large = size >= _LARGE
+            self._waiting[is_large].append(work)
+            if not self._may_run(is_large):
                 return
-            self._running += 1
-        threading.Thread(target=self._run, name="trident-load", daemon=True).start()
+            self._running[is_large] += 1
+        threading.Thread(target=self._run, args=(is_large,), name="trident-load", daemon=True).start()
 
     def wait_idle(self, timeout_s: float | None = None) -> bool:
         """Return whether all submitted work was done within `timeout_s` seconds. Blocks."""
         with self._lock:
-            return self._idle.wait_for(lambda: not self._running, timeout_s)
+            return self._idle.wait_for(lambda: not sum(self._running.values()), timeout_s)
 
     def close(self) -> None:
         """Drop the work that has not begun. Running work continues."""
         with self._lock:
             self._closed = True
-            self._waiting.clear()
+            for waiting in self._waiting.values():
+                waiting.clear()
 
-    def _run(self) -> None:
+    def _may_run(self, is_large: bool) -> bool:
+        large_at_most = max(1, self._limit - 1)
+        return sum(self._running.values()) < self._limit and not (is_large and self._running[True] >= large_at_most)
+
+    def _run(self, is_large: bool) -> None:
         while True:
             with self._lock:
-                if not self._waiting:
-                    self._running -= 1
+                self._running[is_large] -= 1
+                is_large = self._next(is_large)
+                if not self._waiting[is_large]:
                     self._idle.notify_all()
                     return
-                work = self._waiting.popleft()
+                self._running[is_large] += 1
+                work = self._waiting[is_large].popleft()
             guarded(work, "a load")
+
+    def _next(self, was_large: bool) -> bool:
+        """Return whether a large model is next: they take turns with small ones where both wait."""
+        may_be_large = bool(self._waiting[True]) and self._may_run(True)
+        return may_be_large and (not was_large or not self._waiting[False])
 
 
 # --- the load request of a client. Source: docs/spec/repository.md section 1.6, docs/spec/http.md section 8.

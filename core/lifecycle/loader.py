@@ -58,7 +58,7 @@ from trident.core.errors import (
 from trident.core.lifecycle.attempt import LoadAttempt
 from trident.core.lifecycle.ensembles import SchedulerProbe, compose_model
 from trident.core.lifecycle.golden_check import check_golden
-from trident.core.lifecycle.memory import Need
+from trident.core.lifecycle.memory import CPU, CPU_FACTOR, Need
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.version import FindSteps, ModelVersion
@@ -74,7 +74,7 @@ from trident.core.repository.repository import (
     read_labels,
     version_path,
 )
-from trident.core.repository.sources import Located
+from trident.core.repository.sources import Located, size_of
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.rate_limiter import InstanceReservations
 from trident.core.scheduling.run_once import run_once
@@ -227,7 +227,7 @@ class ModelLoader:
         path = version_path(version.directory, version.version)
         need = dict.fromkeys(new, self._weight_bytes(config, path)) if new else {}
         try:
-            with self._taking(version, need):
+            with self._taking(version, need, need):
                 for placement in wanted:
                     added.append(version.make_instance(placement))
                     version.attempt.watch(partial(_end, added[-1]))
@@ -248,8 +248,12 @@ class ModelLoader:
             others = set(prepared.available) - {version.version}
             check_checksums(fetched.directory, prepared.config, without=others)
             version.content = ContentDigest(fetched.directory, version.version)
-            need = self._need_of(fetched.directory, prepared.config, version.version) if self.memory.devices else {}
-            with self._taking(version, need):
+            least = self._need_of(fetched.directory, prepared.config, version.version) if self.memory.devices else {}
+            need = least
+            if self.memory.budget is not None and CPU in least:
+                least[CPU] = max(least[CPU], size_of(located.files, (version.version,)))
+                need = {**least, CPU: int(least[CPU] * CPU_FACTOR)}
+            with self._taking(version, need, least):
                 version.attempt.begin("the completion of its configuration")
                 signature = self._configure(fetched.directory, prepared.config, version)
                 model, instances, scheduler = self._load_model(fetched.directory, version, signature, find_steps)
@@ -380,7 +384,7 @@ class ModelLoader:
         for group in config.instance_group:
             if not group.passive:
                 is_on_gpus = group.kind == ModelInstanceGroup.KIND_GPU
-                found.update((f"gpu:{gpu}" for gpu in group.gpus) if is_on_gpus else ["cpu"])
+                found.update((f"gpu:{gpu}" for gpu in group.gpus) if is_on_gpus else [CPU])
         return dict.fromkeys(found & self.memory.devices.keys(), size)
 
     def _weight_bytes(self, config: ModelConfig, path: Path) -> int:
@@ -388,7 +392,7 @@ class ModelLoader:
         return backend.weight_bytes(path, config) if isinstance(backend, WeighingBackend) else 0
 
     @contextmanager
-    def _taking(self, version: ModelVersion, need: Need) -> Iterator[None]:
+    def _taking(self, version: ModelVersion, need: Need, least: Need) -> Iterator[None]:
         """Load `version` inside, if there is the memory that it needs, and note what it takes.
 
         Raises OutOfMemory.
@@ -396,7 +400,7 @@ class ModelLoader:
         if not need:
             yield
             return
-        with self.memory.load(version.name, (version.name, version.version, *need.items()), need) as new:
+        with self.memory.load(version.name, (version.name, version.version, *least.items()), need, least) as new:
             yield
         if version.memory is None:
             version.memory = new

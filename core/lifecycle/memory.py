@@ -8,15 +8,17 @@ tells, and the loads of a multi-model endpoint, by the memory of the container.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from trident.core.errors import OutOfMemory
-from trident.core.lifecycle.options import AUTO, UNLIMITED
-from trident.core.observability.hardware import gpu_memory
+from trident.core.lifecycle.options import AUTO, UNLIMITED, MemoryShare
+from trident.core.observability.hardware import MemoryState, gpu_memory, host_memory, resident_bytes
 from trident.core.observability.statistics import DeviceMemoryMetrics
 
 _MIB = 1 << 20
@@ -26,28 +28,118 @@ _RESERVE_MOST = 512 * _MIB
 # Of what a model took at its load and warm-up, the part that is kept for what its requests take beyond that.
 _HEADROOM_PART = 8
 _RECORDS_AT_MOST = 10_000
+_HOLDERS_SHOWN = 5
+# How long a load waits for models that are still in use, from when one has given its memory back.
+_PATIENCE_S = 5.0
+_LOOK_EVERY_S = 0.1
+# Bytes of a container that does not tell its size.
+_UNKNOWN = 1 << 62
 
 Need: TypeAlias = Mapping[str, int]
 """Bytes by device."""
 
+CPU = "cpu"
+"""The device of models that run on no GPU, in a server that has a budget for them."""
+
+
+CPU_FACTOR = 1.5
+"""The peak memory of a load for each byte of the model's files. ONNX Runtime 1.31 copies one matrix after another: 1.1
+was measured for 16 matrices of 16 MiB, 2.0 for one matrix of 256 MiB, and 1.0 after the load."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """In bytes. `used` is what loads are measured by: of a GPU all that is in use, of a container its models' part."""
+    """In bytes. `used` is what loads are measured by: of a GPU all that is in use, of a container its models' part.
+
+    `is_budget`: all of it is for models, so nothing is kept of it.
+    """
 
     total: int
     free: int
     used: int
+    is_budget: bool = False
+
+    @property
+    def reserve(self) -> int:
+        return 0 if self.is_budget else reserve_of(self.total)
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What a load lacks, by device. `free`: bytes that have to become free before it begins. `left`: bytes that it
+    would leave to other models."""
+
+    free: Need
+    left: Need
+
+
+def _no_room(model: str, shortage: Shortage) -> bool:
+    return False
 
 
 # The devices among those that are named, as they are now; without those that cannot be read.
 ReadDevices = Callable[[Collection[str]], Mapping[str, MemoryReading]]
 
 
-def read_gpus(visible: str | None, devices: Collection[str]) -> dict[str, MemoryReading]:
-    """A ReadDevices for the GPUs in `visible`, the value of CUDA_VISIBLE_DEVICES. Blocks on the driver."""
+def read_gpus(visible: str | None, part: float, devices: Collection[str]) -> dict[str, MemoryReading]:
+    """The GPUs in `visible`, the value of CUDA_VISIBLE_DEVICES, of each of which this `part` is used. Blocks on the
+    driver."""
     named = {f"gpu:{number}": memory for number, memory in enumerate(gpu_memory(visible)) if memory is not None}
-    return {name: MemoryReading(m[0], m[0] - m[1], m[1]) for name, m in named.items() if name in devices}
+    found = {}
+    for name, (total, used) in named.items():
+        if name in devices:
+            found[name] = MemoryReading(int(total * part), int(total * part) - used, used)
+    return found
+
+
+def read_devices(gpus: ReadDevices, budget: ModelBudget, devices: Collection[str]) -> dict[str, MemoryReading]:
+    """A ReadDevices for GPUs and the budget of the models beside them."""
+    found = dict(gpus(devices)) if any(device != CPU for device in devices) else {}
+    return {**found, CPU: budget.read()} if CPU in devices else found
+
+
+class ModelBudget:
+    """What the models of this process may take of the container's memory.
+
+    What the process takes without any model does not count: `settle` measures it. `processes` are those that models
+    have besides it.
+    """
+
+    def __init__(
+        self,
+        share: MemoryShare,
+        *,
+        resident: Callable[[], int] = resident_bytes,
+        host: Callable[[], MemoryState | None] = host_memory,
+    ) -> None:
+        self.processes: Callable[[], Iterable[int]] = tuple
+        self._share = share
+        self._resident = resident
+        self._host = host
+        self._total = 0
+        self._without = 0
+        self.settle()
+
+    def settle(self) -> None:
+        """Measure what the process takes now, without a model."""
+        self._without = self._taken()
+        if self._share.bytes:
+            self._total = self._share.bytes
+            return
+        host = self._host()
+        if host is None:
+            self._total = _UNKNOWN
+        elif self._share.part:
+            self._total = int(host.total * self._share.part)
+        else:
+            self._total = max(0, host.free - reserve_of(host.total))
+
+    def read(self) -> MemoryReading:
+        used = max(0, self._taken() - self._without)
+        return MemoryReading(self._total, self._total - used, used, is_budget=True)
+
+    def _taken(self) -> int:
+        return self._resident() + sum(self.processes())
 
 
 def reserve_of(total: int) -> int:
@@ -56,11 +148,12 @@ def reserve_of(total: int) -> int:
 
 
 class Holding:
-    """What one model holds, in bytes by device. `need` is what it takes at least."""
+    """What one model holds, in bytes by device. `need` is what its load takes, `least` what it holds at least."""
 
-    def __init__(self, ledger: MemoryLedger, name: str, need: Need) -> None:
+    def __init__(self, ledger: MemoryLedger, name: str, need: Need, least: Need | None = None) -> None:
         self.name = name
         self.need = dict(need)
+        self.least = dict(need if least is None else least)
         self.taken: dict[str, int] = {}
         """At its load and warm-up; empty if that could not be measured."""
         self.returned: dict[str, int] = {}
@@ -71,7 +164,7 @@ class Holding:
     def bytes(self) -> dict[str, int]:
         """Known bytes by device; requests may have added to them."""
         return {
-            device: max(self.need.get(device, 0), taken - self.returned.get(device, 0))
+            device: max(self.least.get(device, 0), taken - self.returned.get(device, 0))
             for device, taken in self.taken.items()
         }
 
@@ -85,6 +178,7 @@ class Holding:
     def add(self, other: Holding) -> None:
         """Take over what the same model took later on other devices."""
         self.need.update(other.need)
+        self.least.update(other.least)
         self.taken.update(other.taken)
 
     def release(self) -> None:
@@ -138,7 +232,7 @@ class MemoryLedger:
     """Admits and measures loads. Any native thread; it blocks on files and on the GPU driver.
 
     `devices` are those that it knows, with the UUIDs of GPUs. `reclaim` frees what idle models do not need, before a
-    load is refused.
+    load is refused. `make_room` lets go of models for the load of one, and returns whether that is worth a wait.
     """
 
     def __init__(
@@ -151,13 +245,17 @@ class MemoryLedger:
         hint_never: str = "use an instance type with more memory",
         trim: Callable[[], None] = lambda: None,
         others: Reservations | None = None,
+        budget: ModelBudget | None = None,
     ) -> None:
         """`per_model` is AUTO, UNLIMITED or the bytes that each model may take on a device. `trim` returns freed memory
         to the system. `hint` is for a load that is refused, `hint_never` if it were so without other models, too.
+        `budget` is what models on the CPU may take; None: they are not counted.
         """
-        self.devices = devices
+        self.devices = devices if budget is None else {CPU: "", **devices}
+        self.budget = budget
         self.reclaim: Callable[[], None] = lambda: None
-        self._read = read
+        self.make_room: Callable[[str, Shortage], bool] = _no_room
+        self._read = read if budget is None else partial(read_devices, read, budget)
         self._per_model = per_model
         self._hint = hint
         self._hint_never = hint_never
@@ -166,19 +264,22 @@ class MemoryLedger:
         self._changed = threading.Condition()
         self._loads: _Loads | None = None
         self._held: list[Holding] = []
+        # Counts the ends of loads, and models that gave their memory back.
+        self._changes = 0
         # The bytes that models took, by what they were loaded from; the latest load is at the end.
         self._taken: OrderedDict[Hashable, Need] = OrderedDict()
 
     @contextmanager
-    def load(self, name: str, source: Hashable, need: Need) -> Iterator[Holding]:
+    def load(self, name: str, source: Hashable, need: Need, least: Need | None = None) -> Iterator[Holding]:
         """Reserve memory for a model while the caller loads it inside the context, and measure what the load took.
 
         `need` is an estimate, or 0 where there is none; what the last load from the same `source` took counts if that
-        was more. Raises OutOfMemory on entry if the memory is too short already. Waits only for other loads whose
-        reservations leave too little.
+        was more. `least` is what the model holds afterwards at least, by default its need. Raises OutOfMemory on entry
+        if the memory is too short already. Waits only for other loads whose reservations leave too little, and for
+        models that `make_room` lets go.
         """
         self._trim()  # what is free would otherwise be given back meanwhile, and hide what the load takes
-        holding, reservation = self._admit(name, source, need)
+        holding, reservation = self._admit(name, source, need, need if least is None else least)
         try:
             yield holding
         except BaseException:
@@ -197,6 +298,7 @@ class MemoryLedger:
         with self._changed:
             if holding in self._held:
                 self._held.remove(holding)
+            self._changes += 1
             self._disturb()
             self._others.disturb()
             self._changed.notify_all()
@@ -225,7 +327,7 @@ class MemoryLedger:
                 return 0
             replaced = sum(holding.bytes.get(device, 0) for holding in self._held if holding.name == name)
             needs = [each.need for each in self._running if each.name != name]
-            kept = reserve_of(state.total) + self._growth(name, device) + _sum(device, needs)
+            kept = state.reserve + self._growth(name, device, state) + _sum(device, needs)
             return max(0, state.free + replaced - kept)
 
     def taken(self, source: Hashable) -> Need:
@@ -237,25 +339,46 @@ class MemoryLedger:
     def _running(self) -> Sequence[Holding]:
         return self._loads.running if self._loads is not None else ()
 
-    def _admit(self, name: str, source: Hashable, estimate: Need) -> tuple[Holding, Any]:
+    def _admit(self, name: str, source: Hashable, estimate: Need, least: Need) -> tuple[Holding, Any]:
         with self._changed:
             last = self._taken.get(source, {})
-            need = {device: max(size, last.get(device, 0)) for device, size in estimate.items()}
-            has_reclaimed = False
-            while True:
-                with self._others.admission():
-                    states = self._read(need)
-                    refusal = self._refusal(name, need, states)
-                    others = self._others.needs()
-                    if refusal is None and self._fits_beside(name, need, states, others):
-                        return self._begin(Holding(self, name, need), others, states)
-                if refusal is None:
-                    self._changed.wait(self._others.pause_s)
-                elif has_reclaimed:
-                    raise refusal
+        need = {device: max(size, last.get(device, 0)) for device, size in estimate.items()}
+        has_reclaimed = False
+        patience = time.monotonic() + _PATIENCE_S
+        while True:
+            with self._changed, self._others.admission():
+                if self.budget is not None and not self._held and self._loads is None:
+                    self.budget.settle()
+                states = self._read(need)
+                refusal = self._refusal(name, need, states)
+                others = self._others.needs()
+                if refusal is None and self._fits_beside(name, need, states, others):
+                    return self._begin(Holding(self, name, need, least), others, states)
+                shortage = self._shortage(name, need, states)
+                changes = self._changes
+            if refusal is not None and not has_reclaimed:
+                self.reclaim()
+                has_reclaimed = True
+                continue
+            # Without the lock: a model that goes gives its memory back here.
+            is_worth_a_wait = self.make_room(name, shortage) and time.monotonic() < patience
+            if refusal is not None and not is_worth_a_wait:
+                raise refusal
+            with self._changed:
+                if changes != self._changes:
+                    patience = time.monotonic() + _PATIENCE_S
                 else:
-                    self.reclaim()
-                    has_reclaimed = True
+                    self._changed.wait(_LOOK_EVERY_S if is_worth_a_wait else self._others.pause_s)
+
+    def _shortage(self, name: str, need: Need, states: Mapping[str, MemoryReading]) -> Shortage:
+        running = [holding.need for holding in self._running]
+        free: dict[str, int] = {}
+        left: dict[str, int] = {}
+        for device, state in states.items():
+            wanted = need[device] + state.reserve + self._growth(name, device, state)
+            free[device] = wanted + _sum(device, running) - state.free
+            left[device] = state.total - wanted
+        return Shortage(free, left)
 
     def _begin(
         self, holding: Holding, others: Sequence[Need], states: Mapping[str, MemoryReading]
@@ -283,11 +406,15 @@ class MemoryLedger:
             if not loads.running:
                 self._measure(loads)
                 self._loads = None
+            self._changes += 1
             self._changed.notify_all()
 
     def _measure(self, loads: _Loads) -> None:
         """Divide what was taken among the loads by their needs."""
         if loads.is_disturbed:
+            for _, holding in loads.loaded:
+                if self.budget is not None and CPU in holding.need:
+                    holding.taken[CPU] = holding.least[CPU]
             return
         for device, used in self._used(loads.before).items():
             parts = [(*load, load[1].need[device] + 1) for load in loads.loaded if device in load[1].need]
@@ -308,9 +435,11 @@ class MemoryLedger:
     def _used(self, devices: Collection[str]) -> dict[str, int]:
         return {device: state.used for device, state in self._read(devices).items()} if devices else {}
 
-    def _growth(self, name: str, device: str) -> int:
+    def _growth(self, name: str, device: str, state: MemoryReading) -> int:
         """Bytes that loaded models may still take on `device`, without those that the model `name` is going to
-        replace."""
+        replace. Those of a budget are measured, whatever takes them."""
+        if state.is_budget:
+            return 0
         taken = [h.taken[device] for h in self._held if h.name != name and device in h.taken]
         if self._per_model == AUTO:
             return sum(size // _HEADROOM_PART for size in taken)
@@ -322,17 +451,25 @@ class MemoryLedger:
             state = states.get(device)
             if state is None or self._per_model == UNLIMITED:
                 continue
-            reserve, growth = reserve_of(state.total), self._growth(name, device)
+            reserve, growth = state.reserve, self._growth(name, device, state)
             if not size or size <= state.free - reserve - growth:
                 continue
             promised = f", {_mib(growth)} for what other models may still take" if growth else ""
+            told = f" ({_mib(reserve)} are kept for requests{promised})" if reserve else self._holders(device)
             return OutOfMemory(
                 f"out of memory: model '{name}' needs about {_mib(size)} of {device} memory, of which "
-                f"{_mib(state.free)} of {_mib(state.total)} are free ({_mib(reserve)} are kept for requests{promised})",
+                f"{_mib(max(0, state.free))} of {_mib(state.total)} are free{told}",
                 hint=self._hint_never if size > state.total - reserve else self._hint,
                 model=name,
             )
         return None
+
+    def _holders(self, device: str) -> str:
+        """The models that hold most of a device, for an error."""
+        held = sorted(((each.bytes.get(device, 0), each.name) for each in self._held), reverse=True)
+        shown = [f"{name} {_mib(size)}" for size, name in held[:_HOLDERS_SHOWN] if size]
+        more = f" and {len(held) - len(shown)} more" if len(held) > len(shown) else ""
+        return f"; held by {', '.join(shown)}{more}" if shown else ""
 
     def _fits_beside(self, name: str, need: Need, states: Mapping[str, MemoryReading], others: Sequence[Need]) -> bool:
         """Return whether the memory suffices even if the other loads take all that is reserved for them."""
@@ -341,7 +478,7 @@ class MemoryLedger:
         needs = [*(holding.need for holding in self._running), *others]
         return all(
             not need[device]
-            or need[device] + _sum(device, needs) <= state.free - reserve_of(state.total) - self._growth(name, device)
+            or need[device] + _sum(device, needs) <= state.free - state.reserve - self._growth(name, device, state)
             for device, state in states.items()
         )
 

@@ -440,6 +440,14 @@ class Model:
             self._forget_failure()
             self._publish()
 
+    def note_failure(self, error: ServerError) -> None:
+        """Record why it cannot be loaded, before anything was built."""
+        self._failed(error, "")
+
+    def drop_unloaded(self) -> None:
+        """Take versions whose memory is free out of the index: the server loads them when something asks for them."""
+        self.versions = {n: v for n, v in self.versions.items() if v.state.reason != UNLOADED}
+
     def note_duplicate(self, *, required: bool = False) -> None:
         """Record that several repositories have it, so that it is not loaded."""
         if self.problem != NOT_UNIQUE:

@@ -57,6 +57,8 @@ class Models:
         self._ensembles: dict[ModelKey, tuple[EnsembleStep, ...]] = {}
         # The namespaces in which the ensembles among them look for their steps first.
         self._homes: dict[ModelKey, str] = {}
+        # In a server that loads on demand: why a registered model does not serve, None for any other name.
+        self.unloaded: Callable[[str, int], ServerError | None] | None = None
         # Read by `find`. Replaced as a whole and never changed, so that readers need no lock.
         self._ready: dict[tuple[str, int], ModelVersion] = {}
         # The versions that callers hold, by name and number. Changed under the lock, read without it.
@@ -69,6 +71,9 @@ class Models:
             if key not in self._models:
                 self._models[key] = self._make(key, self)
             return self._models[key]
+
+    def get(self, key: ModelKey) -> Model | None:
+        return self._models.get(key)
 
     def named(self, name: str) -> list[Model]:
         """All models of that name; several only with namespacing."""
@@ -192,7 +197,11 @@ class Models:
 
     def unready(self) -> dict[str, str]:
         """The models that are not ready, or whose last load failed, with the reason, which is empty while one loads."""
-        return {model.key.name: _failure(model) for model in self._all() if model.has_failed or not model.is_ready}
+        return {
+            model.key.name: _failure(model)
+            for model in self._all()
+            if (model.versions or model.problem or model.required) and (model.has_failed or not model.is_ready)
+        }
 
     def names(self) -> set[str]:
         return {model.key.name for model in self._all()}
@@ -229,20 +238,19 @@ class Models:
         return f"did you mean '{found[0]}'?" if found else "the repository index lists the models"
 
     def _lookup_error(self, name: str, version: int) -> ServerError:
+        unloaded = self.unloaded(name, version) if self.unloaded is not None and self.are_listed else None
+        if unloaded is not None:
+            return unloaded
         models = [model for model in self.named(name) if not self._is_private(model.key)]
         models = [model for model in models if model.is_known] or models[:1]
         if len(models) > 1:
-            return InvalidRequest(
-                f"There are {len(models)} identifiers of model '{name}' in global map, model namespace must be "
-                "provided to resolve ambiguity.",
-                hint=f"it is in {', '.join(model.key.namespace for model in models)}",
-            )
+            return ambiguous([model.key for model in models])
         loading = self.loading_error(name, version)
         if loading is not None:
             return loading
         model = models[0] if models else None
         if model is not None and model.has_failed and not model.serving and (version == -1 or not model.versions):
-            return _failed_to_load(model)
+            return failed_to_load(model)
         if model is None or not model.versions:
             kind = InvalidRequest if self._namespacing else ModelNotFound
             return kind(f"{_UNKNOWN}'{name}' is not found", hint=self._nearest(name))
@@ -256,7 +264,15 @@ class Models:
         return ModelNotReady(f"{_UNKNOWN}'{name}' version {version} is not at ready state", hint=_reasons(model))
 
 
-def _failed_to_load(model: Model) -> ModelNotReady:
+def ambiguous(keys: Sequence[ModelKey]) -> InvalidRequest:
+    return InvalidRequest(
+        f"There are {len(keys)} identifiers of model '{keys[0].name}' in global map, model namespace must be "
+        "provided to resolve ambiguity.",
+        hint=f"it is in {', '.join(key.namespace for key in keys)}",
+    )
+
+
+def failed_to_load(model: Model) -> ModelNotReady:
     """Triton says that it is not found or has no available versions, and has the reason only in its log."""
     reason = model.problem or _reasons(model)
     cure = model.hint or "correct it and load it again"
@@ -427,12 +443,29 @@ class Loads:
                 if steps:
                     # Until it serves, a step that is replaced leaves it to this load to notice.
                     model.is_awaited = True
-                    for step in steps:
-                        self._load_step(step, cause, (*above, model.key))
+                    self._load_steps(steps, cause, (*above, model.key))
                 model.load(located, cause.value, override, again=again)
         except LoadReplaced as replaced:
             return replaced.located
         return None
+
+    def _load_steps(self, steps: Sequence[EnsembleStep], cause: LoadCause, above: tuple[ModelKey, ...]) -> None:
+        """Load the models of the steps: those of a request that waits beside each other."""
+        if cause is not LoadCause.DEMAND:
+            for step in steps:
+                self._load_step(step, cause, above)
+            return
+        different = {(step.model, step.namespace): step for step in steps}.values()
+        threads = [
+            threading.Thread(
+                target=self._load_step, args=(step, cause, above), name=f"trident-load-{step.model}", daemon=True
+            )
+            for step in different
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def _load_step(self, step: EnsembleStep, cause: LoadCause, above: tuple[ModelKey, ...]) -> None:
         """Load the model of a step, if it does not serve what its repository has. Its failure fails the ensemble."""
@@ -447,7 +480,7 @@ class Loads:
             is_same = model is not None and model.serving and model.key == located.key
             if model is not None and is_same and model.location != located.source.location:
                 return  # a client has given it other files
-            again = cause is LoadCause.REQUEST
+            again = cause in (LoadCause.REQUEST, LoadCause.DEMAND)
             self._load(located, cause, again=again, above=above)
 
     def _find(self, step: EnsembleStep, home: str) -> Located | None:

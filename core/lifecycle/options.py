@@ -30,6 +30,15 @@ UNLIMITED: Final = 0
 """Nothing is kept for any model, and no load is refused."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryShare:
+    """What the models of a server may take: `bytes` of the container, or this `part` of it and of each GPU; without
+    both what is left of the container when the server runs."""
+
+    bytes: int = 0
+    part: float = 0.0
+
+
 class Readiness(Enum):
     """The value is that of --strict-readiness.
 
@@ -49,9 +58,11 @@ class EngineOptions:
     """`backend_settings` maps a backend's name to its --backend-config values; "" holds those for all backends.
 
     With `any_layout` a repository may also be a single model, named `single_model` if that is not empty.
-    `control_mode` is none, poll or explicit; explicit mode loads `load_models` at start. Files from cloud storage are
-    kept in `cache_directory`, at most `cache_bytes` of them (0: no limit); `credential_path` is a file with the
-    credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it is not set)
+    `control_mode` is none, poll, explicit or demand; the last two load `load_models` at start. In demand mode models
+    may take `model_memory` of the container, and one that was asked nothing for `model_idle_s` seconds is let go, 0:
+    never. Files from cloud storage are kept in `cache_directory`, at most `cache_bytes` of them (0: no limit);
+    `credential_path` is a file with the credentials. `min_compute_capability` and `visible_gpus` (the value of
+    CUDA_VISIBLE_DEVICES, None if it is not set)
     select the GPUs; with `cpu_instead_of_gpu` models that ask for one where there is none run on the CPU. A batcher
     runs nothing until it has queued `delay_scheduler` requests for the first time, and `backlog_delay_scheduler` in the
     backlog of sequences; this is for tests. `response_cache_bytes` is the size of the response cache in memory, 0 for
@@ -73,6 +84,8 @@ class EngineOptions:
     auto_complete: bool = True
     config_name: str = ""
     control_mode: str = "none"
+    model_memory: MemoryShare = MemoryShare()
+    model_idle_s: float = 0.0
     load_models: tuple[str, ...] = ()
     poll_secs: float = 0.0
     namespacing: bool = False

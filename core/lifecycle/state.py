@@ -25,6 +25,8 @@ from trident.core.repository.progress import DownloadSnapshot
 _log = logging.getLogger("trident.lifecycle")
 
 UNLOADED = "unloaded"
+REGISTERED = "REGISTERED: it is loaded when something asks for it"
+"""The reason in the index for a version that is not in memory, in a server that loads on demand."""
 
 
 class ModelState(Enum):
@@ -139,6 +141,7 @@ class LoadCause(Enum):
     START = "server start"
     POLL = "repository poll"
     REQUEST = "load request"
+    DEMAND = "first request"
 
 
 class LoadResult(Enum):

@@ -18,7 +18,15 @@ from trident.core.config.request_check import BatchForm, RequestValidator
 from trident.core.config.resolve import histogram_buckets
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import UNEXPECTED, ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
+from trident.core.errors import (
+    UNEXPECTED,
+    ModelCold,
+    ModelNotReady,
+    OutOfMemory,
+    QueueFull,
+    ServerError,
+    ServerStopping,
+)
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import CachedAnswer, InferenceResponse, RegionRequest
@@ -198,6 +206,16 @@ class ModelVersion:
         return scheduler.queued + scheduler.in_flight if scheduler is not None else 0
 
     @property
+    def holds(self) -> int:
+        return self._holds
+
+    @property
+    def is_in_use(self) -> bool:
+        """True if a request, a sequence or a hold needs it."""
+        sequences = self.sequences
+        return bool(self._holds or self.in_flight or (sequences is not None and (sequences[0] or sequences[2])))
+
+    @property
     def placements(self) -> list[Placement]:
         return [instance.placement for instance in self._instances]
 
@@ -357,6 +375,9 @@ class ModelVersion:
         successor = self
         try:
             successor = self._find(request.model_name, request.model_version)
+        except ModelCold as cold:
+            cold.await_load(partial(self._pass_on, pending, refusal))
+            return
         except ServerError as error:
             refusal = error.with_traceback(None)
         if successor is self:

@@ -303,7 +303,8 @@ _CLASSES: dict[str, type[ServerError]] = {
 
 
 def error_to_plain(error: BaseException) -> list[Any]:
-    """Return class, code, message, hint, model and the problems of a model configuration, for `error_of`.
+    """Return class, code, message, hint, model, when to try again and the problems of a model configuration, for
+    `error_of`.
 
     Any other error than a ServerError becomes a general one; the log has it with its traceback.
     """
@@ -314,6 +315,7 @@ def error_to_plain(error: BaseException) -> list[Any]:
         _unicode(error.message),
         None if error.hint is None else _unicode(error.hint),
         None if error.model is None else _unicode(error.model),
+        error.retry_after_s,
         [[_unicode(each.path), _unicode(each.message), _unicode(each.hint)] for each in error.problems]
         if isinstance(error, InvalidModelConfig)
         else [],
@@ -321,11 +323,12 @@ def error_to_plain(error: BaseException) -> list[Any]:
 
 
 def error_of(plain: Any) -> ServerError:
-    name, code, message, hint, model, problems = plain
+    name, code, message, hint, model, retry_after_s, problems = plain
     if name == InvalidModelConfig.__name__ and problems:
         return InvalidModelConfig([Problem(*each) for each in problems], model=model)
     error = _CLASSES.get(name, ServerError)(message, hint=hint, model=model)
     error.code = ErrorCode(code)
+    error.retry_after_s = retry_after_s
     return error
 
 

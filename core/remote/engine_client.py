@@ -60,7 +60,7 @@ class PendingCall(NamedTuple):
 
     def result(self) -> Any:
         """Wait for the result. Raises the ServerError that the engine raised, or EngineGone."""
-        timeout_s = None if self.call.mark.blocks else _CALL_SECONDS
+        timeout_s = None if self.call.mark.blocks or self.call.mark.loads else _CALL_SECONDS
         try:
             result = self.results.get(timeout_s)
             if result is None:
@@ -296,6 +296,7 @@ class RemoteEngine:
     config_report = sent_by(_ask, Engine.config_report)
     repository_index = sent_by(_ask, Engine.repository_index)
     load_model = sent_by(_ask, Engine.load_model)
+    prefetch_model = sent_by(_ask, Engine.prefetch_model)
     load_directory = sent_by(_ask, Engine.load_directory)
     unload_model = sent_by(_ask, Engine.unload_model)
     is_model_ready = sent_by(_ask, Engine.is_model_ready)

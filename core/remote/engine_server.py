@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any
 
 from trident.core.borders import expected, guarded
-from trident.core.engine.protocol import Engine, HoldChange
+from trident.core.engine.protocol import Engine, HoldChange, ServedModel
+from trident.core.errors import ModelCold
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.inference.tensors import Buffer
@@ -255,6 +256,11 @@ class EngineServer:
             if call.mark.change is not None and self._on_change is not None:
                 self._on_change(ControlChange(call, arguments))
             content = encode_result(call, value)
+        except ModelCold as cold:
+            if call.mark.loads:
+                cold.await_load(partial(self._run, front_end, number, call, arguments))
+                return
+            content = encode_failure(cold)
         except Exception as error:  # the caller waits for an answer, whatever went wrong
             content = encode_failure(error)
         if call.mark.change is not None:
@@ -367,8 +373,12 @@ class FrontEndConnection:
 
     def _submit(self, number: int, content: memoryview, shared: int, flags: int) -> None:
         request = self._requests.read(content, shared, flags)
+        model: ServedModel | None = None
+        cold: ModelCold | None = None
         try:
             model = self._engine.model(request.model_name, request.model_version)
+        except ModelCold as error:
+            cold = error
         except Exception as error:
             refusal = expected(error, f"finding the model '{request.model_name}'")
             self._collect(number, InferenceResponse.failed(request, refusal, Origin.REFUSED))
@@ -378,10 +388,25 @@ class FrontEndConnection:
         defer = None if is_slow else self._deferred.add
         pending = make(request, partial(self._respond, number), defer=defer, flush=self.flush)
         self._pending[number] = pending
-        if is_slow:
+        if model is None:
+            # It was let go since the front end found it.
+            assert cold is not None
+            cold.await_load(partial(self._submit_loaded, pending))
+        elif is_slow:
             self._elsewhere(partial(pending.submit_to, model))
         else:
             pending.submit_to(model)
+
+    def _submit_loaded(self, pending: PendingRequest) -> None:
+        """Submit a request to the model that was loaded for it. Any thread."""
+        request = pending.request
+        pending.defer = None
+        try:
+            pending.submit_to(self._engine.model(request.model_name, request.model_version))
+        except ModelCold as cold:
+            cold.await_load(partial(self._submit_loaded, pending))
+        except Exception as error:
+            pending.fail(error)
 
     def _view_of(self, offset: int, size: int) -> memoryview:
         assert self.memory is not None

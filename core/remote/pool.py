@@ -281,6 +281,7 @@ class EnginePool:
     model_spec = sent_by(_ask_one, Engine.model_spec)
     server_metadata = sent_by(_ask_one, Engine.server_metadata)
     model_metadata = sent_by(_ask_one, Engine.model_metadata)
+    prefetch_model = sent_by(_ask_one, Engine.prefetch_model)
     model_config = sent_by(_ask_one, Engine.model_config)
     config_report = sent_by(_ask_one, Engine.config_report)
     trace_settings = sent_by(_ask_one, Engine.trace_settings)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.layout_hints import no_models_hint
-from trident.core.repository.repository import BYTECODE, ModelDirectory, is_passed_over, model_names
+from trident.core.repository.repository import BYTECODE, ModelDirectory, is_passed_over, model_names, version_of
 
 if TYPE_CHECKING:
     pass
@@ -34,6 +34,12 @@ class SourceFile:
     path: str
     size: int
     tag: str
+
+
+def size_of(files: Iterable[SourceFile], versions: Iterable[int]) -> int:
+    """The bytes of the files of these versions of a model."""
+    wanted = set(versions)
+    return sum(file.size for file in files if version_of(file.path) in wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ SAMPLES = {
     "log_verbose": "3",
     "sagemaker_safe_port_range": "1-65535",
     "engines": "2",
+    "model_memory": "4096",
     "http_worker_memory_bytes": "2000000",
     "public_routes": "health,metrics",
     **{"http_restricted_api": "health:a=b", "grpc_restricted_protocol": "health:a=b"},
@@ -75,6 +76,8 @@ def test_every_option_can_be_set_by_flag_and_by_variable(
 ) -> None:
     each = SERVER_OPTIONS[name]
     opened = [f"--{OPENED_BY[name]}=true"] if name in OPENED_BY else []
+    if name in ("model_memory", "model_idle_secs"):
+        opened = ["--model-control-mode=demand"]
     if "_use_ssl" in name:
         opened = [f"--allow-{name.partition('_')[0]}=false"]  # an open port would need the files of TLS
     if name.startswith("auth_token"):

@@ -272,4 +272,4 @@ def test_text_that_is_not_unicode_is_sent() -> None:
 
 @pytest.mark.parametrize("name", ["ErrorCode", "Exception", "Enum", "annotations", "__builtins__", "os.system"])
 def test_reading_finds_only_classes_of_the_table(name: str) -> None:
-    assert type(error_of([name, "Unknown", "m", None, None, []])) is ServerError
+    assert type(error_of([name, "Unknown", "m", None, None, None, []])) is ServerError

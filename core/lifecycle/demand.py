@@ -1,0 +1,382 @@
+"""Models that are loaded when something asks for them, and let go when they rest: --model-control-mode=demand.
+
+    registered -> loading -> serving -> registered    it was idle, or others needed its memory
+                     \\-> failed                       until a pause is over, which grows with each failure
+
+A registered model is a few hundred bytes: its configuration was read and checked, and nothing of it is in memory. Who
+asks for it waits for the load together with all others who do. Which model goes when a load lacks memory is decided by
+what it holds, times the time since its last request, divided by the time that its load took.
+Source: docs/models-on-demand.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+
+from trident.core.borders import guarded, text_of
+from trident.core.config.resolve import idle_seconds, is_pinned
+from trident.core.errors import ModelCold, ModelNotFound, ServerError, ServerStopping
+from trident.core.lifecycle.loader import ModelLoader, Prepared
+from trident.core.lifecycle.memory import Need, Shortage
+from trident.core.lifecycle.model import Model
+from trident.core.lifecycle.models import Loads, Models, ambiguous, failed_to_load
+from trident.core.lifecycle.state import REGISTERED, LoadCause
+from trident.core.lifecycle.version import ModelVersion
+from trident.core.repository.repository import select_versions
+from trident.core.repository.sources import NOT_UNIQUE, Located, ModelKey, Repositories, Source, size_of
+
+_log = logging.getLogger("trident.lifecycle")
+
+_LONGEST_PAUSE_S = 64
+# A model that was loaded for requests gets this time for their arrival.
+_GRACE_S = 1.0
+_LEAST_LOAD_S = 0.001
+
+Then = Callable[[], object]
+
+
+class Reason(Enum):
+    """Why a model was let go; the value is the label of the metric."""
+
+    IDLE = "idle"
+    MEMORY = "memory"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """`at` is in seconds of the wall clock, `bytes` what the model held."""
+
+    model: str
+    reason: Reason
+    at: float
+    bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Registration:
+    """A model that is loaded when something asks for it.
+
+    `versions` are those that its load would serve, `size` the bytes of their files. `is_configured`: its configuration
+    pins it, `is_pinned`: the start or a client did. `idle_s` is its own time, None for the server's.
+    """
+
+    key: ModelKey
+    source: Source
+    versions: tuple[int, ...] = ()
+    size: int = 0
+    is_configured: bool = False
+    is_pinned: bool = False
+    idle_s: float | None = None
+    is_loading: bool = False
+    waiting: list[Then] = field(default_factory=list)
+    # Monotonic seconds.
+    asked_at: float = 0.0
+    loaded_at: float = 0.0
+    load_s: float = 0.0
+    failures: int = 0
+    retry_at: float = 0.0
+
+    def read(self, prepared: Prepared) -> None:
+        """Take what the configuration says. Raises ConfigInvalid if it selects no version."""
+        config = prepared.config
+        self.versions = tuple(select_versions(config, prepared.available, self.key.name, prepared.layout_hint))
+        self.size = size_of(prepared.located.files, self.versions)
+        self.is_configured = is_pinned(config)
+        self.idle_s = idle_seconds(config)
+
+    def note_failure(self) -> None:
+        self.failures += 1
+        self.retry_at = time.monotonic() + min(1 << min(self.failures - 1, 10), _LONGEST_PAUSE_S)
+
+    def note_success(self, seconds: float) -> None:
+        self.failures, self.retry_at = 0, 0.0
+        self.load_s, self.loaded_at = seconds, time.monotonic()
+
+
+class Demand:
+    """Any thread, unless said otherwise. `submit` runs a load of this many bytes on a load thread."""
+
+    def __init__(
+        self,
+        models: Models,
+        loads: Loads,
+        loader: ModelLoader,
+        submit: Callable[[Callable[[], None], int], None],
+        leaving: Callable[[], Iterable[ModelVersion]],
+        idle_s: float,
+    ) -> None:
+        """`leaving` are the versions that are being unloaded. After `idle_s` seconds without requests a model goes; 0:
+        never."""
+        self._models = models
+        self._loads = loads
+        self._loader = loader
+        self._submit = submit
+        self._leaving = leaving
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._registered: dict[str, dict[ModelKey, Registration]] = {}
+        self._is_closed = False
+        # One thread at a time decides which models go.
+        self._deciding = threading.Lock()
+        self.evictions: Counter[Reason] = Counter()
+        self.last_evictions: deque[Eviction] = deque(maxlen=100)
+        models.unloaded = self.unloaded
+        loader.memory.make_room = self.make_room
+
+    # --- what there is
+
+    def register(self, located: Located) -> None:
+        """Read and check the configuration of a model. A problem of it is its failure; others serve."""
+        registration = Registration(located.key, located.source)
+        try:
+            registration.read(self._loader.prepare(located))
+        except ServerError as error:
+            self._models.add(located.key).note_failure(error)
+            registration.note_failure()
+        with self._lock:
+            self._registered.setdefault(located.key.name, {})[located.key] = registration
+
+    def forget(self, key: ModelKey) -> None:
+        """The model is no longer in its repository: let it go after its last request."""
+        with self._lock:
+            same = self._registered.get(key.name, {})
+            same.pop(key, None)
+            if not same:
+                self._registered.pop(key.name, None)
+        model = self._models.get(key)
+        if model is None:
+            return
+        if model.serving:
+            self._evict(model, Reason.REMOVED, "it is no longer in its repository")
+        model.forget()
+
+    def all(self) -> list[Registration]:
+        with self._lock:
+            return [each for same in self._registered.values() for each in same.values()]
+
+    def named(self, name: str) -> list[Registration]:
+        with self._lock:
+            return list(self._registered.get(name, {}).values())
+
+    def of(self, key: ModelKey) -> Registration | None:
+        with self._lock:
+            return self._registered.get(key.name, {}).get(key)
+
+    def pin(self, name: str, *, pinned: bool) -> None:
+        for registration in self.named(name):
+            registration.is_pinned = pinned
+            if pinned:
+                registration.failures, registration.retry_at = 0, 0.0
+
+    def look_for_names(self, repositories: Repositories) -> None:
+        """Register the models that have appeared in the repositories, and let those go that have disappeared."""
+        names = repositories.names()
+        known = {registration.key for registration in self.all()}
+        for key in known - names.keys():
+            _log.info("'%s' is no longer in its repository", key.name)
+            self.forget(key)
+        for key, problem in names.items():
+            if problem == NOT_UNIQUE:
+                self.forget(key)
+                self._models.add(key).note_duplicate()
+            elif key not in known:
+                for located in repositories.find(key.name):
+                    if located.key == key:
+                        _log.info("'%s' is registered", key.name)
+                        self.register(located)
+
+    # --- loads
+
+    def unloaded(self, name: str, version: int) -> ServerError | None:
+        """Why a registered model does not serve, which may be that nothing has asked for it; None for other names."""
+        same = self.named(name)
+        if len(same) != 1:
+            return ambiguous([each.key for each in same]) if same else None
+        registration = same[0]
+        if self._is_closed:
+            return ServerStopping("Server exiting", model=name)
+        model = self._models.get(registration.key)
+        if not registration.is_loading:
+            if model is not None and model.serving and version != -1:
+                return None  # the load has ended without it
+            pause_s = registration.retry_at - time.monotonic()
+            if model is not None and pause_s > 0:
+                failure = failed_to_load(model)
+                failure.retry_after_s = math.ceil(pause_s)
+                return failure
+        if version != -1 and registration.versions and version not in registration.versions:
+            known = ", ".join(map(str, registration.versions))
+            return ModelNotFound(
+                f"Request for unknown model: '{name}' version {version} is not found", hint=f"the versions are: {known}"
+            )
+        cold = ModelCold(f"model '{name}' is {REGISTERED}", model=name)
+        cold.await_load = partial(self.await_load, registration)
+        return cold
+
+    def await_load(self, registration: Registration, then: Then) -> None:
+        """Load a model, unless that has begun, and call `then` when it has ended."""
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                registration.waiting.append(then)
+            begins = not is_closed and not registration.is_loading
+            if begins:
+                registration.is_loading = True
+                registration.asked_at = time.monotonic()
+        if is_closed:
+            then()
+        elif begins:
+            self._submit(partial(self._load, registration), registration.size)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a load."""
+        return sum(len(registration.waiting) for registration in self.all())
+
+    def _load(self, registration: Registration) -> None:
+        key = registration.key
+        model = self._models.add(key)
+        is_served = bool(model.serving)
+        began = time.monotonic()
+        try:
+            if not is_served:
+                files = registration.source.files(key.name)
+                if files is None:
+                    self.forget(key)
+                else:
+                    self._loads.load(Located(key, registration.source, tuple(files)), LoadCause.DEMAND)
+                    registration.size = size_of(files, model.serving)
+        except ServerError as error:
+            if not model.has_failed:
+                model.note_failure(error)
+        except Exception as error:  # a bug that one model triggers must not end the thread that loads the others
+            _log.exception("loading '%s' failed", key.name)
+            model.problem = text_of(error)
+        finally:
+            self._end_load(registration, model, None if is_served else time.monotonic() - began)
+
+    def _end_load(self, registration: Registration, model: Model, seconds: float | None) -> None:
+        with self._lock:
+            if not model.serving:
+                registration.note_failure()
+            elif seconds is not None:
+                registration.versions = tuple(sorted({*registration.versions, *model.serving}))
+                registration.note_success(seconds)
+            registration.is_loading = False
+            waiting, registration.waiting = registration.waiting, []
+        for then in waiting:
+            guarded(then, "the end of a load that a request waited for")
+
+    def close(self) -> None:
+        """Load nothing more: who waits for a load that has not begun is told so."""
+        with self._lock:
+            self._is_closed = True
+        for registration in self.all():
+            with self._lock:
+                waiting, registration.waiting = registration.waiting, []
+            for then in waiting:
+                guarded(then, "the end of a load that a request waited for")
+
+    # --- letting go
+
+    def look(self) -> None:
+        """Let go of models that have been idle for long enough, and forget what is left of those that went."""
+        for registration, model in self._resident():
+            idle_s = self._idle_s if registration.idle_s is None else registration.idle_s
+            if idle_s and self._may_go(registration, model) and rested_s(registration, model) >= idle_s:
+                self._evict(model, Reason.IDLE, f"it was idle for {idle_s:g} s")
+        for model in self._models.all():
+            if self.of(model.key) is not None:
+                model.drop_unloaded()
+
+    def make_room(self, name: str, shortage: Shortage) -> bool:
+        """Let go of the models that are worth least, for the load of `name`. Returns whether it can fit at all.
+
+        If those that are pinned leave too little, no other goes.
+        """
+        with self._deciding:
+            leaving = _sum(version.device_bytes for version in self._leaving())
+            missing = {device: size - leaving.get(device, 0) for device, size in shortage.free.items()}
+            resident = [(each, model) for each, model in self._resident() if model.key.name != name]
+            held = {each.key: self._held(model) for each, model in resident}
+            pinned = _sum(held[each.key] for each, _ in resident if self._is_pinned(each))
+            if any(size < pinned.get(device, 0) for device, size in shortage.left.items()):
+                return False
+            may_go = [(each, model) for each, model in resident if self._may_go(each, model)]
+            may_go.sort(key=lambda pair: _worth(pair[0], pair[1], held[pair[0].key]))
+            for each, model in may_go:
+                if all(size <= 0 for size in missing.values()):
+                    break
+                frees = held[each.key]
+                if any(frees.get(device) for device, size in missing.items() if size > 0):
+                    self._evict(model, Reason.MEMORY, f"'{name}' needs its memory")
+                    missing = {device: size - frees.get(device, 0) for device, size in missing.items()}
+            return True
+
+    def _resident(self) -> Iterator[tuple[Registration, Model]]:
+        for model in self._models.all():
+            registration = self.of(model.key) if model.serving else None
+            if registration is not None:
+                yield registration, model
+
+    def _is_pinned(self, registration: Registration) -> bool:
+        return registration.is_pinned or registration.is_configured
+
+    def _may_go(self, registration: Registration, model: Model) -> bool:
+        """Return whether nothing uses the model now, or is about to."""
+        if self._is_pinned(registration) or registration.is_loading or model.is_busy or model.is_awaited:
+            return False
+        if rested_s(registration, model) < _GRACE_S and not _was_asked(registration, model):
+            return False
+        if any(ensemble.is_awaited for ensemble in self._models.dependents(model.key)):
+            return False
+        return not any(version.is_in_use for version in model.serving.values())
+
+    def _held(self, model: Model) -> dict[str, int]:
+        """The bytes that would become free with the model: of an ensemble its part of those of its steps."""
+        found: Counter[str] = Counter()
+        for version in model.serving.values():
+            found.update(version.device_bytes)
+            for step in dict.fromkeys(version.steps):
+                found.update({device: size // max(1, step.holds) for device, size in step.device_bytes.items()})
+        return dict(found)
+
+    def _evict(self, model: Model, reason: Reason, why: str) -> None:
+        size = sum(self._held(model).values())
+        _log.info("letting go of '%s' (%d bytes): %s", model.key.name, size, why)
+        self.evictions[reason] += 1
+        self.last_evictions.append(Eviction(model.key.name, reason, time.time(), size))
+        self._loads.unload(model, f"let go, {why}", unload_dependents=True)
+
+
+def rested_s(registration: Registration, model: Model) -> float:
+    """Seconds since the last request for a model that serves, or since its load."""
+    last_ms = max((version.statistics.last_inference_ms for version in model.serving.values()), default=0)
+    since_load = time.monotonic() - registration.loaded_at
+    return max(0.0, min(since_load, time.time() - last_ms / 1000) if last_ms else since_load)
+
+
+def _was_asked(registration: Registration, model: Model) -> bool:
+    return any(version.statistics.last_inference_ms for version in model.serving.values())
+
+
+def _worth(registration: Registration, model: Model, held: Need) -> float:
+    """The lower, the sooner a model goes: large ones that have rested long, and are loaded fast, first."""
+    cost = sum(held.values()) * rested_s(registration, model)
+    return max(registration.load_s, _LEAST_LOAD_S) / cost if cost else math.inf
+
+
+def _sum(needs: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for need in needs:
+        total.update(need)
+    return dict(total)

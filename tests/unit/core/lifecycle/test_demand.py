@@ -1,0 +1,353 @@
+"""Models that are loaded when something asks for them, and let go when they rest."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.core.lifecycle.lifecycle_bench import (
+    BROKEN,
+    CONFIG,
+    LIMIT_S,
+    Bench,
+    living,
+    put,
+    unstarted,
+    weight_of,
+    write,
+)
+from tests.waiting import until
+from trident.core.errors import ModelCold, ModelNotFound, ModelNotReady, ServerStopping
+from trident.core.inference.response import InferenceResponse
+from trident.core.lifecycle.lifecycle import LoadThreads
+from trident.core.lifecycle.memory import MemoryLedger, ModelBudget
+from trident.core.lifecycle.options import MemoryShare
+
+SIZE = 100
+"""The bytes of a model's file, and so of the model."""
+REGISTERED = "UNAVAILABLE REGISTERED: it is loaded when something asks for it"
+SEQUENCES = CONFIG + "sequence_batching { max_sequence_idle_microseconds: 60000000 }"
+ENSEMBLE = """
+platform: "ensemble"
+input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }
+ensemble_scheduling { step [
+  { model_name: "a" model_version: -1
+    input_map { key: "INPUT0" value: "IN" } output_map { key: "OUTPUT0" value: "MIDDLE" } },
+  { model_name: "b" model_version: -1
+    input_map { key: "INPUT0" value: "MIDDLE" } output_map { key: "OUTPUT0" value: "OUT" } } ] }
+"""
+
+
+def sized(weight: int, size: int = SIZE) -> str:
+    return str(weight).ljust(size)
+
+
+@contextmanager
+def demanding(*repositories: Path, budget: int = 0, **options: Any) -> Iterator[Bench]:
+    """A server that loads on demand; with a `budget` its models may take so many bytes, which are those of their
+    files."""
+    benches: list[Bench] = []
+
+    def resident() -> int:
+        return sum(SIZE for bench in benches for model in bench.backend.models if not model.is_closed)
+
+    share = ModelBudget(MemoryShare(bytes=budget), resident=resident, host=lambda: None)
+    ledger = MemoryLedger(lambda devices: {}, {}, budget=share if budget else None)
+    with unstarted(*repositories, memory=ledger, control_mode="demand", **options) as bench:
+        benches.append(bench)
+        bench.engine.start()
+        assert bench.engine.wait_loaded(LIMIT_S)
+        yield bench
+
+
+def resident(bench: Bench) -> list[str]:
+    return [entry.name for entry in bench.engine.repository_index(ready_only=True)]
+
+
+def test_models_are_registered_and_loaded_by_what_asks_for_them(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b", "c", "d", "e"), start=1):
+        write(tmp_path, name, number)
+    with demanding(tmp_path, load_models=("e",)) as bench:
+        assert bench.engine.is_ready()
+        assert bench.backend.loads == ["e:1=5"]
+        assert bench.index() == [f"{name} 1 {REGISTERED}" for name in "abcd"] + ["e 1 READY"]
+        with pytest.raises(ModelCold, match=r"^model 'a' is REGISTERED: ") as caught:
+            bench.engine.is_model_ready("a")
+        assert caught.value.retry_after_s == 1
+        assert bench.backend.loads == ["e:1=5"]
+        assert bench.ask("a") == 1
+        assert bench.engine.model_metadata("b").versions == (1,)
+        assert bench.engine.model_config("c").parse().name == "c"
+        bench.engine.prefetch_model("d")
+        until(lambda: resident(bench) == ["a", "b", "c", "d", "e"])
+        assert bench.engine.is_model_ready("a")
+        with pytest.raises(ModelNotFound):
+            bench.ask("nope")
+        with pytest.raises(ModelNotFound, match="version 7 is not found"):
+            bench.engine.model("a", 7)
+
+
+def test_a_thousand_requests_for_a_cold_model_cause_one_load(tmp_path: Path) -> None:
+    write(tmp_path, "m", 7)
+    write(tmp_path, "other", 8)
+    with demanding(tmp_path) as bench:
+        answers: queue.SimpleQueue[int] = queue.SimpleQueue()
+        with bench.backend.holding("m"):
+            cold = partial(bench.lifecycle.models.find, "m", -1)
+            for _ in range(1000):
+                with pytest.raises(ModelCold) as caught:
+                    cold()
+                caught.value.await_load(lambda: answers.put(bench.ask("m")))
+            assert bench.lifecycle.demand is not None
+            assert bench.lifecycle.demand.waiting == 1000
+            assert bench.ask("other") == 8  # loads beside it
+        assert [answers.get(timeout=LIMIT_S) for _ in range(1000)] == [7] * 1000
+        assert sorted(bench.backend.loads) == ["m:1=7", "other:1=8"]
+
+
+def test_a_failed_load_answers_everyone_and_is_tried_again_after_a_pause(tmp_path: Path) -> None:
+    write(tmp_path, "m", BROKEN)
+    with demanding(tmp_path) as bench:
+        failures: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+        def ask() -> None:
+            with pytest.raises(ModelNotReady) as caught:
+                bench.ask("m")
+            failures.put(f"{caught.value.message} {caught.value.retry_after_s}")
+
+        with bench.backend.holding("m"):
+            threads = [threading.Thread(target=ask) for _ in range(5)]
+            for thread in threads:
+                thread.start()
+            assert bench.lifecycle.demand is not None
+            until(lambda: bench.lifecycle.demand.waiting == 5)  # type: ignore[union-attr]
+        for thread in threads:
+            thread.join()
+        text = "model 'm' failed to load: version 1 is UNAVAILABLE: Internal: the weights are broken 1"
+        assert [failures.get_nowait() for _ in threads] == [text] * 5
+        assert bench.backend.loads == [f"m:1={BROKEN}"]
+        put(tmp_path / "m" / "1" / "model.fake", "3")
+
+        def answers() -> bool:
+            try:
+                return bench.ask("m") == 3
+            except ModelNotReady:
+                return False
+
+        until(answers)
+        assert bench.backend.loads == [f"m:1={BROKEN}", "m:1=3"]
+
+
+def test_a_broken_configuration_concerns_its_model_alone(tmp_path: Path) -> None:
+    write(tmp_path, "broken", 1, config="no configuration")
+    write(tmp_path, "misplaced", 1, config=CONFIG + 'parameters { key: "IDLE_SECS" value { string_value: "soon" } }')
+    write(tmp_path, "m", 2)
+    with demanding(tmp_path) as bench:
+        assert bench.engine.is_ready()
+        assert bench.ask("m") == 2
+        assert [line.partition(" ")[0] for line in bench.index() if "UNAVAILABLE" in line] == ["broken", "misplaced"]
+        with pytest.raises(ModelNotReady, match="IDLE_SECS must be seconds from 0, got 'soon'"):
+            bench.ask("misplaced")
+
+
+def test_what_has_rested_longest_goes_when_a_load_lacks_memory(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b", "c", "pinned", "stays"), start=1):
+        write(tmp_path, name, sized(number))
+    put(tmp_path / "stays" / "config.pbtxt", CONFIG + 'parameters { key: "PINNED" value { string_value: "true" } }')
+    # Two beside those that stay, and what the load of one more takes for a while.
+    with demanding(tmp_path, budget=4 * SIZE + SIZE // 2, load_models=("pinned",)) as bench:
+        for name, weight in (("stays", 5), ("a", 1), ("b", 2)):
+            assert bench.ask(name) == weight
+        assert resident(bench) == ["a", "b", "pinned", "stays"]
+        assert bench.ask("c") == 3
+        assert "c" in resident(bench)
+        assert {"pinned", "stays"} <= set(resident(bench))
+        assert len(resident(bench)) == 4
+        for name, weight in (("a", 1), ("b", 2), ("a", 1), ("c", 3)):
+            assert bench.ask(name) == weight
+        assert sum(not model.is_closed for model in bench.backend.models) <= 4
+
+
+def test_a_model_in_use_stays_and_a_load_that_cannot_fit_is_refused(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b"), start=1):
+        write(tmp_path, name, sized(number))
+    write(tmp_path, "large", sized(3, 10 * SIZE))
+    with demanding(tmp_path, budget=2 * SIZE) as bench:
+        with pytest.raises(ModelNotReady, match="out of memory: model 'large' needs about") as caught:
+            bench.ask("large")
+        assert caught.value.retry_after_s == 1
+        assert bench.ask("a") == 1
+        with bench.running("a") as responses:
+            waiting = threading.Thread(target=bench.ask, args=("b",))
+            waiting.start()
+            until(lambda: "b" in {model.key.name for model in bench.lifecycle.models.all() if model.is_busy})
+            assert resident(bench) == ["a"]
+        assert weight_of(responses) == 1
+        waiting.join(LIMIT_S)
+        assert resident(bench) == ["b"]
+        bench.load("b")
+        with pytest.raises(ModelNotReady, match=r"are free; held by b 0 MiB|are free"):
+            bench.ask("a")
+        bench.engine.unload_model("b", False, wait=True)
+        assert bench.index()[1] == f"b 1 {REGISTERED}"
+
+
+def test_a_burst_to_a_model_that_is_let_go_loses_no_request(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b", "c"), start=1):
+        write(tmp_path, name, sized(number))
+    with demanding(tmp_path, budget=2 * SIZE) as bench:
+        wrong: list[str] = []
+
+        def burst(name: str, weight: int) -> None:
+            for _ in range(30):
+                answer = bench.ask(name)
+                if answer != weight:
+                    wrong.append(f"{name}: {answer}")
+
+        threads = [threading.Thread(target=burst, args=(name, weight)) for weight, name in enumerate("abc", start=1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+        assert not any(thread.is_alive() for thread in threads)
+        assert wrong == []
+
+
+def test_a_request_whose_model_went_between_finding_and_asking_waits_for_it(tmp_path: Path) -> None:
+    write(tmp_path, "m", 4)
+    with demanding(tmp_path) as bench:
+        found = bench.engine.model("m")
+        bench.engine.unload_model("m", False, wait=True)
+        assert weight_of(bench.submit_to(found, "m")) == 4
+        assert bench.backend.loads == ["m:1=4"] * 2
+
+
+def test_an_idle_model_goes_and_comes_back(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    write(tmp_path, "keeps", 2, config=CONFIG + 'parameters { key: "IDLE_SECS" value { string_value: "0" } }')
+    with demanding(tmp_path, model_idle_s=0.01) as bench:
+        assert (bench.ask("m"), bench.ask("keeps")) == (1, 2)
+        until(lambda: resident(bench) == ["keeps"])
+        until(lambda: bench.index() == ["keeps 1 READY", f"m 1 {REGISTERED}"])
+        assert bench.ask("m") == 1
+
+
+def test_a_sequence_keeps_its_model(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1, config=SEQUENCES)
+    with demanding(tmp_path, model_idle_s=0.001) as bench:
+        import numpy as np
+
+        from trident.core.inference.pending_request import PendingRequest
+        from trident.core.inference.request import InferenceRequest, InputTensor
+
+        def send(*, start: bool = False, end: bool = False) -> int:
+            request = InferenceRequest("m", [InputTensor("INPUT0", "INT32", (1,), np.zeros(1, np.int32))])
+            request.correlation_id, request.sequence_start, request.sequence_end = 5, start, end
+            responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+            bench.engine.model("m").submit(PendingRequest(request, responses.put))
+            return weight_of(responses)
+
+        assert send(start=True) == 1
+        assert bench.lifecycle.demand is not None
+        for _ in range(3):
+            bench.lifecycle.demand.look()
+            assert resident(bench) == ["m"]
+        assert send(end=True) == 1
+        until(lambda: resident(bench) == [])
+        assert bench.backend.loads == ["m:1=1"]
+
+
+def test_an_ensemble_loads_its_steps_and_lets_them_go(tmp_path: Path) -> None:
+    for name, weight in (("a", 1), ("b", 2), ("c", 3)):
+        write(tmp_path, name, sized(weight))
+    put(tmp_path / "both" / "config.pbtxt", ENSEMBLE)
+    (tmp_path / "both" / "1").mkdir()
+    with demanding(tmp_path, budget=3 * SIZE) as bench:
+
+        def ask_both() -> int:
+            import numpy as np
+
+            from trident.core.inference.request import InputTensor
+
+            return bench.ask("both", InputTensor("IN", "INT32", (1,), np.zeros(1, np.int32)))
+
+        assert ask_both() == 2
+        assert resident(bench) == ["a", "b", "both"]
+        assert bench.ask("c") == 3
+        assert "both" not in resident(bench)
+        assert ask_both() == 2
+
+
+def test_names_that_appear_are_registered_and_those_that_go_are_let_go(tmp_path: Path) -> None:
+    write(tmp_path, "old", 1, 2)
+    with demanding(tmp_path, poll_secs=0.01) as bench:
+        assert bench.ask("old") == 2
+        with bench.running("old") as responses:
+            write(tmp_path, "new", 3)
+            shutil.rmtree(tmp_path / "old")
+            until(lambda: [line.partition(" ")[0] for line in bench.index()] != ["old"])
+            assert bench.ask("new") == 3
+            with pytest.raises(ModelNotFound):
+                until(lambda: bench.ask("old") != 2)
+        assert weight_of(responses) == 2
+
+
+def test_a_version_of_two_is_loaded_with_the_other(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1, 2, config=CONFIG + "version_policy { all { } }")
+    with demanding(tmp_path) as bench:
+        assert bench.index() == [f"m 1 {REGISTERED}", f"m 2 {REGISTERED}"]
+        assert weight_of(bench.submit_to(bench.engine.model("m", 1), "m")) in (1, 2)
+        assert bench.index() == ["m 1 READY", "m 2 READY"]
+
+
+def test_who_waits_at_the_exit_is_told(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    write(tmp_path, "n", 1)
+    with demanding(tmp_path, load_threads=1) as bench:
+        told: queue.SimpleQueue[type[Exception]] = queue.SimpleQueue()
+
+        def ask(name: str) -> None:
+            try:
+                bench.ask(name)
+            except Exception as error:
+                told.put(type(error))
+
+        with bench.backend.holding("m"):
+            threads = [threading.Thread(target=ask, args=(name,)) for name in "mn"]
+            for thread in threads:
+                thread.start()
+            until(lambda: bench.backend.loads == ["m:1=1"])
+            until(lambda: bench.lifecycle.demand is not None and bench.lifecycle.demand.waiting == 2)
+            bench.engine.begin_exit()
+            assert [told.get(timeout=LIMIT_S) for _ in threads] == [ServerStopping] * 2
+        for thread in threads:
+            thread.join()
+
+
+def test_small_models_do_not_wait_for_large_ones() -> None:
+    threads = LoadThreads(2)
+    done: queue.SimpleQueue[str] = queue.SimpleQueue()
+    gate = threading.Event()
+    for name in ("large", "larger"):
+        threads.submit(lambda name=name: (gate.wait(LIMIT_S), done.put(name)), 1 << 40)  # type: ignore[misc]
+    for name in ("small", "smaller"):
+        threads.submit(lambda name=name: done.put(name), 10)  # type: ignore[misc]
+    assert [done.get(timeout=LIMIT_S) for _ in range(2)] == ["small", "smaller"]
+    gate.set()
+    assert [done.get(timeout=LIMIT_S) for _ in range(2)] == ["large", "larger"]
+    assert threads.wait_idle(LIMIT_S)
+
+
+def test_a_load_without_a_wait_is_for_servers_that_load_on_demand(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    with living(tmp_path) as bench, pytest.raises(Exception, match="needs --model-control-mode=demand"):
+        bench.engine.prefetch_model("m")
