@@ -67,6 +67,7 @@ def server_configuration(settings: ServerSettings, parts: ServerParts | None = N
         exit_timeout_s=settings.exit_timeout_secs,
         request_timeout_s=settings.http_request_timeout_secs,
         keepalive_s=settings.http_keepalive_secs,
+        max_unfinished_size=settings.http_max_unfinished_size,
         workers=max(1, topology.http_workers),
         shared_modules=shared_modules,
         engines=_engine_children(settings, directory, topology, note, parts) if directory is not None else (),

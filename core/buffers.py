@@ -1,4 +1,5 @@
-"""Large buffers: a pool of them, and the memory into which request bodies are received, aligned for their tensors.
+"""Large buffers: a pool of them, the memory into which request bodies are received, aligned for their tensors, and the
+bound of what unfinished bodies hold together.
 
 Fresh memory has to be cleared by the kernel, page by page: that takes longer than the copy into it (16 MB: 3 ms, and
 40 ms of CPU on a busy machine where the kernel also looks for huge pages, instead of 2).
@@ -8,10 +9,11 @@ from __future__ import annotations
 
 import mmap
 import threading
+import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -158,3 +160,98 @@ class RequestBody:
         memory = allocate_body(self.length, self._offset, self._allocate)
         memory[: self.got] = self.memory[: self.got]
         self.memory = memory
+
+
+# --- unfinished bodies
+
+
+MAX_UNFINISHED: Final = 512 << 20
+# A client that has sent nothing for so long loses its body before others do.
+SILENCE_S: Final = 2.0
+
+
+class Receiving(Protocol):
+    """A body, or a message of gRPC, that is being received. It must be hashable."""
+
+    @property
+    def received(self) -> int:
+        """The bytes that have arrived."""
+
+    @property
+    def is_held_up(self) -> bool:
+        """True while the server keeps the client from sending."""
+
+    def crowd_out(self) -> None:
+        """Its memory is needed: refuse it."""
+
+
+class Progress:
+    """`received` bytes have arrived, the last of them at `since`, in seconds; `seen` at the last look."""
+
+    __slots__ = ("received", "seen", "since")
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.seen = -1
+        self.since = 0.0
+
+
+R = TypeVar("R", bound=Receiving)
+
+
+class UnfinishedBodies(Generic[R]):
+    """The bodies that are being received. On the hub's thread.
+
+    Together they may hold `limit` bytes besides the largest of them, so that one alone is never refused. When they hold
+    more, those whose clients are silent are refused, the longest silent first; if that is not enough, the largest of
+    all, so that clients of large bodies do not keep out the others. So many are refused that an eighth of the limit is
+    free, because a look at all bodies takes time.
+    """
+
+    def __init__(self, limit: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._now = now
+        self._bodies: dict[R, Progress] = {}
+        self.total = 0
+        """The bytes of all of them."""
+        # The total at which to look at them again.
+        self._crowded = limit
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def grew(self, receiving: R) -> None:
+        """A part of a body has arrived. This or other bodies may be refused now."""
+        progress = self._bodies.get(receiving)
+        if progress is None:
+            progress = self._bodies[receiving] = Progress()
+        received = receiving.received
+        self.total += received - progress.received
+        progress.received = received
+        progress.since = self._now()
+        if self.total > self._crowded:
+            self._refuse()
+
+    def remove(self, receiving: R) -> None:
+        """Forget a body that has arrived or is not wanted any more."""
+        progress = self._bodies.pop(receiving, None)
+        if progress is not None:
+            self.total -= progress.received
+            if self.total <= self._limit:
+                self._crowded = self._limit
+
+    def _refuse(self) -> None:
+        by_size = sorted(self._bodies, key=lambda each: self._bodies[each].received)
+        most = self._bodies[by_size[-1]].received + self._limit
+        if self.total > most:
+            enough = most - self._limit // 8
+            since = self._now() - SILENCE_S
+            silent = [each for each in by_size if not each.is_held_up and self._bodies[each].since < since]
+            silent.sort(key=lambda each: -self._bodies[each].since)
+            for candidates in (silent, by_size):
+                while candidates and self.total > enough:
+                    receiving = candidates.pop()
+                    if receiving in self._bodies:
+                        receiving.crowd_out()
+                        self.remove(receiving)
+        self._crowded = max(self._limit, self.total + self._limit // 64)

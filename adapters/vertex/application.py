@@ -195,16 +195,23 @@ class VertexApplication(V2Application):
         super().__init__(engine, options, bridge, public_routes(settings, metrics))
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:
+        route = self._platform_route(environ)
+        if route is None:
+            return super().__call__(environ, start_response)
+        return send(self.answer(environ, route, {}), environ, start_response)
+
+    def _platform_route(self, environ: Environ) -> Route | None:
         routes = self._platform_routes
         # Nearly always the target is the path as it stands.
         route = routes.get(environ.get("RAW_URI", "")) or routes.get(request_path(environ))
-        if route is None:
-            return super().__call__(environ, start_response)
-        if HEADER_KEY in environ and request_path(environ) == self._predict_route:
-            route = self._redirect
-        return send(self.answer(environ, route, {}), environ, start_response)
+        if route is not None and HEADER_KEY in environ and request_path(environ) == self._predict_route:
+            return self._redirect
+        return route
 
     # --- the hooks of V2Application
+
+    def find_route(self, environ: Environ) -> Route | None:
+        return self._platform_route(environ) or super().find_route(environ)
 
     def binary_header(self, environ: Environ) -> str | None:
         """On the predict route only the Content-Type gives the length; on the v2 routes the header may give it, too."""

@@ -120,7 +120,9 @@ class _ThreadWorker(TridentWorker):
             config.set("worker_tmp_dir", IN_MEMORY)
         application = SimpleNamespace(
             limits=ConnectionLimits(
-                request_timeout_s=settings.http_request_timeout_secs, keepalive_s=settings.http_keepalive_secs
+                request_timeout_s=settings.http_request_timeout_secs,
+                keepalive_s=settings.http_keepalive_secs,
+                max_unfinished_size=settings.http_max_unfinished_size,
             ),
             stop_times=StopTimes(exit_timeout_s=settings.exit_timeout_secs),
             last_ports=frozenset({settings.metrics_port} if METRICS in settings.services() else ()),

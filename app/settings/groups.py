@@ -367,6 +367,9 @@ class HttpSettings:
         "The server's certificate and those of its issuers in PEM; read again when it changes.", own=True)
     http_server_key: str = option("", FILE, "The certificate's key in PEM, without a password.", own=True)
     http_root_cert: str = option("", FILE, "Root certificates of the clients in PEM.", own=True)
+    http_max_unfinished_size: int = option(536870912, integer(1, 2**40),
+        "Total bytes of bodies being received in a process, without the largest. Above it silent "
+        "clients, then the largest bodies, are refused.", own=True)
     http_request_timeout_secs: float = option(60.0, number(0.001),
         "Seconds without a byte until a sending or reading client is disconnected.",
         own=True)

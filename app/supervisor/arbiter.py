@@ -37,6 +37,7 @@ from trident.app.supervisor.start import (
     send_noted_signals,
 )
 from trident.app.worker.listening_sockets import Bind, BindFailed, ConnectionLimits, StopTimes, open_listeners
+from trident.core.buffers import MAX_UNFINISHED
 from trident.core.interprocess.restarts import Restarts, end_text
 from trident.core.observability.log import ask_to_reopen_log, log_failure, reopen_log_if_asked
 
@@ -65,7 +66,7 @@ class ServerConfiguration:
     exit_timeout_s: float = 30.0
     request_timeout_s: float = 60.0
     keepalive_s: float = 600.0
-    max_body_size: int = 2**31 - 1
+    max_unfinished_size: int = MAX_UNFINISHED
     workers: int = 1
     shared_modules: tuple[str, ...] = ()
     engines: tuple[EngineChild, ...] = ()
@@ -137,7 +138,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         self.limits = ConnectionLimits(
             request_timeout_s=configuration.request_timeout_s,
             keepalive_s=configuration.keepalive_s,
-            max_body_size=configuration.max_body_size,
+            max_unfinished_size=configuration.max_unfinished_size,
         )
         self.shared_modules = configuration.shared_modules
         self.last_ports = configuration.last_ports

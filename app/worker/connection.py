@@ -20,7 +20,7 @@ from greenlet import getcurrent
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.app.worker.tls import TlsSocket
 from trident.core.borders import guarded
-from trident.core.buffers import RequestBody
+from trident.core.buffers import RequestBody, UnfinishedBodies
 from trident.core.inference.tensors import Buffer, drop_sent
 
 
@@ -126,6 +126,12 @@ class ReadWatch:
         greenlet, self._greenlet = self._greenlet, None
         if greenlet is not None:
             greenlet.switch()
+
+    def interrupt(self, error: Exception) -> None:
+        """Raise `error` in the greenlet that waits, if one does."""
+        greenlet, self._greenlet = self._greenlet, None
+        if greenlet is not None:
+            self._hub.loop.run_callback(greenlet.throw, error)
 
     def close(self) -> None:
         self._watcher.stop()
@@ -348,7 +354,9 @@ class Connection:
         self._sock.close()
 
 
+# A client that is still sending when it is refused may do so for LONGEST_LINGER_S, with pauses of this length.
 _LINGER_S: Final = 2.0
+LONGEST_LINGER_S: Final = 30.0
 # How long the first request of a connection may take to arrive after the server has begun to close.
 _FIRST_REQUEST_S: Final = 2.0
 _WAITING: Final = (Stage.HANDSHAKE, Stage.NEW, Stage.IDLE)
@@ -365,7 +373,8 @@ CROWDED: Final = 0.9
 
 
 class Connections:
-    """The connections through some of the worker's listeners; `open` holds them. Hub thread only.
+    """The connections through some of the worker's listeners; `open` holds them, and `unfinished` the bodies that they
+    are receiving. Hub thread only.
 
     `last_end` is when one ended last, in seconds of the coarse clock.
     There is no timer per request: `sweep()` visits every connection once per tick, 0.1 microseconds each.
@@ -378,6 +387,7 @@ class Connections:
         self.closing = False
         self.ending = False
         self.open: set[Connection] = set()
+        self.unfinished: UnfinishedBodies[Any] = UnfinishedBodies(limits.max_unfinished_size)
         self.last_end = 0.0
         self._crowded_from = int(max_connections * CROWDED)
         self._timeouts = {

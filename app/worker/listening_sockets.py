@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from trident.core.buffers import MAX_UNFINISHED
 from trident.core.errors import ErrorCode, ServerError
 
 log = logging.getLogger("trident.server")
@@ -222,7 +223,7 @@ class StopTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Limits of every connection. Source: docs/spec/http.md section 7 for the size of a body (a signed 32-bit number).
+    """Limits of every connection, and `max_unfinished_size`, that of UnfinishedBodies, for all of them.
 
     A client that sends no byte of a request it began, or reads no byte of its response, for `request_timeout_s` is
     disconnected; a request head must be complete within that time. An idle connection is closed after `keepalive_s`.
@@ -230,4 +231,4 @@ class ConnectionLimits:
 
     request_timeout_s: float = 60.0
     keepalive_s: float = 600.0
-    max_body_size: int = 2**31 - 1
+    max_unfinished_size: int = MAX_UNFINISHED

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from prometheus_client import Counter
 
-from trident.core.buffers import Allocate
+from trident.core.buffers import MAX_UNFINISHED, Allocate
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerStopping
 from trident.core.frontend.access import AuthTokens, RestrictedApi
@@ -45,7 +45,7 @@ class GrpcOptions:
     """
 
     max_message_size: int = LARGEST_MESSAGE
-    max_unfinished_size: int = 512 << 20
+    max_unfinished_size: int = MAX_UNFINISHED
     header_forward_pattern: str = ""
     restricted: tuple[RestrictedApi, ...] = ()
     tokens: AuthTokens | None = None

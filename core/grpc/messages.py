@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
-from trident.core.buffers import Allocate, RequestBody
+from trident.core.buffers import Allocate, Receiving, RequestBody, UnfinishedBodies
 from trident.core.frontend.compression import CONTAINERS, inflate
 from trident.core.grpc.status import GrpcError, MalformedMessage, Status, too_large
 from trident.core.inference.tensors import Buffer
@@ -136,86 +135,31 @@ class MessageReader:
 
 # Between two messages a client may wait as long as it likes.
 LIMIT_S: Final = 60.0
-# A client that has sent nothing for so long loses its message before others do.
-SILENCE_S: Final = 2.0
 
 
-class Receiving(Protocol):
-    """It must be hashable. `received` is how many bytes of the message have arrived."""
-
-    @property
-    def received(self) -> int: ...
-
-    @property
-    def is_held_up(self) -> bool:
-        """True while the server keeps the client from sending."""
+class ReceivingMessage(Receiving, Protocol):
+    """A message that is being received."""
 
     def stall(self) -> None:
         """Nothing has arrived for LIMIT_S seconds at least."""
 
-    def crowd_out(self) -> None:
-        """Its memory is needed: refuse the message."""
 
-
-class _Progress:
-    """`received` bytes of a message have arrived, the last of them at `since`, in seconds; `seen` at the last look."""
-
-    __slots__ = ("received", "seen", "since")
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.seen = -1
-        self.since = 0.0
-
-
-class UnfinishedMessages:
-    """On the hub's thread.
-
-    Together they may hold `limit` bytes besides the largest of them, so that one alone is never refused. When they hold
-    more, the largest of those whose clients are silent are refused; if that is not enough, the largest of all, so that
-    clients of large messages do not keep out the others. So many are refused that an eighth of the limit is free,
-    because a look at all messages takes time.
-    """
+class UnfinishedMessages(UnfinishedBodies[ReceivingMessage]):
+    """The messages that are being received. Those that make no progress end. On the hub's thread."""
 
     def __init__(self, deadlines: Deadlines, limit: int, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(limit, now)
         self._deadlines = deadlines
-        self._limit = limit
-        self._now = now
-        self._messages: dict[Receiving, _Progress] = {}
-        self.total = 0
-        """The bytes of all of them."""
-        # The total at which to look at them again.
-        self._crowded = limit
         self._is_looking = False
 
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def grew(self, receiving: Receiving) -> None:
-        """A part of a message has arrived. This or other messages may be refused now."""
-        progress = self._messages.get(receiving)
-        if progress is None:
-            progress = self._messages[receiving] = _Progress()
-            self._look_later()
-        received = receiving.received
-        self.total += received - progress.received
-        progress.received = received
-        progress.since = self._now()
-        if self.total > self._crowded:
-            self._refuse_largest()
-
-    def remove(self, receiving: Receiving) -> None:
-        """Forget a message that has arrived or is not wanted any more."""
-        progress = self._messages.pop(receiving, None)
-        if progress is not None:
-            self.total -= progress.received
-            if self.total <= self._limit:
-                self._crowded = self._limit
+    def grew(self, receiving: ReceivingMessage) -> None:
+        super().grew(receiving)
+        self._look_later()
 
     def expire(self) -> None:
         """Look for silent clients."""
         self._is_looking = False
-        for receiving, progress in list(self._messages.items()):
+        for receiving, progress in list(self._bodies.items()):
             if progress.received != progress.seen or receiving.is_held_up:
                 progress.seen = progress.received
             else:
@@ -223,24 +167,9 @@ class UnfinishedMessages:
         self._look_later()
 
     def _look_later(self) -> None:
-        if self._messages and not self._is_looking:
+        if self._bodies and not self._is_looking:
             self._is_looking = True
             self._deadlines.add(LIMIT_S, self)
-
-    def _refuse_largest(self) -> None:
-        by_size = sorted(self._messages, key=attrgetter("received"))
-        most = by_size[-1].received + self._limit
-        if self.total > most:
-            enough = most - self._limit // 8
-            since = self._now() - SILENCE_S
-            silent = [each for each in by_size if not each.is_held_up and self._messages[each].since < since]
-            for candidates in (silent, by_size):
-                while candidates and self.total > enough:
-                    receiving = candidates.pop()
-                    if receiving in self._messages:
-                        receiving.crowd_out()
-                        self.remove(receiving)
-        self._crowded = max(self._limit, self.total + self._limit // 64)
 
 
 # --- compression. Source: gRPC's `compression.md`; docs/spec/grpc.md section 6.

@@ -25,6 +25,7 @@ from trident.core.frontend.access import HEALTH, PAGE, Restrictions
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.request import HTTP, NOT_NOTED, Span, end_trace
 from trident.core.http import errors
+from trident.core.http.body import MAX_LENGTH, raw_too_large, too_large
 from trident.core.http.front_end import (
     INFERENCE_KEY,
     PROBE_KEY,
@@ -72,6 +73,10 @@ def log_request(environ: Environ) -> None:
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 _INFER_ROUTES = {route.name: route for route in INFERENCE}
 _MOST_PATHS = 1024
+# A route with this method has all of them: it refuses what no other route takes.
+_ANY_METHOD = "TRACE"
+# The most bytes of a body that nothing reads.
+_UNREAD = 65536
 _OFFSET_DIGITS = 10
 # Any other method would become a label of the request metrics, and clients could make up as many as they like.
 _COUNTED_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
@@ -91,6 +96,7 @@ class V2Application(HttpFrontEnd):
     * `answers_options`: whether OPTIONS is answered with the methods of a route; otherwise it is a wrong method.
     * `documented_routes()`: what the OpenAPI document says of the routes.
     * `named(arguments)`: the model that a route means, where a name may be percent-encoded.
+    * `find_route(environ)`: the route of a path.
     * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
     `routes` is the route table. `request_metrics` has the counts of the responses of all routes, and those that Flask's
@@ -136,7 +142,7 @@ class V2Application(HttpFrontEnd):
         Those of the console are its own, and a route of any method at all is for what no other route has.
         """
         described = [
-            each for each in self.routes if not each.label.startswith("/console") and "TRACE" not in each.methods
+            each for each in self.routes if not each.label.startswith("/console") and _ANY_METHOD not in each.methods
         ]
         return [(route, operations().get(route.name) or undescribed(route)) for route in described]
 
@@ -158,7 +164,16 @@ class V2Application(HttpFrontEnd):
 
     def wsgi_app(self, environ: Environ, start_response: Any) -> Iterable[Any]:
         """Answer through Flask."""
-        return (self._flask or self.bridge.run(self.flask_app)).wsgi_app(environ, start_response)
+        return self.flask().wsgi_app(environ, start_response)
+
+    def find_route(self, environ: Environ) -> Route | None:
+        """The route of the request's path, for any method; None without one."""
+        found = self._infer_paths.get(environ.get("RAW_URI", "")) or self._find_infer(environ)
+        return found[0] if found is not None else self.flask().route_of(request_path(environ))
+
+    def flask(self) -> FlaskApp:
+        """As `flask_app`, on the hub."""
+        return self._flask or self.bridge.run(self.flask_app)
 
     def flask_app(self) -> FlaskApp:
         """The Flask application. The first call imports Flask: a tenth of a second, so not on the hub."""
@@ -183,12 +198,8 @@ class V2Application(HttpFrontEnd):
             else:
                 raise errors.MethodNotAllowed(route.methods)
         except Exception as error:
-            if isinstance(error, ServerError) and error.before_parsing:
-                mime = self.early_error_mime
-            else:
-                mime = route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime
             try:
-                return self._refuse(error, mime, environ, route.label)
+                return self._refuse(error, self._error_mime(error, route), environ, route.label)
             finally:
                 # The traceback refers to the frames that the error passed, and one of them to the response that has
                 # the error: this cycle would keep the body, and its shared memory, until the garbage collector runs.
@@ -196,6 +207,31 @@ class V2Application(HttpFrontEnd):
         if not route.passes_on:
             self._count_response(environ["REQUEST_METHOD"], route.label, reply.status)
         return reply
+
+    def admit(self, environ: Environ) -> int | Reply:
+        """The most bytes that the body may have of a request whose head is in `environ`, or the reply to one that is
+        refused without its body. Our worker asks before it receives a long body."""
+        route = self.find_route(environ)
+        if route is None:
+            return self.refuse(errors.RouteNotFound(self.flask().hint(request_path(environ))), environ)
+        if _ANY_METHOD in route.methods:
+            return self.answer(environ, route, {})
+        try:
+            for check in self._guards:
+                check(route.group, partial(header_of, environ))
+            method = environ["REQUEST_METHOD"]
+            if method not in route.methods and method != "OPTIONS":
+                raise errors.MethodNotAllowed(route.methods)
+            most = self.options.max_input_size if method == "POST" else _UNREAD
+            is_binary = route.group == "inference" and self.binary_header(environ) is not None
+            if is_binary and self.binary_offset(environ):
+                most = MAX_LENGTH  # as in Triton, nothing else limits binary tensors behind JSON
+            length = int(environ.get("CONTENT_LENGTH") or 0)
+            if length > most:
+                raise raw_too_large(length, most) if is_binary else too_large(str(length), most)
+        except ServerError as error:
+            return self._refuse(error, self._error_mime(error, route), environ, route.label)
+        return most
 
     def binary_offset(self, environ: Environ) -> int:
         """The offset of the tensors in the body, 0 if the headers do not give it. Our worker aligns the body by it."""
@@ -249,6 +285,11 @@ class V2Application(HttpFrontEnd):
         if series is None:
             series = self._responses_of[key] = self._responses.labels(method, label, str(status))
         series.inc()
+
+    def _error_mime(self, error: Exception, route: Route) -> str:
+        if isinstance(error, ServerError) and error.before_parsing:
+            return self.early_error_mime
+        return route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime
 
     def _refuse(self, error: Exception, mime: str, environ: Environ, label: str) -> Reply:
         status = self.status_of(error)

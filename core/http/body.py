@@ -20,10 +20,12 @@ import orjson
 
 from trident.core.errors import InvalidRequest
 from trident.core.frontend.compression import EITHER_CONTAINER, inflate
-from trident.core.http.errors import BrokenCompression, UnsupportedEncoding
+from trident.core.http.errors import BodyTooLarge, BrokenCompression, UnsupportedEncoding
 from trident.core.http.reply import Environ
 from trident.core.inference.tensors import Array, Buffer
 
+MAX_LENGTH: Final = 2**31 - 1
+"""The bytes that a body may have where nothing else limits it."""
 IDENTITY: Final = "identity"
 _ENCODINGS: Final = (IDENTITY, "deflate", "gzip")
 
@@ -32,7 +34,7 @@ def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
     """The decompressed body, at most `limit` bytes; no more than that is ever inflated.
 
     The body itself tells which of the two containers it has, as in Triton. Raises UnsupportedEncoding,
-    BrokenCompression, and InvalidRequest for a body that is empty or too large.
+    BrokenCompression, BodyTooLarge, and InvalidRequest for an empty body.
     """
     name = encoding.strip().lower()
     if name in (IDENTITY, ""):
@@ -46,7 +48,7 @@ def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
     except ValueError as error:
         raise BrokenCompression(error) from error
     if content is None:
-        raise InvalidRequest(
+        raise BodyTooLarge(
             f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
             "Use --http-max-input-size to increase the limit."
         )
@@ -95,7 +97,7 @@ _RAISE_LIMIT = "Use --http-max-input-size to increase the limit."
 
 
 def read_body(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> bytes:
-    """The whole body. Raises InvalidRequest, whose text ends with `cure`, for more than `limit` bytes."""
+    """The whole body. Raises BodyTooLarge, whose text ends with `cure`, for more than `limit` bytes."""
     announced = environ.get("CONTENT_LENGTH") or ""
     if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
         raise too_large(announced, limit, cure)
@@ -127,9 +129,17 @@ def read_object(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> dict[
     return document
 
 
-def too_large(size: str, limit: int, cure: str = _RAISE_LIMIT) -> InvalidRequest:
-    return InvalidRequest(
+def too_large(size: str, limit: int, cure: str = _RAISE_LIMIT) -> BodyTooLarge:
+    return BodyTooLarge(
         f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. {cure}"
+    )
+
+
+def raw_too_large(size: int, limit: int) -> BodyTooLarge:
+    """As `too_large`, of a body that is one tensor."""
+    return BodyTooLarge(
+        f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} bytes. "
+        f"{_RAISE_LIMIT}"
     )
 
 

@@ -7,6 +7,7 @@
     ├── ApiRestricted       403
     ├── Unauthenticated     401, with the challenge in a header
     ├── InvalidRequest
+    │   ├── BodyTooLarge       413
     │   └── BrokenCompression  400
     └── Unsupported
         └── UnsupportedEncoding  501, with the supported encodings in a header
@@ -66,6 +67,7 @@ STATUS_OF_CODE: dict[ErrorCode, int] = {
 }
 _UNAUTHENTICATED = 401
 _FORBIDDEN = 403
+_TOO_LARGE = 413
 _BROKEN = 500
 _LONGEST_HEADER = 1024
 _LONGEST_LOGGED = 2048
@@ -101,6 +103,10 @@ class MethodNotAllowed(HttpError):
         self.allowed = tuple(sorted(allowed))
 
 
+class BodyTooLarge(InvalidRequest):
+    """The body has more bytes than the server takes, as sent or inflated."""
+
+
 class BrokenCompression(InvalidRequest):
     """The body contradicts its Content-Encoding: it is cut off, too long or something else."""
 
@@ -123,6 +129,8 @@ def status_of(error: Exception) -> int:
         return _UNAUTHENTICATED
     if isinstance(error, ApiRestricted):
         return _FORBIDDEN
+    if isinstance(error, BodyTooLarge):
+        return _TOO_LARGE
     if isinstance(error, ServerError):
         return STATUS_OF_CODE[error.code]
     return _refusal(error)[0] or _BROKEN

@@ -85,6 +85,7 @@ class FlaskApp(Flask):
     def __init__(self, application: V2Application) -> None:
         super().__init__("trident.core.http", static_folder=None, template_folder=None)
         self._application = application
+        self._routes = {route.name: route for route in application.routes}
         # Not Flask's own rules, which answer OPTIONS and HEAD by themselves: both are 405 in Triton.
         self.url_map = url_map(application.routes)
         self.view_functions.update({route.name: self._view(route) for route in application.routes})
@@ -95,9 +96,19 @@ class FlaskApp(Flask):
         """Match the raw path. The request's Host, and the path as WSGI decodes it, play no part."""
         if request is None:
             return None
-        path = request_path(request.environ)
+        return self._adapter(request_path(request.environ))
+
+    def _adapter(self, path: str) -> MapAdapter:
         # Werkzeug takes several slashes at the start for one; Triton has no route that starts so.
         return self.url_map.bind("localhost", path_info=f"/%2F{path[2:]}" if path.startswith("//") else path)
+
+    def route_of(self, path: str) -> Route | None:
+        """The route of the raw `path`; None without one."""
+        try:
+            name, _ = self._adapter(path).match()
+        except HTTPException:
+            return None
+        return self._routes[name]
 
     def _view(self, route: Route) -> Callable[..., Response]:
         def view(**arguments: str) -> Response:
@@ -110,7 +121,7 @@ class FlaskApp(Flask):
     def _unrouted(self, error: Exception) -> Response:
         """The response to an error outside a view: above all, to a path without a route."""
         is_unknown = isinstance(error, NotFound)
-        refusal = errors.RouteNotFound(self._hint(request_path(request.environ))) if is_unknown else error
+        refusal = errors.RouteNotFound(self.hint(request_path(request.environ))) if is_unknown else error
         try:
             return _response(self._application.refuse(refusal, request.environ))
         finally:
@@ -118,7 +129,7 @@ class FlaskApp(Flask):
             # request: it would stay, with its body, until the garbage collector runs.
             error.__traceback__ = error.__context__ = None
 
-    def _hint(self, path: str) -> str | None:
+    def hint(self, path: str) -> str | None:
         """A hint for the client of a path without a route."""
         if path.startswith("/v1/"):
             found = _V1_MODEL.match(path)

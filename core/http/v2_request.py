@@ -27,7 +27,7 @@ from trident.core.frontend.request import (
     unable,
     unsigned,
 )
-from trident.core.http.body import too_large
+from trident.core.http.body import raw_too_large, too_large
 from trident.core.http.v2_json import (
     BINARY_WITHOUT_HEADER,
     ELEMENT_TYPES,
@@ -369,10 +369,7 @@ def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
     """A request whose body is the bytes of its one input. The batch size is 1; the shape follows from their number."""
     request = InferenceRequest(spec.name, [], model_version=version)
     if len(body) > max_input_size:
-        raise InvalidRequest(
-            f"Raw input has a byte_size ({len(body)} bytes) that exceeds the maximum allowed value of "
-            f"{max_input_size} bytes. Use --http-max-input-size to increase the limit."
-        )
+        raise raw_too_large(len(body), max_input_size)
     if len(spec.inputs) != 1:
         raise InvalidRequest(
             f"{request.log_prefix}Raw request must only have 1 input (found 1) to be deduced but got "

@@ -24,6 +24,7 @@ from gunicorn.http.wsgi import base_environ
 from trident.app.worker.connection import (
     APPLICATION,
     IDLE,
+    LONGEST_LINGER_S,
     NEVER,
     ClientGone,
     CoarseClock,
@@ -32,6 +33,7 @@ from trident.app.worker.connection import (
     Stage,
 )
 from trident.app.worker.http1.request import (
+    CROWDED_OUT,
     HEAD_END,
     MAX_HEAD_SIZE,
     NO_MEMORY,
@@ -45,10 +47,10 @@ from trident.app.worker.tls import ServerTls, TlsSocket, is_plain_http
 from trident.core.buffers import Allocate, RequestBody
 from trident.core.frontend.request import NOT_NOTED, Span
 from trident.core.http.application import log_request
-from trident.core.http.body import BodyInput
+from trident.core.http.body import MAX_LENGTH, BodyInput
 from trident.core.http.errors import REQUEST_ID_KEY
 from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, RECEIVED_KEY, TRACES_KEY, InferenceNote
-from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
+from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY, Reply, send
 from trident.core.http.stream import UPGRADE_KEY, ModelStream
 from trident.core.inference.tensors import Buffer, size_of
 from trident.core.memo import Memo
@@ -61,9 +63,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("trident.http")
 
 _RECEIVE_SIZE: Final = 16384
+# The application is asked before a longer body is received, and it counts among the unfinished ones.
+_SMALL_BODY: Final = 16384
 # Of a chunk, in one step.
 _RECEIVE_MOST: Final = 1 << 20
-_MAX_DISCARDED: Final = 64 << 20
+_MAX_DISCARDED: Final = 1 << 30
+_DISCARD_SIZE: Final = 1 << 18
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # For so long a client that has ended its sending side may have left, or wait for its answer, and is not asked.
 _HALF_CLOSED_S: Final = 0.5
@@ -72,7 +77,10 @@ _SHOWN: Final = 2048
 
 
 class Http1Connection(Connection):
-    """Serves one socket until its end. Hub thread only; `client_gone` from the greenlet that serves the request."""
+    """Serves one socket until its end. Hub thread only; `client_gone` from the greenlet that serves the request.
+
+    `received` is how many bytes of an unfinished body have arrived.
+    """
 
     __slots__ = (
         "_began_ns",
@@ -82,9 +90,11 @@ class Http1Connection(Connection):
         "_is_asked",
         "_received",
         "_received_ns",
+        "_refusal",
         "_response",
         "_service",
         "_web_socket",
+        "received",
     )
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: Any, service: Http1Service) -> None:
@@ -105,6 +115,9 @@ class Http1Connection(Connection):
         # The first byte of the current request, in nanoseconds of the monotonic clock; 0 unless it may be traced.
         self._received_ns = 0
         self._web_socket: WebSocket | None = None
+        self.received = 0
+        # Of the body that is being received, for others need its memory.
+        self._refusal: Refusal | None = None
         # The response to the request that the application has. When the client was seen to have ended its sending side,
         # in seconds of the coarse clock, and whether it was asked since then if it still reads.
         self._response: Response | None = None
@@ -128,6 +141,7 @@ class Http1Connection(Connection):
                 self.stage = IDLE
                 self.since = self._clock.now
         except Refusal as refusal:
+            refusal.__traceback__ = None  # its frames refer to the body
             self._refuse(refusal)
         except (ClientGone, OSError) as ending:
             log.debug("connection of %s ended: %s", self._peer, ending)
@@ -163,18 +177,27 @@ class Http1Connection(Connection):
             end = buffer.find(HEAD_END) + 4
         environ = head.environ.copy()
         environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = self._peer
-        if not head.is_plain:
+        body_end = end + head.length
+        if head.is_plain and len(buffer) >= body_end:
+            self._buffer = buffer[body_end:]
+            environ[BODY_KEY] = buffer[end:body_end]
+            return self._answer(head, environ)
+        if head.upgrades:
+            return self._upgrade(head, environ, buffer[end:])
+        self._buffer = b""
+        if not head.is_plain or head.length > _SMALL_BODY:
+            self.stage = APPLICATION
+            most = self._service.admit(environ)
+            if isinstance(most, Reply):
+                return self._refuse_unreceived(head, environ, most)
             if head.expects_continue:
                 self.send([_CONTINUE], len(_CONTINUE))
             if head.is_chunked:
-                environ[BODY_KEY] = self._receive_chunks(buffer[end:])
+                environ[BODY_KEY] = self._receive_chunks(buffer[end:], most)
                 environ["CONTENT_LENGTH"] = str(len(environ[BODY_KEY]))
                 return self._answer(head, environ)
-            if head.upgrades:
-                return self._upgrade(head, environ, buffer[end:])
-        body_end = end + head.length
-        self._buffer = buffer[body_end:]
         if len(buffer) >= body_end:
+            self._buffer = buffer[body_end:]
             environ[BODY_KEY] = buffer[end:body_end]
         else:
             environ[BODY_KEY] = self._receive_body(head.length, buffer[end:], self._service.binary_offset(environ))
@@ -201,17 +224,21 @@ class Http1Connection(Connection):
             if self._began_ns:
                 self._received = self._buffer[:_SHOWN]
 
-    def _receive_chunks(self, part: bytes) -> bytes:
-        """A chunked body that begins with `part`. What follows it stays in the buffer."""
+    def _receive_chunks(self, part: bytes, most: int) -> Buffer:
+        """A chunked body of at most `most` bytes that begins with `part`. What follows it stays in the buffer."""
         self.begin(Stage.BODY)
-        body = ChunkedBody(self._service.limits.max_body_size)
-        while not body.feed(part):
-            part = self.receive(min(max(body.missing, _RECEIVE_SIZE), _RECEIVE_MOST))
-            if not part:
-                raise ClientGone(f"{len(body.content)} bytes of the body and not its end were received")
-            self.since = self._clock.now
+        body = ChunkedBody(most)
+        try:
+            while not body.feed(part):
+                self._grew(len(body.content))
+                part = self.receive(min(max(body.missing, _RECEIVE_SIZE), _RECEIVE_MOST))
+                if not part:
+                    raise ClientGone(f"{len(body.content)} bytes of the body and not its end were received")
+                self.since = self._clock.now
+        finally:
+            self._end_unfinished()
         self._buffer = body.rest
-        return bytes(body.content)
+        return bytes(body.content) if len(body.content) <= _SMALL_BODY else memoryview(body.content)
 
     def _receive_body(self, length: int, first: bytes, offset: int) -> memoryview:
         """A body of `length` bytes that begins with `first`, aligned at `offset`, straight from the socket."""
@@ -220,6 +247,8 @@ class Http1Connection(Connection):
         try:
             body = self._body = RequestBody(length, first, offset, self._service.allocate)
             while body.got < length:
+                if length > _SMALL_BODY:
+                    self._grew(body.got)
                 received = self.receive_body(body)
                 if not received:
                     raise ClientGone(f"{body.got} of {length} bytes of the body were received")
@@ -230,7 +259,44 @@ class Http1Connection(Connection):
         finally:
             self._body = None
             self.moves_since = NEVER
+            if length > _SMALL_BODY:
+                self._end_unfinished()
         return body.memory
+
+    def _grew(self, received: int) -> None:
+        """So many bytes of the body have arrived. Raises Refusal if their memory is needed for others."""
+        self.received = received
+        self._service.connections.unfinished.grew(self)
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _end_unfinished(self) -> None:
+        self._service.connections.unfinished.remove(self)
+        self._refusal = None
+
+    @property
+    def is_held_up(self) -> bool:
+        """The server never keeps the client from sending a body that it has begun to receive."""
+        return False
+
+    def crowd_out(self) -> None:
+        """Others need the memory of the body that is being received: refuse it."""
+        self._refusal = Refusal(503, CROWDED_OUT.format(self._service.limits.max_unfinished_size))
+        self._readable.interrupt(self._refusal)
+
+    def _refuse_unreceived(self, head: HttpHead, environ: dict[str, Any], reply: Reply) -> bool:
+        """Answer a request without its body, and end the connection."""
+        environ["CONTENT_LENGTH"] = "0"
+        environ[BODY_KEY] = b""
+        response = Response(self, head, self._service.response_heads, self._clock)
+        response.keep_alive = False
+        if SWITCHES.requests:
+            log_request(environ)
+        application: Any = partial(send, reply)
+        response.run(application, environ)
+        self._log_access(environ, response)
+        self._linger()
+        return False
 
     def _upgrade(self, head: HttpHead, environ: dict[str, Any], rest: bytes) -> bool:
         """Let the application open a WebSocket and serve that to its end, or answer otherwise; `rest` follows the head.
@@ -363,19 +429,25 @@ class Http1Connection(Connection):
         self.hang_up()
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Send the refusal, then discard what the client still sends, so that no reset overtakes the response."""
         log.info("%d to %s: %s", refusal.status, self._peer[0], refusal.message)
         answer = refusal.response()
         self._log_refusal(refusal, len(answer))
         try:
             self.send([answer], len(answer))
-            self.begin(Stage.LINGER)
-            self.end_sending()
-            discarded = 0
-            while discarded < _MAX_DISCARDED and (part := self.receive(_RECEIVE_SIZE)):
-                discarded += len(part)
+            self._linger()
         except (ClientGone, OSError) as error:
             log.debug("refusal to %s was not received: %s", self._peer, error)
+
+    def _linger(self) -> None:
+        """Discard what the client still sends, for a while, so that no reset overtakes the answer."""
+        self._buffer = b""
+        self.begin(Stage.LINGER)
+        self.end_sending()
+        until = self.since + LONGEST_LINGER_S
+        discarded = 0
+        while discarded < _MAX_DISCARDED and self.since < until and (part := self.receive(_DISCARD_SIZE)):
+            discarded += len(part)
+            self.since = self._clock.now
 
 
 _SHUT = TraceGate()
@@ -388,8 +460,10 @@ _REQUEST_KEYS: dict[str, Any] = dict.fromkeys(
 class Http1Service:
     """One application on one listening address. Hub thread only.
 
-    `binary_offset(environ)` is the application's estimate, before the body is received, of the offset in bytes at which
-    the tensors begin in it; 0 if unknown. The body is received so that they lie at a multiple of 64.
+    `admit(environ)`, asked before a long body is received, is the most bytes that it may have, or the reply to a
+    request that is refused by its head. `binary_offset(environ)` is the application's estimate, before the body is
+    received, of the offset in bytes at which the tensors begin in it; 0 if unknown. The body is received so that they
+    lie at a multiple of 64.
     While `trace_gate` is open, the times at which requests arrive are noted in their environ; `end_traces(environ,
     sent)` is called when the response to one that was traced has left.
     """
@@ -414,13 +488,13 @@ class Http1Service:
         self.clock = connections.clock
         self.limits = connections.limits
         self.allocate = allocate
+        self.admit: Callable[[dict[str, Any]], int | Reply] = getattr(application, "admit", _any_length)
         self.binary_offset: Callable[[dict[str, Any]], int] = getattr(application, "binary_offset", _unknown)
         self.trace_gate: TraceGate = getattr(application, "trace_gate", _SHUT)
         self.end_traces: Callable[[dict[str, Any], Span], None] = getattr(application, "end_traces", _nothing)
         self.response_heads = ResponseHeads()
         self.heads = RequestHeadParser(
             self.base_environ(),
-            self.limits.max_body_size,
             max_line=cfg.limit_request_line or 8190,
             max_fields=cfg.limit_request_fields,
             max_field=cfg.limit_request_field_size or 8190,
@@ -446,6 +520,10 @@ def _nothing(environ: dict[str, Any], sent: Span) -> None:
 
 def _unknown(environ: dict[str, Any]) -> int:
     return 0
+
+
+def _any_length(environ: dict[str, Any]) -> int:
+    return MAX_LENGTH
 
 
 # --- the access log

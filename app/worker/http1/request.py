@@ -13,19 +13,20 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
+from trident.core.http.body import MAX_LENGTH, too_large
 from trident.core.http.reply import RECEIVED_HEADERS_KEY
 from trident.core.memo import Memo
 
-_MAX_INT32 = 2**31 - 1
 _CONTENT_LENGTH_RANGE = "Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {}"
 TOO_MANY_CHUNKS = "Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
-BODY_TOO_LARGE = "request body exceeds the maximum allowed size of {} bytes"
 PLAIN_TEXT = "this port has TLS: begin the address with https://"
+CROWDED_OUT = "too many large bodies are being received: they have more than {} bytes together; send fewer at once"
 NO_MEMORY = "not enough memory to receive a request body of {} bytes"
 
 _REASONS = {
     400: "Bad Request",
     408: "Request Timeout",
+    413: "Content Too Large",
     414: "URI Too Long",
     417: "Expectation Failed",
     431: "Request Header Fields Too Large",
@@ -140,17 +141,14 @@ class RequestHeadParser:
     `known` remembers the latest heads by their bytes, because clients repeat themselves.
     """
 
-    __slots__ = ("_base_environ", "_max_body_size", "_max_field", "_max_fields", "_max_line", "known")
+    __slots__ = ("_base_environ", "_max_field", "_max_fields", "_max_line", "known")
 
-    def __init__(
-        self, base_environ: dict[str, Any], max_body_size: int, *, max_line: int, max_fields: int, max_field: int
-    ) -> None:
+    def __init__(self, base_environ: dict[str, Any], *, max_line: int, max_fields: int, max_field: int) -> None:
         """`max_line` and `max_field` are bytes of the request line and of each header field with its line break."""
         self._base_environ = base_environ
         self._max_line = max_line
         self._max_fields = max_fields
         self._max_field = max_field
-        self._max_body_size = max_body_size
         self.known: Memo[bytes, HttpHead] = Memo(512)
 
     def parse(self, head: bytes) -> HttpHead:
@@ -164,10 +162,8 @@ class RequestHeadParser:
         environ["SERVER_PROTOCOL"] = "HTTP/1." + request[3].decode()
         _fill_fields(environ, lines)
         found = HttpHead(environ, int(request[3]))
-        if found.length > _MAX_INT32:
+        if found.length > MAX_LENGTH:
             raise Refusal(400, _CONTENT_LENGTH_RANGE.format(found.length))
-        if found.length > self._max_body_size:
-            raise Refusal(400, BODY_TOO_LARGE.format(self._max_body_size))
         if len(head) <= _KNOWN_HEAD_SIZE:
             self.known[head] = found
         return found
@@ -328,7 +324,7 @@ class ChunkedBody:
         if self._chunks > MAX_CHUNKS:
             raise Refusal(400, TOO_MANY_CHUNKS)
         if len(self.content) + self.missing > self._max_size:
-            raise Refusal(400, BODY_TOO_LARGE.format(self._max_size))
+            raise Refusal(413, too_large(f"more than {self._max_size}", self._max_size).message)
 
 
 def _check_end(line: bytes) -> None:

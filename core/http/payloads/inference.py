@@ -29,6 +29,7 @@ from trident.core.http.dataplane import (
     run,
     run_many,
 )
+from trident.core.http.errors import BodyTooLarge
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.payloads.arrays import decode_npy, decode_npz, decode_octets, decode_raw, encode_npy, encode_npz
 from trident.core.http.payloads.csv import decode_csv, encode_csv
@@ -297,10 +298,10 @@ def decode_payload(
 
 
 def check_size(front_end: HttpFrontEnd, size: int) -> None:
-    """Raises InvalidRequest for a body over the limit on input size."""
+    """Raises BodyTooLarge for a body over the limit on input size."""
     limit = front_end.options.max_input_size
     if size > limit:
-        raise InvalidRequest(
+        raise BodyTooLarge(
             f"the body of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
             "Use --http-max-input-size to increase the limit."
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from tests.contract.grpc.grpc_requests import assert_simple, client_of, simple_i
 from tests.contract.grpc.raw_connection import RawConnection, raw_connection
 from tests.contract.servers.processes import Held
 from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.session import session_members
+from tests.contract.servers.session import resident_kb
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
 from trident.app.worker.http2 import frames
@@ -82,7 +81,7 @@ def test_unfinished_messages_on_many_connections_use_bounded_memory(http_workers
     with ExitStack() as stack:
         server = stack.enter_context(ServerProcess(repository, tmp_path / "log", *options))
         assert_serves(server)
-        before = resident_kb(server)
+        before = resident_kb(server.process)
         clients = [stack.enter_context(raw_connection(server)) for _ in range(count)]
         for client in clients:
             client.next(frames.SETTINGS)
@@ -100,7 +99,7 @@ def test_unfinished_messages_on_many_connections_use_bounded_memory(http_workers
             assert fields[b"grpc-status"] == b"8"
             assert fields[b"grpc-message"].startswith(b"Too many large messages are being received")
         # With the memory that is kept for the next large messages. All of them together are 180 MB.
-        assert resident_kb(server) - before < 5 * held // 2 >> 10
+        assert resident_kb(server.process) - before < 5 * held // 2 >> 10
         assert_serves(server)
 
 
@@ -145,9 +144,9 @@ def test_ten_thousand_reset_calls_leak_nothing(server: ServerProcess) -> None:
 def test_idle_connections_cost_little_memory(http_workers: str, server: ServerProcess) -> None:
     with ExitStack() as stack:
         connect(server, stack, 100)
-        before = resident_kb(server)
+        before = resident_kb(server.process)
         connect(server, stack, IDLE)
-        grown = resident_kb(server) - before
+        grown = resident_kb(server.process) - before
         assert grown < IDLE * IDLE_KB, f"{grown / IDLE:.1f} KB each"
         assert_serves(server)
 
@@ -156,15 +155,6 @@ def connect(server: ServerProcess, stack: ExitStack, count: int) -> None:
     made: list[RawConnection] = [stack.enter_context(raw_connection(server)) for _ in range(count)]
     for client in made:
         client.next(frames.SETTINGS)
-
-
-def resident_kb(server: ServerProcess) -> int:
-    """Of all its processes."""
-    total = 0
-    for member in session_members(server.process.pid):
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{member}/status").read_text())
-        total += int(found[1]) if found else 0
-    return total
 
 
 def test_a_connection_ends_at_its_age_and_its_calls_do_not(

@@ -186,11 +186,12 @@ def test_json_body_has_a_limit(limited: ServerProcess) -> None:
     generate = padded(b'{"INPUT0":[%b],"INPUT1":[%b]}' % ((b",".join([b"1"] * 16),) * 2), LIMIT)
     assert limited.request("POST", "/v2/models/simple/generate", generate)[0] == 200
     text = f"request JSON size of {LIMIT + 1} bytes exceeds the maximum allowed input size of {LIMIT} bytes. {INCREASE}"
-    assert_refused(limited, text, padded(GOOD, LIMIT + 1))
-    assert_refused(limited, text, generate + b" ", path="/v2/models/simple/generate")
+    assert_refused(limited, text, padded(GOOD, LIMIT + 1), status=413)
+    assert_refused(limited, text, generate + b" ", path="/v2/models/simple/generate", status=413)
     chunked = {"Transfer-Encoding": "chunked"}
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (LIMIT + 1, padded(GOOD, LIMIT + 1))
-    assert_refused(limited, text, body, chunked)
+    more = text.replace(f"of {LIMIT + 1} bytes", f"of more than {LIMIT} bytes")
+    assert_refused(limited, more, body, chunked, status=413)
 
 
 def test_json_before_binary_tensors_has_a_limit(limited: ServerProcess) -> None:
@@ -202,13 +203,17 @@ def test_json_before_binary_tensors_has_a_limit(limited: ServerProcess) -> None:
         if size == LIMIT:
             assert_accepted(limited, whole, {HEADER_LENGTH: str(size)})
         else:
-            assert_refused(limited, text, whole, {HEADER_LENGTH: str(size)})
+            assert_refused(limited, text, whole, {HEADER_LENGTH: str(size)}, status=413)
 
 
 def test_raw_body_has_a_limit(limited: ServerProcess) -> None:
     assert_accepted(limited, bytes(LIMIT), {HEADER_LENGTH: "0"}, path=IDENTITY)
     text = f"Raw input has a byte_size ({LIMIT + 4} bytes) that exceeds the maximum allowed value of {LIMIT} bytes. "
-    assert_refused(limited, text + INCREASE, bytes(LIMIT + 4), {HEADER_LENGTH: "0"}, path=IDENTITY)
+    assert_refused(limited, text + INCREASE, bytes(LIMIT + 4), {HEADER_LENGTH: "0"}, path=IDENTITY, status=413)
+    # By its head alone, since it does not arrive with it.
+    whole = 10 * LIMIT
+    text = f"Raw input has a byte_size ({whole} bytes) that exceeds the maximum allowed value of {LIMIT} bytes. "
+    assert_refused(limited, text + INCREASE, bytes(whole), {HEADER_LENGTH: "0"}, path=IDENTITY, status=413)
 
 
 def test_binary_tensors_have_no_limit(limited: ServerProcess) -> None:

@@ -86,21 +86,6 @@ def test_length_beyond_32_bits_is_refused_with_tritons_text(client: Client, leng
     assert client.is_closed()
 
 
-def test_body_over_the_limit_is_refused_whole_chunked_or_announced() -> None:
-    with served(max_body_size=1000) as server:
-        for raw in (
-            post("echo", bytes(1001)),
-            chunked("echo", bytes(600), bytes(600)),
-            b"POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n",
-        ):
-            with Client(server.port) as client:
-                reply = client.ask(raw)
-                assert (reply.status, b"1000 bytes" in reply.body) == (400, True)
-                assert client.is_closed()
-        with Client(server.port) as client:
-            assert client.ask(post("echo", bytes(1000))).status == 200
-
-
 def test_announced_lengths_take_no_memory(server: Server) -> None:
     pid = int(server.get("pid"))
     before = resident_bytes(pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,6 +35,15 @@ def session_members(session: int) -> list[int]:
         if int(its_session) == session and state != "Z":
             members.append(int(stat.parent.name))
     return members
+
+
+def resident_kb(leader: subprocess.Popen[bytes]) -> int:
+    """The resident memory of all processes of the leader's session."""
+    total = 0
+    for member in session_members(leader.pid):
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{member}/status").read_text())
+        total += int(found[1]) if found else 0
+    return total
 
 
 def kill_session(leader: subprocess.Popen[bytes]) -> None:

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.core.grpc.grpc_client import echo, frame, infer_request, on_hub, serve
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
 from tests.unit.fake_engine import FakeEngine
-from trident.core.buffers import ALIGNMENT
+from trident.core.buffers import ALIGNMENT, SILENCE_S
 from trident.core.grpc.front_end import GrpcOptions
-from trident.core.grpc.messages import SILENCE_S, MessageReader, UnfinishedMessages
+from trident.core.grpc.messages import MessageReader, UnfinishedMessages
 from trident.core.waiting import Deadlines
 
 SIZE = 100_000

@@ -14,11 +14,12 @@ from gunicorn.config import Config
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair
 from tests.unit.core.waiting.hub_thread import until
-from trident.app.worker.connection import CoarseClock, Connections, Stage
+from trident.app.worker.connection import LONGEST_LINGER_S, CoarseClock, Connections, Stage
 from trident.app.worker.http1.connection import Http1Connection, Http1Service, Response, ResponseHead, ResponseHeads
 from trident.app.worker.http1.request import HttpHead
 from trident.app.worker.listening_sockets import ConnectionLimits
-from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
+from trident.core.buffers import SILENCE_S, UnfinishedBodies
+from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY, Reply, text_reply
 from trident.core.inference.tensors import Buffer
 from trident.core.observability.switches import SWITCHES
 
@@ -31,14 +32,26 @@ def echo(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[by
     return [f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} ".encode() + bytes(environ[BODY_KEY])]
 
 
+class Echo:
+    """`echo`, which refuses a request for /secret by its head, and takes bodies of at most MOST bytes."""
+
+    MOST = 40_000
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        return echo(environ, start_response)
+
+    def admit(self, environ: dict[str, Any]) -> int | Reply:
+        return text_reply(401, b"no", "text/plain") if environ["PATH_INFO"] == "/secret" else self.MOST
+
+
 class Served:
     """A client whose connection is served by a greenlet."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: Connections | None = None) -> None:
         ours, self.client = socket_pair()
-        self.connections = Connections(CoarseClock(), ConnectionLimits(max_body_size=1000), 10)
+        self.connections = connections or Connections(CoarseClock(), ConnectionLimits(), 10)
         SWITCHES.set(access="all")
-        service = Http1Service(echo, ("127.0.0.1", 8000), Config(), self.connections)
+        service = Http1Service(Echo(), ("127.0.0.1", 8000), Config(), self.connections)
         self.connection = Http1Connection(ours, ("1.2.3.4", 5), service)
         self.serving = gevent.spawn(self.connection.serve)
 
@@ -64,10 +77,13 @@ class Served:
         assert b"Connection: close" in head
         return head.split(b"\r\n")[0], json.loads(body)["error"]
 
-    def close(self) -> None:
+    def close_client(self) -> None:
         self.client.close()
         self.serving.join(LIMIT_S)
         assert self.serving.successful()
+
+    def close(self) -> None:
+        self.close_client()
         assert self.connections.open == set()
 
 
@@ -194,6 +210,83 @@ def test_expect_100_continue_is_answered_before_the_body(served: Served) -> None
     served.ask(b"body", b"POST /b body")
 
 
+LONG = b"Host: h\r\nContent-Length: 30000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /secret HTTP/1.1\r\n" + LONG,
+        b"POST /secret HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n",
+        b"POST /secret HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
+    ],
+    ids=["long", "expects 100", "chunked"],
+)
+def test_a_request_that_its_head_refuses_is_answered_before_its_body_and_ends_the_connection(
+    served: Served, access_lines: pytest.LogCaptureFixture, head: bytes
+) -> None:
+    served.client.sendall(head)
+    answer = received(served.client, 25)
+    assert answer.startswith(b"HTTP/1.1 401 Unauthorized")
+    served.wait_for(Stage.LINGER)
+    # The client still sends: all of it is taken, so that no reset overtakes the answer.
+    for _ in range(50):
+        served.client.sendall(bytes(20_000))
+        gevent.sleep(0)
+    served.client.shutdown(socket.SHUT_WR)
+    assert b"\r\nConnection: close\r\n" in (answer := received_until_end(served.client))
+    assert answer.endswith(b"\r\n\r\nno")
+    assert logged(access_lines) == [("POST", "/secret", 401)]
+
+
+def test_a_client_that_never_stops_sending_after_a_refusal_is_disconnected(served: Served) -> None:
+    served.client.sendall(b"POST /secret HTTP/1.1\r\n" + LONG)
+    served.wait_for(Stage.LINGER)
+    served.connections.clock.now += LONGEST_LINGER_S
+    served.client.sendall(b"more")
+    until(lambda: served.connection.stage is Stage.ENDED)
+
+
+def test_a_chunked_body_is_cut_off_at_its_limit(served: Served) -> None:
+    served.client.sendall(b"POST /b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for size in (b"7530", b"2710"):
+        served.client.sendall(size + b"\r\n" + bytes(int(size, 16)) + b"\r\n")
+    served.wait_for(Stage.BODY)
+    served.client.sendall(b"1\r\n")
+    status, error = served.refusal()
+    assert status == b"HTTP/1.1 413 Content Too Large"
+    assert error.startswith(
+        "request JSON size of more than 40000 bytes exceeds the maximum allowed input size of 40000"
+    )
+
+
+def test_unfinished_bodies_have_a_bound_and_the_longest_silent_go_first() -> None:
+    connections = Connections(CoarseClock(), ConnectionLimits(max_unfinished_size=50_000), 10)
+    now = 0.0
+    connections.unfinished = UnfinishedBodies(50_000, lambda: now)
+    first, second, third = (Served(connections) for _ in range(3))
+    try:
+        for each in (first, second, third):
+            each.client.sendall(b"POST /b HTTP/1.1\r\n" + LONG + bytes(25_000))
+            until(lambda each=each: each.connection.received == 25_000)
+            now += SILENCE_S + 1
+        assert connections.unfinished.total == 75_000  # besides the largest there is room for two
+        second.client.sendall(b"a" * 1000)
+        until(lambda: second.connection.received == 26_000)
+        third.client.sendall(b"a" * 3000)
+        assert first.refusal() == (
+            b"HTTP/1.1 503 Service Unavailable",
+            "too many large bodies are being received: they have more than 50000 bytes together; send fewer at once",
+        )
+        second.ask(b"a" * 4000, b"POST /b " + bytes(25_000) + b"a" * 5000)
+        third.ask(b"a" * 2000, b"POST /b " + bytes(25_000) + b"a" * 5000)
+        assert connections.unfinished.total == 0
+    finally:
+        for each in (first, second, third):
+            each.close_client()
+    until(lambda: not connections.open)
+
+
 def test_a_stop_makes_the_response_the_last_one(served: Served) -> None:
     served.connections.announce_end()
     served.client.sendall(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -218,7 +311,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, int]]:
     [
         (b"GET /a HTTP/9\r\n\r\n", ("GET", "/a", 400)),
         (b"\x16\x03\x01\x02 junk\r\n\r\n", ("\x16\x03\x01\x02", "junk", 400)),
-        (b"POST /b HTTP/1.1\r\nContent-Length: 1001\r\n\r\n", ("POST", "/b", 400)),
+        (b"POST /b HTTP/1.1\r\nContent-Length: 2147483648\r\n\r\n", ("POST", "/b", 400)),
         (b"POST /b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", ("POST", "/b", 400)),
         (b"GET /a HTTP/1.1\r\nA: " + b"b" * 9000 + b"\r\n\r\n", ("GET", "/a", 431)),
         (b"GET /fail HTTP/1.1\r\nHost: h\r\n\r\n", ("GET", "/fail", 500)),
