@@ -449,6 +449,8 @@ class MetricsSettings:
     allow_cpu_metrics: bool = option(True, BOOLEAN, "Include CPU and memory.")
     metrics_address: str = option("", ADDRESS, "Address of the metrics port.", shown_default="that of --http-address")
     metrics_port: int = option(8002, PORT, "The metrics port.")
+    http_metrics: bool = option(False, BOOLEAN,
+        "Serve the metrics at /metrics of the HTTP port, too, where inference gateways read them.", own=True)
     metrics_interval_ms: float = option(2000.0, number(1),
         "Milliseconds between two readings of the hardware.")
     metrics_config: tuple[str, ...] = repeated(setting("metrics-config", ""),

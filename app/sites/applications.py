@@ -15,6 +15,7 @@ import gevent
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from trident.adapters.common.platform import Host, Platform, PlatformSettings
+from trident.adapters.common.routes import metrics_route
 from trident.app.process.environment import settle_collector
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import GRPC as GRPC_SERVICE
@@ -88,6 +89,8 @@ class Applications:
             from trident.core.http.console import CONSOLE_ROUTES  # reads the files of the page
 
             routes = (*ROUTES, *CONSOLE_ROUTES)
+        if settings.http_metrics:
+            routes = (*routes, metrics_route(self._metrics_page(lambda: self._v2)))
         bridge = make_bridge(settings.http_thread_count)
         self._v2 = V2Application(engine, http_options(settings, tokens), bridge, routes)
         self._of_platforms = {own.port: self._made_for(each, own) for each, own in settings.open_platforms.items()}

@@ -42,7 +42,7 @@ _RELOAD_S = 0.5
 
 def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> EngineOptions:
     """The options of one of the server's engines. The memory of the response cache is divided among them."""
-    has_page = settings.allow_metrics or bool(settings.open_platforms)
+    has_page = settings.allow_metrics or settings.http_metrics or bool(settings.open_platforms)
     has_metrics = has_page or settings.metrics_log != "none"
     backends = settings.backend_settings
     if CACHE_DIRECTORY not in backends.get("", {}):  # the environments of Python models are cached beside the models

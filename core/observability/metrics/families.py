@@ -166,6 +166,12 @@ def _of_versions(value: _OfStatistics) -> _Samples:
     return lambda page: (Sample(r.labels, value(r.statistics)) for r in page.reporters)
 
 
+def _pending(page: _Page) -> list[Sample]:
+    """The longest queue first: the endpoint pickers of inference gateways read only the first series of a family."""
+    samples = [Sample(r.labels, r.statistics.pending) for r in page.reporters]
+    return sorted(samples, key=lambda sample: -sample.value)
+
+
 def _count(value: _OfStatistics) -> _Samples:
     """As in Triton, `counter_latencies=false` keeps these counts at 0, too."""
     return lambda page: (Sample(r.labels, value(r.statistics) * page.options.counter_latencies) for r in page.reporters)
@@ -451,15 +457,11 @@ _FAMILIES: tuple[_Family, ...] = (
         ("held", "Copies of a resource that executions hold", lambda resource: resource.held),
         ("waiting_instances", "Model instances that wait for their turn at a resource", lambda each: each.waiting),
     ),
-    *_group(
-        "nv_inference_",
+    (
+        "nv_inference_pending_request_count",
         "gauge",
-        _of_versions,
-        (
-            "pending_request_count",
-            "Instantaneous number of pending requests awaiting execution per-model.",
-            lambda s: s.pending,
-        ),
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        _pending,
     ),
     (
         "nv_model_load_duration_secs",

@@ -22,7 +22,7 @@ from trident.app.settings.server import ServerSettings
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 SERVERS = ("base", "gpu", "volume")
-PARTS = ("aws", "gcp", "hpa", "keda", "keda-p99", "keda-queue", "monitoring", "namespace")
+PARTS = ("aws", "gcp", "hpa", "inference-pool", "keda", "keda-p99", "keda-queue", "monitoring", "namespace")
 OVERLAYS = tuple(sorted(path.name for path in (KUBERNETES / "overlays").iterdir()))
 # An old version, a common one, and the latest with schemas.
 KUBERNETES_VERSIONS = ("1.31", "1.34", kubernetes_validate.latest_version())

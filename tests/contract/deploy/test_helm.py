@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 HELM = ROOT / "deploy" / "helm"
 CHART = HELM / "trident"
-CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule"}
+CUSTOM = {"InferencePool", "ScaledObject", "PodMonitor", "PrometheusRule"}
 _LIMIT_S = 60
 
 
@@ -99,6 +99,7 @@ def _comparable(stack: Manifests) -> dict[tuple[str, str], Any]:
     return found | {("NetworkPolicy", "egress"): egress}
 
 
+_POOL = {"inferencePool": {"picker": "epp"}}
 _CLAIM = {"models": {"repository": "", "volume": {"claim": "c"}}}
 _MONITORED = {"monitoring": {"enabled": True}}
 _KEDA = {"autoscaling": {"kind": "keda"}}
@@ -168,6 +169,28 @@ CASES: list[tuple[str, Any, Object, dict[str, Any]]] = [
     # Not the metrics, which are not for everybody.
     ("service.type", "LoadBalancer", {}, {"Service spec type": "LoadBalancer", "Service spec ports 2": None}),
     ("service.annotations", {"a": "b"}, {}, {"Service metadata annotations": {"a": "b"}}),
+    (
+        "inferencePool.picker",
+        "epp",
+        {},
+        {
+            "InferencePool spec endpointPickerRef": {
+                "name": "epp",
+                "port": {"number": 9002},
+                "failureMode": "FailOpen",
+            },
+            "InferencePool spec targetPorts": [{"number": 8000}],
+            "template metadata labels llm-d.ai/engine-type": "triton",
+            "environment TRIDENT_HTTP_METRICS": "true",
+        },
+    ),
+    ("inferencePool.port", 9003, _POOL, {"InferencePool spec endpointPickerRef port number": 9003}),
+    (
+        "inferencePool.failureMode",
+        "FailClose",
+        _POOL,
+        {"InferencePool spec endpointPickerRef failureMode": "FailClose"},
+    ),
     (
         "startup.minutes",
         30,

@@ -37,6 +37,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 -}}
 {{- if .Values.gpus }}{{ $_ := set $set "CUDA_CACHE_PATH" "/var/cache/trident/cuda" }}{{ end }}
 {{- if .Values.console }}{{ $_ := set $set "TRIDENT_CONSOLE" "true" }}{{ end }}
+{{- if .Values.inferencePool.picker }}{{ $_ := set $set "TRIDENT_HTTP_METRICS" "true" }}{{ end }}
 {{- if .Values.tokens.secret }}
 {{- $_ := set $set "TRIDENT_AUTH_TOKEN_FILE" "/etc/trident/tokens/tokens" }}
 {{- $_ := set $set "TRIDENT_AUTH_TOKEN_SCOPE" .Values.tokens.scope }}

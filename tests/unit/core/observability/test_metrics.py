@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -138,6 +139,14 @@ def test_an_idle_version_has_zeros_and_its_own_labels() -> None:
     assert f'nv_model_load_duration_secs{{{own},version="3"}} 2' in lines
     for name, kinds in (("batch_close", CloseReason), ("inference_cancellations", CancelCause)):
         assert len([line for line in lines if line.startswith(f"trident_{name}_total")]) == len(kinds)
+
+
+def test_endpoint_pickers_read_the_longest_queue() -> None:
+    snapshot = replace(SNAPSHOT, models=(IDLE, DIGITS))
+    page = render(metric_families(snapshot, MetricsOptions())).decode()
+    (family,) = [each for each in parse(page) if each.name == "nv_inference_pending_request_count"]
+    # The rule of llm-d's router: of the series of a family the first with the latest time, and all have none.
+    assert (family.samples[0].labels["model"], family.samples[0].value) == ("digits", 7)
 
 
 def test_each_version_has_one_state_and_loads_are_counted_by_cause_and_result() -> None:
