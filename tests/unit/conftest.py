@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from tests.unit.core.scheduling.scheduler_bench import MakeBench, benches
-from trident.core.observability.log import LogOptions, close_log, configure_logging
+from trident.core.observability.log import LogOptions, close_log, configure_logging, flush_log
 from trident.core.observability.switches import SWITCHES
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call() -> Generator[None]:
+    """Write what a test has logged before its streams are closed: a thread would do so a moment later."""
+    try:
+        yield
+    finally:
+        flush_log()
 
 
 @pytest.fixture(autouse=True)
