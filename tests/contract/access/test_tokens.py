@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
 from tests.contract.grpc.grpc_requests import assert_simple, rpc_refusal, simple_inputs, stub_of
+from tests.contract.servers.processes import from_each
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import PATH, good_document
 from tests.waiting import until
@@ -43,8 +44,9 @@ class Guarded:
         return self.server.request("POST", PATH, BODY, bearer(token))[0]
 
     def settles(self, *wanted: int) -> bool:
-        """Whether every front end answers FIRST and SECOND so, for some time."""
-        return all([self.infer(FIRST), self.infer(SECOND)] == list(wanted) for _ in range(8))
+        """Whether every front end answers FIRST and SECOND so."""
+        answers = from_each(self.server, lambda: [self.infer(FIRST), self.infer(SECOND)])
+        return all(each == list(wanted) for each in answers)
 
 
 @pytest.fixture

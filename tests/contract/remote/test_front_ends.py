@@ -22,7 +22,7 @@ from tests.contract.lifecycle.changing_models import (
     unload_and_wait,
 )
 from tests.contract.remote.remote_server import Client
-from tests.contract.servers.processes import front_ends_of, only, stopped
+from tests.contract.servers.processes import from_each, front_ends_of, only, stopped
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import PATH, good_body, link_models
@@ -52,15 +52,6 @@ def serving(folder: Path, *options: str, config: str = BATCHED) -> Iterator[Serv
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with serving(tmp_path_factory.mktemp("front_ends"), *EXPLICIT) as running:
         yield running
-
-
-def from_each(server: ServerProcess, call: Callable[[], Any]) -> list[Any]:
-    """The results of a call for each front end. The call must make a new connection."""
-    found = []
-    for front_end in front_ends_of(server):
-        with only(server, front_end):
-            found.append(call())
-    return found
 
 
 class Caller(Client):

@@ -6,14 +6,16 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tests.contract.servers.session import session_members
 from tests.waiting import until
+
+T = TypeVar("T")
 
 
 class Started(Protocol):
@@ -64,6 +66,15 @@ def only(server: Started, front_end: int) -> Iterator[None]:
     """Stop the other front ends, so that new connections go to this one."""
     with stopped(each for each in front_ends_of(server) if each != front_end):
         yield
+
+
+def from_each(server: Started, call: Callable[[], T]) -> list[T]:
+    """The results of a call for each front end. The call must make a new connection."""
+    found = []
+    for front_end in front_ends_of(server):
+        with only(server, front_end):
+            found.append(call())
+    return found
 
 
 def _is_stopped(process: int) -> bool:
