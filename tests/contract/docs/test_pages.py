@@ -196,7 +196,7 @@ def test_the_commands_of_the_page_on_tracing_show_its_tree(http_workers: str, tm
             run = ["bash", "-c", command.replace(ADDRESS, server.address)]
             answer = subprocess.run(run, check=True, capture_output=True, text=True, timeout=60).stdout
             assert '"error"' not in answer
-        until(file.exists, "nothing was written")
+        until(lambda: file.exists() and file.stat().st_size, "nothing was written")
         command_line = [sys.executable, "-m", "trident.app", *show.split()[1:-1], str(file)]
         shown = subprocess.run(command_line, check=True, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert names(shown.stdout) == names(tree)

@@ -22,8 +22,8 @@ REQUESTS = 5
 
 
 def entries(log: Path) -> list[dict[str, Any]]:
-    """The lines of the metrics log. Every other line of the output must be one of the server's log."""
-    lines = [line for line in log.read_text().splitlines() if line.startswith("{")]
+    """The whole lines of the metrics log. Every other line of the output must be one of the server's log."""
+    lines = [line for line in log.read_text().split("\n")[:-1] if line.startswith("{")]
     return [json.loads(line) for line in lines]
 
 
