@@ -40,7 +40,7 @@ def no_thread_is_left(frozen_heap: None) -> Iterator[None]:
     """Of the server, when a module's tests have ended."""
     forget_server_threads()
     yield
-    until(lambda: not server_threads(), lambda: f"these threads are left: {server_threads()}", limit_s=20)
+    until(lambda: not server_threads(), lambda: f"these threads are left: {server_threads()}", limit_s=60)
 
 
 @pytest.hookimpl(wrapper=True)

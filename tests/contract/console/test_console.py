@@ -37,6 +37,7 @@ pytestmark = [
 
 TOKEN = "a-token-for-the-console"
 SEVEN = [[(0.25, 0.15), (0.75, 0.15), (0.4, 0.88)]]
+LIMIT_MS = 60_000
 PICTURES = os.environ.get("CONSOLE_PICTURES", "")
 # Pictures have names that a reader expects.
 HOSTILE = "resnet50" if PICTURES else "<img src=x onerror=alert(1)>"
@@ -77,6 +78,7 @@ def server(
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     chromium = program("chromium", "apt install chromium")
+    expect.set_options(timeout=LIMIT_MS)
     with sync_playwright() as playwright:
         # Without a sandbox, which root may not have.
         yield (made := playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]))
@@ -97,7 +99,7 @@ def open_page(browser: Browser, server: ServerProcess) -> Iterator[Callable[...,
         context = browser.new_context(viewport={"width": width, "height": 820}, color_scheme=theme)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(LIMIT_MS)
         page.on("console", note)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("dialog", lambda dialog: faults.append(f"a dialog: {dialog.message}"))
@@ -377,7 +379,7 @@ class Prefixed(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         status, headers, body = 404, [], b""
         if self.path.startswith("/a/prefix/"):
-            connection = http.client.HTTPConnection(self.server.target, timeout=20)  # type: ignore[attr-defined]
+            connection = http.client.HTTPConnection(self.server.target, timeout=60)  # type: ignore[attr-defined]
             connection.request("GET", self.path.removeprefix("/a/prefix"))
             response = connection.getresponse()
             status, headers, body = response.status, response.getheaders(), response.read()

@@ -15,7 +15,7 @@ from trident.app.worker.http2 import frames
 from trident.app.worker.http2.headers import encode_fields
 from trident.core.grpc.transport import Fields
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 

@@ -225,9 +225,9 @@ def test_triton_clients_generate(server: ServerProcess) -> None:
     with InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as grpc:
         grpc.start_stream(lambda result, error: results.put(error or result))
         grpc.async_stream_infer("counter", [text, streams])
-        outputs = [results.get(timeout=20)]
+        outputs = [results.get(timeout=60)]
         while outputs[-1].as_numpy("finish_reason") is None:
-            outputs.append(results.get(timeout=20))
+            outputs.append(results.get(timeout=60))
         grpc.stop_stream()
     pieces = [output.as_numpy("text_output")[0] for output in outputs]
     assert (pieces[0], b"".join(pieces)) == (b" eleven", b" eleven twelve")

@@ -23,6 +23,13 @@ GET = b"GET /pid HTTP/1.1\r\nHost: a\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
+    with served() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Server]:
+    """It waits for the rest of a request, or for a client to take its response, for two seconds."""
     with served(request_timeout_s=2.0) as server:
         yield server
 
@@ -108,23 +115,23 @@ def test_response_that_is_too_short_ends_the_connection(client: Client) -> None:
 # --- clients that must not hold up others
 
 
-def test_stalled_requests_time_out_without_delaying_others(server: Server) -> None:
+def test_stalled_requests_time_out_without_delaying_others(impatient: Server) -> None:
     begun = (b"POST /echo HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly", b"GET /pid HT", chunked("echo", b"one")[:-5])
     with ExitStack() as stack:
-        clients = [stack.enter_context(Client(server.port)) for _ in begun]
+        clients = [stack.enter_context(Client(impatient.port)) for _ in begun]
         for client, part in zip(clients, begun, strict=True):
             client.send(part)
-        assert server.answers()
+        assert impatient.answers()
         for client in clients:
             assert client.reply().status == 408
             assert client.is_closed()
 
 
-def test_client_that_does_not_read_is_dropped(server: Server) -> None:
-    with Client(server.port) as client:
+def test_client_that_does_not_read_is_dropped(impatient: Server) -> None:
+    with Client(impatient.port) as client:
         client.send(b"GET /large?1,50000000 HTTP/1.1\r\n\r\n")
-        assert server.answers()
-        until(lambda: len(open_files(server)) == base_files(server))
+        assert impatient.answers()
+        until(lambda: len(open_files(impatient)) == base_files(impatient))
         assert len(ending(client)) < 50_000_000
 
 

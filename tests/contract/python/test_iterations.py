@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slow
 
 LIMIT_S = 60.0
 ENDLESS = 1_000_000
+# Takes several seconds, for another client to begin and to end in.
+LONG = 1000
 
 # Each iteration sends a token: how many are left, with how many others it was made, and the weight.
 TOKENS = """
@@ -153,17 +155,17 @@ def statistics(server: ServerProcess, model: str) -> dict[str, Any]:
 def test_requests_of_different_lengths_share_iterations(server: ServerProcess, model: str) -> None:
     """A short one, over HTTP, begins and ends within the iterations of a long one, over gRPC."""
     before = statistics(server, model)
-    with tokens(server, model, 400) as long:
+    with tokens(server, model, LONG) as long:
         arriving = iter(long)
         seen = [next(arriving)]
         short = generated(server, model, 20)
         seen += arriving
-    assert [left for left, *_ in seen] == list(range(399, -1, -1))
+    assert [left for left, *_ in seen] == list(range(LONG - 1, -1, -1))
     assert [left for left, *_ in short] == list(range(19, -1, -1))
     assert all(together == 2 for _, together, _ in short)
     assert [together for _, together, _ in seen].count(2) == 20
     # An execution is counted when it has ended, which may be after its last response.
-    until(lambda: statistics(server, model)["execution_count"] == before["execution_count"] + 400)
+    until(lambda: statistics(server, model)["execution_count"] == before["execution_count"] + LONG)
     after = statistics(server, model)
     assert after["inference_count"] == before["inference_count"] + 2
     assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 2

@@ -147,7 +147,7 @@ class ServerProcess:
         port: int | None = None,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         """Send a request on a new connection. Returns status, headers and body."""
-        connection = http.client.HTTPConnection(HOST, port or self.http_port, timeout=30)
+        connection = http.client.HTTPConnection(HOST, port or self.http_port, timeout=60)
         try:
             connection.request(method, path, body=body, headers=headers or {})
             response = connection.getresponse()

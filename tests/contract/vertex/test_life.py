@@ -135,7 +135,7 @@ def test_calls_get_503_with_retry_after_until_models_are_reloaded(tmp_path: Path
 
 def test_sigterm_fails_the_probe_at_once_and_serves_through_the_grace(tmp_path: Path) -> None:
     """Some requests run, others are queued, and new ones are accepted until the ports close."""
-    with serving(tmp_path, TRIDENT_SHUTDOWN_GRACE_SECS="2") as container:
+    with serving(tmp_path, TRIDENT_SHUTDOWN_GRACE_SECS="5") as container:
         with ThreadPoolExecutor(4) as pool:
             taken: list[Future[Any]] = [pool.submit(container.predictions, [[MEDIUM]]) for _ in range(3)]
             until(lambda: pending(container) >= 2, container.log_text)

@@ -230,7 +230,7 @@ def test_a_stopped_scheduler_ends_what_it_has_begun() -> None:
     drained.start()
     bench.a.answer(Y=2)
     bench.b.answer(Y=3)
-    drained.join(20)
+    drained.join(60)
     assert not drained.is_alive()
     assert bench.outputs == {"o": [3]}
 

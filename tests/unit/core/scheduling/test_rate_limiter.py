@@ -161,6 +161,6 @@ def test_a_wait_can_be_interrupted() -> None:
     waiter = threading.Thread(target=lambda: outcomes.append(other.wait()))
     waiter.start()
     other.interrupt()
-    waiter.join(20)
+    waiter.join(60)
     one.interrupt()  # what it holds stays
     assert (outcomes, one.state, other.state) == ([False], HELD, IDLE)
