@@ -61,12 +61,17 @@ def test_slowest_and_failed_requests_are_listed(server: ServerProcess) -> None:
     (version,) = found["versions"]
     assert (found["model_name"], version["version"]) == ("sleeper", "1")
     slowest, failed = version["slowest"], version["failed"]
-    assert [each["id"] for each in slowest[:3]] == ["sleep 400", "sleep 300", "sleep 200"]
     assert len(slowest) == 32
-    assert slowest[0]["duration_us"] >= 400_000 > slowest[0]["queue_us"]
-    assert slowest[0]["compute_infer_us"] >= 400_000
-    assert (slowest[0]["status"], slowest[0]["batch_size"]) == ("OK", 1)
-    assert slowest[0]["ended"].endswith("Z")
+    durations = [each["duration_us"] for each in slowest]
+    assert durations == sorted(durations, reverse=True)
+    # A busy machine may make others as slow.
+    by_id = {each["id"]: each for each in slowest}
+    for ms in SLOW_MS:
+        asleep = by_id[f"sleep {ms}"]
+        assert asleep["duration_us"] >= asleep["queue_us"] + asleep["compute_infer_us"]
+        assert asleep["compute_infer_us"] >= 1000 * ms
+        assert (asleep["status"], asleep["batch_size"]) == ("OK", 1)
+        assert asleep["ended"].endswith("Z")
     assert {each["id"] for each in failed} == {"sleep -1", "sleep -2"}
     assert all(each["status"] == "BACKEND" and "cannot sleep for" in each["error"] for each in failed)
 

@@ -52,7 +52,7 @@ def permit(repository: Path) -> Callable[[], None]:
 
 
 def assert_reported(server: ServerProcess) -> None:
-    assert state(server, "readable") == "READY"
+    until(lambda: state(server, "readable") == "READY", server.log_text)
     for name in FORBIDDEN:
         (entry,) = index(server, name)
         assert entry["state"] == "UNAVAILABLE"
@@ -64,7 +64,8 @@ def test_unreadable_models_are_reported_and_served_once_readable(
 ) -> None:
     options = ("--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=false")
     with UnprivilegedServer(repository, tmp_path / "log", *options, ready=False) as server:
-        until(lambda: f"failed to load '{max(FORBIDDEN)}'" in server.log_text() and state(server, "readable"))
+        # Models are loaded several at a time.
+        until(lambda: all(f"failed to load '{name}'" in server.log_text() for name in FORBIDDEN), server.log_text)
         assert_reported(server)
         assert server.log_text().count(f"chmod -R a+rX {repository}") >= len(FORBIDDEN)
         permit()

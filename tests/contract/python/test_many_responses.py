@@ -63,7 +63,7 @@ def talk(self, sender, count, size):
         sender.send(pb_utils.InferenceResponse([tensor], parameters={"number": number}))
         number += 1
     if sender.is_cancelled():
-        print("cancelled", flush=True)
+        print(f"cancelled with size {size}", flush=True)
     sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 MEGABYTE = 1 << 20
@@ -147,6 +147,11 @@ def responses_sent(server: ServerProcess) -> int:
     return sum(each["success"]["count"] for each in statistics(server)["response_stats"].values())
 
 
+def wait_until_idle(server: ServerProcess) -> None:
+    """An execution is counted when it has ended, which may be after its last response."""
+    until(lambda: in_flight(server) == 0, lambda: f"{in_flight(server)} requests")
+
+
 def wait_until_held_back(server: ServerProcess, requests_in_flight: int) -> None:
     """Wait until the model has so many requests and sends nothing more."""
     until(lambda: in_flight(server) == requests_in_flight)
@@ -172,19 +177,19 @@ def test_messages_arrive_in_order_with_their_final_flags(server: ServerProcess) 
 
 def test_clients_that_stop_reading_cost_their_windows(server: ServerProcess) -> None:
     sockets: list[socket.socket] = []
-    running = in_flight(server)
+    wait_until_idle(server)
     # Each has a window of 2 MB and one response, the one that is being sent and its event. All responses: 10 GB.
     with memory_bound(server, CLIENTS * 6, stubs_of(server).values()):
         try:
             for _ in range(CLIENTS):
                 sockets.append(stalled_events(server, 99, MEGABYTE))
-            wait_until_held_back(server, running + CLIENTS)
+            wait_until_held_back(server, CLIENTS)
             with stream(server, 3) as response:
                 assert len(list(events(response))) == 3
         finally:
             for each in sockets:
                 each.close()
-        until(lambda: in_flight(server) == running)
+        wait_until_idle(server)
 
 
 def stalled_events(server: ServerProcess, count: int, size: int) -> socket.socket:
@@ -199,29 +204,30 @@ def stalled_events(server: ServerProcess, count: int, size: int) -> socket.socke
 
 
 def test_grpc_clients_that_stop_reading_cost_their_windows(server: ServerProcess) -> None:
-    count, running = 20, in_flight(server)
+    count = 20
+    wait_until_idle(server)
     request = request_message(99, MEGABYTE)
     with ExitStack() as stubs, memory_bound(server, count * 8, stubs_of(server).values()):
         calls = [stubs.enter_context(stub_of(server)).ModelStreamInfer(iter([request])) for _ in range(count)]
-        wait_until_held_back(server, running + count)
+        wait_until_held_back(server, count)
         with stream(server, 3) as response:
             assert len(list(events(response))) == 3
         told = [message(each.infer_response)[1] for each in calls.pop()]
         assert told == [str(number).rjust(MEGABYTE, ".") for number in range(99)]
         for each in calls:
             each.cancel()
-        until(lambda: in_flight(server) == running)
+        wait_until_idle(server)
 
 
 def test_client_that_leaves_cancels_its_request(server: ServerProcess) -> None:
-    before, running = server.log_text().count("cancelled"), in_flight(server)
-    with stream(server, -1) as response:
-        assert next(events(response))["said"] == "0"
+    wait_until_idle(server)
+    with stream(server, -1, size=7) as response:
+        assert next(events(response))["said"] == "......0"
     with client_of(server) as client:
         responses = Responses()
         client.start_stream(responses.put)
-        client.async_stream_infer("talker", inputs(-1))
+        client.async_stream_infer("talker", inputs(-1, size=7))
         responses.next_result()
         client.stop_stream(cancel_requests=True)
-    until(lambda: in_flight(server) == running)
-    until(lambda: server.log_text().count("cancelled") == before + 2)
+    wait_until_idle(server)
+    until(lambda: server.log_text().count("cancelled with size 7") == 2)

@@ -157,5 +157,6 @@ def test_a_python_model_whose_process_dies_has_lost_its_sequences(server: Server
     for process in before.values():
         os.kill(process, signal.SIGKILL)
     until(lambda: not set(before.values()) & set(stubs_of(server).values()) and len(stubs_of(server)) == len(before))
+    until(lambda: server.request("GET", "/v2/models/python/ready")[0] == 200)
     assert ask(server, "python", 14) == start_missing(14, "python")
     assert [ask(server, "python", 14, place)[1] for place in ("s", "e")] == ["s", "e"]

@@ -72,7 +72,9 @@ def test_memory_that_shrinks_and_grows_under_the_requests(server: ServerProcess)
         shrinking.start()
         failures: list[str] = []
         try:
-            for _ in range(60):
+            for number in range(2000):  # 60 are enough if one of them met it
+                if number >= 60 and failures:
+                    break
                 try:
                     speaks.client.infer("same", [given_], outputs=[wanted])
                 except InferenceServerException as error:

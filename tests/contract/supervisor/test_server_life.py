@@ -9,21 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.lifecycle.changing_models import Gate
 from tests.contract.remote.remote_server import readiness, undisturbed
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import PATH, good_body, link_models
-from tests.unit import onnx_models
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("http_workers")
 
-LIMIT_S = 30.0
-LONG_WARMUP = """
-max_batch_size: 8
-model_warmup [ { name: "long" batch_size: 8 count: %d
-  inputs [ { key: "INPUT0" value { data_type: TYPE_FP32 dims: [ 256 ] random_data: true } } ] } ]
-"""
+LIMIT_S = 60.0
 
 
 def answers(server: ServerProcess, path: str) -> bool:
@@ -37,7 +32,7 @@ def answers(server: ServerProcess, path: str) -> bool:
 @pytest.mark.shapes("one-process", "front-ends")
 def test_port_opens_at_once_and_readiness_reports_the_progress(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
-    onnx_models.write_version(onnx_models.slow(), repository, "slow", LONG_WARMUP % 800)
+    gate = Gate(repository, "slow", 2.0)
     with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0", ready=False) as server:
         until(lambda: answers(server, "/v2/health/live"), "no answer")
         seen: list[dict[str, object]] = []
@@ -54,6 +49,7 @@ def test_port_opens_at_once_and_readiness_reports_the_progress(tmp_path: Path) -
         assert server.request("GET", "/v2/health/live")[0] == 200
         # A loaded model serves while the other one loads.
         until(lambda: server.request("POST", PATH, good_body())[0] == 200, "simple does not serve")
+        gate.open()
         server.wait_until_ready()
 
 
@@ -142,7 +138,7 @@ def unready_body(server: ServerProcess) -> bytes:
 def test_sigterm_fails_readiness_at_once_and_serves_through_the_grace(tmp_path: Path, to_all: bool) -> None:
     """systemd and dumb-init send the signal to every process at once, others to the main process."""
     repository = link_models(tmp_path / "m", "simple")
-    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=3") as server:
+    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=5") as server:
         with undisturbed(server):
             for process in session_members(server.process.pid) if to_all else [server.process.pid]:
                 os.kill(process, signal.SIGTERM)
