@@ -35,7 +35,7 @@ def serve(settings: ServerSettings) -> int:
     import logging
     from dataclasses import replace
 
-    from trident.app.process.environment import collect_rarely, has_colours, let_openmp_sleep
+    from trident.app.process.environment import collect_rarely, has_colours, let_openmp_sleep, write_no_bytecode
     from trident.app.process.files import IN_MEMORY, temporary_directory
     from trident.app.process.stray_output import log_stray_messages
     from trident.core.backends.cpu_budget import available_cores, may_spin
@@ -44,6 +44,8 @@ def serve(settings: ServerSettings) -> int:
     collect_rarely()
     if not may_spin(available_cores()):
         let_openmp_sleep()
+    if settings.model_signature:
+        write_no_bytecode()
     try:
         configure_logging(replace(settings.log_options, colour=has_colours()))
         if settings.console:

@@ -15,7 +15,7 @@ from wsgiref.types import WSGIApplication
 from trident.adapters.common.options import BadOption
 from trident.app.library.functions import FUNCTION, FunctionModel, make_function_backend, write_repository
 from trident.app.library.model import Model
-from trident.app.process.environment import process_environment
+from trident.app.process.environment import process_environment, write_no_bytecode
 from trident.app.settings.groups import PLAIN
 from trident.app.settings.reading import nearest, read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
@@ -64,6 +64,8 @@ class Server:
                     *(each.name for each in functions),
                 ]
         self._settings = _settings(places, options)
+        if self._settings.model_signature:
+            write_no_bytecode()
         self._running: InferenceEngine | None = make_engine(engine_options(self._settings), makers=makers)
         try:
             self._start(self._running)

@@ -42,6 +42,11 @@ def show_gpus(visible: str) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = visible
 
 
+def write_no_bytecode() -> None:
+    """Keep the processes of Python models from writing compiled code beside it, where a signed model has no file."""
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
 def let_openmp_sleep() -> None:
     """Have OpenMP's threads sleep while they wait for each other. Call it before a library that has OpenMP is loaded.
 

@@ -273,6 +273,9 @@ class RepositorySettings:
     cloud_credential_path: str = option("", FILE,
         "Credentials for cloud storage by path; default: those of each platform's tools.",
         variable="TRITON_CLOUD_CREDENTIAL_PATH")
+    model_signature: str = option("", FILE,
+        "Public key in PEM. A model whose files it has not signed (OpenSSF model signing, in its file "
+        "model.sig) is refused before any of them is read.", own=True)
     disable_auto_complete_config: bool = option(False, SWITCH,
         "Take each model configuration as written, instead of completing it from the model file.")
     strict_model_config: bool = option(False, BOOLEAN, "Deprecated: true means --disable-auto-complete-config.")

@@ -287,6 +287,13 @@ def _check_models(settings: ServerSettings) -> None:
         raise BadOption("Wildcard model name '*' must be the ONLY startup model if specified at all.")
     if "model_config_name" in settings.sources and not settings.model_config_name:
         raise BadOption("Error: empty argument for --model-config-name")
+    if settings.model_signature:
+        from trident.core.repository.signature import SigningKey
+
+        try:
+            SigningKey(Path(settings.model_signature))
+        except ConfigInvalid as error:
+            raise BadOption.of("--model-signature", f"{error.message}; {error.hint or 'name another file'}") from None
     name = settings.single_model
     if not name and "single_model" in settings.sources:
         raise BadOption.of("--single-model", "the model's name is missing")

@@ -79,6 +79,7 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         cache_directory=settings.model_cache_directory,
         cache_bytes=settings.model_cache_bytes,
         credential_path=settings.cloud_credential_path,
+        signature_key=settings.model_signature,
         load_threads=settings.model_load_thread_count,
         load_retries=settings.model_load_retry_count,
         load_timeout_s=settings.model_load_timeout_secs,

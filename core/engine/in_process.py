@@ -449,6 +449,7 @@ def make_engine(
             cache_directory=Path(options.cache_directory),
             cache_bytes=options.cache_bytes,
             credential_path=options.credential_path,
+            signature_key=Path(options.signature_key) if options.signature_key else None,
         )
     )
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)

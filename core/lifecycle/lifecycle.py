@@ -138,6 +138,10 @@ class Lifecycle:
         """
         self._refuse_unless_explicit()
         with LoadRequest.read(name, parameters) as request:
+            if self._options.signature_key and request.config is not None:
+                raise InvalidRequest(
+                    "Load parameters 'config' and 'file:' are refused: with --model-signature models are as signed"
+                )
             try:
                 located = [request.located] if request.located else self._find(name)
             except RepositoryUnavailable as error:
@@ -168,7 +172,11 @@ class Lifecycle:
         self.progress.wait(_START_SECONDS)
         self._refuse_unless_explicit()
         check_model_name(name)
-        parent = LocalSource(directory.parent)
+        parent: Source = LocalSource(directory.parent)
+        if self._options.signature_key:
+            from trident.core.repository.signature import SignedSource, SigningKey
+
+            parent = SignedSource(parent, SigningKey(Path(self._options.signature_key)))
         listed = parent.files(directory.name)
         if listed is None:
             raise ModelLoadFailed(poll_failure(name), hint=f"there is no directory {directory}", model=name)

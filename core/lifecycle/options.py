@@ -61,8 +61,9 @@ class EngineOptions:
     `control_mode` is none, poll, explicit or demand; the last two load `load_models` at start. In demand mode models
     may take `model_memory` of the container, and one that was asked nothing for `model_idle_s` seconds is let go, 0:
     never. Files from cloud storage are kept in `cache_directory`, at most `cache_bytes` of them (0: no limit);
-    `credential_path` is a file with the credentials. `min_compute_capability` and `visible_gpus` (the value of
-    CUDA_VISIBLE_DEVICES, None if it is not set)
+    `credential_path` is a file with the credentials. `signature_key` is the file of the key that must have signed every
+    model, empty without one. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it
+    is not set)
     select the GPUs; with `cpu_instead_of_gpu` models that ask for one where there is none run on the CPU. A batcher
     runs nothing until it has queued `delay_scheduler` requests for the first time, and `backlog_delay_scheduler` in the
     backlog of sequences; this is for tests. `response_cache_bytes` is the size of the response cache in memory, 0 for
@@ -94,6 +95,7 @@ class EngineOptions:
     cache_directory: str = ""
     cache_bytes: int = 0
     credential_path: str = ""
+    signature_key: str = ""
     load_threads: int = 4
     load_retries: int = 0
     load_timeout_s: float = 0.0

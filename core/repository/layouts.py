@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 from trident.core.config.platforms import PLATFORMS, is_hub_folder
-from trident.core.errors import ConfigInvalid, RepositoryUnavailable
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable
 from trident.core.repository.config import read_config
 from trident.core.repository.repository import (
     CONFIG_FILE,
@@ -260,7 +260,10 @@ class AnyLayoutSource:
         """Return the name in the configuration. An unreadable one is ignored here: the load reports the error."""
         if not configuration:
             return DEFAULT_NAME
-        fetched = self._parent.fetch(self._folder, configuration, None)
+        try:
+            fetched = self._parent.fetch(self._folder, configuration, None)
+        except ModelLoadFailed:  # it is not as it was signed
+            return DEFAULT_NAME
         try:
             name: str = read_config(fetched.directory).name
         except (ConfigInvalid, RepositoryUnavailable):

@@ -14,18 +14,21 @@ from trident.core.repository.sources import LocalSource, Source
 
 if TYPE_CHECKING:
     from trident.core.repository.cloud_sources import CloudOpener, ObjectFolder
+    from trident.core.repository.signature import SigningKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """`cache_bytes` limits the size of the cache in `cache_directory`; 0 means no limit.
 
-    `credential_path` is the value of TRITON_CLOUD_CREDENTIAL_PATH, empty if it is not set.
+    `credential_path` is the value of TRITON_CLOUD_CREDENTIAL_PATH, empty if it is not set. `signature_key` is the file
+    of the key that must have signed each model; None if none must be signed.
     """
 
     cache_directory: Path
     cache_bytes: int
     credential_path: str = ""
+    signature_key: Path | None = None
 
 
 class SourceOpener:
@@ -35,6 +38,12 @@ class SourceOpener:
     """
 
     def __init__(self, options: SourceOptions) -> None:
+        """Raises ConfigInvalid if the key of signatures cannot be used."""
+        self._key: SigningKey | None = None
+        if options.signature_key is not None:
+            from trident.core.repository.signature import SigningKey  # for servers of signed models only
+
+            self._key = SigningKey(options.signature_key)
         self.progress = DownloadProgress()
         self._options = options
         self._lock = threading.Lock()
@@ -51,16 +60,26 @@ class SourceOpener:
         """
         location = parse_location(text)
         if location.scheme is Scheme.LOCAL:
-            local, path = LocalSource(Path(location.text)), Path(location.text).absolute()
+            local, path = self._signed(LocalSource(Path(location.text))), Path(location.text).absolute()
             if not any_layout or not path.name:
                 return local
-            return AnyLayoutSource(LocalSource(path.parent), path.name, local, name=single_model, required=True)
+            return AnyLayoutSource(
+                self._signed(LocalSource(path.parent)), path.name, local, name=single_model, required=True
+            )
         clouds = self._cloud_opener()
-        source = clouds.open(location)
+        source = self._signed(clouds.open(location))
         if not any_layout or not location.prefix:
             return source
         folder = location.prefix.rpartition("/")[2]
-        return AnyLayoutSource(clouds.open_above(location), folder, source, name=single_model, required=True)
+        above = self._signed(clouds.open_above(location))
+        return AnyLayoutSource(above, folder, source, name=single_model, required=True)
+
+    def _signed(self, source: Source) -> Source:
+        if self._key is None:
+            return source
+        from trident.core.repository.signature import SignedSource
+
+        return SignedSource(source, self._key)
 
     def open_folder(self, text: str) -> ObjectFolder:
         """Return the folder at `text`, in an object store, without asking it. Raises what `open` raises."""

@@ -34,7 +34,7 @@ from trident.core.inference.tensors import BY_NAME, BYTES, Array, Shape, shape_t
 from trident.core.observability.log import LogOptions, configure_logging
 from trident.core.repository.check import ModelCheck, check_model
 from trident.core.repository.location import Scheme, parse_location
-from trident.core.repository.repository import CONFIG_FILE, GOLDEN_REQUESTS, ModelDirectory, version_path
+from trident.core.repository.repository import BYTECODE, CONFIG_FILE, GOLDEN_REQUESTS, ModelDirectory, version_path
 from trident.core.scheduling.run_once import run_once
 from trident.tools.importing.sources import Options, Plan, plans_of, run_original
 from trident.tools.options import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
@@ -71,7 +71,8 @@ _PYTHON = _own("python", FILE, sys.executable, "The interpreter that has the sou
 _LINK = _own("link", SWITCH, False, "Link to the files of the source instead of copying them.")
 _KEEP = _own("keep", SWITCH, False, "Keep a model that answers otherwise than its source.")
 _NO_RUN = _own("no-run", SWITCH, False, "Neither run the model nor compare it.")
-ACCEPTED = (_NAME, REPOSITORY, _DRY_RUN, _TRUST, _INPUT, _PYTHON, _LINK, _NO_RUN, _KEEP, *CACHE_OPTIONS)
+_SIGN = _own("sign", FILE, "", "Sign the model with this private key in PEM, for --model-signature of serve.")
+ACCEPTED = (_NAME, REPOSITORY, _DRY_RUN, _TRUST, _INPUT, _PYTHON, _LINK, _NO_RUN, _KEEP, _SIGN, *CACHE_OPTIONS)
 _FITS = re.compile(r"[^A-Za-z0-9._-]+")
 _URL = "http://localhost:8000"
 
@@ -162,7 +163,7 @@ def _import(
         except OSError as error:
             raise InvalidRequest(f"{error.filename}: {error.strerror}") from error
         if values[_NO_RUN.flag] and not is_dry:
-            folder.rename(target)
+            _place(folder, target, values[_SIGN.flag])
             return 0
         if (folder / "requirements.txt").is_file():
             say("its environment is made by pip, unless it was before, which takes a minute")
@@ -196,11 +197,22 @@ def _import(
         if status and not values[_KEEP.flag]:
             say("nothing was made: --keep makes it all the same")
             return status
-        say(f"\n{_tree(folder)}\n\nserve it: trident serve {target.parent}")
-        folder.rename(target)
+        placed = _place(folder, target, values[_SIGN.flag])
+        say(f"\n{_tree(placed)}\n\nserve it: trident serve {target.parent}")
     if example:
         print(f"ask it{', with a body of yours' if plan.body else ''}:\n{example}")
     return status
+
+
+def _place(folder: Path, target: Path, key: str) -> Path:
+    """Move a model to its place, signed if there is a key. Returns that place."""
+    if key:
+        from trident.core.repository.signature import sign_model
+
+        for compiled in list(folder.rglob(BYTECODE)):  # the trial of a Python model wrote it
+            shutil.rmtree(compiled)
+        sign_model(folder, Path(key))
+    return folder.rename(target)
 
 
 def _compared(plan: Plan, trial: TrialRun, options: Options) -> int:

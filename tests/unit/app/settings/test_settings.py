@@ -56,6 +56,12 @@ SAMPLES = {
     **{"http_restricted_api": "health:a=b", "grpc_restricted_protocol": "health:a=b"},
     "http_workers": "3",
 }
+PUBLIC_KEY = """\
+-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE4j9uMRdMd6t9OsE7hdRULWVuh4cZ
+5sVj/hh3T70YruOTtVeByuVpTaIEaacOeOZpk+KS901vgPtTgtqCI7XG4Q==
+-----END PUBLIC KEY-----
+"""
 # The first is needed for all others to be read, the other two have one value that is supported so far.
 OPENED_BY = {"azureml_port": "allow-azureml", "sagemaker_port": "allow-sagemaker", "vertex_ai_port": "allow-vertex-ai"}
 APART = {"model_repository", "model_control_mode", "load_model"}
@@ -84,6 +90,9 @@ def test_every_option_can_be_set_by_flag_and_by_variable(
         (tmp_path / "tokens").write_text("a-token-of-some-length")
         monkeypatch.setitem(SAMPLES, "auth_token_file", str(tmp_path / "tokens"))
         opened = [f"--auth-token-file={tmp_path / 'tokens'}"] if name == "auth_token_scope" else []
+    if name == "model_signature":
+        (tmp_path / "key").write_text(PUBLIC_KEY)
+        monkeypatch.setitem(SAMPLES, name, str(tmp_path / "key"))
     text = sample(name)
     by_flag = settings(f"--{each.flag}={text}" if each.takes_value else f"--{each.flag}", *opened)
     by_variable = settings(*opened, **{each.variable: text})
