@@ -61,6 +61,11 @@ class Row:
     def is_embedder(self) -> bool:
         return bool(self.modules)
 
+    @property
+    def by(self) -> str:
+        """The library that is asked."""
+        return "sentence-transformers" if self.is_embedder or self.kind == "ranker" else "transformers"
+
 
 def embedder(name: str, *texts: str, modules: Sequence[str] = ("Pooling",), **more: Any) -> Row:
     files = {"1_Pooling/config.json": MEAN, **more.pop("files", {})}
@@ -82,6 +87,25 @@ def sentence(**settings: Any) -> dict[str, Any]:
     return {"sentence_bert_config.json": settings}
 
 
+def cross_encoder(**settings: Any) -> dict[str, Any]:
+    transformer = {
+        "idx": 0,
+        "name": "0",
+        "path": "",
+        "type": "sentence_transformers.base.modules.transformer.Transformer",
+    }
+    forward = {"method": "forward", "method_output_name": "logits"}
+    return {
+        "modules.json": {"": [transformer]},
+        "config_sentence_transformers.json": {"model_type": "CrossEncoder", **settings},
+        "sentence_bert_config.json": {
+            "transformer_task": "sequence-classification",
+            "modality_config": {"text": forward},
+            "module_output_name": "scores",
+        },
+    }
+
+
 def tokens(**settings: Any) -> dict[str, Any]:
     return {"tokenizer_config.json": settings}
 
@@ -91,6 +115,7 @@ CAT, LONG, MANY = "a cat sat", "the cat sat on the mat . who has a blue book ?",
 STORY = "anna lives in paris and who sat on the mat is in berlin . the unhappy cats lives in paris ."
 TAG, CLASSIFY, FILL = "token-classification", "text-classification", "fill-mask"
 NLI, ASK = "zero-shot-classification", "question-answering"
+IDENTITY = "torch.nn.modules.linear.Identity"
 STORY_ASKED = {"question": ["who lives in paris ?"], "context": [STORY]}
 
 ROWS: tuple[Row, ...] = (
@@ -168,6 +193,17 @@ ROWS: tuple[Row, ...] = (
     pipeline("each label", "classifier", CLASSIFY, {"text": [CAT]}, top_k=None, function_to_apply="sigmoid"),
     pipeline("logits", "classifier", CLASSIFY, {"text": [CAT]}, top_k=None, function_to_apply="none"),
     pipeline("pairs", "classifier", CLASSIFY, {"text": [CAT, MANY], "text_pair": [LONG, CAT]}, top_k=None),
+    pipeline(
+        "second text that is empty", "classifier", CLASSIFY, {"text": [CAT, CAT], "text_pair": ["", "a"]}, top_k=None,
+    ),
+    pipeline(
+        "special tokens as text", "classifier", CLASSIFY, {"text": ["a [MASK] [SEP] [PAD]"]}, top_k=None,
+        files=tokens(split_special_tokens=True),
+    ),
+    pipeline(
+        "CrossEncoder's activation of three labels", "classifier", CLASSIFY, {"text": [CAT]}, top_k=None,
+        files={"config.json": {"sentence_transformers": {"activation_fn": IDENTITY}}},
+    ),
     *(
         pipeline(f"problem_type {kind}", "classifier", CLASSIFY, {"text": [CAT]}, top_k=None, files={"config.json": {
             "problem_type": kind}})
@@ -181,6 +217,25 @@ ROWS: tuple[Row, ...] = (
         "hypothesis", "classifier", NLI, {"text": [CAT], "candidate_labels": ["cat", "mat"]},
         hypothesis_template="is this about {} ?",
     ),
+    pipeline(
+        "hypothesis with braces", "classifier", NLI, {"text": [CAT], "candidate_labels": ["cat", "mat"]},
+        hypothesis_template="{0} is {{a}} {0} ?", multi_label=True,
+    ),
+    # --- CrossEncoder
+    *(
+        pipeline(name, "ranker", "text-ranking", {"query": ["a cat", ""], "text": [LONG, CAT]}, files=files)
+        for name, files in (
+            ("rank", {}),
+            ("rank without activation", cross_encoder(activation_fn=IDENTITY)),
+            ("rank by older name", {"config.json": {"sbert_ce_default_activation_function": IDENTITY}}),
+            ("rank with code as activation", cross_encoder(activation_fn="own.Identity")),
+            ("rank with prompt", cross_encoder(**PROMPTS)),
+        )
+    ),
+    pipeline(
+        "rank with prompt by name", "ranker", "text-ranking", {"query": ["a cat"], "text": [LONG]},
+        files=cross_encoder(prompts={"a": "ask this: "}), prompt_name="a",
+    ),
     # --- pipelines: entities
     *(
         pipeline(f"entities, {strategy}", "tagger", TAG, {"text": [STORY, "anna"]}, aggregation_strategy=strategy)
@@ -193,10 +248,22 @@ ROWS: tuple[Row, ...] = (
         "entities in parts", "tagger", TAG, {"text": [STORY]}, aggregation_strategy="simple", stride=3,
         files=tokens(model_max_length=12),
     ),
+    pipeline(
+        "entities in parts from the end", "tagger", TAG, {"text": [STORY]}, aggregation_strategy="simple", stride=3,
+        files=tokens(model_max_length=12, truncation_side="left"),
+    ),
+    pipeline(
+        "entities of the end", "tagger", TAG, {"text": [STORY]},
+        files=tokens(model_max_length=12, truncation_side="left"),
+    ),
     # --- pipelines: masks
     pipeline("mask", "filler", FILL, {"text": ["the [MASK] sat on the mat"]}),
     pipeline("two masks", "filler", FILL, {"text": ["the [MASK] sat on [MASK]"]}, top_k=2),
     pipeline("targets", "filler", FILL, {"text": ["the [MASK] sat"]}, targets=["cat", "mat", "book"]),
+    pipeline(
+        "spaces before punctuation", "filler", FILL, {"text": ["the [MASK] , sat . a cat ' s mat ? ' m"]},
+        files=tokens(clean_up_tokenization_spaces=True),
+    ),
     # --- pipelines: questions
     pipeline("answer", "reader", ASK, STORY_ASKED),
     pipeline("three answers", "reader", ASK, STORY_ASKED, top_k=3),
@@ -204,6 +271,14 @@ ROWS: tuple[Row, ...] = (
     pipeline("no answer", "reader", ASK, STORY_ASKED, top_k=4, handle_impossible_answer=True),
     pipeline("parts of words", "reader", ASK, STORY_ASKED, top_k=3, align_to_words=False),
     pipeline("in parts", "reader", ASK, STORY_ASKED, top_k=2, max_seq_len=20, doc_stride=4),
+    *(
+        pipeline(f"in parts of {most}", "reader", ASK, STORY_ASKED, top_k=3, max_seq_len=most, doc_stride=2)
+        for most in (12, 13, 14)
+    ),
+    pipeline(
+        "in parts from the end", "reader", ASK, STORY_ASKED, top_k=2, max_seq_len=20, doc_stride=4,
+        files=tokens(truncation_side="left"),
+    ),
     pipeline("long context", "reader", ASK, {**STORY_ASKED, "context": [STORY * 4]}, top_k=2),
 )  # fmt: skip
 

@@ -81,14 +81,18 @@ def ask(row: Row, folder: Path) -> Any:
     """The answer of the authors' library; None if the installed one has no such call."""
     config = transformers.AutoConfig.from_pretrained(folder, attn_implementation="eager")
     model_of(row.kind, config).save_pretrained(folder)
-    if row.is_embedder:
+    if row.by == "sentence-transformers":
         if "sentence_transformers" not in sys.modules:
             try:
                 import sentence_transformers  # noqa: F401
             except ImportError:
                 return None
-        encoder = sys.modules["sentence_transformers"].SentenceTransformer(str(folder), device="cpu")
-        return encoder.encode(list(row.inputs["text"]), **row.options).tolist()
+        library = sys.modules["sentence_transformers"]
+        if row.is_embedder:
+            encoder = library.SentenceTransformer(str(folder), device="cpu")
+            return encoder.encode(list(row.inputs["text"]), **row.options).tolist()
+        pairs = list(zip(row.inputs["query"], row.inputs["text"], strict=True))
+        return library.CrossEncoder(str(folder), device="cpu").predict(pairs, **row.options).tolist()
     try:
         run = transformers.pipeline(row.task, model=str(folder), tokenizer=str(folder), device="cpu")
     except KeyError:
@@ -127,8 +131,7 @@ def main(kinds: Sequence[str]) -> None:
             folder.mkdir()
             answer = ask(row, write_folder(folder, row))
             if answer is not None:
-                library = "sentence-transformers" if row.is_embedder else "transformers"
-                found[row.name] = {"by": f"{library} {version(library)}", "answer": plain(answer)}
+                found[row.name] = {"by": f"{row.by} {version(row.by)}", "answer": plain(answer)}
     known = {row.name for row in ROWS}
     RECORDED.write_text(json.dumps({name: found[name] for name in sorted(found) if name in known}, indent=0) + "\n")
     print(f"{len(found)} of {len(ROWS)} rows recorded; not longer than {LONGEST} tokens")

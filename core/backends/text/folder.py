@@ -112,7 +112,8 @@ class TextModel:
     `dimensions` cuts vectors; 0 leaves them. `prompt` goes before each text, unless the request names one of `prompts`.
     `lowercase`: texts are lowered before the tokenizer. `max_batch_tokens` limits one execution of the graph, padding
     counted; 0 leaves it to the device. With `truncate` longer texts are cut, otherwise refused. `top_k` is how many
-    words fill a mask. `hypothesis` is the sentence about a candidate label, in which `{}` is the label.
+    words fill a mask. `joins_punctuation`: of text made of tokens, the spaces before punctuation are left out.
+    `hypothesis` is the sentence about a candidate label, in which `{}` is the label.
     """
 
     name: str
@@ -136,6 +137,7 @@ class TextModel:
     pad_token: str
     mask_token: str
     cls_token: str
+    joins_punctuation: bool
     unknown_token: str
     prompt: str
     prompts: Mapping[str, str]
@@ -180,8 +182,14 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
     labels = _labels(settings)
     task = parameters.choice("task", TaskName) or _task_of(settings, bool(modules), len(labels), name)
     found_activation = _activation_of(
-        settings, cross_encoder if isinstance(cross_encoder, dict) else {}, task, len(labels)
+        settings, (cross_encoder if isinstance(cross_encoder, dict) else {}) | whole, task, len(labels), name
     )
+    if task is TaskName.QUESTION_ANSWERING and tokenizer.get("padding_side") == "left":
+        raise ModelLoadFailed(
+            f"text model '{name}' has padding_side left, with which transformers puts the context before the question",
+            hint="that order is not supported: set padding_side to right if the model was trained so",
+            model=name,
+        )
     normalize = parameters.flag("normalize", None)
     chosen_pooling = parameters.choice("pooling", Pooling)
     longest = _positive(sentence.get("max_seq_length")) or _positive(tokenizer.get("model_max_length"))
@@ -207,6 +215,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         pad_token=_token(tokens.get("pad_token")),
         mask_token=_token(tokens.get("mask_token")),
         cls_token=_token(tokens.get("cls_token")),
+        joins_punctuation=tokenizer.get("clean_up_tokenization_spaces") is True,
         unknown_token=_token(tokens.get("unk_token")),
         prompt=parameters.text("prompt", prompts.get(str(whole.get("default_prompt_name")), "")),
         prompts=prompts,
@@ -227,6 +236,7 @@ def read_tokenizer(model: TextModel) -> Any:
     tokenizer.no_truncation()
     read = partial(_read_json, model.folder / model.inner, model.name)
     settings = read("tokenizer_config.json", required=False)
+    tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
     kind = str(settings.get("tokenizer_class") or "").removesuffix("Fast")
     is_bert = kind in _BERT_TOKENIZERS or (not kind and read(CONFIG).get("model_type") in _BERT_MODELS)
     if is_bert and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
@@ -408,14 +418,22 @@ def _pooling_of(found: Mapping[str, Any], model: str) -> tuple[Pooling, ...]:
 
 
 def _activation_of(
-    settings: Mapping[str, Any], cross_encoder: Mapping[str, Any], task: TaskName, labels: int
+    settings: Mapping[str, Any], cross_encoder: Mapping[str, Any], task: TaskName, labels: int, model: str
 ) -> Activation:
-    """Rankers have that of a CrossEncoder, all others that of transformers' pipeline."""
-    named = str(cross_encoder.get("activation_fn") or settings.get("sbert_ce_default_activation_function") or "")
-    if named.endswith("Identity"):
-        return Activation.NONE
-    if named.endswith("Sigmoid") or task is TaskName.TEXT_RANKING:
-        return Activation.SIGMOID
+    """Rankers have that of a CrossEncoder, all others that of transformers' pipeline.
+
+    Raises ModelLoadFailed for a ranker's that is not known; of those that are code the default is taken, as there.
+    """
+    if task is TaskName.TEXT_RANKING:
+        named = str(cross_encoder.get("activation_fn") or settings.get("sbert_ce_default_activation_function") or "")
+        function = named.rpartition(".")[2]
+        if named.startswith("torch.") and function not in ("Identity", "Sigmoid"):
+            raise ModelLoadFailed(
+                f"ranker '{model}' has the activation {named}, which is not known",
+                hint="set the parameter activation to sigmoid or none",
+                model=model,
+            )
+        return Activation.NONE if named.startswith("torch.") and function == "Identity" else Activation.SIGMOID
     kind = settings.get("problem_type")
     if kind == "regression":
         return Activation.NONE

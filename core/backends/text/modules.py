@@ -53,6 +53,8 @@ def steps_of(model: TextModel, width: int) -> tuple[list[Step], int]:
         if kind == "Pooling" or kind == "Dropout":
             continue
         if kind == "Normalize":
+            if (model.folder / path / CONFIG).exists():
+                _settings(model, path)
             if model.normalize is not False:
                 steps.append(normalized)
         elif kind in ("Dense", "LayerNorm"):
@@ -77,10 +79,8 @@ def _dense(model: TextModel, path: str) -> tuple[Step, int]:
     settings, weights = _settings(model, path), _weights(model, path)
     named = str(settings.get("activation_function") or "torch.nn.modules.activation.Tanh")
     activation = _ACTIVATIONS.get(named.rpartition(".")[2]) if named.startswith("torch.nn.") else None
-    text = "sentence_embedding"
-    if activation is None or settings.get("module_input_name", text) != text:
-        wrong = named if activation is None else settings["module_input_name"]
-        raise ModelLoadFailed(f"module {path} of text model '{model.name}' uses {wrong}, which is not known")
+    if activation is None:
+        raise ModelLoadFailed(f"module {path} of text model '{model.name}' uses {named}, which is not known")
     matrix, bias = weights["linear.weight"].T, weights.get("linear.bias", np.float32(0))
     residual = weights.get("residual.weight")
 
@@ -105,16 +105,26 @@ def _layer_norm(model: TextModel, path: str) -> Step:
 
 
 def _settings(model: TextModel, path: str) -> dict[str, Any]:
+    """The settings of a module. Raises ModelLoadFailed unless it makes a text's vector of one."""
+    if not is_plain(path):
+        raise ModelLoadFailed(f"text model '{model.name}' has a module in '{path}', which is outside of it")
     try:
-        found = json.loads((model.folder / path / CONFIG).read_bytes())
-    except (OSError, ValueError) as error:
+        found = dict(json.loads((model.folder / path / CONFIG).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
         raise ModelLoadFailed(f"failed to read {path}/{CONFIG} of text model '{model.name}': {error}") from error
-    return dict(found)
+    for name in ("module_input_name", "module_output_name"):
+        if found.get(name) not in (None, "sentence_embedding"):
+            raise ModelLoadFailed(
+                f"module {path} of text model '{model.name}' has the {name} {found[name]}, and only vectors of whole "
+                "texts (sentence_embedding) are made here",
+                model=model.name,
+            )
+    return found
 
 
 def _weights(model: TextModel, path: str) -> dict[str, Array]:
     file = model.folder / path / "model.safetensors"
-    if not is_plain(path) or not file.is_file():
+    if not file.is_file():
         raise ModelLoadFailed(
             f"text model '{model.name}' has no {path}/model.safetensors",
             hint="save the model again with sentence-transformers: pickled weights (pytorch_model.bin) are not read",

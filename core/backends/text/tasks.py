@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from string import Formatter
 from typing import Any
 
 import numpy as np
 import orjson
+from tokenizers.models import BPE
 
 from trident.core.backends.text.folder import Activation, TaskName, TextModel, labels_for
 from trident.core.backends.text.modules import normalized, pool, steps_of
@@ -35,6 +37,12 @@ _POOLED = ("sentence_embedding", "text_embeds")
 _TEXT = TensorSignature("text", "BYTES", (-1, 1))
 _TOKENS = TensorSignature("tokens", "INT32", (-1, 1))
 _OPTIONS = TensorSignature(OPTIONS, "BYTES", (-1, 1))
+# What transformers' `clean_up_tokenization` joins, in its order.
+_JOINED = (
+    *((f" {mark}", mark) for mark in (".", "?", "!", ",")),
+    (" ' ", "'"),
+    *((f" {end}", end) for end in ("n't", "'m", "'s", "'ve", "'re")),
+)
 _MASK = re.compile(r"\[MASK\]|<mask>")
 # As in transformers: tokens of a part of a question's context, and those that two parts share.
 _QUESTION_TOKENS, _STRIDE = 384, 128
@@ -73,10 +81,21 @@ def _any_names(value: Any) -> list[str]:
     return [] if value == [] else _names(value)
 
 
-def _template(value: Any) -> str:
-    if not isinstance(value, str) or "{}" not in value:
-        raise ValueError("a text with {} where the label goes")
-    return value
+def _template(value: Any) -> list[str]:
+    """The pieces around the label, of a text as `str.format` reads it."""
+    pieces = [""]
+    try:
+        for written, name, form, conversion in Formatter().parse(_text(value)):
+            pieces[-1] += written
+            if name is not None:
+                if name not in ("", "0") or form or conversion:
+                    raise ValueError
+                pieces.append("")
+    except ValueError:
+        pieces = []
+    if len(pieces) < 2:
+        raise ValueError("a text with {} where the label goes, and no other braces but {{ and }}")
+    return pieces
 
 
 def _one_of(*known: str) -> Callable[[Any], str]:
@@ -203,6 +222,17 @@ class Task:
                 raise InvalidRequest(f"the parameter '{name}' is {orjson.dumps(value).decode()}, not {error}") from None
         return read
 
+    def _prompt(self, options: Options) -> str:
+        """What goes before a text, by the `prompt_name` in its options. Raises InvalidRequest."""
+        name, prompts = options.get("prompt_name"), self._model.prompts
+        if name is None:
+            return self._model.prompt
+        if name not in prompts:
+            raise InvalidRequest(
+                f"the model has no prompt '{name}'", hint=f"its prompts are: {', '.join(prompts) or 'none'}"
+            )
+        return prompts[name]
+
     def _choose(self, graph: Shapes) -> list[str]:
         return [self._with_rank(graph, 2)]
 
@@ -236,16 +266,6 @@ class Embedding(Task):
         self.outputs = (TensorSignature("embedding", "FP32", (-1, width)), _TOKENS)
         self._vocabulary = tokenizer.get_vocab_size()
         self._prompt_tokens: dict[str, list[int]] = {}
-
-    def _prompt(self, options: Options) -> str:
-        name, prompts = options.get("prompt_name"), self._model.prompts
-        if name is None:
-            return self._model.prompt
-        if name not in prompts:
-            raise InvalidRequest(
-                f"the model has no prompt '{name}'", hint=f"its prompts are: {', '.join(prompts) or 'none'}"
-            )
-        return prompts[name]
 
     def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
         texts: list[Text] = []
@@ -320,7 +340,10 @@ class Classification(Task):
 
     def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
         texts = texts_of(feed["text"])
-        return list(zip(texts, texts_of(feed["text_pair"]), strict=True)) if "text_pair" in feed else texts
+        if "text_pair" not in feed:
+            return texts
+        # As in transformers, an empty second text is none.
+        return [(a, b) if b else a for a, b in zip(texts, texts_of(feed["text_pair"]), strict=True)]
 
     def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         asked = [call.options[at].get("function_to_apply") for at in group.indices]
@@ -338,10 +361,11 @@ class Ranking(Task):
 
     inputs = (TensorSignature("query", "BYTES", (-1, 1)), _TEXT)
     outputs = (TensorSignature("score", "FP32", (-1, 1)), _TOKENS)
-    options: Mapping[str, Callable[[Any], Any]] = {"raw_scores": _flag, **_CUTS}
+    options: Mapping[str, Callable[[Any], Any]] = {"prompt_name": _text, "raw_scores": _flag, **_CUTS}
 
     def _texts(self, feed: Mapping[str, Array], options: Sequence[Options]) -> Sequence[Text]:
-        return list(zip(texts_of(feed["query"]), texts_of(feed["text"]), strict=True))
+        queries = [self._prompt(each) + query for each, query in zip(options, texts_of(feed["query"]), strict=True)]
+        return list(zip(queries, texts_of(feed["text"]), strict=True))
 
     def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         raw = [call.options[at].get("raw_scores") for at in group.indices]
@@ -375,6 +399,12 @@ class ZeroShot(Task):
         super().__init__(model, tokenizer, graph)
         self._entailment = next((at for at, label in enumerate(model.labels) if is_entailment(label)), -1)
         self._contradiction = 0 if self._entailment != 0 else -1
+        try:
+            self._hypothesis = _template(model.hypothesis)
+        except ValueError as error:
+            raise ModelLoadFailed(
+                f"the parameter hypothesis_template of model '{model.name}' must be {error}"
+            ) from None
 
     def begin(self, feed: Mapping[str, Array]) -> TextCall:
         texts, labels, options = texts_of(feed["text"]), texts_of(feed["candidate_labels"]), self._options(feed)
@@ -382,7 +412,7 @@ class ZeroShot(Task):
             raise InvalidRequest("candidate_labels is empty: at least one label is needed")
         each = len(labels) // len(texts)
         pairs = [
-            (text, options[at].get("hypothesis_template", self._model.hypothesis).replace("{}", label))
+            (text, label.join(options[at].get("hypothesis_template", self._hypothesis)))
             for at, text in enumerate(texts)
             for label in labels[at * each : (at + 1) * each]
         ]
@@ -444,14 +474,8 @@ class TokenClassification(_Found):
         if len(encoding) <= most:
             return [encoding]
         special = sum(encoding.special_tokens_mask)
-        found = list(_parts(encoding, 0, most, min(stride or 0, most - special - 1)))
-        if stride:
-            return found
-        if self._model.truncation_side == "left":
-            inside = [at for at, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
-            cut = set(inside[: len(encoding) - most])
-            return [Part(encoding, [at for at in range(len(encoding)) if at not in cut])]
-        return found[:1]
+        found = list(_parts(encoding, 0, most, min(stride or 0, most - special - 1), self._model.truncation_side))
+        return found if stride else found[:1]
 
     def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         scores = activated(group.outputs[0], Activation.SOFTMAX)
@@ -469,7 +493,7 @@ class TokenClassification(_Found):
             if whole.special_tokens_mask[at]:
                 continue
             start, end = whole.offsets[at]
-            word, written = whole.tokens[at], str(text)[start:end]
+            word, written = self._tokenizer.id_to_token(whole.ids[at]), str(text)[start:end]
             if self._prefixes:
                 is_subword = len(word) != len(written)
             else:
@@ -609,7 +633,6 @@ class FillMask(_Found):
         scores = activated(logits, Activation.SOFTMAX)
         tokens = self._token_ids(options["targets"]) if "targets" in options else np.arange(len(scores))
         best = tokens[np.argsort(-scores[tokens], kind="stable")][: options.get("top_k", self._model.top_k)]
-        decode = self._tokenizer.decode
         found = []
         for token in best.tolist():
             sequence = [each for each in (*ids[:position], token, *ids[position + 1 :]) if each != self._pad_id]
@@ -617,11 +640,19 @@ class FillMask(_Found):
                 {
                     "score": float(scores[token]),
                     "token": token,
-                    "token_str": decode([token], skip_special_tokens=False),
-                    "sequence": decode(sequence, skip_special_tokens=masks == 1),
+                    "token_str": self._decoded([token], skips_special=False),
+                    "sequence": self._decoded(sequence, skips_special=masks == 1),
                 }
             )
         return found
+
+    def _decoded(self, ids: list[int], skips_special: bool) -> str:
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=skips_special))
+        # BPE keeps the spaces of a text, so that transformers takes none out.
+        if self._model.joins_punctuation and not isinstance(self._tokenizer.model, BPE):
+            for spaced, joined in _JOINED:
+                text = text.replace(spaced, joined)
+        return text
 
     def trial(self) -> dict[str, Array]:
         return {"text": _column(self._model.mask_token, f"a {self._model.mask_token} a")}
@@ -665,7 +696,7 @@ class QuestionAnswering(_Found):
         longest = options.get("max_question_len", question)
         if question > longest:
             raise InvalidRequest(f"the question has {question} tokens, more than max_question_len, {longest}")
-        return list(_parts(encoding, 1, most, stride))
+        return list(_parts(encoding, 1, most, stride, self._model.truncation_side))
 
     def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         starts, ends = group.outputs
@@ -695,18 +726,18 @@ class QuestionAnswering(_Found):
         for first, last in zip(*np.unravel_index(order, scores.shape), strict=True):
             if not (allowed[first] and allowed[last]):
                 continue
-            start, end = self._characters(whole, part.indices[first], part.indices[last], aligned)
+            start, end = self._characters(part, int(first), int(last), aligned)
             score = float(scores[first, last])
             found.append({"score": score, "start": start, "end": end, "answer": context[start:end]})
         return nothing, found
 
-    def _characters(self, whole: Any, first: int, last: int, aligned: bool) -> tuple[int, int]:
-        words = (whole.token_to_word(first), whole.token_to_word(last)) if aligned else (None, None)
-        if None not in words and whole.sequence_ids[first] == whole.sequence_ids[last] == 1:
-            spans = [whole.word_to_chars(word, 1) for word in words]
-            if None not in spans:
-                return int(spans[0][0]), int(spans[1][1])
-        return int(whole.offsets[first][0]), int(whole.offsets[last][1])
+    def _characters(self, part: Part, first: int, last: int, aligned: bool) -> tuple[int, int]:
+        """The place in the context of tokens of `part`, or of what it has of their words."""
+        whole, indices = part.whole, part.indices
+        words = [whole.word_ids[at] if whole.sequence_ids[at] == 1 else None for at in indices]
+        if aligned and None not in (words[first], words[last]):
+            first, last = words.index(words[first]), len(words) - 1 - words[::-1].index(words[last])
+        return int(whole.offsets[indices[first]][0]), int(whole.offsets[indices[last]][1])
 
     def answer(self, parts: list[Any], at: int, call: TextCall) -> Any:
         """Answers with the same text count as one."""
@@ -768,10 +799,11 @@ def _labels_of(model: TextModel, shape: Sequence[Any]) -> tuple[str, ...]:
     return labels_for(model.labels, shape[-1]) if isinstance(shape[-1], int) else model.labels
 
 
-def _parts(encoding: Any, sequence: int, most: int, stride: int) -> Iterator[Part]:
+def _parts(encoding: Any, sequence: int, most: int, stride: int, side: str) -> Iterator[Part]:
     """The parts of at most `most` tokens of a text, in which `sequence` is cut; two share `stride` of its tokens.
 
-    Raises InvalidRequest if what is not cut leaves no room.
+    If texts are cut on the left `side`, the last part comes first. Raises InvalidRequest if what is not cut leaves no
+    room.
     """
     inside = [at for at, each in enumerate(encoding.sequence_ids) if each == sequence]
     first, last = (inside[0], inside[-1] + 1) if inside else (len(encoding), len(encoding))
@@ -782,10 +814,12 @@ def _parts(encoding: Any, sequence: int, most: int, stride: int) -> Iterator[Par
             f"of {most} tokens, {len(before) + len(after)} are not of the text that is cut, and {stride} are shared",
             hint="shorten the question, or make doc_stride smaller or max_seq_len larger",
         )
-    for start in range(first, max(last, first + 1), max(1, room - stride)):
-        end = min(start + room, last)
-        yield Part(encoding, [*before, *range(start, end), *after])
-        if end == last:
+    size = last - first
+    for cut in range(0, max(size, 1), max(1, room - stride)):
+        kept = min(room, size - cut)
+        start = first + cut if side == "right" else last - cut - kept
+        yield Part(encoding, [*before, *range(start, start + kept), *after])
+        if cut + kept == size:
             break
 
 

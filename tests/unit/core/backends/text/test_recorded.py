@@ -44,6 +44,8 @@ def asked(row: Row) -> tuple[dict[str, Array], Mapping[str, Any]]:
 def in_the_form_of_the_library(row: Row, found: Mapping[str, Array], labels: tuple[str, ...]) -> Any:
     if row.is_embedder:
         return found["embedding"].tolist()
+    if row.task == "text-ranking":
+        return found["score"].ravel().tolist()
     if row.task == "text-classification":
         rows = [
             [{"label": n, "score": float(s)} for n, s in zip(labels, each, strict=True)] for each in found["scores"]

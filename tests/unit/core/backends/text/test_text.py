@@ -218,7 +218,7 @@ def test_texts_of_like_length_are_run_together() -> None:
 
 
 def broken(folder: Path, file: str, content: str | None) -> Path:
-    write_folder(folder, pooling={"pooling_mode_mean_tokens": True})
+    write_folder(folder, pooling={"pooling_mode_mean_tokens": True, "module_input_name": "token_embeddings"})
     if content is None:
         (folder / file).unlink()
     else:
@@ -242,6 +242,18 @@ def broken(folder: Path, file: str, content: str | None) -> Path:
         ("modules.json", '[{"type": "sentence_transformers.models.LSTM", "path": "2_LSTM"}]', "the module 'LSTM'"),
         ("modules.json", '[{"type": "custom_st.Transformer", "path": ""}]', r"the module 'custom_st\.Transformer'"),
         ("modules.json", '[{"type": "sentence_transformers.models.Pooling", "path": "../.."}]', "outside of it"),
+        ("modules.json", '[{"type": "sentence_transformers.models.Dense", "path": "../a"}]', "which is outside of it"),
+        (
+            "modules.json",
+            '[{"type": "sentence_transformers.models.Dense", "path": "1_Pooling"}]',
+            "module_input_name token_embeddings",
+        ),
+        (
+            "config.json",
+            '{"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a"}, '
+            '"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}',
+            r"activation torch\.nn\.modules\.activation\.Tanh",
+        ),
         ("1_Pooling/config.json", '{"pooling_mode_median_tokens": true}', "pools with 'pooling_mode_median"),
         ("config.json", '{"architectures": ["LlamaForCausalLM"]}', None),
     ],
