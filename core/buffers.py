@@ -165,7 +165,6 @@ class RequestBody:
 # --- unfinished bodies
 
 
-MAX_UNFINISHED: Final = 512 << 20
 # A client that has sent nothing for so long loses its body before others do.
 SILENCE_S: Final = 2.0
 

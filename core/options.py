@@ -18,6 +18,9 @@ class WindowLimits(NamedTuple):
 
 DEFAULT_WINDOW = WindowLimits()
 
+MAX_UNFINISHED = 512 << 20
+"""Bytes of all the bodies, or messages of gRPC, that are being received."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimit:

@@ -37,9 +37,9 @@ from trident.app.supervisor.start import (
     send_noted_signals,
 )
 from trident.app.worker.listening_sockets import Bind, BindFailed, ConnectionLimits, StopTimes, open_listeners
-from trident.core.buffers import MAX_UNFINISHED
 from trident.core.interprocess.restarts import Restarts, end_text
 from trident.core.observability.log import ask_to_reopen_log, log_failure, reopen_log_if_asked
+from trident.core.options import MAX_UNFINISHED
 
 if TYPE_CHECKING:
     from trident.app.sites.engine_start import EngineStart

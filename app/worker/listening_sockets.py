@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trident.core.buffers import MAX_UNFINISHED
 from trident.core.errors import ErrorCode, ServerError
+from trident.core.options import MAX_UNFINISHED
 
 log = logging.getLogger("trident.server")
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from prometheus_client import Counter
 
-from trident.core.buffers import MAX_UNFINISHED, Allocate
+from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerStopping
 from trident.core.frontend.access import AuthTokens, RestrictedApi
@@ -26,6 +26,7 @@ from trident.core.grpc.status import Status
 from trident.core.grpc.transport import CallStream, Receiver
 from trident.core.inference.tensors import Buffer
 from trident.core.lifecycle.state import Phase
+from trident.core.options import MAX_UNFINISHED
 from trident.core.waiting import Deadlines
 
 LARGEST_MESSAGE = 2147483647
