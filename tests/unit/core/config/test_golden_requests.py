@@ -233,7 +233,7 @@ def test_tolerance_must_be_a_non_negative_number(tmp_path: Path, bound: object) 
             "request.inputs.0.datatype",
             "FP64",
             "request: inference input 'IMAGE' data-type is 'FP64', but model 'm' expects 'FP32'",
-            "",
+            "send IMAGE as FP32, in numpy .astype('float32')",
         ),
         (
             "request.outputs",
