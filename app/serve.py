@@ -133,15 +133,22 @@ _HUB = frozenset({"config.json", "tokenizer.json"})
 
 
 @contextmanager
-def repositories_around() -> Iterator[Callable[[str], str]]:
+def repositories_around(*, links: bool = True) -> Iterator[Callable[[str], str]]:
     """Gives the repository for a word after `serve`: the word, or a folder that lasts as long as the context.
 
-    It raises BadOption for a file that is not a model.
+    With `links` the folder has links to the files of the model, else copies.
+    It raises BadOption for a file that is not a model, and for a version of a model.
     """
     with ExitStack() as made:
 
         def around(word: str) -> str:
-            return _made(word, made) if is_served_directly(Path(word)) else word
+            path = Path(os.path.abspath(word))
+            if path.name.isdecimal() and _is_version_folder(path):
+                raise BadOption(
+                    f"{word} is version {path.name} of the model {path.parent.name}\n"
+                    f"serve the model: trident serve {Path(word).parent}"
+                )
+            return _made(word, made, links=links) if is_served_directly(Path(word)) else word
 
         yield around
 
@@ -163,6 +170,12 @@ def is_served_directly(path: Path) -> bool:
     return any(each.name.isdecimal() and _names_in(each) for each in folders)
 
 
+def _is_version_folder(path: Path) -> bool:
+    """Return whether a folder whose name is a number is that of a version, as a Triton repository has it."""
+    names = _names_in(path)
+    return any(Path(name).stem == "model" for name in names) or (bool(names) and _CONFIG_FILE in _names_in(path.parent))
+
+
 def _is_model_folder(path: Path) -> bool:
     names = _names_in(path)
     is_repository = any(name.isdecimal() and os.path.isdir(path / name) for name in names)
@@ -176,13 +189,13 @@ def _names_in(folder: Path) -> set[str]:
         return set()
 
 
-def _made(word: str, made: ExitStack) -> str:
+def _made(word: str, made: ExitStack, *, links: bool) -> str:
     """The repository of one model, made by a process of its own: the main process imports nothing that serves, and has
     no thread, before it forks."""
     folder = Path(tempfile.mkdtemp(prefix="trident-serve-"))
     made.callback(shutil.rmtree, folder, ignore_errors=True)
-    command = [sys.executable, "-m", "trident.app", "import", word, f"--repository={folder}", "--link", "--no-run"]
-    run = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    command = [sys.executable, "-m", "trident.app", "import", word, f"--repository={folder}", "--no-run"]
+    run = subprocess.run([*command, "--link"] if links else command, capture_output=True, text=True, errors="replace")
     if run.returncode:
         raise BadOption((run.stderr or run.stdout).strip())
     for line in run.stdout.splitlines():

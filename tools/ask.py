@@ -47,9 +47,9 @@ class Answer:
         """The reason why the answer is not useful."""
         if self.status in DENIED:
             return f"it is not open to callers without a token or a key (HTTP {self.status})"
-        document = self.document
-        text = document.get("error", "") if isinstance(document, dict) else ""
-        return f"HTTP {self.status}{f': {text}' if text else ''}"
+        document = self.document if isinstance(self.document, dict) else {}
+        text, hint = document.get("error", ""), document.get("hint", "")
+        return f"HTTP {self.status}{f': {text}' if text else ''}{f' ({hint})' if hint else ''}"
 
 
 Ask = Callable[[str, str], Answer]
@@ -77,7 +77,12 @@ DEFAULT_URL = "http://localhost:8000"
 
 def server_url(words: Sequence[str]) -> str:
     """The address of the HTTP port that is the only one of `words`, or the default. Raises BadOption."""
-    url = words[0] if words else DEFAULT_URL
+    url = with_scheme(words[0]) if words else DEFAULT_URL
     if len(words) > 1 or not url.startswith(("http://", "https://")):
         raise BadOption(f"one address of an HTTP port is expected, such as {DEFAULT_URL}, not '{words[-1]}'")
     return url.rstrip("/")
+
+
+def with_scheme(url: str) -> str:
+    """`url`, which may be HOST:PORT."""
+    return url if "://" in url else f"http://{url}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import statistics
 import sys
@@ -32,7 +33,7 @@ from trident.core.errors import NotInstalled, ServerError
 from trident.core.observability.hardware import DriverReading, MemoryState, host_memory, read_driver
 from trident.core.observability.log import LogOptions, configure_logging, escaped
 from trident.core.repository.location import Scheme, parse_location
-from trident.tools.ask import DENIED, Answer, Ask, NoAnswer, ask
+from trident.tools.ask import DENIED, Answer, Ask, NoAnswer, ask, with_scheme
 from trident.tools.doctor_repositories import (
     NOTED_SKEW_S,
     Area,
@@ -50,7 +51,8 @@ from trident.tools.doctor_repositories import (
 
 JSON = Option.of_command("json", SWITCH, False, "Print the report as JSON.")
 _JSON_FLAG = f"--{JSON.flag}"
-_URLS = ("http://", "https://")
+# Of a server that runs. A host without a port could be the folder of a repository.
+_URL = re.compile(r"https?://.*|([\w.-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}/?")
 
 
 def doctor(arguments: Sequence[str]) -> int:
@@ -58,8 +60,9 @@ def doctor(arguments: Sequence[str]) -> int:
 
     Returns 1 if a line has failed, otherwise 0. Raises BadOption.
     """
-    urls = [each for each in arguments if each.startswith(_URLS)]
-    of_serve = [each for each in arguments if each != _JSON_FLAG and each not in urls]
+    given = [each for each in arguments if _URL.fullmatch(each)]
+    urls = [with_scheme(each) for each in given]
+    of_serve = [each for each in arguments if each != _JSON_FLAG and each not in given]
     settings = read_settings(with_repositories(of_serve), needs_repository=False)
     # The report has everything that a log would say.
     configure_logging(LogOptions(info=False, warning=False, error=False))

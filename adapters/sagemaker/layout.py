@@ -206,7 +206,7 @@ def read_layout(root: str, default_model: str = "") -> Layout:
     if not default_model and len(models) > 1:
         raise ConfigInvalid(
             f"{root} holds several models: {', '.join(models)}",
-            hint=f"set {DEFAULT_MODEL} to the model that /invocations runs",
+            hint=f"name the model that /invocations runs: --env {DEFAULT_MODEL}={models[0]}",
         )
     return Layout(models, default_model or models[0])
 

@@ -17,7 +17,7 @@ from trident.app.library.functions import as_array
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.in_process import InferenceEngine
 from trident.core.engine.protocol import ServedModel
-from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
+from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled, ServerError
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.frontend.bridge import SingleResponse, ThreadBridge
 from trident.core.frontend.classification import classified
@@ -157,9 +157,13 @@ class Model:
     def _request(
         self, inputs: Mapping[str, npt.ArrayLike] | None, named: Mapping[str, npt.ArrayLike]
     ) -> tuple[ServedModel, InferenceRequest]:
-        served = self._engine().model(self.name, self.version)
         given = named if inputs is None else {**inputs, **named} if named else inputs
-        request = InferenceRequest(self.name, inputs_of(served.spec, given), model_version=self.version)
+        try:
+            served = self._engine().model(self.name, self.version)
+            tensors = inputs_of(served.spec, given)
+        except ServerError as error:
+            raise with_note(error) from error.__cause__
+        request = InferenceRequest(self.name, tensors, model_version=self.version)
         request.wants_arrays = True
         if options := self._options:
             request.outputs = tuple(options.get("outputs", ()))
@@ -304,7 +308,7 @@ _CAPSULE: Final = type(datetime.datetime_CAPI)
 def outputs_of(response: InferenceResponse, spec: ModelSpec, classes: int) -> Outputs:
     """The outputs of `response`, as their largest `classes` values unless it is 0. Raises the response's error."""
     if response.error is not None:
-        raise response.error
+        raise with_note(response.error)
     tensors: Iterable[OutputTensor] = response.outputs
     if classes:
         tensors = [classified(output, classes, spec) for output in tensors]
@@ -320,6 +324,13 @@ def outputs_of(response: InferenceResponse, spec: ModelSpec, classes: int) -> Ou
     found.id = response.id
     found.parameters = response.parameters or {}
     return found
+
+
+def with_note(error: ServerError) -> ServerError:
+    """The error, with its hint as a note, so that it ends a traceback."""
+    if error.hint and not hasattr(error, "__notes__"):
+        error.add_note(f"hint: {error.hint}")
+    return error
 
 
 def inputs_of(spec: ModelSpec, given: Mapping[str, npt.ArrayLike]) -> list[InputTensor]:

@@ -28,7 +28,7 @@ from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.spec import ModelSpec
 from trident.core.http.sample_request import parse_shape
-from trident.tools.ask import DEFAULT_URL
+from trident.tools.ask import DEFAULT_URL, with_scheme
 from trident.tools.ask import TOKEN as TOKEN_VARIABLE
 from trident.tools.bench.client import LoadClient
 from trident.tools.bench.measure import (
@@ -203,9 +203,9 @@ class _Bench:
             return
         default = "localhost:8001" if protocol == "grpc" else DEFAULT_URL
         for url in self.values["url"] or (default,):
-            url = url if protocol == "grpc" or "://" in url else f"http://{url}"
-            has_v2 = self.values["v2-url"] or url
+            url = url if protocol == "grpc" else with_scheme(url)
             is_grpc = protocol == "grpc" and not self.values["v2-url"]
+            has_v2 = with_scheme(self.values["v2-url"]) if self.values["v2-url"] else url
             has_v2 = urlsplit(has_v2).netloc if is_grpc and "://" in has_v2 else has_v2
             yield Server(has_v2.rstrip("/"), is_grpc), url.rstrip("/")
 

@@ -414,8 +414,12 @@ class Server:
                 raise ModelNotReady(f"{place}: {found.refusal}")
             # A later Triton's configuration may have fields that this version does not know.
             return Parse(found.body, ModelConfig(), ignore_unknown_fields=True)
-        except (NoAnswer, ParseError) as error:
-            raise ModelNotReady(f"{place}: {error}", hint="--v2-url names the port with the v2 routes") from None
+        except NoAnswer as error:
+            cure = "start it, or name its address with --url"
+            raise ModelNotReady(f"no server answers at {self.url}: {error}", hint=cure) from None
+        except ParseError as error:
+            cure = "--v2-url names the port with the v2 routes"
+            raise ModelNotReady(f"{place} is not a model configuration: {error}", hint=cure) from None
 
     def spec(self, model: str, version: str) -> ModelSpec:
         """Raises ModelNotReady."""

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,6 +34,7 @@ from trident.adapters.common.options import (
     number,
 )
 from trident.app.process.environment import process_environment
+from trident.app.serve import repositories_around
 from trident.core.observability.log import print_line
 from trident.tools.emulators import azureml
 from trident.tools.emulators.sagemaker import emulator as sagemaker
@@ -61,6 +63,8 @@ from trident.tools.emulators.vertex.endpoint import (
 )
 from trident.tools.options import CACHE_OPTIONS, read_cloud_cache, read_values
 
+_GZIP = b"\x1f\x8b"
+
 
 def emulate(arguments: Sequence[str]) -> int:
     """Run until SIGINT, SIGTERM or SIGHUP, or the end of a job. The exit status is 1 if a limit of the platform was
@@ -70,10 +74,21 @@ def emulate(arguments: Sequence[str]) -> int:
     """
     read, make, example = _PLATFORMS[platform_of(arguments)]
     options = read(arguments, process_environment())
-    emulator = make(options, sys.stdout, sys.stderr)
-    with stop_signals() as stopped:
+    with repositories_around(links=False) as around, stop_signals() as stopped:
+        if _is_model_file(options.model):
+            options = replace(options, model=around(options.model))
+        emulator = make(options, sys.stdout, sys.stderr)
         status: int = emulator.run(stopped, lambda url: print_line(example(options, url), sys.stdout))
         return status
+
+
+def _is_model_file(model: str) -> bool:
+    """Return whether `model` is a file that no platform takes as it is: it is not an archive."""
+    path = Path(model)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_GZIP)) != _GZIP
 
 
 def platform_of(arguments: Sequence[str]) -> str:

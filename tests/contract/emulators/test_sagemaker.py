@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
 from tests.changing_files import found_below
@@ -33,6 +34,7 @@ from tests.contract.sagemaker.sagemaker_archives import (
     write_nested,
     write_rows,
 )
+from tests.contract.servers.simple_model import good_body
 from tests.waiting import LIMIT_S, until
 from trident.core.config.spec import OutputSpec
 from trident.core.http.payloads.arrays import write_npy
@@ -61,6 +63,12 @@ def one(tmp_path_factory: pytest.TempPathFactory, rows: Path) -> Iterator[SageMa
 
 
 # --- one model
+
+
+def test_a_file_is_served_as_its_model(shipped_models: Path, tmp_path: Path) -> None:
+    with SageMakerEmulator(tmp_path, shipped_models / "simple" / "1" / "model.onnx") as emulator:
+        answer = call(emulator, good_body(), ContentType=JSON, Accept=JSON)
+        assert orjson.loads(answer["Body"])["outputs"][0]["data"][:3] == [3, 4, 5]
 
 
 def test_content_types_are_passed_both_ways(one: SageMakerEmulator) -> None:

@@ -79,6 +79,14 @@ def test_refusals_are_errors_with_their_text(
     assert "errors, such as:" in capsys.readouterr().out
 
 
+def test_an_address_without_a_server_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    assert main(["bench", "simple", f"--url={HOST}:{port}"]) == 1
+    error = capsys.readouterr().err
+    assert f"no server answers at http://{HOST}:{port}: [Errno 111] Connection refused" in error
+    assert "--url" in error
+
+
 def test_two_servers_are_compared_and_their_page_loads_nothing(server: ServerProcess, tmp_path: Path) -> None:
     data = tmp_path / "data.json"
     data.write_text(json.dumps({"data": [{"INPUT0": [1] * 16, "INPUT1": {"content": [2] * 16, "shape": [16]}}]}))
@@ -139,7 +147,7 @@ def test_the_ports_of_a_running_server_are_no_failure(server: ServerProcess) -> 
 
 
 def test_a_running_server_is_asked_by_its_address(server: ServerProcess) -> None:
-    status, lines = doctor(f"http://{server.address}", f"--metrics-port={server.metrics_port}")
+    status, lines = doctor(server.address, f"--metrics-port={server.metrics_port}")
     assert status == 0
     assert {line["level"] for line in lines.values()} == {"ok"}
     assert {"live", "ready", "version", "clock", "models", "metrics"} <= lines.keys()

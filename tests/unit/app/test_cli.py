@@ -101,6 +101,20 @@ def test_words_after_serve_are_model_repositories(arguments: list[str], reposito
     assert [each.model_repository for each in served.settings] == [repositories]
 
 
+@pytest.mark.parametrize("files", [["1/model.onnx"], ["1/weights", "config.pbtxt"]])
+def test_a_version_is_not_served_but_its_model_is_named(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in files:
+        (path := tmp_path / "iris" / name).parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    version = tmp_path / "iris" / "1"
+    assert main(["serve", str(version)], serve=Served()) == 1
+    assert capsys.readouterr().err == (
+        f"{version} is version 1 of the model iris\nserve the model: trident serve {version.parent}\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

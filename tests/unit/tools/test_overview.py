@@ -94,8 +94,10 @@ def test_the_exit_status_is_1_unless_the_server_is_ready(capsys: pytest.CaptureF
 
     assert status([], absent) == 1
     assert "no answer: refused" in capsys.readouterr().out
+    assert status(["gate:8000"], loading) == 1
+    assert capsys.readouterr().out.startswith("http://gate:8000: NOT READY")
     with pytest.raises(BadOption, match="one address"):
-        status(["localhost:8000"], loading)
+        status(["ftp://localhost:8000"], loading)
 
 
 def test_top_has_the_difference_of_two_readings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,6 +168,11 @@ def test_missing_model_or_wrong_duration_is_reported() -> None:
         ([], absent, "a model is missing"),
         (["m"], absent, "no answer from http://localhost:8000: refused"),
         (["m"], answering(404, {"error": "unknown"}, "http://localhost:8000/v2/models/m/config"), "HTTP 404: unknown"),
+        (
+            ["m", "h:9"],
+            answering(404, {"error": "unknown", "hint": "did you mean 'n'?"}, "http://h:9/v2/models/m/config"),
+            r"unknown \(did you mean 'n'\?\)",
+        ),
         (["m"], answering(200, [], "http://localhost:8000/v2/models/m/config"), "not a model configuration"),
     ):
         with pytest.raises(BadOption, match=text):

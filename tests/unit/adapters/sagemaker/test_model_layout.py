@@ -24,7 +24,7 @@ def test_one_of_several_models_must_be_named(tmp_path: Path) -> None:
     assert read_layout(root, "dog") == Layout(("cat", "dog"), "dog")
     with pytest.raises(ConfigInvalid, match="holds several models: cat, dog") as refusal:
         read_layout(root)
-    assert refusal.value.hint == "set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME to the model that /invocations runs"
+    assert refusal.value.hint == "name the model that /invocations runs: --env SAGEMAKER_TRITON_DEFAULT_MODEL_NAME=cat"
     with pytest.raises(
         ConfigInvalid, match="SAGEMAKER_TRITON_DEFAULT_MODEL_NAME is 'cow', which is not a model in"
     ) as no:

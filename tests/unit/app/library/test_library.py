@@ -187,6 +187,11 @@ def test_errors_have_their_types(server: trident.Server, simple: trident.Model) 
     with pytest.raises(trident.InvalidRequest, match="unexpected inference input 'INPUT'") as caught:
         simple.infer(INPUT=ROW)
     assert caught.value.hint == "the inputs are: INPUT0, INPUT1"
+    # A traceback shows the notes of an error.
+    assert caught.value.__notes__ == ["hint: the inputs are: INPUT0, INPUT1"]
+    with pytest.raises(trident.ModelNotFound) as unknown:
+        server.model("simpel").infer({})
+    assert unknown.value.__notes__ == ["hint: did you mean 'simple'?"]
     with pytest.raises(trident.InvalidRequest, match="unknown request option 'timeout'"):
         simple.with_options(**{"timeout": 1})
     with pytest.raises(trident.BackendFailed, match="'upper' failed: ValueError: a number"):
