@@ -10,15 +10,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from deploy.sagemaker.aws import Aws, DeployError, Kind, check_name, clients
-from deploy.sagemaker.create import create, host_image
-from deploy.sagemaker.delete import delete
-from deploy.sagemaker.scale import METRICS, scale
-from deploy.sagemaker.smoke import smoke
-from deploy.sagemaker.update import update
-from deploy.smoke_forms import Form
-from trident.core.errors import ConfigInvalid
-from trident.tools.emulators.sagemaker.api_model import FREQUENCIES_S, read_settings_file
+try:
+    from deploy.sagemaker.aws import Aws, DeployError, Kind, check_name, clients
+    from deploy.sagemaker.create import create, host_image
+    from deploy.sagemaker.delete import delete
+    from deploy.sagemaker.scale import METRICS, scale
+    from deploy.sagemaker.smoke import smoke
+    from deploy.sagemaker.update import update
+    from deploy.smoke_forms import Form
+    from trident.core.errors import ConfigInvalid
+    from trident.tools.emulators.sagemaker.api_model import FREQUENCIES_S, read_settings_file
+except ModuleNotFoundError as error:
+    package = (error.name or "").partition(".")[0]
+    if package in ("deploy", "trident"):
+        raise
+    sys.exit(f"error: the package {package} is missing: pip install .")
 
 _OPERATIONS = (
     "CreateModel",

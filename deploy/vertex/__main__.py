@@ -11,16 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from trident.adapters.common.options import BadOption
-
 try:
     from deploy.vertex import batch, delete, deploy, shift, smoke, upload
     from deploy.vertex.api import CallFailed, Vertex
+    from trident.adapters.common.options import BadOption
 except ModuleNotFoundError as error:
-    # The packages that the SDK installs.
-    if (error.name or "").partition(".")[0] not in ("google", "requests"):
+    package = (error.name or "").partition(".")[0]
+    if package in ("deploy", "trident"):
         raise
-    sys.exit("error: Google's SDK is missing: pip install 'google-cloud-aiplatform>=2.7,<3'")
+    sys.exit(f"error: the package {package} is missing: pip install . 'google-cloud-aiplatform>=2.7,<3'")
 
 # By the name of each action: its help, its options and what it does.
 ACTIONS = {

@@ -350,12 +350,19 @@ def test_unreachable_platform_is_one_error() -> None:
     assert "Traceback" not in found.out + found.errors
 
 
-def test_missing_sdk_is_named() -> None:
-    absent = ("google.cloud.aiplatform_v1", "google.auth", "google.api_core", "requests")
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import deploy.vertex.__main__"
+@pytest.mark.parametrize(
+    ("command", "absent", "installation"),
+    [
+        ("vertex", "requests", "pip install . 'google-cloud-aiplatform>=2.7,<3'"),
+        ("sagemaker", "boto3", "pip install ."),
+        ("sagemaker", "numpy", "pip install ."),
+    ],
+)
+def test_a_missing_package_is_named_with_its_installation(command: str, absent: str, installation: str) -> None:
+    code = f"import sys; sys.modules['{absent}'] = None; import deploy.{command}.__main__"
     found = subprocess.run([sys.executable, "-c", code, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (1, "")
-    assert found.stderr == "error: Google's SDK is missing: pip install 'google-cloud-aiplatform>=2.7,<3'\n"
+    assert found.stderr == f"error: the package {absent} is missing: {installation}\n"
 
 
 # --- settings that are refused before any call
