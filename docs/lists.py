@@ -17,6 +17,7 @@ from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.http.text_routes import MEMBERS
 from trident.core.inference.pending_request import CancelCause
+from trident.core.lifecycle.demand import Reason
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.metrics.families import MetricFamily, log_family, metric_families
@@ -25,6 +26,7 @@ from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
     BatchTuning,
     BucketUse,
+    DemandMetrics,
     DeviceMemoryMetrics,
     DownloadMetrics,
     FailureReason,
@@ -181,7 +183,14 @@ _IN_LISTS = {
 }
 _LISTS = (
     *("nv_inference_", "trident_oldest_", "trident_bucket_", "trident_model_process_", "trident_model_memory_"),
-    *("trident_model_", "trident_response_cache_", "trident_trace_", "trident_log_", "trident_resource_"),
+    *(
+        "trident_model_",
+        "trident_demand_",
+        "trident_response_cache_",
+        "trident_trace_",
+        "trident_log_",
+        "trident_resource_",
+    ),
     *("trident_repository_", "nv_", "flask_", "trident_grpc_"),
 )
 # Additions to the help texts, which are Triton's.
@@ -199,8 +208,9 @@ NOTES = {
     "trident_inference_cancellations_total": f"`cause` is one of {', '.join(cause.value for cause in CancelCause)}: "
     "[what they mean](http.md#requests-that-are-given-up)",
     "trident_model_version_state": "`state` is one of LOADING, READY, UNLOADING, UNAVAILABLE",
-    "trident_model_loads_total": "`cause` is one of start, poll, request, `result` one of success, failure, "
+    "trident_model_loads_total": "`cause` is one of start, poll, request, demand, `result` one of success, failure, "
     "out_of_memory; a model counts once",
+    "trident_demand_evictions_total": f"`reason` is one of {', '.join(reason.value for reason in Reason)}",
     FIRST_RESPONSE: "whole milliseconds, also of failed requests; by default 100, 500, 2000 and 5000",
     REQUEST: "by default 16 bounds from 0.0001 to 10, as the next two",
     "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
@@ -283,6 +293,15 @@ def families_of(model: ModelMetrics) -> list[MetricFamily]:
         loads=(LoadMetrics(cause="start", result="success", count=1),),
         hardware=HardwareReading(cpu=_CPU, gpus=(_GPU,)),
         downloads=DownloadMetrics(),
+        demand=DemandMetrics(
+            registered=1,
+            resident_bytes=1,
+            budget_bytes=1,
+            waiting=0,
+            evictions={reason.value: 0 for reason in Reason},
+            cold_starts=(0,) * 11,
+            cold_seconds=0.0,
+        ),
         response_cache=ResponseCacheMetrics(size=2, used=1, entries=1, evictions=0),
         remote_cache=RemoteCacheMetrics(is_up=True, faults={"late": 0}),
         traces=TraceCounts().metrics(),

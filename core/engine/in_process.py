@@ -329,6 +329,7 @@ class InferenceEngine:
             models=tuple(models),
             states=tuple(state for model in self._models.all() for state in version_states(model)),
             loads=self._lifecycle.loads.counts.metrics(),
+            demand=self._lifecycle.demand.metrics() if self._lifecycle.demand is not None else None,
             hardware=self._hardware.reading,
             downloads=_download_metrics(self._sources.progress.snapshot()),
             response_cache=cache if isinstance(cache, ResponseCacheMetrics) else None,

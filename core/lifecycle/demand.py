@@ -15,7 +15,8 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, deque
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -30,6 +31,7 @@ from trident.core.lifecycle.model import Model
 from trident.core.lifecycle.models import Loads, Models, ambiguous, failed_to_load
 from trident.core.lifecycle.state import REGISTERED, LoadCause
 from trident.core.lifecycle.version import ModelVersion
+from trident.core.observability.statistics import COLD_START_BOUNDS, DemandMetrics
 from trident.core.repository.repository import select_versions
 from trident.core.repository.sources import NOT_UNIQUE, Located, ModelKey, Repositories, Source, size_of
 
@@ -49,16 +51,6 @@ class Reason(Enum):
     IDLE = "idle"
     MEMORY = "memory"
     REMOVED = "removed"
-
-
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """`at` is in seconds of the wall clock, `bytes` what the model held."""
-
-    model: str
-    reason: Reason
-    at: float
-    bytes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -127,8 +119,9 @@ class Demand:
         self._is_closed = False
         # One thread at a time decides which models go.
         self._deciding = threading.Lock()
-        self.evictions: Counter[Reason] = Counter()
-        self.last_evictions: deque[Eviction] = deque(maxlen=100)
+        self._evictions: Counter[Reason] = Counter()
+        self._cold_starts = [0] * (len(COLD_START_BOUNDS) + 1)
+        self._cold_seconds = 0.0
         models.unloaded = self.unloaded
         loader.memory.make_room = self.make_room
 
@@ -237,10 +230,20 @@ class Demand:
         elif begins:
             self._submit(partial(self._load, registration), registration.size)
 
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for a load."""
-        return sum(len(registration.waiting) for registration in self.all())
+    def metrics(self) -> DemandMetrics:
+        budget = self._loader.memory.budget
+        memory = budget.read() if budget is not None else None
+        with self._lock:
+            registered = [each for same in self._registered.values() for each in same.values()]
+            return DemandMetrics(
+                registered=len(registered),
+                resident_bytes=memory.used if memory is not None else 0,
+                budget_bytes=memory.total if memory is not None else 0,
+                waiting=sum(len(each.waiting) for each in registered),
+                evictions={reason.value: self._evictions[reason] for reason in Reason},
+                cold_starts=tuple(self._cold_starts),
+                cold_seconds=self._cold_seconds,
+            )
 
     def _load(self, registration: Registration) -> None:
         key = registration.key
@@ -271,6 +274,9 @@ class Demand:
             elif seconds is not None:
                 registration.versions = tuple(sorted({*registration.versions, *model.serving}))
                 registration.note_success(seconds)
+                waited_s = time.monotonic() - registration.asked_at
+                self._cold_starts[bisect_left(COLD_START_BOUNDS, waited_s)] += 1
+                self._cold_seconds += waited_s
             registration.is_loading = False
             waiting, registration.waiting = registration.waiting, []
         for then in waiting:
@@ -353,8 +359,7 @@ class Demand:
     def _evict(self, model: Model, reason: Reason, why: str) -> None:
         size = sum(self._held(model).values())
         _log.info("letting go of '%s' (%d bytes): %s", model.key.name, size, why)
-        self.evictions[reason] += 1
-        self.last_evictions.append(Eviction(model.key.name, reason, time.time(), size))
+        self._evictions[reason] += 1
         self._loads.unload(model, f"let go, {why}", unload_dependents=True)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.request import CloseReason
@@ -268,6 +268,25 @@ class LoadMetrics:
     count: int
 
 
+COLD_START_BOUNDS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandMetrics:
+    """Models that are loaded when something asks for them: those that are known, what the resident ones hold of their
+    budget, requests that wait for a load, models that were let go by reason, and the seconds from the first request for
+    a model to the end of its load: one count more than COLD_START_BOUNDS, and their sum."""
+
+    registered: int
+    resident_bytes: int
+    budget_bytes: int
+    waiting: int
+    evictions: Mapping[str, int]
+    cold_starts: tuple[int, ...]
+    cold_seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadMetrics:
     """The downloads from cloud storage since the start, and the bytes that are still to be downloaded."""
@@ -336,7 +355,7 @@ class ResourceMetrics:
 class MetricsSnapshot:
     """Everything that the page shows, at one moment.
 
-    `downloads` is None if nothing was ever requested from cloud storage. The response cache of the server is one of
+    `demand` is None in a server that loads no models on demand, and `downloads` if nothing was ever requested from cloud storage. The response cache of the server is one of
     `response_cache`, in its own memory, and `remote_cache`; without any, both are None. `traces` is None if
     nothing can be traced.
     """
@@ -344,6 +363,7 @@ class MetricsSnapshot:
     models: tuple[ModelMetrics, ...] = ()
     states: tuple[VersionStateMetrics, ...] = ()
     loads: tuple[LoadMetrics, ...] = ()
+    demand: DemandMetrics | None = None
     hardware: HardwareReading = field(default_factory=HardwareReading)
     downloads: DownloadMetrics | None = None
     response_cache: ResponseCacheMetrics | None = None

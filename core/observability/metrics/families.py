@@ -26,9 +26,11 @@ from trident.core.observability.hardware import CpuReading, GpuReading
 from trident.core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, Exemplar
 from trident.core.observability.log import lines_dropped
 from trident.core.observability.statistics import (
+    COLD_START_BOUNDS,
     BatchTuning,
     BucketStatistics,
     CustomSeriesMetrics,
+    DemandMetrics,
     DownloadMetrics,
     FailureReason,
     MetricsOptions,
@@ -342,6 +344,21 @@ def _loads(page: _Page) -> Iterator[Sample]:
     return (Sample({"cause": each.cause, "result": each.result}, each.count) for each in page.snapshot.loads)
 
 
+def _of_demand(value: Callable[[DemandMetrics], Number]) -> _Samples:
+    return lambda page: [Sample({}, value(page.snapshot.demand))] if page.snapshot.demand else ()
+
+
+def _evictions(page: _Page) -> Iterator[Sample]:
+    if page.snapshot.demand is not None:
+        for reason, count in page.snapshot.demand.evictions.items():
+            yield Sample({"reason": reason}, count)
+
+
+def _cold_starts(page: _Page) -> Iterable[Sample]:
+    found = page.snapshot.demand
+    return _histogram_samples({}, COLD_START_BOUNDS, found.cold_starts, found.cold_seconds) if found else ()
+
+
 def _traces_lost(page: _Page) -> Iterable[Sample]:
     lost = page.snapshot.traces.lost if page.snapshot.traces else {}
     return [Sample({"reason": reason.value}, count) for reason, count in lost.items()]
@@ -545,6 +562,22 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     ("trident_model_version_state", "gauge", "1 for the state that a model version is in, 0 for the others", _states),
     ("trident_model_loads_total", "counter", "Loads of models that have ended", _loads),
+    *_group(
+        "trident_demand_",
+        "gauge",
+        _of_demand,
+        ("registered_models", "Models that are loaded when something asks for them", lambda each: each.registered),
+        ("resident_bytes", "Bytes of their budget that models have in memory", lambda each: each.resident_bytes),
+        ("budget_bytes", "Bytes that models may have in memory together", lambda each: each.budget_bytes),
+        ("waiting_requests", "Requests that wait for the load of their model", lambda each: each.waiting),
+    ),
+    ("trident_demand_evictions_total", "counter", "Models that were let go", _evictions),
+    (
+        "trident_demand_cold_start_seconds",
+        "histogram",
+        "Seconds from the first request for a model that is not in memory to the end of its load",
+        _cold_starts,
+    ),
     (
         "trident_oldest_execution_seconds",
         "gauge",

@@ -69,6 +69,13 @@ def demanding(*repositories: Path, budget: int = 0, **options: Any) -> Iterator[
         yield bench
 
 
+def waiting(bench: Bench) -> int:
+    """Requests that wait for a load."""
+    found = bench.engine.metrics().demand
+    assert found is not None
+    return found.waiting
+
+
 def resident(bench: Bench) -> list[str]:
     return [entry.name for entry in bench.engine.repository_index(ready_only=True)]
 
@@ -107,8 +114,7 @@ def test_a_thousand_requests_for_a_cold_model_cause_one_load(tmp_path: Path) -> 
                 with pytest.raises(ModelCold) as caught:
                     cold()
                 caught.value.await_load(lambda: answers.put(bench.ask("m")))
-            assert bench.lifecycle.demand is not None
-            assert bench.lifecycle.demand.waiting == 1000
+            assert waiting(bench) == 1000
             assert bench.ask("other") == 8  # loads beside it
         assert [answers.get(timeout=LIMIT_S) for _ in range(1000)] == [7] * 1000
         assert sorted(bench.backend.loads) == ["m:1=7", "other:1=8"]
@@ -128,8 +134,7 @@ def test_a_failed_load_answers_everyone_and_is_tried_again_after_a_pause(tmp_pat
             threads = [threading.Thread(target=ask) for _ in range(5)]
             for thread in threads:
                 thread.start()
-            assert bench.lifecycle.demand is not None
-            until(lambda: bench.lifecycle.demand.waiting == 5)  # type: ignore[union-attr]
+            until(lambda: waiting(bench) == 5)
         for thread in threads:
             thread.join()
         text = "model 'm' failed to load: version 1 is UNAVAILABLE: Internal: the weights are broken 1"
@@ -326,7 +331,7 @@ def test_who_waits_at_the_exit_is_told(tmp_path: Path) -> None:
             for thread in threads:
                 thread.start()
             until(lambda: bench.backend.loads == ["m:1=1"])
-            until(lambda: bench.lifecycle.demand is not None and bench.lifecycle.demand.waiting == 2)
+            until(lambda: waiting(bench) == 2)
             bench.engine.begin_exit()
             assert [told.get(timeout=LIMIT_S) for _ in threads] == [ServerStopping] * 2
         for thread in threads:
