@@ -183,15 +183,8 @@ _IN_LISTS = {
 }
 _LISTS = (
     *("nv_inference_", "trident_oldest_", "trident_bucket_", "trident_model_process_", "trident_model_memory_"),
-    *(
-        "trident_model_",
-        "trident_demand_",
-        "trident_response_cache_",
-        "trident_trace_",
-        "trident_log_",
-        "trident_resource_",
-    ),
-    *("trident_repository_", "nv_", "flask_", "trident_grpc_"),
+    *("trident_model_", "trident_demand_", "trident_response_cache_", "trident_trace_", "trident_log_"),
+    *("trident_resource_", "trident_repository_", "nv_", "flask_", "trident_grpc_"),
 )
 # Additions to the help texts, which are Triton's.
 NOTES = {

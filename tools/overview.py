@@ -24,6 +24,8 @@ from trident.tools.options import read_values
 # --- readings and what happened between two of them
 _OK = 200
 _BUSIEST = "/console/api/models?sort=requests_per_s-down&limit=200"
+# The reason of a model that is loaded when something asks for it begins so.
+_REGISTERED = "REGISTERED"
 _READY = "READY"
 
 
@@ -186,14 +188,18 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
     """The overview as text with a line break at its end, as large as the terminal, or as is needed."""
     state = "ready" if shown.ready else "NOT READY"
     period = "since the start" if shown.seconds is None else f"in {shown.seconds:.1f} s"
-    ready = sum(row.state == _READY for row in shown.models)
+    # Models that are loaded when something asks for them may be thousands: they are a number.
+    models = [row for row in shown.models if not row.reason.startswith(_REGISTERED)]
+    registered = len(shown.models) - len(models)
+    ready = sum(row.state == _READY for row in models)
     requests, failures = (sum(getattr(row, name) for row in shown.models) for name in ("requests", "failures"))
     rate = f"{requests} requests"
     if shown.seconds is not None:
         rate = f"{requests / shown.seconds:.1f} requests/s" if shown.seconds else "-"
-    total = f"{ready} of {len(shown.models)} versions ready, {rate}, {failures} failed"
+    known = f", {registered} registered" if registered else ""
+    total = f"{ready} of {len(models)} versions ready{known}, {rate}, {failures} failed"
     head = [f"{shown.url}: {state}; {total} {period}", *(f"  {text}" for text in shown.problems)]
-    ordered = sorted(shown.models, key=_SORTS[sort])
+    ordered = sorted(models, key=_SORTS[sort])
     head += [f"  {row.model} {row.version}: {row.reason}" for row in ordered if row.reason not in ("", "unloaded")]
     if not ordered:
         return "\n".join(map(escaped, head)) + "\n"

@@ -355,9 +355,9 @@ class ResourceMetrics:
 class MetricsSnapshot:
     """Everything that the page shows, at one moment.
 
-    `demand` is None in a server that loads no models on demand, and `downloads` if nothing was ever requested from cloud storage. The response cache of the server is one of
-    `response_cache`, in its own memory, and `remote_cache`; without any, both are None. `traces` is None if
-    nothing can be traced.
+    `demand` is None in a server that loads no models on demand, and `downloads` if nothing was ever requested from
+    cloud storage. The response cache of the server is one of `response_cache`, in its own memory, and `remote_cache`;
+    without any, both are None. `traces` is None if nothing can be traced.
     """
 
     models: tuple[ModelMetrics, ...] = ()

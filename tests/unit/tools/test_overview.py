@@ -12,6 +12,7 @@ import pytest
 
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
+from trident.core.lifecycle.state import REGISTERED
 from trident.tools.ask import Answer, NoAnswer
 from trident.tools.overview import Overview, Row, page, status, top
 from trident.tools.request import request
@@ -83,6 +84,16 @@ def test_a_server_with_a_console_tells_percentiles_of_the_last_minute(capsys: py
     assert heading[-2:] == ["p50", "p99"]
     assert quick[-5:-1] == ["1.50", "ms", "9.00", "ms"]
     assert idle[-2:] == ["-", "-"]
+
+
+def test_models_that_wait_for_a_request_are_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server(stats("m", 10, 2, 1))
+    cold = {"version": "1", "state": "UNAVAILABLE", "reason": REGISTERED}
+    server.index += [{"name": f"cold{number}", **cold} for number in range(3)]
+    assert status(["http://server"], server) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 1 versions ready, 3 registered, 10 requests" in shown
+    assert "cold" not in shown
 
 
 def test_the_exit_status_is_1_unless_the_server_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
