@@ -46,12 +46,15 @@ def test_files_are_read_again_when_one_of_them_changes(files: tuple[Path, Path])
     content = Content(*files)
     watched = WatchedFiles([content])
     watched.start()
-    files[0].write_text("new certificate")
-    assert content.read.get(timeout=LIMIT_S) == ["new certificate", "old key"]
-    replacement = files[1].with_suffix(".new")
-    replacement.write_text("new key")
-    os.replace(replacement, files[1])
-    assert content.read.get(timeout=LIMIT_S) == ["new certificate", "new key"]
+    for file, text, read in (
+        (files[0], "new certificate", ["new certificate", "old key"]),
+        (files[1], "new key", ["new certificate", "new key"]),
+    ):
+        # Written in place it would be empty for a moment.
+        replacement = file.with_suffix(".new")
+        replacement.write_text(text)
+        os.replace(replacement, file)
+        assert content.read.get(timeout=LIMIT_S) == read
     files[1].unlink()
     assert content.read.get(timeout=LIMIT_S) == ["new certificate", "none"]
     watched.close()
